@@ -1,0 +1,44 @@
+# Every command of this project that a newcomer needs; `make` alone lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+# The packages that hold modules: mypy refuses a folder without any.
+PACKAGES := $(foreach package,data pretrain finetune,$(if $(wildcard $(package)/*.py),$(package)))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup pretrain test test-all check format bench clean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+setup: ## make .venv with the pinned versions (PYTHON=python3.12 picks the interpreter)
+	@$(PYTHON) bootstrap.py
+
+pretrain: setup ## train on the embedded corpus with two processes, minutes on two CPU cores
+	@$(BIN)/accelerate launch --config_file accelerate_configs/ddp.yaml -m pretrain recipes/quickstart.toml
+
+test: setup ## run the tests that take minutes
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-all: setup ## run the slow tests as well
+	$(BIN)/python -m pytest -m "not gpu"
+
+check: setup ## lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict $(PACKAGES)
+
+format: setup ## rewrite the sources as `make check` wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## run every benchmark, one after the other
+	@programs=$$(grep -l '^if __name__ == "__main__"' benchmarks/*.py 2>/dev/null); \
+	if [ -z "$$programs" ]; then echo "benchmarks/ holds no program yet"; fi; \
+	for program in $$programs; do \
+		name=$$(basename $$program .py); echo "== $$name"; \
+		$(BIN)/python -m benchmarks.$$name || exit 1; \
+	done
+
+clean: ## remove .venv and what the tools cache; runs/ stays
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info .coverage .coverage.*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
