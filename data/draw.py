@@ -1,0 +1,75 @@
+"""Keyed draws: every random number is an integer hash of what it is for, so no generator has a state to save.
+
+In: integers that name a draw (seed, pass, sample id, position). Out: ``uint64`` hashes. Nothing is kept.
+
+The hash is the output function of splitmix64 (Steele, Lea and Flood, 2014, doi:10.1145/2714064.2660195) applied to
+``key + (counter + 1) * golden``, so `hashes(key, 0..n)` is splitmix64's own stream from the state `key`. Integers only:
+the same bytes on every machine.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+_WORD = (1 << 64) - 1
+
+# What a key is for. Two uses of one (seed, pass, id) must not share a hash: a crop would then predict its own mask.
+ORDER, CROP, BIN_ORDER, SELECT, REPLACE, MODEL, INITIAL = range(1, 8)
+
+
+def key(*parts: int) -> int:
+    """One 64-bit key from integers; order matters, and each part may have any size or sign."""
+    state = 0
+    for part in parts:
+        state = _mix((state ^ (part & _WORD)) + _GOLDEN)
+    return state
+
+
+def _mix(value: int) -> int:
+    value &= _WORD
+    value = ((value ^ (value >> 30)) * _MIX_1) & _WORD
+    value = ((value ^ (value >> 27)) * _MIX_2) & _WORD
+    return value ^ (value >> 31)
+
+
+def hashes(keys: int | NDArray[np.uint64], counters: NDArray[np.integer]) -> NDArray[np.uint64]:
+    """Hash of each counter under its key.
+
+    Args:
+        keys: one key, or an array that broadcasts against `counters`.
+        counters: integers of any shape.
+
+    Returns:
+        ``uint64`` of the broadcast shape.
+    """
+    with np.errstate(over="ignore"):  # wrapping modulo 2**64 is the point
+        x = (counters.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN) + np.asarray(keys, np.uint64)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(_MIX_1)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(_MIX_2)
+        return x ^ (x >> np.uint64(31))
+
+
+def threshold(probability: float) -> int:
+    """The integer t for which ``hash < t`` holds with `probability`; 2**64 for 1.0, which no uint64 holds."""
+    return round(probability * 2.0**64)
+
+
+def below(values: NDArray[np.uint64], probability: float) -> NDArray[np.bool_]:
+    """Whether each hash falls below `probability` of the range; exact at 0 and 1."""
+    limit = threshold(probability)
+    if limit >= 1 << 64:
+        return np.ones(values.shape, np.bool_)
+    return values < np.uint64(limit)
+
+
+def integers(values: NDArray[np.uint64], bounds: int | NDArray[np.integer]) -> NDArray[np.int64]:
+    """Each hash scaled to ``[0, bound)`` by its upper 32 bits; bias below 2**-32 times the bound.
+
+    Args:
+        values: hashes.
+        bounds: one bound, or an array that broadcasts against `values`; each in 1..2**31.
+    """
+    high = values >> np.uint64(32)
+    return ((high * np.asarray(bounds).astype(np.uint64)) >> np.uint64(32)).astype(np.int64)

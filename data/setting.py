@@ -1,0 +1,27 @@
+"""One field of a recipe: its default, unit, meaning, and what may happen when it changes between two starts of a run.
+
+In: nothing. Out: dataclass fields with metadata that `--help`, the run's identity and the docs are made from.
+"""
+
+from dataclasses import MISSING, field
+from enum import StrEnum
+from typing import Any
+
+
+class SettingClass(StrEnum):
+    """What a field decides. Every field of every recipe has exactly one class."""
+
+    IDENTITY = "identity"
+    """What is learned: a run that is continued must have the same value."""
+    SCHEDULE = "schedule"
+    """How long and how fast it is learned: may change between two starts, when asked for by name."""
+    OPERATIONAL = "operational"
+    """Only how it is run: may change freely, and no result depends on it beyond rounding."""
+
+
+IDENTITY, SCHEDULE, OPERATIONAL = SettingClass
+
+
+def setting(setting_class: SettingClass, doc: str, *, unit: str = "", default: Any = MISSING) -> Any:
+    """A dataclass field with its class, unit and one-line meaning; without a default it is required."""
+    return field(default=default, metadata={"class": setting_class, "doc": doc, "unit": unit})
