@@ -1,0 +1,48 @@
+"""The model that is pretrained: the encoder, and a head that reads it at the targets alone.
+
+In: a `Batch`. Out: a loss *sum*; dividing, once and by the global count, is the step's. Kept: the parameters.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from data.batch import Batch
+from pretrain.model.attention import Backend
+from pretrain.model.encoder import Encoder
+from pretrain.model.heads import MaskedLanguageHead
+from pretrain.model.presets import EsmShape
+
+
+class MaskedLanguageModel(nn.Module):
+    """ESM-2 for masked language modelling."""
+
+    def __init__(self, shape: EsmShape, backend: Backend = "per_document") -> None:
+        """Weights are torch's defaults until `initial.initialise` or `transformers_io.load` sets them."""
+        super().__init__()
+        self.encoder = Encoder(shape, backend)
+        self.head = MaskedLanguageHead(shape)
+
+    @property
+    def shape(self) -> EsmShape:
+        """The shape that the encoder was built with."""
+        return self.encoder.shape
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Cross-entropy summed over the targets, ``(1,)`` float32 in nats: one entry per objective.
+
+        Without a target it is 0 and still reaches every parameter, with gradient 0: DDP waits for all of them.
+        """
+        return self.target_losses(batch).sum()[None]
+
+    def target_losses(self, batch: Batch) -> Tensor:
+        """Negative log-likelihood of each target, ``(targets,)`` float32 in nats, in the order of `target_slots`."""
+        logits = self.logits(batch, batch.target_slots)
+        return F.cross_entropy(logits, batch.labels[batch.target_slots], reduction="none")
+
+    def logits(self, batch: Batch, slots: Tensor | None = None) -> Tensor:
+        """Logits of `slots` ``(n,)`` int64, or of every slot where None: ``(n, 33)`` float32."""
+        vectors: Tensor = self.encoder(batch)
+        if slots is not None:
+            vectors = vectors[slots]
+        logits: Tensor = self.head(vectors, self.encoder.embedding.weight)
+        return logits
