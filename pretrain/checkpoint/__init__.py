@@ -1,0 +1,28 @@
+"""Checkpoints: written whole or not at all, checked to the last byte before they are used.
+
+Read in this order: canonical (how JSON is written), manifest (what is recorded), tensors (names and pieces on disk),
+commit (the write), load (find, verify, restore), retention (what is kept).
+"""
+
+from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.checkpoint.commit import commit
+from pretrain.checkpoint.load import Verified, find, newest_valid, open_checkpoint, restore, verify
+from pretrain.checkpoint.manifest import CheckpointError, Manifest, Topology, TrainerState
+from pretrain.checkpoint.retention import retain, sweep
+
+__all__ = [
+    "CheckpointError",
+    "InvalidCheckpoint",
+    "Manifest",
+    "Topology",
+    "TrainerState",
+    "Verified",
+    "commit",
+    "find",
+    "newest_valid",
+    "open_checkpoint",
+    "restore",
+    "retain",
+    "sweep",
+    "verify",
+]

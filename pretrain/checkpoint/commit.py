@@ -1,0 +1,201 @@
+"""Write a checkpoint so that it exists only when it is whole.
+
+Everything goes into `.tmp-step-*` beside the others: data, index, trainer state, each fsynced; the
+manifest with their hashes last; then one rename to `step-000012000` publishes it. A crash at any
+point before the rename leaves a directory that no reader looks at and `retention.sweep` removes.
+"""
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from torch import Tensor
+
+from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.checkpoint.load import fsync_folder, quarantine, verify
+from pretrain.checkpoint.manifest import (
+    MANIFEST_FILE,
+    TRAINER_FILE,
+    CheckpointError,
+    FileEntry,
+    Manifest,
+    Topology,
+    TrainerState,
+    checkpoint_name,
+)
+from pretrain.checkpoint.tensors import (
+    DATA_FILE,
+    INDEX_FILE,
+    HashedFile,
+    SafetensorsWriter,
+    index_of_whole_tensors,
+    write_bytes,
+    write_json,
+)
+from pretrain.engine.named_state import NamedState
+
+TEMPORARY = ".tmp-"
+Source = tuple[str, str]  # parameter name, and "param" or the key of a moment
+
+
+def commit(
+    checkpoints_dir: Path,
+    *,
+    state: NamedState,
+    trainer: TrainerState,
+    attempt: int,
+    parent: str | None,
+    fingerprints: Mapping[str, str],
+    topology: Topology,
+    versions: Mapping[str, str],
+    is_writer: bool,
+) -> Path:
+    """Save the state at an optimizer step. All ranks call it; only the writer touches the disk.
+
+    A step that exists already (the run went back and came here again) is kept if the files are the
+    same, byte for byte; otherwise it moves to quarantine as superseded. An older attempt than the
+    one that wrote it is refused: that is a process which does not know that it was replaced.
+
+    Returns:
+        The path of the checkpoint. Only on the writer does returning mean that it is durable.
+
+    Raises:
+        ValueError: a field is not what the manifest allows; on all ranks, before any collective.
+        CheckpointError: on the writer, after all ranks have left their collectives. No temporary
+            file is left, and nothing is published unless only the last fsync, of the directory,
+            failed: then the checkpoint is whole, but a power cut could take it.
+    """
+    draft = Manifest(
+        step=trainer.step,
+        attempt=attempt,
+        parent=parent,
+        created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        fingerprints=dict(fingerprints),
+        topology=topology,
+        versions=dict(versions),
+        files=(),
+    )
+    sources: dict[str, dict[str, Source]] = {
+        "model": {name: (name, "param") for name in state.names},
+        "optimizer": {f"{key}/{name}": (name, key) for name in state.names for key in state.moments(name)},
+    }
+    gathered = _gather_each(state, [s for part in sources.values() for s in part.values()])
+    published = checkpoints_dir / checkpoint_name(trainer.step)
+    if not is_writer:
+        _finish(gathered)
+        return published
+    nonce = secrets.token_hex(4)
+    temporary = checkpoints_dir / f"{TEMPORARY}{published.name}-a{attempt}-{nonce}"
+    try:
+        if not checkpoints_dir.is_dir():
+            checkpoints_dir.mkdir(parents=True)
+            fsync_folder(checkpoints_dir.parent)
+        temporary.mkdir(mode=0o700)
+        files = _write_tensors(temporary, state, sources, gathered)
+        files.append(write_bytes(temporary, TRAINER_FILE, trainer.to_bytes()))
+        manifest = _write_manifest(temporary, draft, files)
+        if _make_way(published, manifest):
+            os.rename(temporary, published)
+            fsync_folder(checkpoints_dir)
+        else:
+            shutil.rmtree(temporary)
+    except OSError as error:
+        _discard(temporary)
+        _finish(gathered)
+        raise CheckpointError(
+            published,
+            f"step {trainer.step} was not saved: {error.strerror or error}",
+            f"free space or fix {checkpoints_dir}; the checkpoints before it are untouched",
+        ) from error
+    except BaseException:
+        _discard(temporary)
+        raise
+    return published
+
+
+def _gather_each(state: NamedState, sources: list[Source]) -> Iterator[Tensor]:
+    """Whole tensors, one at a time: memory beyond training is one parameter."""
+    for name, key in sources:
+        yield state.gather(name, key)
+
+
+def _finish(gathered: Iterator[Tensor]) -> None:
+    """Take part in the collectives that are left; otherwise the other ranks wait in them."""
+    for _ in gathered:
+        pass
+
+
+def _write_tensors(
+    temporary: Path,
+    state: NamedState,
+    sources: Mapping[str, Mapping[str, Source]],
+    gathered: Iterator[Tensor],
+) -> list[FileEntry]:
+    """Data and index of both parts."""
+    extra: dict[str, dict[str, object]] = {
+        "model": {"aliases": dict(state.aliases)},
+        "optimizer": {"steps": {name: state.step_of(name) for name in state.names}},
+    }
+    files = []
+    for part, tensors in sources.items():
+        (temporary / part).mkdir(mode=0o700)
+        shapes = {key: state.shape(name) for key, (name, _) in tensors.items()}
+        if tensors:  # no moments before the first step
+            files.append(_write_data(temporary, f"{part}/{DATA_FILE}", shapes, gathered))
+        index = {"tensors": index_of_whole_tensors(shapes), **extra[part]}
+        files.append(write_json(temporary, f"{part}/{INDEX_FILE}", index))
+        fsync_folder(temporary / part)
+    return files
+
+
+def _write_data(
+    temporary: Path, path: str, shapes: Mapping[str, tuple[int, ...]], gathered: Iterator[Tensor]
+) -> FileEntry:
+    file = HashedFile(temporary, path)
+    try:
+        writer = SafetensorsWriter(file, shapes)
+        for key in shapes:
+            writer.append(key, next(gathered))
+        return writer.close()
+    except BaseException:
+        file.abandon()
+        raise
+
+
+def _write_manifest(temporary: Path, draft: Manifest, files: list[FileEntry]) -> Manifest:
+    """The manifest under its name only when complete, and every name in the directory durable."""
+    listed = tuple(sorted(files, key=lambda entry: entry.path))
+    fields = {name: getattr(draft, name) for name in draft.__slots__}
+    manifest = Manifest(**{**fields, "files": listed})
+    write_bytes(temporary, f"{MANIFEST_FILE}.tmp", manifest.to_bytes())
+    os.rename(temporary / f"{MANIFEST_FILE}.tmp", temporary / MANIFEST_FILE)
+    fsync_folder(temporary)
+    return manifest
+
+
+def _make_way(published: Path, manifest: Manifest) -> bool:
+    """Free the name of a step that exists already; False if what stands there is the same."""
+    if not os.path.lexists(published):
+        return True
+    try:
+        existing = verify(published).manifest
+    except InvalidCheckpoint as error:
+        quarantine(published, error.reason)
+        return True
+    if existing.attempt > manifest.attempt:
+        raise CheckpointError(
+            published,
+            f"attempt {existing.attempt} wrote this step, and this is attempt {manifest.attempt}",
+            "end this process: a later start of the run has taken its place",
+        )
+    if existing.files == manifest.files:
+        return False
+    quarantine(published, "superseded")
+    return True
+
+
+def _discard(temporary: Path) -> None:
+    shutil.rmtree(temporary, ignore_errors=True)

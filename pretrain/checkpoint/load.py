@@ -1,0 +1,247 @@
+"""Find the newest checkpoint that is whole, and put it into a model and optimizer.
+
+In: a directory of `step-*` checkpoints, any of which may be damaged. Out: a `Verified` one whose every byte matched its
+manifest, or an error; None only where there never was a checkpoint. On many ranks the writer calls `newest_valid`,
+broadcasts path and manifest hash, and the others call `open_checkpoint`; then all ranks call `restore`.
+"""
+
+import errno
+import hashlib
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.checkpoint.manifest import (
+    MANIFEST_FILE,
+    TRAINER_FILE,
+    CheckpointError,
+    Manifest,
+    TrainerState,
+    step_of_name,
+)
+from pretrain.checkpoint.tensors import PARTS, TensorReader
+from pretrain.engine.named_state import NamedState
+
+QUARANTINE = ".quarantine"
+# What a damaged disk or directory answers; other errors (rights, too many files) are the machine's
+# and must not cost a good checkpoint its name.
+_DAMAGE = frozenset({errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verified:
+    """A checkpoint that matched its manifest."""
+
+    path: Path
+    manifest: Manifest
+    trainer: TrainerState
+    rejected: tuple[str, ...] = ()
+    """One line for each newer checkpoint that did not verify."""
+
+    @property
+    def manifest_sha256(self) -> str:
+        """Identity of the checkpoint: broadcast it with the path; parent of the next commit."""
+        return self.manifest.self_sha256
+
+
+def find(checkpoints_dir: Path) -> list[Path]:
+    """Paths named like a checkpoint, newest step first; says nothing about what is in them."""
+    if not checkpoints_dir.is_dir():
+        return []
+    steps = {path: step_of_name(path.name) for path in checkpoints_dir.iterdir()}
+    named = [(step, path) for path, step in steps.items() if step is not None]
+    return [path for _, path in sorted(named, reverse=True)]
+
+
+def newest_valid(checkpoints_dir: Path, writer: bool) -> Verified | None:
+    """The newest checkpoint whose every byte matches its manifest.
+
+    Each one that does not is reported on stderr and in `rejected`, and with `writer` moved to
+    `.quarantine/<name>-<reason>`.
+
+    Returns:
+        None where there is no checkpoint, nor one in quarantine.
+
+    Raises:
+        CheckpointError: there are checkpoints, or were, and none verifies; or one cannot be read
+            for a reason that says nothing about its bytes.
+    """
+    rejected: list[str] = []
+    for path in find(checkpoints_dir):
+        try:
+            return replace(verify(path), rejected=tuple(rejected))
+        except InvalidCheckpoint as error:
+            line = f"{path.name}: {error}"
+            if writer:
+                line += f"; moved to {quarantine(path, error.reason)}"
+            rejected.append(line)
+            print(f"checkpoint rejected: {line}", file=sys.stderr, flush=True)
+    past = checkpoints_dir / QUARANTINE
+    quarantined = sorted(path.name for path in past.iterdir()) if past.is_dir() else []
+    if rejected or quarantined:
+        raise CheckpointError(
+            checkpoints_dir,
+            f"no checkpoint verifies (rejected now: {rejected}; in quarantine: {quarantined[:5]})",
+            "restore one from a backup, or move the directory away to start over from step 0",
+        )
+    return None
+
+
+def verify(path: Path) -> Verified:
+    """Check a whole checkpoint: manifest, list of files, sizes, hashes, index, headers.
+
+    Raises:
+        InvalidCheckpoint: the first thing that is wrong, and `reason` in one word.
+        CheckpointError: it could not be read, for want of rights or handles.
+    """
+    return _open(path, every_byte=True)
+
+
+def open_checkpoint(path: Path, manifest_sha256: str) -> Verified:
+    """A checkpoint that another rank verified and chose; its data files are not hashed again.
+
+    Raises:
+        InvalidCheckpoint: what this rank sees is not what was chosen.
+    """
+    checkpoint = _open(path, every_byte=False)
+    if checkpoint.manifest_sha256 != manifest_sha256:
+        raise InvalidCheckpoint(
+            "manifest",
+            f"{path}: this rank reads manifest {checkpoint.manifest_sha256}, the writer chose "
+            f"{manifest_sha256}; all ranks must see one file system",
+        )
+    return checkpoint
+
+
+def quarantine(path: Path, reason: str) -> Path:
+    """Move a checkpoint out of the way, keeping it for a post-mortem."""
+    folder = path.parent / QUARANTINE
+    folder.mkdir(mode=0o700, exist_ok=True)
+    target, count = folder / f"{path.name}-{reason}", 1
+    while os.path.lexists(target):
+        count += 1
+        target = folder / f"{path.name}-{reason}-{count}"
+    os.rename(path, target)
+    fsync_folder(folder)
+    fsync_folder(path.parent)
+    return target
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the names in a directory durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def restore(checkpoint: Verified, state: NamedState) -> TrainerState:
+    """Load parameters, moments and steps; every check comes before the first write.
+
+    A parameter without moments in a checkpoint at step 0 gets zeros, which is where it stood.
+
+    Raises:
+        ValueError: names, shapes, ties or moments of the checkpoint are not those of `state`.
+    """
+    listed = frozenset(entry.path for entry in checkpoint.manifest.files)
+    model, optimizer = (TensorReader(checkpoint.path, part, listed) for part in PARTS)
+    here = f"{checkpoint.path}: "
+    shapes = {name: state.shape(name) for name in state.names}
+    _require_same_names(here + "parameters", set(model.shapes), set(shapes))
+    _require_same_names(here + "optimizer steps", set(optimizer.steps), set(shapes))
+    _require_same_shapes(here, model.shapes, shapes)
+    if model.aliases != dict(state.aliases):
+        raise ValueError(
+            f"{here}tied weights differ: the checkpoint has {model.aliases}, the model "
+            f"{dict(state.aliases)}; tie the model as the run did"
+        )
+    state.begin_load()
+    moments = {f"{key}/{name}": name for name in shapes for key in state.moments(name)}
+    stepped = {moment.partition("/")[2] for moment in optimizer.shapes}
+    fresh = {m for m, name in moments.items() if not optimizer.steps[name] and name not in stepped}
+    _require_same_names(here + "optimizer moments", set(optimizer.shapes), set(moments) - fresh)
+    expected = {moment: shapes[name] for moment, name in moments.items()}
+    _require_same_shapes(here, optimizer.shapes, expected)
+    for name in shapes:
+        state.scatter(name, "param", model.read(name))
+        state.set_step(name, optimizer.steps[name])
+    for moment, name in moments.items():
+        full = torch.zeros(shapes[name]) if moment in fresh else optimizer.read(moment)
+        state.scatter(name, moment.partition("/")[0], full)
+    state.end_load()
+    return checkpoint.trainer
+
+
+def _open(path: Path, *, every_byte: bool) -> Verified:
+    try:
+        if path.is_symlink():
+            raise InvalidCheckpoint("link", f"{path.name} is a link")
+        manifest = Manifest.from_bytes((path / MANIFEST_FILE).read_bytes())
+        if step_of_name(path.name) != manifest.step:
+            raise InvalidCheckpoint("step", f"{path.name} holds step {manifest.step}")
+        _require_exact_files(path, manifest)
+        for entry in manifest.files:
+            if every_byte or entry.path.endswith(".json"):
+                _require_hash(path / entry.path, entry.sha256)
+        trainer = TrainerState.from_bytes((path / TRAINER_FILE).read_bytes())
+        if trainer.step != manifest.step:
+            raise InvalidCheckpoint("step", f"trainer at {trainer.step}, name {path.name}")
+        for part in PARTS:
+            TensorReader(path, part, frozenset(entry.path for entry in manifest.files))
+    except OSError as error:
+        if error.errno in _DAMAGE:
+            raise InvalidCheckpoint("unreadable", f"{path.name}: {error}") from error
+        remedy = "make it readable for this user and start again"
+        raise CheckpointError(path, f"cannot be read: {error}", remedy) from error
+    return Verified(path=path, manifest=manifest, trainer=trainer)
+
+
+def _require_exact_files(path: Path, manifest: Manifest) -> None:
+    """Exactly the listed regular files, of the listed sizes; no links."""
+    sizes: dict[str, int] = {}
+    for folder, folders, files in os.walk(path):
+        for name in [*folders, *files]:
+            entry = Path(folder, name)
+            relative = entry.relative_to(path).as_posix()
+            if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
+                raise InvalidCheckpoint("link", f"{relative} is not a regular file")
+        for name in files:
+            entry = Path(folder, name)
+            sizes[entry.relative_to(path).as_posix()] = entry.stat().st_size
+    sizes.pop(MANIFEST_FILE, None)
+    listed = {entry.path: entry.size for entry in manifest.files}
+    missing, extra = sorted(listed.keys() - sizes.keys()), sorted(sizes.keys() - listed.keys())
+    if missing or extra:
+        reason = "missing" if missing else "extra"
+        raise InvalidCheckpoint(reason, f"files missing {missing[:5]}, not listed {extra[:5]}")
+    for name, size in listed.items():
+        if sizes[name] != size:
+            raise InvalidCheckpoint("size", f"{name}: {sizes[name]} bytes, manifest says {size}")
+
+
+def _require_hash(path: Path, sha256: str) -> None:
+    with path.open("rb") as file:
+        actual = hashlib.file_digest(file, "sha256").hexdigest()
+    if actual != sha256:
+        raise InvalidCheckpoint("hash", f"{path.name}: sha256 {actual}, manifest says {sha256}")
+
+
+def _require_same_names(what: str, stored: set[str], wanted: set[str]) -> None:
+    missing, unknown = sorted(wanted - stored), sorted(stored - wanted)
+    if missing or unknown:
+        raise ValueError(
+            f"{what} differ: {len(missing)} missing in the checkpoint {missing[:5]}, "
+            f"{len(unknown)} unknown to this run {unknown[:5]}; use the recipe of that run"
+        )
+
+
+def _require_same_shapes(where: str, stored: dict[str, tuple[int, ...]], wanted: dict[str, tuple[int, ...]]) -> None:
+    differing = [n for n in sorted(stored) if stored[n] != wanted[n]]
+    if differing:
+        lines = [f"{n}: checkpoint {stored[n]}, model {wanted[n]}" for n in differing[:5]]
+        raise ValueError(f"{where}{len(differing)} shapes differ: {'; '.join(lines)}")

@@ -1,0 +1,214 @@
+"""The two records of a checkpoint: `manifest.json`, what it consists of, and `trainer.json`.
+
+In: bytes that may be damaged or hostile. Out: frozen dataclasses, or `InvalidCheckpoint` with what
+was found and what is allowed. Both files are canonical JSON.
+"""
+
+import hashlib
+import re
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self
+
+from pretrain.checkpoint.canonical import (
+    InvalidCheckpoint,
+    Kinds,
+    canonical,
+    parse_canonical,
+    require_fields,
+)
+
+SCHEMA = "zymogen.checkpoint/1"
+MANIFEST_FILE = "manifest.json"
+TRAINER_FILE = "trainer.json"
+FINGERPRINTS = ("identity", "schedule", "corpus", "split")
+CURSOR = ("pass_index", "window", "bin", "tokens_before_window")
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_HEX = re.compile(r"([0-9a-f]{2})+")
+_NAME = re.compile(r"step-(\d{9,})")
+
+_FILE: Kinds = {"path": (str,), "size": (int,), "sha256": (str,)}
+_TOPOLOGY: Kinds = {"world_size": (int,), "engine": (str,), "precision": (str,)}
+_TRAINER: Kinds = {
+    **dict.fromkeys(("step", "tokens_seen", "skipped_steps"), (int,)),
+    **{"cursor": (dict,), "chain": (str,)},
+}
+_MANIFEST: Kinds = {
+    **dict.fromkeys(("step", "attempt"), (int,)),
+    **dict.fromkeys(("schema", "created"), (str,)),
+    **dict.fromkeys(("fingerprints", "topology", "versions"), (dict,)),
+    **{"parent": (str, type(None)), "files": (list,)},
+}
+
+
+class CheckpointError(RuntimeError):
+    """Saving or finding a checkpoint failed for a cause outside the run: disk, rights, damage."""
+
+    def __init__(self, path: Path, reason: str, remedy: str) -> None:
+        super().__init__(f"{path}: {reason}; {remedy}")
+        self.path = path
+        self.reason = reason
+        self.remedy = remedy
+
+
+def checkpoint_name(step: int) -> str:
+    """Directory name of a step: `step-000012000`; sorts by step up to 10^9 of them."""
+    return f"step-{step:09d}"
+
+
+def step_of_name(name: str) -> int | None:
+    """Step of a checkpoint's directory name, None for any other name."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match and checkpoint_name(int(match[1])) == name else None
+
+
+def require_relative_path(path: str) -> None:
+    """A path that stays inside the checkpoint: relative, `/`-separated, no empty, `.` or `..` part.
+
+    Raises:
+        InvalidCheckpoint: with the path.
+    """
+    parts = path.split("/")
+    inside = all(part not in ("", ".", "..") for part in parts) and path.isprintable()
+    if not inside or "\\" in path or ":" in path:
+        raise InvalidCheckpoint(
+            "path",
+            f"manifest names the file {path!r}; allowed is a relative path with no empty, '.' or "
+            "'..' part, no backslash and no colon",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainerState:
+    """Where the run stands, apart from tensors."""
+
+    step: int
+    """Optimizer steps of the run, skipped ones included."""
+    tokens_seen: int
+    """Real tokens of all bins consumed."""
+    cursor: dict[str, int]
+    """Data position of the last consumed step: the four numbers of `CURSOR`."""
+    chain: str
+    """Running hash over the bins consumed, lower-case hex."""
+    skipped_steps: int
+    """Steps that the optimizer did not take."""
+
+    def __post_init__(self) -> None:
+        """Check every value, on the way in and on the way out."""
+        require_fields("trainer", asdict(self), _TRAINER)
+        require_fields("trainer.cursor", self.cursor, dict.fromkeys(CURSOR, (int,)))
+        if not _HEX.fullmatch(self.chain):
+            raise InvalidCheckpoint("format", f"trainer.chain: got {self.chain!r}, allowed hex")
+
+    def to_bytes(self) -> bytes:
+        """Content of trainer.json."""
+        return canonical(asdict(self))
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Self:
+        """From the content of trainer.json; raises InvalidCheckpoint."""
+        return cls(**require_fields("trainer", parse_canonical(raw, TRAINER_FILE), _TRAINER))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileEntry:
+    """One file of a checkpoint: path relative to it, size in bytes, lower-case hex SHA-256."""
+
+    path: str
+    size: int
+    sha256: str
+
+    def __post_init__(self) -> None:
+        """Check types, path and hash."""
+        require_fields("file", asdict(self), _FILE)
+        require_relative_path(self.path)
+        if not _SHA256.fullmatch(self.sha256):
+            raise InvalidCheckpoint("format", f"{self.path}: sha256 {self.sha256!r} is not one")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Topology:
+    """How the run that wrote the checkpoint was spread; a reader may be spread differently."""
+
+    world_size: int
+    engine: str
+    precision: str
+
+    def __post_init__(self) -> None:
+        """Check types."""
+        require_fields("topology", asdict(self), _TOPOLOGY)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """What a checkpoint consists of, and whose it is; written last."""
+
+    step: int
+    attempt: int
+    """Which start of the run wrote it."""
+    parent: str | None
+    """`self_sha256` of the checkpoint this run continued from, None for the first."""
+    created: str
+    """UTC time, ISO 8601, ending in Z."""
+    fingerprints: dict[str, str]
+    """The hashes named in `FINGERPRINTS`."""
+    topology: Topology
+    versions: dict[str, str]
+    """Library -> version."""
+    files: tuple[FileEntry, ...]
+    """All files but the manifest, sorted by path."""
+    schema: str = SCHEMA
+
+    def __post_init__(self) -> None:
+        """Check every value, on the way in and on the way out."""
+        if self.schema != SCHEMA:
+            raise InvalidCheckpoint("schema", f"schema: got {self.schema!r}, allowed {SCHEMA!r}")
+        require_fields("manifest", self._record(), _MANIFEST)
+        require_fields("fingerprints", self.fingerprints, dict.fromkeys(FINGERPRINTS, (str,)))
+        require_fields("versions", self.versions, dict.fromkeys(self.versions, (str,)))
+        if self.parent is not None and not _SHA256.fullmatch(self.parent):
+            raise InvalidCheckpoint("format", f"manifest.parent: {self.parent!r} is no sha256")
+        _require_utc(self.created)
+        paths = [entry.path for entry in self.files]
+        if paths != sorted(set(paths)) or MANIFEST_FILE in paths:
+            raise InvalidCheckpoint("path", f"manifest.files: got {paths[:8]}, allowed each path once, in order")
+
+    @property
+    def self_sha256(self) -> str:
+        """Hash of the canonical manifest without this field; the checkpoint's identity."""
+        return hashlib.sha256(canonical(self._record())).hexdigest()
+
+    def to_bytes(self) -> bytes:
+        """Content of manifest.json."""
+        return canonical({**self._record(), "self_sha256": self.self_sha256})
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Self:
+        """From the content of manifest.json; raises InvalidCheckpoint."""
+        value = parse_canonical(raw, MANIFEST_FILE)
+        schema = value.get("schema") if isinstance(value, dict) else None
+        if schema != SCHEMA:  # first: a later schema may have other fields
+            raise InvalidCheckpoint("schema", f"schema: got {schema!r}, allowed {SCHEMA!r}")
+        fields = dict(require_fields("manifest", value, {**_MANIFEST, "self_sha256": (str,)}))
+        claimed = fields.pop("self_sha256")
+        actual = hashlib.sha256(canonical(fields)).hexdigest()
+        if claimed != actual:
+            raise InvalidCheckpoint("manifest", f"self_sha256: says {claimed}, content {actual}")
+        topology = Topology(**require_fields("topology", fields.pop("topology"), _TOPOLOGY))
+        listed = [FileEntry(**require_fields("file", f, _FILE)) for f in fields.pop("files")]
+        return cls(**fields, topology=topology, files=tuple(listed))
+
+    def _record(self) -> dict[str, Any]:
+        record = asdict(self)
+        return {**record, "files": list(record["files"])}
+
+
+def _require_utc(created: str) -> None:
+    try:
+        valid = created.endswith("Z") and datetime.fromisoformat(created) is not None
+    except ValueError:
+        valid = False
+    if not valid:
+        raise InvalidCheckpoint("format", f"manifest.created: got {created!r}, allowed UTC with Z")

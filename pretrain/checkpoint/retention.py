@@ -1,0 +1,62 @@
+"""Which checkpoints stay, and what crashes left behind.
+
+Only the writer calls these. Nothing is deleted under its published name: it is renamed first, so
+that a crash in the middle leaves no `step-*` that is half gone.
+"""
+
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+from pretrain.checkpoint.commit import TEMPORARY
+from pretrain.checkpoint.load import find, fsync_folder
+from pretrain.checkpoint.manifest import MANIFEST_FILE
+
+TRASH = ".trash-"
+
+
+def retain(checkpoints_dir: Path, *, keep: int, committed: Path) -> list[Path]:
+    """Delete all but the newest `keep` checkpoints; call it after a commit, with its result.
+
+    Args:
+        checkpoints_dir: the run's checkpoints.
+        keep: how many stay, 1 or more. With 1, damage to the only one ends the run.
+        committed: the checkpoint just committed; it stays, whatever its step.
+
+    Returns:
+        The paths that are gone.
+
+    Raises:
+        ValueError: `keep` is below 1, or `committed` is not there: then nothing may be deleted.
+    """
+    if keep < 1:
+        raise ValueError(f"keep: got {keep}, allowed 1 or more")
+    present = find(checkpoints_dir)
+    if committed not in present or not (committed / MANIFEST_FILE).is_file():
+        raise ValueError(f"{committed} is no committed checkpoint of {checkpoints_dir}")
+    surplus = [path for path in present[keep:] if path != committed]
+    for path in surplus:
+        trash = checkpoints_dir / f"{TRASH}{path.name}-{secrets.token_hex(4)}"
+        os.rename(path, trash)
+        fsync_folder(checkpoints_dir)
+        shutil.rmtree(trash, ignore_errors=True)  # what stays is swept at the next start
+    return surplus
+
+
+def sweep(checkpoints_dir: Path) -> list[Path]:
+    """Remove what a crash left of commits and deletions; call it at the start, before the first.
+
+    Returns:
+        The paths that are gone.
+    """
+    if not checkpoints_dir.is_dir():
+        return []
+    prefixes = (f"{TEMPORARY}step-", f"{TRASH}step-")
+    leftovers = [path for path in checkpoints_dir.iterdir() if path.name.startswith(prefixes)]
+    for path in leftovers:
+        if path.is_symlink() or not path.is_dir():
+            path.unlink()
+        else:
+            shutil.rmtree(path)
+    return leftovers

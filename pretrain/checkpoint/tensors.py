@@ -1,0 +1,224 @@
+"""Tensors by name on disk: an index of pieces in JSON, the data in safetensors.
+
+`model/index.json` and `optimizer/index.json` map each tensor to name, shape, dtype and pieces
+`[start, stop)` of its flattened form, each piece a tensor of a safetensors file in the same folder.
+The writer here stores a whole tensor as one piece in its own shape under its own name, so that any
+safetensors reader sees it; the reader puts any set of pieces together.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from pretrain.checkpoint.canonical import (
+    InvalidCheckpoint,
+    canonical,
+    parse_canonical,
+    require_fields,
+)
+from pretrain.checkpoint.manifest import FileEntry, require_relative_path
+
+PARTS = ("model", "optimizer")
+INDEX_FILE = "index.json"
+DATA_FILE = "00000.safetensors"
+DTYPE = "F32"  # safetensors' name; masters and moments are fp32 under every engine
+
+
+class HashedFile:
+    """A new file that knows the hash and number of the bytes it was given, fsynced by `close`."""
+
+    def __init__(self, folder: Path, path: str) -> None:
+        self._path = path
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        self._file = os.fdopen(os.open(folder / path, flags, 0o600), "wb")
+        self._hash = hashlib.sha256()
+        self._size = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append bytes."""
+        self._file.write(data)
+        self._hash.update(data)
+        self._size += len(data)
+
+    def close(self) -> FileEntry:
+        """Flush to the device. A failed fsync is final: the kernel may have dropped the pages."""
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            on_disk = os.fstat(self._file.fileno()).st_size
+        finally:
+            self._file.close()
+        if on_disk != self._size:
+            raise OSError(f"{self._path}: wrote {self._size} bytes, the file has {on_disk}")
+        return FileEntry(path=self._path, size=self._size, sha256=self._hash.hexdigest())
+
+    def abandon(self) -> None:
+        """Close after a failure, whatever that brings; the file is about to be removed."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+class SafetensorsWriter:
+    """A safetensors file written one tensor at a time, in the order its header promises.
+
+    Args:
+        file: an empty file.
+        shapes: key -> shape of all fp32 tensors, in the order they will come.
+    """
+
+    def __init__(self, file: HashedFile, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        header, stop = {}, 0
+        for key, shape in shapes.items():
+            start, stop = stop, stop + 4 * math.prod(shape)
+            header[key] = {"dtype": DTYPE, "shape": list(shape), "data_offsets": [start, stop]}
+        raw = json.dumps(header).encode()
+        raw += b" " * (-len(raw) % 8)  # data starts aligned
+        file.write(struct.pack("<Q", len(raw)) + raw)
+        self._file = file
+        self._expected = list(shapes.items())[::-1]
+
+    def append(self, key: str, tensor: Tensor) -> None:
+        """Write the next tensor, fp32 on the CPU."""
+        expected = self._expected.pop()
+        got = (key, tuple(tensor.shape))
+        assert got == expected, f"{got} where {expected} comes next"
+        assert tensor.dtype == torch.float32, f"{key} is {tensor.dtype}"
+        if tensor.numel():
+            self._file.write(tensor.contiguous().numpy().data.cast("B"))
+
+    def close(self) -> FileEntry:
+        """Flush to the device and describe the file."""
+        assert not self._expected, f"promised, not written: {self._expected[-1]}"
+        return self._file.close()
+
+
+def index_of_whole_tensors(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """The `tensors` field of an index in which each tensor is one piece of `DATA_FILE`."""
+    index = {}
+    for key, shape in shapes.items():
+        piece = {"start": 0, "stop": math.prod(shape), "file": DATA_FILE, "key": key}
+        index[key] = {"shape": list(shape), "dtype": DTYPE, "pieces": [piece]}
+    return index
+
+
+class TensorReader:
+    """Reads the tensors of one part, `model` or `optimizer`, from any set of pieces.
+
+    Opening reads the index and the headers of all data files and checks them against each other, so
+    that a read afterwards can fail only where the disk does.
+
+    Args:
+        checkpoint: directory of the checkpoint.
+        part: one of `PARTS`.
+        listed: paths that the manifest vouches for; a piece elsewhere is refused.
+
+    Raises:
+        InvalidCheckpoint: pieces that leave a gap, overlap, lie in an unlisted file, or whose size
+            or dtype is not what the index says.
+    """
+
+    def __init__(self, checkpoint: Path, part: str, listed: frozenset[str]) -> None:
+        self._folder = checkpoint / part
+        self._part = part
+        self._listed = listed
+        self._files: dict[str, Any] = {}
+        fields: dict[str, tuple[type, ...]] = {"tensors": (dict,)}
+        fields |= {"aliases": (dict,)} if part == "model" else {"steps": (dict,)}
+        raw = parse_canonical((self._folder / INDEX_FILE).read_bytes(), f"{part}/{INDEX_FILE}")
+        index = require_fields(f"{part}/{INDEX_FILE}", raw, fields)
+        self._index: dict[str, dict[str, Any]] = index["tensors"]
+        self.aliases: dict[str, str] = index.get("aliases", {})
+        """Second names of tied parameters -> stored name; empty in the optimizer part."""
+        self.steps: dict[str, int] = index.get("steps", {})
+        """Optimizer step of each parameter; empty in the model part."""
+        require_fields("aliases", self.aliases, dict.fromkeys(self.aliases, (str,)))
+        require_fields("steps", self.steps, dict.fromkeys(self.steps, (int,)))
+        for name, tensor in self._index.items():
+            self._check(name, tensor)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every stored tensor."""
+        return {name: tuple(tensor["shape"]) for name, tensor in self._index.items()}
+
+    def read(self, name: str) -> Tensor:
+        """One whole fp32 tensor on the CPU."""
+        tensor = self._index[name]
+        pieces, shape = tensor["pieces"], tensor["shape"]
+        if len(pieces) == 1:
+            whole: Tensor = self._files[pieces[0]["file"]].get_tensor(pieces[0]["key"])
+            return whole.reshape(shape)
+        full = torch.empty(math.prod(shape), dtype=torch.float32)
+        for piece in pieces:
+            part = self._files[piece["file"]].get_tensor(piece["key"])
+            full[piece["start"] : piece["stop"]] = part.flatten()
+        return full.reshape(shape)
+
+    def _check(self, name: str, tensor: dict[str, Any]) -> None:
+        """The pieces of one tensor cover it exactly, and the data files agree."""
+        require_fields(name, tensor, {"shape": (list,), "dtype": (str,), "pieces": (list,)})
+        if tensor["dtype"] != DTYPE:
+            raise InvalidCheckpoint("dtype", f"{name}: got {tensor['dtype']!r}, allowed {DTYPE!r}")
+        shape = tensor["shape"]
+        axes = {str(axis): count for axis, count in enumerate(shape)}
+        require_fields(f"{name}.shape", axes, dict.fromkeys(axes, (int,)))
+        kinds = {"start": (int,), "stop": (int,), "file": (str,), "key": (str,)}
+        for piece in tensor["pieces"]:
+            require_fields(f"{name}.pieces", piece, kinds)
+        end, size = 0, math.prod(shape)
+        for piece in sorted(tensor["pieces"], key=lambda piece: (piece["start"], piece["stop"])):
+            start, stop = piece["start"], piece["stop"]
+            if start != end or (stop <= start and size):
+                what = "overlap" if start < end else "gap"
+                raise InvalidCheckpoint("pieces", f"{name}: {what}: piece [{start}, {stop}) where {end} is next")
+            end = stop
+            self._check_data(name, piece)
+        if end != size:
+            raise InvalidCheckpoint("pieces", f"{name}: pieces end at {end}, the tensor at {size}")
+
+    def _check_data(self, name: str, piece: dict[str, Any]) -> None:
+        """The header of the data file promises what the index says of this piece."""
+        file, key = piece["file"], piece["key"]
+        try:
+            data = self._open(file).get_slice(key)
+            count, dtype = math.prod(data.get_shape()), data.get_dtype()
+        except SafetensorError as error:
+            raise InvalidCheckpoint("tensors", f"{name} in {self._part}/{file}: {error}") from error
+        if dtype != DTYPE:
+            raise InvalidCheckpoint("dtype", f"{name} in {file}: got {dtype}, allowed {DTYPE}")
+        if count != piece["stop"] - piece["start"]:
+            raise InvalidCheckpoint("pieces", f"{name} in {file}: {count} elements for {piece}")
+
+    def _open(self, file: str) -> Any:
+        if file not in self._files:
+            require_relative_path(file)
+            if f"{self._part}/{file}" not in self._listed:
+                raise InvalidCheckpoint("pieces", f"{self._part}/{file} is not in the manifest")
+            self._files[file] = safe_open(self._folder / file, framework="pt", device="cpu")
+        return self._files[file]
+
+
+def write_json(folder: Path, path: str, content: object) -> FileEntry:
+    """Write canonical JSON to a new file and fsync it."""
+    return write_bytes(folder, path, canonical(content))
+
+
+def write_bytes(folder: Path, path: str, content: bytes) -> FileEntry:
+    """Write a new file and fsync it."""
+    file = HashedFile(folder, path)
+    try:
+        file.write(content)
+        return file.close()
+    except BaseException:
+        file.abandon()
+        raise

@@ -1,0 +1,248 @@
+"""State by name: parameters and optimizer moments as whole fp32 tensors, whatever the engine.
+
+In: the model and optimizer that `Accelerator.prepare` returned. Out: one tensor at a time under the parameter names of
+the plain module, so that no file knows which engine wrote it. Kept across restarts: parameters, moments and the
+optimizer's step per parameter. Not kept: learning rate and other group settings, which belong to the recipe.
+
+One class per way of holding state. `TorchState` serves a single process and DDP, where every rank holds every tensor
+whole; engines that shard are further classes with the methods of `NamedState`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+# Path components that torch.compile and activation checkpointing put into parameter names.
+_WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module"})
+# Floating types that fit into fp32 without losing a bit.
+_FITS_FP32 = frozenset({torch.float32, torch.bfloat16, torch.float16})
+
+
+class NamedState(Protocol):
+    """What a checkpoint needs of an engine."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Parameter names of the plain module, in module order, tied ones once."""
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """Second names of tied parameters -> the name they are stored under."""
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Whole shape of a parameter and of each of its moments."""
+
+    def moments(self, name: str) -> list[str]:
+        """Sorted keys of the optimizer's tensors for a parameter; empty before its first step."""
+
+    def step_of(self, name: str) -> int:
+        """How many times the optimizer moved this parameter."""
+
+    def gather(self, name: str, key: str) -> Tensor:
+        """Whole fp32 tensor on the CPU; collective. `key` is "param" or one of `moments(name)`.
+
+        May share memory with the live tensor: write or copy it before the next step.
+        """
+
+    def begin_load(self) -> None:
+        """Let the optimizer allocate its moments, moving nothing and leaving no step behind."""
+
+    def scatter(self, name: str, key: str, full: Tensor) -> None:
+        """Keep this rank's part of a whole tensor; communicates nothing."""
+
+    def set_step(self, name: str, step: int) -> None:
+        """Set the optimizer's step of one parameter."""
+
+    def end_load(self) -> None:
+        """Make what was scattered visible to the forward pass; collective."""
+
+
+def plain_module(model: nn.Module) -> nn.Module:
+    """The module inside DDP. By type: a module may itself have a child called `module`."""
+    while isinstance(model, DistributedDataParallel):
+        model = model.module
+    return model
+
+
+def plain_name(name: str) -> str:
+    """Parameter name without the parts that wrappers insert."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def named_parameters(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, str]]:
+    """Parameters by plain name, and alias -> name for those that appear under several names."""
+    first: dict[int, str] = {}
+    parameters: dict[str, nn.Parameter] = {}
+    aliases: dict[str, str] = {}
+    for wrapped, parameter in plain_module(model).named_parameters(remove_duplicate=False):
+        name = plain_name(wrapped)
+        if id(parameter) in first:
+            aliases[name] = first[id(parameter)]
+        else:
+            first[id(parameter)] = name
+            parameters[name] = parameter
+    return parameters, aliases
+
+
+class TorchState:
+    """State of one process or of DDP.
+
+    Args:
+        model: the module, or DDP around it. Frozen parameters are stored too, without moments.
+        optimizer: a torch optimizer, or Accelerate's wrapper of one.
+
+    Raises:
+        ValueError: a trainable parameter is held by no optimizer, the optimizer holds another model's parameters, or
+            there is state that named fp32 tensors cannot carry.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+        self._parameters, self._aliases = named_parameters(model)
+        self._optimizer: Optimizer = getattr(optimizer, "optimizer", optimizer)
+        held = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+        mine = {id(p) for p in self._parameters.values()}
+        orphans = [n for n, p in self._parameters.items() if p.requires_grad and id(p) not in held]
+        if orphans:
+            raise ValueError(
+                f"{len(orphans)} trainable parameters are held by no optimizer: {orphans[:5]}; "
+                "freeze them or add them to a parameter group"
+            )
+        if held - mine:
+            raise ValueError(
+                f"the optimizer holds {len(held - mine)} parameters that the model does not have; "
+                "build it from this model's parameters, and take both from one `prepare`"
+            )
+        for name, parameter in self._parameters.items():
+            _require_whole_float(name, parameter)
+        stored = self._parameters.keys() | self._aliases.keys()
+        buffers = sorted({plain_name(n) for n in plain_module(model).state_dict()} - stored)
+        if buffers:
+            raise ValueError(f"persistent buffers are not stored: {buffers[:5]}; register them with persistent=False")
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Parameter names in module order, tied ones once."""
+        return tuple(self._parameters)
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """Second names of tied parameters -> the name they are stored under."""
+        return dict(self._aliases)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a parameter and of each of its moments."""
+        return tuple(self._parameters[name].shape)
+
+    def moments(self, name: str) -> list[str]:
+        """Sorted keys of the moments; empty before the parameter's first step.
+
+        Raises:
+            ValueError: the optimizer keeps something else than a step and tensors of the parameter's shape.
+        """
+        keys = []
+        for key, value in self._cell(name).items():
+            if key == "step" or value is None:
+                continue
+            if not torch.is_tensor(value) or tuple(value.shape) != self.shape(name):
+                got = tuple(value.shape) if torch.is_tensor(value) else type(value).__name__
+                raise ValueError(
+                    f"optimizer state {key!r} of {name!r} is {got}; only a step and tensors of the "
+                    f"parameter's shape {self.shape(name)} can be stored by name"
+                )
+            _require_whole_float(f"{key}/{name}", value)
+            keys.append(key)
+        return sorted(keys)
+
+    def step_of(self, name: str) -> int:
+        """How many times the optimizer moved this parameter; 0 if it never did."""
+        return int(self._cell(name).get("step", 0))
+
+    def gather(self, name: str, key: str) -> Tensor:
+        """Whole fp32 tensor on the CPU, sharing memory with the live one where that is such."""
+        return self._tensor(name, key).detach().to("cpu", torch.float32)
+
+    def begin_load(self) -> None:
+        """Allocate the moments of parameters that have none yet: zeros, at step 0."""
+        trainable = [p for p in self._parameters.values() if p.requires_grad]
+        prime(self._optimizer, [p for p in trainable if not self._optimizer.state.get(p)])
+
+    @torch.no_grad()
+    def scatter(self, name: str, key: str, full: Tensor) -> None:
+        """Copy a whole tensor into place, so that ties and the optimizer's references hold."""
+        target = self._tensor(name, key)
+        if full.shape != target.shape:  # copy_ would broadcast
+            raise ValueError(f"{key} of {name!r}: {tuple(full.shape)} into {tuple(target.shape)}")
+        target.copy_(full)
+
+    def set_step(self, name: str, step: int) -> None:
+        """Set the optimizer's step of one parameter."""
+        cell = self._cell(name)
+        if "step" not in cell:
+            if step:
+                raise ValueError(f"the optimizer counts no steps for {name!r}; got step {step}")
+        elif torch.is_tensor(cell["step"]):
+            cell["step"].fill_(step)
+        else:
+            cell["step"] = step
+
+    def end_load(self) -> None:
+        """Nothing to do: what was written is what the forward pass reads."""
+
+    def _cell(self, name: str) -> dict[str, Any]:
+        return cast(dict[str, Any], self._optimizer.state.get(self._parameters[name], {}))
+
+    def _tensor(self, name: str, key: str) -> Tensor:
+        return self._parameters[name] if key == "param" else cast(Tensor, self._cell(name)[key])
+
+
+def named_state(model: nn.Module, optimizer: Optimizer) -> NamedState:
+    """The view that fits what `Accelerator.prepare` returned; build it anew after every prepare."""
+    return TorchState(model, optimizer)
+
+
+def prime(optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:
+    """Let an optimizer allocate its state for `parameters`: zeros, at step 0.
+
+    Steps a stand-in for each parameter and hands the state over, so that parameters and gradients are never touched (a
+    step at lr 0 on the real ones trusts every optimizer to multiply all it does by lr).
+    """
+    settings = [dict(group) for group in optimizer.param_groups]
+    wanted = {id(parameter) for parameter in parameters}
+    try:
+        for index, group in enumerate(optimizer.param_groups):
+            for parameter in settings[index]["params"]:
+                if id(parameter) not in wanted:
+                    continue
+                stand_in = nn.Parameter(torch.zeros_like(parameter.detach()))
+                stand_in.grad = torch.zeros_like(stand_in)
+                for other in optimizer.param_groups:
+                    other["params"] = []
+                group["params"] = [stand_in]
+                try:
+                    optimizer.step()
+                finally:
+                    cell = optimizer.state.pop(stand_in, None)
+                if cell:
+                    for key, value in cell.items():
+                        cell[key] = torch.zeros_like(value) if torch.is_tensor(value) else value
+                    if "step" in cell and not torch.is_tensor(cell["step"]):
+                        cell["step"] = 0
+                    optimizer.state[parameter] = cell
+    finally:
+        for group, before in zip(optimizer.param_groups, settings, strict=True):
+            group.clear()
+            group.update(before)
+
+
+def _require_whole_float(name: str, tensor: Tensor) -> None:
+    """A sharded tensor or one that fp32 cannot hold would be stored wrong without a word."""
+    if type(tensor) not in (Tensor, nn.Parameter):
+        got = type(tensor).__name__
+        raise ValueError(f"{name!r} is a {got}, a part of a tensor; run with one process or DDP")
+    if tensor.dtype not in _FITS_FP32:
+        allowed = sorted(str(dtype) for dtype in _FITS_FP32)
+        raise ValueError(f"{name!r} is {tensor.dtype}; fp32 can store {allowed} without loss")

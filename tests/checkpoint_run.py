@@ -1,0 +1,136 @@
+"""A tiny run that the checkpoint tests save, damage, kill and continue."""
+
+import hashlib
+import json
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pretrain.checkpoint import (
+    Topology,
+    TrainerState,
+    commit,
+)
+from pretrain.checkpoint.canonical import canonical
+from pretrain.engine.named_state import TorchState
+
+
+class Tiny(nn.Module):
+    """Two layers with tied embedding and head; 11 is divisible by no world size."""
+
+    def __init__(self, seed: int, tie: bool = True, width: int = 6) -> None:
+        torch.manual_seed(seed)
+        super().__init__()
+        self.embed = nn.Embedding(11, width)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
+        self.head = nn.Linear(width, 11)
+        if tie:
+            self.head.weight = self.embed.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        return self.head(x)
+
+
+def build(seed: int = 0, **kwargs: Any) -> tuple[Tiny, torch.optim.AdamW]:
+    model = Tiny(seed, **kwargs)
+    decayed = [p for p in model.parameters() if p.dim() == 2]
+    plain = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
+    return model, torch.optim.AdamW(groups, lr=1e-2)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: int) -> None:
+    for step in range(first, last):
+        ids = torch.randint(0, 11, (40,), generator=torch.Generator().manual_seed(step))
+        nn.functional.cross_entropy(model(ids), ids.flip(0)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def trainer_at(step: int) -> TrainerState:
+    cursor = {"pass_index": 1, "window": 2, "bin": step, "tokens_before_window": 123}
+    chain = hashlib.sha256(str(step).encode()).hexdigest()
+    return TrainerState(step=step, tokens_seen=1000 * step, cursor=cursor, chain=chain, skipped_steps=1)
+
+
+def save(folder: Path, state: Any, step: int, **changes: Any) -> Path:
+    fields: dict[str, Any] = {
+        "attempt": 1,
+        "parent": None,
+        "fingerprints": {"identity": "a", "schedule": "b", "corpus": "c", "split": "d"},
+        "topology": Topology(world_size=1, engine="single", precision="no"),
+        "versions": {"torch": torch.__version__},
+        "is_writer": True,
+    }
+    return commit(folder, state=state, trainer=trainer_at(step), **{**fields, **changes})
+
+
+def write_two(folder: Path) -> Path:
+    """Commit steps 3 and 4 of a run."""
+    model, optimizer = build()
+    for step in (3, 4):
+        train(model, optimizer, step - 1, step)
+        save(folder, TorchState(model, optimizer), step)
+    return folder
+
+
+def everything(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """All parameters, moments and steps, read without the code under test."""
+    names = {id(p): n for n, p in model.named_parameters()}
+    tensors = {n: p.detach().clone() for n, p in model.named_parameters()}
+    for p, cell in optimizer.state.items():
+        for key, value in cell.items():
+            tensors[f"{key}/{names[id(p)]}"] = torch.as_tensor(value).clone()
+    return tensors
+
+
+def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+
+
+def forked(work: Callable[[], object]) -> int:
+    """Run `work` in a child forked from this warm process; its exit status is 0 if it returned."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        torch.set_num_threads(1)  # OpenMP's threads did not survive the fork
+        work()
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def status_of(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def files_of(path: Path) -> list[Path]:
+    return sorted(p for p in path.rglob("*") if p.is_file())
+
+
+def rewrite_manifest(path: Path, change: Callable[[dict[str, Any]], object], sign: bool) -> None:
+    """Edit the manifest as someone would who knows the format, with or without a new self hash."""
+    value = json.loads((path / "manifest.json").read_text())
+    change(value)
+    if sign:
+        value.pop("self_sha256")
+        value["self_sha256"] = hashlib.sha256(canonical(value)).hexdigest()
+    (path / "manifest.json").write_bytes(canonical(value))
+
+
+def flip(file: Path, offset: int) -> None:
+    raw = bytearray(file.read_bytes())
+    raw[offset] ^= 16
+    file.write_bytes(raw)
