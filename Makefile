@@ -13,8 +13,13 @@ help: ## list these targets
 setup: ## make .venv with the pinned versions (PYTHON=python3.12 picks the interpreter)
 	@$(PYTHON) bootstrap.py
 
+# One process per GPU; two where there is none.
+GPUS = $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+PROCESSES = $(if $(filter-out 0,$(GPUS)),$(GPUS),2)
+
 pretrain: setup ## train on the embedded corpus with two processes, minutes on two CPU cores
-	@$(BIN)/accelerate launch --config_file accelerate_configs/ddp.yaml -m pretrain recipes/quickstart.toml
+	@$(BIN)/accelerate launch --config_file accelerate_configs/ddp.yaml --num_processes $(PROCESSES) \
+		-m pretrain recipes/quickstart.toml
 
 test: setup ## run the tests that take minutes
 	$(BIN)/python -m pytest -m "not slow and not gpu"

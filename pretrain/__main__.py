@@ -1,0 +1,90 @@
+"""Pretrain a protein language model.
+
+    accelerate launch --config_file accelerate_configs/ddp.yaml -m pretrain recipes/quickstart.toml run.seed=1
+
+In: a recipe, overrides. Out: a run directory, exit status 0; 2 for a mistake in the input, 1 for anything else.
+"""
+
+import argparse
+import os
+import sys
+import textwrap
+import traceback
+from pathlib import Path
+
+from pretrain.recipe import Recipe
+from pretrain.recipe_file import documented, read
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one attempt of a training run; the exit status."""
+    options = _parser().parse_intermixed_args(arguments)
+    rank = int(os.environ.get("RANK", "0"))
+    try:
+        recipe = read(Recipe, options.recipe, options.overrides)
+        _train(recipe, options)
+    except ValueError as error:
+        if rank == 0:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        return 2
+    except KeyboardInterrupt:
+        if rank == 0:
+            print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)
+        return 130
+    except Exception as error:
+        _report(error, rank)
+        return 1
+    return 0
+
+
+def _train(recipe: Recipe, options: argparse.Namespace) -> None:
+    # Here, so that --help and a mistake in the recipe answer at once.
+    from pretrain.engine.launch import launch
+    from pretrain.loop import train
+    from pretrain.summary import closing_words
+
+    with launch(recipe.run.trackers, Path(recipe.run.directory)) as engine:
+        summary = train(recipe, engine, allow_schedule_change=options.allow_schedule_change)
+        if engine.is_main:
+            print(closing_words(summary, options.recipe), flush=True)
+
+
+def _report(error: Exception, rank: int) -> None:
+    """Rank 0 shows where it failed; another rank says one line, unless it only saw a peer fail."""
+    if rank == 0:
+        traceback.print_exception(error)
+    elif type(error).__name__ != "PeerError":
+        print(f"rank {rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    settings = "\n".join(
+        f"  {name}\n{textwrap.fill(text, 100, initial_indent=' ' * 6, subsequent_indent=' ' * 6)}"
+        for name, text in documented(Recipe)
+    )
+    parser = argparse.ArgumentParser(
+        prog="python -m pretrain",
+        description="Pretrain a protein language model as a recipe says.",
+        epilog="settings, [type, unit; default; class]:\n"
+        "  identity     decides what is learned; a run is continued with the same value\n"
+        "  schedule     may change when a run is continued, with --allow-schedule-change\n"
+        f"  operational  decides only how it is run; may change freely\n\n{settings}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("recipe", type=Path, help="TOML file, such as recipes/quickstart.toml")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="section.field=value",
+        help="settings on top of the recipe, values as in TOML; 'none' takes one out",
+    )
+    parser.add_argument(
+        "--allow-schedule-change",
+        action="store_true",
+        help="continue a run although settings of class 'schedule' differ",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""What the user asked the launcher for, read from the launcher's own command line.
+
+Accelerate tells a process what it became, never what was asked for: `MULTI_CPU` in a YAML starts a single process, and
+FSDP without a GPU trains separate models, all with exit status 0. The launcher is an ancestor of this process, so its
+command line and its YAML say what the user meant.
+
+In: the process tree and the environment. Out: `LaunchRequest`. Kept: nothing.
+"""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+_RECIPE_KEYS = (
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+    "fsdp_activation_checkpointing",
+    "parallelism_config_cp_size",
+    "parallelism_config_sp_size",
+)
+"""Values that belong to the recipe or are wrong for an encoder; a YAML that sets them is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """The launch that was asked for; None where nothing said so."""
+
+    world_size: int | None
+    distributed_type: str
+    """As Accelerate names it; 'NO' without a launcher."""
+    precision: str
+    origin: str
+    """Who asked, for messages."""
+    config: dict[str, Any]
+    """The launcher's YAML; empty without one."""
+
+    def check(self) -> None:
+        """Refuse, before any process group exists, what cannot be what the user means.
+
+        Raises:
+            ValueError: an engine or precision that does not work here, or a YAML that carries the recipe's values.
+        """
+        if self.distributed_type not in ("NO", "MULTI_GPU", "MULTI_CPU"):
+            raise ValueError(
+                f"{self.origin} asks for {self.distributed_type}; this version trains in one process or with DDP: "
+                "use accelerate_configs/single.yaml or accelerate_configs/ddp.yaml"
+            )
+        if self.precision not in ("no", "bf16"):
+            raise ValueError(
+                f"{self.origin} asks for mixed_precision {self.precision}; allowed are 'no' and 'bf16', which needs no "
+                "loss scaling"
+            )
+        for key, value in _nested(self.config):
+            if key in _RECIPE_KEYS and value not in (1, False, None):
+                raise ValueError(
+                    f"{self.origin} sets {key}: {value}; a YAML says how a run is spread, the recipe what is trained: "
+                    f"remove {key} there (accumulation follows from data.bins_per_step, clipping is "
+                    "optimizer.clip_norm)"
+                )
+
+
+def requested() -> LaunchRequest:
+    """The launch that this process belongs to."""
+    request = _requested()
+    steps = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1")
+    return replace(request, config={"gradient_accumulation_steps": int(steps), **request.config})
+
+
+def _requested() -> LaunchRequest:
+    for ancestor in psutil.Process().parents():
+        try:
+            arguments = _launch_arguments(ancestor.cmdline())
+            folder = ancestor.cwd()
+        except psutil.Error:
+            continue
+        if arguments is not None:
+            return _from_accelerate(arguments, Path(folder))
+    return _from_environment()
+
+
+def _launch_arguments(command: list[str]) -> list[str] | None:
+    """What follows `accelerate launch` in a command line; None if it is none."""
+    for index, word in enumerate(command[:4]):
+        if os.path.basename(word) == "accelerate-launch" or word == "accelerate.commands.launch":
+            return command[index + 1 :]
+        if os.path.basename(word) in ("accelerate", "accelerate.commands.accelerate_cli"):
+            return command[index + 2 :] if command[index + 1 : index + 2] == ["launch"] else None
+    return None
+
+
+def _from_accelerate(arguments: list[str], folder: Path) -> LaunchRequest:
+    from accelerate.commands.launch import launch_command_parser
+
+    parsed = launch_command_parser().parse_args(arguments)
+    config: dict[str, Any] = {}
+    if parsed.config_file is not None:
+        config = yaml.safe_load((folder / parsed.config_file).read_text()) or {}
+    world_size = parsed.num_processes or config.get("num_processes")
+    kind = str(config.get("distributed_type", "NO"))
+    for flag, meaning in (("use_deepspeed", "DEEPSPEED"), ("use_fsdp", "FSDP"), ("multi_gpu", "MULTI_GPU")):
+        kind = meaning if getattr(parsed, flag) else kind
+    return LaunchRequest(
+        world_size=int(world_size) if world_size is not None else None,
+        distributed_type=kind,
+        precision=os.environ.get("ACCELERATE_MIXED_PRECISION", "no"),
+        origin=f"accelerate launch --config_file {parsed.config_file}" if parsed.config_file else "accelerate launch",
+        config=config,
+    )
+
+
+def _from_environment() -> LaunchRequest:
+    kind = "NO"
+    for variable, meaning in (("ACCELERATE_USE_DEEPSPEED", "DEEPSPEED"), ("ACCELERATE_USE_FSDP", "FSDP")):
+        if os.environ.get(variable, "false").lower() == "true":
+            kind = meaning
+    return LaunchRequest(
+        world_size=int(os.environ.get("WORLD_SIZE", "1")),
+        distributed_type=kind,
+        precision=os.environ.get("ACCELERATE_MIXED_PRECISION", "no"),
+        origin="the environment",
+        config={},
+    )
+
+
+def _nested(config: dict[str, Any]) -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    for key, value in config.items():
+        pairs += _nested(value) if isinstance(value, dict) else [(key, value)]
+    return pairs

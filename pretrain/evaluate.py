@@ -1,0 +1,188 @@
+"""Validation: perplexity on held-out clusters under two corruptions, beside what no model needs to know.
+
+In: a corpus, a model. Out: `Evaluation`s. Kept: nothing; which proteins, crops and positions are scored follows from
+the split alone, so every run and every step on one corpus is scored on the same targets.
+
+Two corruptions of the same targets: *mask-all* hides every target; *80/10/10* is the corruption of training. The second
+flatters: at one target in ten the true residue is in view, and a model gains by copying. Judge on mask-all.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from data import draw
+from data.alphabet import IS_TARGET
+from data.batch import Batch
+from data.collate import collate
+from data.plan import Bin, crop, pack
+from data.settings import DataSettings, MaskSettings
+from data.store import Store
+from data.synthetic import floor
+from pretrain.corpus import Corpus
+from pretrain.engine.launch import Engine
+from pretrain.model.masked_language_model import MaskedLanguageModel
+
+CORRUPTIONS = {
+    "mask_all": MaskSettings(select_prob=0.15, mask_prob=1.0, random_prob=0.0),
+    "80_10_10": MaskSettings(select_prob=0.15, mask_prob=0.8, random_prob=0.1),
+}
+_SEED = 0
+"""Keys what is scored; not the run's seed, so that runs can be compared."""
+_RESAMPLES = 1000
+_COUNTED_RESIDUES = 10**8
+"""Residues of the corpus that the unigram baseline is counted on, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Scores under one corruption; every perplexity is exp of the mean loss over targets, in nats."""
+
+    perplexity: float
+    low: float
+    """Lower end of the bootstrap 95 % interval of the perplexity, over sequences."""
+    high: float
+    """Upper end."""
+    unigram: float
+    """Perplexity of residue frequencies of the training side, on the same targets."""
+    gain: float
+    """Nats by which the model's mean loss is below the unigram's."""
+    gain_low: float
+    """Lower end of its bootstrap 95 % interval: above 0, the model beats the baseline beyond chance."""
+    floor: float | None
+    """Perplexity of the best possible predictor; known for the embedded corpus alone."""
+    sequences: int
+    targets: int
+
+    def numbers(self) -> dict[str, float]:
+        """The fields that are numbers, by name."""
+        pairs = ((name, getattr(self, name)) for name in self.__slots__)
+        return {name: float(value) for name, value in pairs if value is not None}
+
+
+def validation_bins(corpus: Corpus, settings: DataSettings, max_sequences: int) -> list[Bin]:
+    """The held-out proteins that are scored, packed; at most `max_sequences`, chosen by hash."""
+    chosen = corpus.split.validation
+    if len(chosen) > max_sequences:
+        chosen = chosen[np.sort(np.argsort(draw.hashes(_SEED, chosen), kind="stable")[:max_sequences])]
+    starts, lengths = crop(chosen, corpus.store.num_residues(chosen), settings.crop_tokens, draw.key(_SEED, draw.CROP))
+    groups = pack(lengths, settings.bin_tokens, settings.documents_per_bin)
+    return [Bin(0, chosen[group], starts[group], lengths[group]) for group in groups]
+
+
+@torch.no_grad()
+def evaluate(
+    model: MaskedLanguageModel,
+    corpus: Corpus,
+    settings: DataSettings,
+    max_sequences: int,
+    engine: Engine,
+    unigram: NDArray[np.float64],
+) -> dict[str, Evaluation]:
+    """Score the model under both corruptions; collective, the same result on every rank.
+
+    Args:
+        model: the plain module; left in the mode it was in.
+        corpus: whose validation side is scored.
+        settings: sizes of crop and bin.
+        max_sequences: most proteins scored.
+        engine: bins are dealt to its ranks.
+        unigram: (33,) loss in nats of each token id, from `unigram_losses`.
+    """
+    bins = validation_bins(corpus, settings, max_sequences)
+    was_training = model.training
+    model.train(False)
+    results = {}
+    for name, mask in CORRUPTIONS.items():
+        rows: list[tuple[int, float, float, int]] = []
+        for index in range(engine.rank, len(bins), engine.world_size):
+            batch = collate(corpus.store, [bins[index]], settings, mask, _SEED, [0])
+            with engine.autocast():
+                losses = model.target_losses(batch.to(engine.device)).cpu().numpy().astype(np.float64)
+            rows += _by_document(bins[index], batch, losses, unigram)
+        gathered = sorted(row for part in engine.gather(rows) for row in part)
+        results[name] = _evaluation(np.array([row[1:] for row in gathered]))
+    model.train(was_training)
+    return results
+
+
+def with_floor(
+    results: dict[str, Evaluation], corpus: Corpus, settings: DataSettings, max_sequences: int
+) -> dict[str, Evaluation]:
+    """The same results with the exact floor of the embedded corpus, where that is what was scored; rank 0 is enough."""
+    if corpus.families is None:
+        return results
+    bins = validation_bins(corpus, settings, max_sequences)
+    found = {}
+    for name, mask in CORRUPTIONS.items():
+        documents = [
+            (batch.tokens[a:b].numpy().astype(np.uint8), batch.labels[a:b].numpy())
+            for batch in (collate(corpus.store, [b], settings, mask, _SEED, [0]) for b in bins)
+            for a, b in batch.spans
+        ]
+        losses = floor(
+            documents,
+            corpus.families,
+            select_prob=mask.select_prob,
+            mask_prob=mask.mask_prob,
+            random_prob=mask.random_prob,
+        )
+        found[name] = replace(results[name], floor=math.exp(np.concatenate(losses).mean()))
+    return found
+
+
+def unigram_losses(store: Store, validation: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Loss in nats of each token id, (33,), under the frequencies of possible targets on the training side.
+
+    One is added to every count, so that a residue that training never saw costs something finite.
+    """
+    tokens = store.tokens[:_COUNTED_RESIDUES]
+    counts = np.bincount(tokens, minlength=len(IS_TARGET))
+    for record in validation[store.offsets[validation + 1] <= len(tokens)]:
+        counts -= np.bincount(store.residues(record), minlength=len(IS_TARGET))
+    smoothed = np.where(IS_TARGET, counts + 1.0, 0.0)
+    with np.errstate(divide="ignore"):  # tokens that are no targets get infinity, which nothing reads
+        return np.asarray(-np.log(smoothed / smoothed.sum()))
+
+
+def _by_document(
+    scored: Bin, batch: Batch, losses: NDArray[np.float64], unigram: NDArray[np.float64]
+) -> Iterator[tuple[int, float, float, int]]:
+    """(record, summed loss, summed unigram loss, targets) of each document that has targets."""
+    slots = batch.target_slots.numpy()
+    baseline = unigram[batch.labels.numpy()[slots]]
+    for record, (start, end) in zip(scored.samples.tolist(), batch.spans, strict=True):
+        mine = slice(*np.searchsorted(slots, (start, end)))
+        if count := len(losses[mine]):
+            yield record, float(losses[mine].sum()), float(baseline[mine].sum()), count
+
+
+def _evaluation(rows: NDArray[np.float64]) -> Evaluation:
+    """Scores from (sequences, 3): summed loss, summed unigram loss, targets."""
+    if not len(rows):
+        raise ValueError(
+            "no residue of the validation proteins was selected as a target; raise data.validation_fraction"
+        )
+    total = rows.sum(0)
+    weights = np.random.Generator(np.random.Philox(_SEED)).multinomial(
+        len(rows), np.full(len(rows), 1 / len(rows)), _RESAMPLES
+    )
+    sums = weights @ rows
+    means = sums[:, 0] / sums[:, 2]
+    gains = (sums[:, 1] - sums[:, 0]) / sums[:, 2]
+    low, high = np.exp(np.quantile(means, (0.025, 0.975)))
+    return Evaluation(
+        perplexity=math.exp(total[0] / total[2]),
+        low=float(low),
+        high=float(high),
+        unigram=math.exp(total[1] / total[2]),
+        gain=float((total[1] - total[0]) / total[2]),
+        gain_low=float(np.quantile(gains, 0.025)),
+        floor=None,
+        sequences=len(rows),
+        targets=int(total[2]),
+    )

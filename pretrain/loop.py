@@ -1,0 +1,296 @@
+"""The loop: from the last checkpoint, or from nothing, to the last token; then validate and export.
+
+In: a recipe and an engine. Out: the run directory. Kept: `TrainerState`, in each checkpoint.
+"""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from data.chain import START, extend
+from data.loader import steps
+from data.plan import Cursor
+from data.setting import SettingClass
+from pretrain.checkpoint.commit import commit
+from pretrain.checkpoint.load import Verified, newest_valid, open_checkpoint, restore
+from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, Topology, TrainerState
+from pretrain.checkpoint.retention import retain, sweep
+from pretrain.corpus import Corpus, open_corpus
+from pretrain.engine.launch import Engine
+from pretrain.engine.named_state import named_state
+from pretrain.evaluate import Evaluation, evaluate, unigram_losses, with_floor
+from pretrain.model.build import build_model
+from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.optimizer import build, learning_rate
+from pretrain.recipe import Recipe, settings_of
+from pretrain.run_directory import RunDirectory, versions
+from pretrain.step import Outcome, train_step
+from pretrain.telemetry import records
+from pretrain.telemetry.console import ProgressLine
+from pretrain.telemetry.errors import recorded
+
+_MOST_SKIPPED = 3
+"""Steps in a row without a finite gradient that end a run: the weights are at fault then, not the data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a finished run has to say."""
+
+    evaluations: dict[str, Evaluation]
+    state: TrainerState
+    corpus: Corpus
+    run: RunDirectory
+    seconds: float
+    """Wall time of this attempt."""
+
+
+def train(recipe: Recipe, engine: Engine, *, allow_schedule_change: bool = False) -> Summary:
+    """Train to the recipe's last token, from the newest whole checkpoint if there is one; collective."""
+    started = time.perf_counter()
+    run = RunDirectory(Path(recipe.run.directory))
+
+    def begin() -> tuple[int, tuple[Path, str] | None]:
+        run.claim(recipe, allow_schedule_change=allow_schedule_change)
+        sweep(run.checkpoints)
+        found = newest_valid(run.checkpoints, writer=True)
+        attempt = run.start_attempt(engine.world_size, found.trainer.step if found else 0)
+        return attempt, (found.path, found.manifest_sha256) if found else None
+
+    attempt, chosen = engine.on_main(begin)
+    training: Training | None = None
+
+    def position() -> dict[str, object]:
+        return {"step": training.state.step, "phase": training.phase} if training else {"phase": "start"}
+
+    with recorded(run, engine, attempt, position):
+        corpus = open_corpus(recipe.data, recipe.run.seed, engine)
+        engine.on_main(lambda: run.describe_corpus(corpus.description()))
+        engine.start_trackers(dict(_flat_settings(recipe)), run.root)
+        checkpoint = open_checkpoint(*chosen) if chosen else None
+        training = Training(recipe, engine, run, attempt, corpus, checkpoint)
+        training.run_to_end()
+        evaluations = training.finish()
+    return Summary(evaluations, training.state, corpus, run, time.perf_counter() - started)
+
+
+class Training:
+    """One attempt: the model, the optimizer, and where they stand."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        engine: Engine,
+        run: RunDirectory,
+        attempt: int,
+        corpus: Corpus,
+        checkpoint: Verified | None,
+    ) -> None:
+        self.recipe, self.engine, self.run, self.attempt, self.corpus = recipe, engine, run, attempt, corpus
+        self.phase = "start"
+        self.fingerprints = _fingerprints(recipe, corpus)
+        if checkpoint:
+            self.plain = MaskedLanguageModel(run.model_shape())
+        else:
+            self.plain = build_model(recipe.model, recipe.run.seed)
+            engine.on_main(lambda: run.describe_model(self.plain.shape))
+        self.model, self.optimizer = engine.prepare(self.plain, build(self.plain, recipe.optimizer))
+        self.named = named_state(self.model, self.optimizer)
+        self.state = TrainerState(step=0, tokens_seen=0, cursor=Cursor().as_dict(), chain=START, skipped_steps=0)
+        self.parent: str | None = None
+        self.saved_step = -1
+        if checkpoint:
+            self.state = restore(checkpoint, self.named)
+            self.parent = checkpoint.manifest_sha256
+            self.saved_step = self.state.step
+        self.unigram = unigram_losses(corpus.store, corpus.split.validation)
+        self.skipped_in_a_row = 0
+
+    def run_to_end(self) -> None:
+        """Train until the recipe's tokens are seen."""
+        settings, schedule = self.recipe.run, self.recipe.schedule
+        self.phase = "train"
+        self.model.train()
+        stream = steps(
+            self.corpus.store,
+            self.corpus.plan,
+            Cursor(**self.state.cursor),
+            self.state.step,
+            self.engine.rank,
+            self.engine.world_size,
+        )
+        settled = False
+        with ProgressLine(schedule.total_tokens, self.engine.is_main) as progress:
+            if self.state.step:
+                progress.say(f"continuing {self.run.root} at step {self.state.step}")
+            since, tokens_since = time.perf_counter(), self.state.tokens_seen
+            while self.state.tokens_seen < schedule.total_tokens:
+                step = next(stream)
+                if not settled:
+                    self.engine.settle(self.model, step.batches[0])
+                    settled = True
+                rate = learning_rate(schedule, self.state.tokens_seen + step.num_tokens)
+                outcome = train_step(
+                    step,
+                    self.model,
+                    self.optimizer,
+                    self.engine,
+                    bins_per_step=self.recipe.data.bins_per_step,
+                    clip_norm=self.recipe.optimizer.clip_norm,
+                    learning_rate=rate,
+                )
+                self._consume(step.cursor, step.num_tokens, outcome)
+                if self.state.step % settings.log_every == 0:
+                    now = time.perf_counter()
+                    speed = (self.state.tokens_seen - tokens_since) / (now - since)
+                    progress.update(self.state.tokens_seen, self._log(outcome, step.num_tokens, rate, speed))
+                    since, tokens_since = now, self.state.tokens_seen
+                if self.state.step % settings.evaluate_every == 0:
+                    progress.say(self._validation_line(self.validate()))
+                    since, tokens_since = time.perf_counter(), self.state.tokens_seen
+                if self.state.step % settings.checkpoint_every == 0:
+                    self.save()
+        self.save()
+
+    def validate(self) -> dict[str, Evaluation]:
+        """Score the weights as they are, and write it down; collective."""
+        self.phase = "validate"
+        scores = evaluate(
+            self.plain,
+            self.corpus,
+            self.recipe.data,
+            self.recipe.run.validation_sequences,
+            self.engine,
+            self.unigram,
+        )
+        if self.engine.is_main:
+            self._record({"validation": {name: s.numbers() for name, s in scores.items()}})
+        self.engine.track(
+            {f"validation/{n}/{k}": v for n, s in scores.items() for k, v in s.numbers().items()},
+            self.state.step,
+        )
+        self.phase = "train"
+        return scores
+
+    def save(self) -> None:
+        """Commit a checkpoint of the last consumed step, unless it is there; collective."""
+        if self.saved_step == self.state.step:
+            return
+        self.phase = "checkpoint"
+        committed = commit(
+            self.run.checkpoints,
+            state=self.named,
+            trainer=self.state,
+            attempt=self.attempt,
+            parent=self.parent,
+            fingerprints=self.fingerprints,
+            topology=Topology(
+                world_size=self.engine.world_size, engine=self.engine.name, precision=self.engine.precision
+            ),
+            versions=versions(),
+            is_writer=self.engine.is_main,
+        )
+        if self.engine.is_main:
+            retain(self.run.checkpoints, keep=self.recipe.run.keep_checkpoints, committed=committed)
+            self.parent = Manifest.from_bytes((committed / MANIFEST_FILE).read_bytes()).self_sha256
+        self.saved_step = self.state.step
+        self.phase = "train"
+
+    def finish(self) -> dict[str, Evaluation]:
+        """Validate and export the final weights; collective. Rank 0's scores carry the floor where there is one."""
+        scores = self.validate()
+        self.phase = "export"
+
+        def write() -> dict[str, Evaluation]:
+            from pretrain.export import export  # transformers takes seconds to import, and rank 0 alone needs it
+
+            export(self.plain, self.run, self.state.step, self.state.tokens_seen)
+            return with_floor(scores, self.corpus, self.recipe.data, self.recipe.run.validation_sequences)
+
+        return self.engine.on_main(write)
+
+    def _consume(self, cursor: Cursor, num_tokens: int, outcome: Outcome) -> None:
+        """The step is taken: move the state behind it.
+
+        Raises:
+            FloatingPointError: too many steps in a row had a gradient that was not finite.
+        """
+        self.state = replace(
+            self.state,
+            step=self.state.step + 1,
+            tokens_seen=self.state.tokens_seen + num_tokens,
+            cursor=cursor.as_dict(),
+            chain=extend(self.state.chain, outcome.digests),
+            skipped_steps=self.state.skipped_steps + (not outcome.applied),
+        )
+        self.skipped_in_a_row = 0 if outcome.applied else self.skipped_in_a_row + 1
+        if self.skipped_in_a_row == _MOST_SKIPPED:
+            raise FloatingPointError(
+                f"the gradient was not finite in {_MOST_SKIPPED} steps in a row, up to step {self.state.step}; lower "
+                "schedule.peak_lr or lengthen schedule.warmup_tokens, and start again: the run continues from its "
+                "last checkpoint, or choose another run.directory"
+            )
+
+    def _log(self, outcome: Outcome, num_tokens: int, rate: float, tokens_per_s: float) -> str:
+        """Write one line of metrics; the text for the console."""
+        loss = float(outcome.losses.sum())
+        slots = self.recipe.data.bins_per_step * self.recipe.data.bin_tokens
+        values = {
+            "loss": loss,
+            "learning_rate": rate,
+            "grad_norm": outcome.grad_norm,
+            "tokens_per_s": tokens_per_s,
+            "targets": float(outcome.counts.sum()),
+            "padding": 1 - num_tokens / slots,
+            "skipped_steps": float(self.state.skipped_steps),
+        }
+        if self.engine.is_main:
+            self._record(values)
+        self.engine.track(values, self.state.step)
+        return (
+            f"step {self.state.step} | loss {loss:.3f} | perplexity {_exp(loss):.2f} | lr {rate:.2e} | "
+            f"norm {outcome.grad_norm:.2f} | {tokens_per_s / 1000:.1f}k tokens/s"
+        )
+
+    def _record(self, values: Mapping[str, object]) -> None:
+        records.append(
+            self.run.metrics,
+            {
+                "step": self.state.step,
+                "tokens": self.state.tokens_seen,
+                "attempt": self.attempt,
+                "time": records.now(),
+                **values,
+            },
+        )
+
+    def _validation_line(self, scores: dict[str, Evaluation]) -> str:
+        each = (f"{name.replace('_', ' ')} {s.perplexity:.2f} (unigram {s.unigram:.2f})" for name, s in scores.items())
+        return f"step {self.state.step} | validation perplexity: {', '.join(each)}"
+
+
+def _exp(loss: float) -> float:
+    return math.exp(min(loss, 700.0))
+
+
+def _flat_settings(recipe: Recipe) -> list[tuple[str, object]]:
+    return [
+        (name, value if isinstance(value, (bool, int, float)) else str(value)) for name, _, value in settings_of(recipe)
+    ]
+
+
+def _fingerprints(recipe: Recipe, corpus: Corpus) -> dict[str, str]:
+    def of(setting_class: SettingClass) -> str:
+        chosen = {name: value for name, its_class, value in settings_of(recipe) if its_class is setting_class}
+        return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
+
+    return {
+        "identity": of(SettingClass.IDENTITY),
+        "schedule": of(SettingClass.SCHEDULE),
+        "corpus": corpus.store.fingerprint,
+        "split": corpus.split.fingerprint,
+    }

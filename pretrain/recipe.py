@@ -1,0 +1,121 @@
+"""The recipe: what is trained. Plain frozen dataclasses; `recipe_file` reads them from TOML and the command line."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+from data.setting import IDENTITY, OPERATIONAL, SCHEDULE, SettingClass, setting
+from data.settings import DataSettings
+
+
+def _require(holds: bool, name: str, got: object, allowed: str) -> None:
+    if not holds:
+        raise ValueError(f"{name} is {got!r}; {allowed}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSettings:
+    """Which encoder, and what it starts from. Exactly one of `preset` and `init`."""
+
+    preset: str | None = setting(IDENTITY, "architecture to start from random weights, such as 'esm2_8m'", default=None)
+    init: str | None = setting(
+        IDENTITY, "folder or Hub name of an EsmForMaskedLM to start from; brings its own architecture", default=None
+    )
+    dropout: float = setting(
+        IDENTITY, "dropout behind attention and feed-forward (ESM-2: 0)", unit="probability", default=0.0
+    )
+
+    def __post_init__(self) -> None:
+        _require(0.0 <= self.dropout < 1.0, "model.dropout", self.dropout, "it must lie in [0, 1)")
+        if (self.preset is None) == (self.init is None):
+            raise ValueError(
+                f"model.preset is {self.preset!r} and model.init is {self.init!r}; give exactly one: a preset to "
+                "train from scratch, or init to continue from published weights"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerSettings:
+    """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101); defaults are ESM-2's (Lin et al. 2023, supplement A)."""
+
+    betas: tuple[float, float] = setting(IDENTITY, "decay of both moments", default=(0.9, 0.98))
+    eps: float = setting(IDENTITY, "added to the root of the second moment", default=1e-8)
+    weight_decay: float = setting(IDENTITY, "decoupled decay of matrices", unit="1/step, times lr", default=0.01)
+    clip_norm: float = setting(IDENTITY, "largest global gradient norm", default=1.0)
+
+    def __post_init__(self) -> None:
+        _require(all(0.0 <= b < 1.0 for b in self.betas), "optimizer.betas", self.betas, "both must lie in [0, 1)")
+        _require(self.eps > 0.0, "optimizer.eps", self.eps, "it must be positive")
+        _require(self.weight_decay >= 0.0, "optimizer.weight_decay", self.weight_decay, "it must not be negative")
+        _require(self.clip_norm > 0.0, "optimizer.clip_norm", self.clip_norm, "it must be positive")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScheduleSettings:
+    """Length of training and learning rate, both by real tokens seen; defaults are ESM-2's."""
+
+    peak_lr: float = setting(SCHEDULE, "learning rate at the end of the warm-up", default=4e-4)
+    total_tokens: int = setting(SCHEDULE, "training ends here", unit="tokens", default=10**12)
+    warmup_tokens: int = setting(SCHEDULE, "linear rise from 0", unit="tokens", default=2000 * 2**21)
+    decay_end: float = setting(
+        SCHEDULE, "share of total_tokens at which the linear decay ends", unit="fraction", default=0.9
+    )
+    final_lr: float = setting(SCHEDULE, "learning rate from there on", unit="fraction of peak_lr", default=0.1)
+
+    def __post_init__(self) -> None:
+        _require(self.peak_lr > 0.0, "schedule.peak_lr", self.peak_lr, "it must be positive")
+        _require(self.total_tokens > 0, "schedule.total_tokens", self.total_tokens, "it must be positive")
+        _require(0.0 < self.decay_end <= 1.0, "schedule.decay_end", self.decay_end, "it must lie in (0, 1]")
+        _require(0.0 <= self.final_lr <= 1.0, "schedule.final_lr", self.final_lr, "it must lie in [0, 1]")
+        _require(
+            0 <= self.warmup_tokens < self.decay_end * self.total_tokens,
+            "schedule.warmup_tokens",
+            self.warmup_tokens,
+            f"it must be at least 0 and end before the decay does, at {self.decay_end * self.total_tokens:.0f} tokens "
+            "(schedule.decay_end x schedule.total_tokens)",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSettings:
+    """Where a run lives and how often it reports, evaluates and saves."""
+
+    directory: str = setting(OPERATIONAL, "run directory; the same directory continues the run", unit="path")
+    seed: int = setting(IDENTITY, "keys every random draw", default=0)
+    log_every: int = setting(OPERATIONAL, "between two lines of metrics", unit="steps", default=10)
+    evaluate_every: int = setting(OPERATIONAL, "between two validations", unit="steps", default=1000)
+    validation_sequences: int = setting(
+        OPERATIONAL, "most validation proteins scored at a time", unit="sequences", default=2000
+    )
+    checkpoint_every: int = setting(OPERATIONAL, "between two checkpoints", unit="steps", default=1000)
+    keep_checkpoints: int = setting(OPERATIONAL, "newest checkpoints that are kept", default=2)
+    trackers: tuple[str, ...] = setting(
+        OPERATIONAL, "experiment trackers beside metrics.jsonl: 'wandb', 'tensorboard'", default=()
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("log_every", "evaluate_every", "validation_sequences", "checkpoint_every", "keep_checkpoints"):
+            _require(getattr(self, name) >= 1, f"run.{name}", getattr(self, name), "it must be at least 1")
+        unknown = set(self.trackers) - {"wandb", "tensorboard"}
+        _require(not unknown, "run.trackers", list(self.trackers), "allowed are 'wandb' and 'tensorboard'")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """One training run, whole."""
+
+    run: RunSettings
+    model: ModelSettings
+    data: DataSettings
+    optimizer: OptimizerSettings = field(default=OptimizerSettings())
+    schedule: ScheduleSettings = field(default=ScheduleSettings())
+
+
+def settings_of(recipe: Any, prefix: str = "") -> Iterator[tuple[str, SettingClass, Any]]:
+    """(dotted name, class, value) of every field of a recipe, sections flattened."""
+    for f in fields(recipe):
+        value = getattr(recipe, f.name)
+        if is_dataclass(value):
+            yield from settings_of(value, f"{prefix}{f.name}.")
+        else:
+            yield f"{prefix}{f.name}", f.metadata["class"], value

@@ -1,0 +1,173 @@
+"""The run directory: who may write in it, what it was made for, and which attempts were made.
+
+run.json             resolved recipe, versions, corpus; written before anything else
+attempts.jsonl       a line when an attempt starts and a line when it ends by itself
+metrics.jsonl        a line per logged step and validation
+ranks/rank-00003.jsonl   errors of each rank
+checkpoints/ export/
+"""
+
+import fcntl
+import json
+import os
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any
+
+from data.setting import SettingClass
+from pretrain.model.presets import EsmShape
+from pretrain.recipe import Recipe, settings_of
+from pretrain.telemetry import records
+
+FORMAT = "zymogen.run/1"
+_PACKAGES = ("zymogen", "torch", "accelerate", "transformers", "safetensors", "numpy")
+
+
+class RunDirectory:
+    """One run on disk."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.checkpoints = root / "checkpoints"
+        self.export = root / "export"
+        self.metrics = root / "metrics.jsonl"
+        self._lock: IO[str] | None = None
+
+    def claim(self, recipe: Recipe, *, allow_schedule_change: bool) -> None:
+        """Make the directory this run's, or find that it is; rank 0 only. The lock goes with the process.
+
+        Raises:
+            ValueError: something else lies there; another run's recipe; another process trains in it.
+        """
+        described = (self.root / "run.json").exists()
+        if self.root.exists() and not described and any(self.root.iterdir()):
+            raise ValueError(
+                f"{self.root} exists and is not a run directory (it has no run.json); choose another run.directory"
+            )
+        if described:
+            self._check_identity(recipe, allow_schedule_change)
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.root / "run.lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"{self.root}: another process trains in this directory; wait for it, or choose another run.directory"
+            ) from None
+        self._write({"recipe": asdict(recipe), "versions": versions()})
+
+    def describe_corpus(self, corpus: dict[str, Any]) -> None:
+        """Add what the corpus is to run.json.
+
+        Raises:
+            ValueError: the run was started on another corpus or another split of it.
+        """
+        before = self.read().get("corpus", corpus)
+        for key in ("fingerprint", "split"):
+            if before[key] != corpus[key]:
+                raise ValueError(
+                    f"{self.root} was started on another corpus: its {key} was {before[key]}, the sources now give "
+                    f"{corpus[key]}; restore the files and data.clusters, or choose another run.directory"
+                )
+        self._write({"corpus": corpus})
+
+    def describe_model(self, shape: EsmShape) -> None:
+        """Add the architecture to run.json, so that the run needs neither preset nor `model.init` from here on."""
+        self._write({"model": asdict(shape)})
+
+    def model_shape(self) -> EsmShape:
+        """The architecture that run.json describes."""
+        return EsmShape(**self.read()["model"])
+
+    def read(self) -> dict[str, Any]:
+        """The content of run.json.
+
+        Raises:
+            ValueError: it is not there or not one of ours.
+        """
+        path = self.root / "run.json"
+        try:
+            content: dict[str, Any] = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} cannot be read: {error}; is {self.root} a run directory?") from None
+        if content.get("format") != FORMAT:
+            raise ValueError(f"{path}: format is {content.get('format')!r}, this version reads {FORMAT!r}")
+        return content
+
+    def start_attempt(self, world_size: int, step: int) -> int:
+        """Number the attempt that starts now, and write down from where and why."""
+        path = self.root / "attempts.jsonl"
+        lines = list(records.read(path))
+        attempt = max((line["attempt"] for line in lines), default=0) + 1
+        ended = {line["attempt"]: line["exit"] for line in lines if "exit" in line}
+        cause = "fresh" if attempt == 1 else f"continued: attempt {attempt - 1} ended as "
+        if attempt > 1:
+            cause += ended.get(attempt - 1, "killed")
+        records.append(
+            path,
+            {
+                "attempt": attempt,
+                "time": records.now(),
+                "world_size": world_size,
+                "base_step": step,
+                "cause": cause,
+            },
+        )
+        return attempt
+
+    def end_attempt(self, attempt: int, exit_class: str) -> None:
+        """Write down how an attempt ended; a killed one has no such line."""
+        records.append(self.root / "attempts.jsonl", {"attempt": attempt, "time": records.now(), "exit": exit_class})
+
+    def rank_file(self, rank: int) -> Path:
+        """Where one rank writes its errors."""
+        return self.root / "ranks" / f"rank-{rank:05d}.jsonl"
+
+    def _check_identity(self, recipe: Recipe, allow_schedule_change: bool) -> None:
+        before = dict(_flat(self.read()["recipe"]))
+        refused = [SettingClass.IDENTITY]
+        if not allow_schedule_change:
+            refused.append(SettingClass.SCHEDULE)
+        differing = [
+            f"{name} was {before.get(name)!r}, is {value!r}"
+            for name, setting_class, value in settings_of(recipe)
+            if setting_class in refused and before.get(name) != _plain(value)
+        ]
+        if differing:
+            hint = "" if allow_schedule_change else " (--allow-schedule-change lets schedule.* differ)"
+            raise ValueError(
+                f"{self.root} is the output directory of another run: {'; '.join(differing[:5])}. "
+                f"Choose another run.directory, or restore these settings{hint}"
+            )
+
+    def _write(self, part: dict[str, Any]) -> None:
+        path = self.root / "run.json"
+        content = {"format": FORMAT, "created": records.now()}
+        if path.exists():
+            content = self.read()
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(content | part, indent=1) + "\n")
+        os.replace(temporary, path)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the result depends on; a checkout that is not installed has none of its own."""
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    for key, value in content.items():
+        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
+    return pairs
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,73 @@
+"""The closing words of a run: what was learned, where the model lies, what to try next.
+
+In: a `Summary` and how the run was started. Out: text.
+"""
+
+import math
+import sys
+from pathlib import Path
+
+from pretrain.loop import Summary
+
+PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
+"""Something to fill in: the start of E. coli's PspF-like repressor fold, one residue hidden."""
+
+
+def closing_words(summary: Summary, recipe: Path) -> str:
+    """A few lines for whoever started the run; every command in them works as it stands."""
+    state, corpus, model = summary.state, summary.corpus, summary.run.export
+    judged = summary.evaluations["mask_all"]
+    floor_head = f"{'floor':>8}" if judged.floor is not None else ""
+    lines = [
+        "",
+        f"Trained on {state.tokens_seen:,} tokens of {len(corpus.split.training):,} proteins in {state.step} steps "
+        f"({summary.seconds:.0f} s this time).",
+        f"Validation perplexity on {judged.sequences} proteins of held-out clusters:",
+        "",
+        f"    {'corruption':12}{'model':>8}{'95 % interval':>18}{'unigram':>10}{floor_head}",
+    ]
+    for name, s in summary.evaluations.items():
+        floor = f"{s.floor:8.2f}" if s.floor is not None else ""
+        shown = name.replace("_", " " if name == "mask_all" else "/")
+        lines.append(f"    {shown:12}{s.perplexity:8.2f}{f'{s.low:.2f} to {s.high:.2f}':>18}{s.unigram:10.2f}{floor}")
+    lines += ["", *_verdict(summary), "", f"The model, as transformers loads it: {model}", "", "Try next:", ""]
+    return "\n".join([*lines, *(f"  {what}\n    {command}" for what, command in next_commands(summary, recipe))])
+
+
+def next_commands(summary: Summary, recipe: Path) -> list[tuple[str, str]]:
+    """(what it does, command) of three things to do with a fresh model."""
+    binaries = Path(sys.executable).parent
+    if binaries.is_relative_to(Path.cwd()):
+        binaries = binaries.relative_to(Path.cwd())
+    launch = f"{binaries}/accelerate launch --config_file accelerate_configs/ddp.yaml -m pretrain"
+    longer = 2 * summary.state.tokens_seen
+    return [
+        (
+            "fill in a hidden residue, with transformers alone:",
+            f'{binaries}/python -c "from transformers import pipeline; '
+            f"print(pipeline('fill-mask', '{summary.run.export}')('{PEPTIDE}')[0])\"",
+        ),
+        (
+            "train the same model for as long again:",
+            f"{launch} {recipe} run.directory={summary.run.root} schedule.total_tokens={longer} "
+            "--allow-schedule-change",
+        ),
+        (
+            "train on your own sequences:",
+            f"{launch} recipes/own_sequences.toml 'data.sources=[\"your.fasta.gz\"]'",
+        ),
+    ]
+
+
+def _verdict(summary: Summary) -> list[str]:
+    """What the numbers say, judged on mask-all, where nothing can be copied."""
+    s = summary.evaluations["mask_all"]
+    if s.gain_low <= 0:
+        return [
+            "It has not learned anything beyond residue frequencies yet (the gain's interval holds 0): train longer."
+        ]
+    beats = f"It beats residue frequencies by {s.gain:.3f} nats a residue (at least {s.gain_low:.3f}, bootstrap 95 %)."
+    if s.floor is None:
+        return [beats]
+    share = s.gain / (math.log(s.unigram) - math.log(s.floor))
+    return [beats, f"That is {share:.0%} of what can be learned: no model can go below the floor."]

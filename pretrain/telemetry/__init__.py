@@ -1,0 +1,1 @@
+"""What a run says about itself: metrics, errors, one line on the console."""

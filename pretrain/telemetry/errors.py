@@ -1,0 +1,56 @@
+"""How an attempt ends: every rank writes its error to its own file, rank 0 writes the attempt's end.
+
+In: an exception. Out: one JSON line in ranks/rank-NNNNN.jsonl and one in attempts.jsonl. Kept: nothing.
+"""
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from pretrain.engine.launch import Engine, PeerError
+from pretrain.run_directory import RunDirectory
+from pretrain.telemetry import records
+
+
+@contextmanager
+def recorded(
+    run: RunDirectory, engine: Engine, attempt: int, position: Callable[[], dict[str, object]]
+) -> Iterator[None]:
+    """Context of one attempt; what is raised inside is written down and raised on.
+
+    Args:
+        run: where to write.
+        engine: which rank this is.
+        attempt: number of the attempt.
+        position: step and phase at the time of the error.
+    """
+    exit_class = "finished"
+    try:
+        yield
+    except BaseException as error:
+        exit_class = _exit_class(error)
+        records.append(
+            run.rank_file(engine.rank),
+            {
+                "time": records.now(),
+                "attempt": attempt,
+                "rank": engine.rank,
+                "class": exit_class,
+                **position(),
+                "error": type(error).__name__,
+                "message": str(error),
+                "traceback": traceback.format_exc(),
+            },
+        )
+        raise
+    finally:
+        if engine.is_main:
+            run.end_attempt(attempt, exit_class)
+
+
+def _exit_class(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    if isinstance(error, PeerError):
+        return "peer"
+    return "input" if isinstance(error, ValueError) else "error"

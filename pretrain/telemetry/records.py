@@ -1,0 +1,49 @@
+"""JSON lines: metrics.jsonl, attempts.jsonl and every rank's own file.
+
+In: dictionaries of numbers and short strings. Out: one line each, appended in one write, so that a killed process
+leaves at most one torn last line, which readers skip.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+
+def now() -> str:
+    """UTC time, ISO 8601, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def append(path: Path, record: dict[str, Any]) -> None:
+    """Add one line; a torn line before it is closed first. Numbers that JSON does not have become null."""
+    line = json.dumps(_finite(record), separators=(", ", ": ")) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                line = "\n" + line
+        file.write(line.encode())
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """Every whole line of a file that may not exist; torn lines are left out."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, float) and value - value != 0.0:  # inf and nan are no JSON
+        return None
+    return value

@@ -1,0 +1,64 @@
+"""What several test files share: a small corpus on disk and the recipe of a run of seconds."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from data.synthetic import Families, write
+
+# A small tensor on two threads of a busy machine waits for the second thread ten times as long as it computes.
+torch.set_num_threads(1)
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+RECIPE = """
+[run]
+directory = "{folder}/run"
+log_every = 1
+evaluate_every = 1000
+checkpoint_every = 10
+validation_sequences = 40
+
+[model]
+preset = "esm2_60k"
+
+[data]
+sources = ["{fasta}"]
+clusters = "{clusters}"
+store_dir = "{folder}/stores"
+validation_fraction = 0.15
+crop_tokens = 100
+bin_tokens = 128
+bins_per_step = 7             # divisible by neither 2 nor 3: ranks get unequal numbers of bins and targets
+window_sequences = 64         # many windows and several passes within a run of seconds
+
+[optimizer]
+eps = 1e-6                    # at 1e-8 one gradient element that starts near 1e-8 turns rounding into whole updates
+
+[schedule]
+peak_lr = 1e-3
+warmup_tokens = 0             # under a warm-up nothing moves, and any engine agrees with any other
+total_tokens = 22_000
+"""
+
+
+@pytest.fixture(scope="session")
+def families_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """FASTA and cluster table of 40 small synthetic families."""
+    families = Families(num_families=40, members_per_family=4, mean_residues=60, max_residues=150)
+    return write(tmp_path_factory.mktemp("families"), families)
+
+
+@pytest.fixture(scope="session")
+def recipe_in(families_files: tuple[Path, Path]):
+    """Writes the recipe of a run of seconds into a folder, and says where it is."""
+
+    def write_recipe(folder: Path) -> Path:
+        fasta, clusters = families_files
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "recipe.toml"
+        path.write_text(RECIPE.format(folder=folder, fasta=fasta, clusters=clusters))
+        return path
+
+    return write_recipe
