@@ -16,6 +16,8 @@ from data.alphabet import LETTER_IDS, REFUSED, UNK
 from data.settings import LetterPolicy
 
 _WHITESPACE = b" \t\r\n\v\f"
+_ACCESSION_FIELD = {b"gi": 3, b"gnl": 2, b"pat": 2}
+"""Which field of an identifier with bars is the accession, by its first; the second for any other."""
 _GZIP_MAGIC = b"\x1f\x8b"
 # isal's stub calls its error class an instance.
 _DAMAGED = (cast(type[Exception], igzip_lib.IsalError), OSError)
@@ -30,9 +32,16 @@ class Record(NamedTuple):
     """(length,) token ids, at least one."""
 
     @property
-    def name(self) -> bytes:
-        """The header's first word, by which other files refer to the record."""
-        return self.header.split(maxsplit=1)[0]
+    def names(self) -> tuple[bytes, ...]:
+        """By what other files may refer to the record: the header's first word, and the accession inside it.
+
+        ``sp|P12345|NAME_HUMAN`` has the accession P12345, ``gi|1234|gb|AAP56351.2|`` has AAP56351.2; MMseqs2's tables
+        give the accession alone.
+        """
+        word = self.header.split(maxsplit=1)[0]
+        fields = word.split(b"|")
+        field = _ACCESSION_FIELD.get(fields[0], 1)
+        return (word, fields[field]) if field < len(fields) and fields[field] else (word,)
 
 
 def records(path: Path, unknown_letters: LetterPolicy, counted: Counter[str] | None = None) -> Iterator[Record]:

@@ -151,7 +151,7 @@ def _build(paths: Sequence[Path], folder: Path, unknown_letters: LetterPolicy, c
                 length_hash.update(len(residues).to_bytes(8, "little"))
                 files["tokens"].write(residues)
                 files["offsets"].write(num_residues.to_bytes(8, "little"))
-                files["clusters"].write(_cluster(record.name, residues, cluster_of, path, clusters))
+                files["clusters"].write(_cluster(record.names, residues, cluster_of, path, clusters))
                 files["headers"].write(record.header)
                 files["header_offsets"].write(header_bytes.to_bytes(8, "little"))
     finally:
@@ -188,17 +188,17 @@ def _cluster_table(path: Path) -> dict[bytes, bytes]:
 
 
 def _cluster(
-    name: bytes, residues: bytes, table: Mapping[bytes, bytes] | None, path: Path, clusters: Path | None
+    names: Sequence[bytes], residues: bytes, table: Mapping[bytes, bytes] | None, path: Path, clusters: Path | None
 ) -> bytes:
     if table is None:  # no clusters known: at least keep equal sequences on one side of the split
         return _digest(residues)
-    found = table.get(name)
-    if found is None:
-        raise ValueError(
-            f"{path}: record {name.decode('utf-8', 'replace')!r} is not listed in {clusters}; "
-            "add it to that table (a cluster of its own will do), or leave data.clusters out"
-        )
-    return found
+    for name in names:
+        if name in table:
+            return table[name]
+    raise ValueError(
+        f"{path}: record {' or '.join(repr(name.decode('utf-8', 'replace')) for name in names)} is not listed in "
+        f"{clusters}; add it to that table (a cluster of its own will do), or leave data.clusters out"
+    )
 
 
 def _digest(content: bytes) -> bytes:

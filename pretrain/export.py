@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils import logging
 
 from pretrain.checkpoint.load import newest_valid
 from pretrain.checkpoint.tensors import TensorReader
@@ -35,7 +35,7 @@ def export(model: MaskedLanguageModel, run: RunDirectory, step: int, tokens_seen
     Returns:
         The directory.
     """
-    disable_progress_bar()  # or transformers draws one for a single file
+    logging.disable_progress_bar()  # or transformers draws one for a single file
     building = Path(tempfile.mkdtemp(prefix=".export-", dir=run.root))
     try:
         transformers_io.save(model, building)

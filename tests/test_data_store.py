@@ -87,6 +87,16 @@ def test_equal_sequences_stay_together_without_clusters(tmp_path: Path) -> None:
     assert 176 <= len(held_out) <= 304  # 240 expected; 3.5 standard deviations of 18
 
 
+def test_mmseqs2_names_records_by_accession(tmp_path: Path) -> None:
+    proteins = {"sp|P1|A_HUMAN": "MKT", "gi|12|gb|AAP5.2|": "GGG", "CBH4": "WWW", "tr|Q2|B_YEAST": "AAA"}
+    table = tmp_path / "clusters.tsv"
+    table.write_text("c1\tP1\nc1\tAAP5.2\nc2\tCBH4\nc3\ttr|Q2|B_YEAST\n")
+    store = built(tmp_path, fasta(tmp_path / "a.fasta", proteins), clusters=table)
+    first, second, third, fourth = store.clusters.tolist()
+    assert first == second
+    assert len({first, third, fourth}) == 3
+
+
 def test_a_record_outside_the_cluster_table(tmp_path: Path) -> None:
     table = tmp_path / "clusters.tsv"
     table.write_text("c1\tp1\nc1\tp2\nc2\tp3\n")

@@ -190,14 +190,14 @@ def launch(trackers: tuple[str, ...], folder: Path) -> Iterator[Engine]:
             dist.destroy_process_group()
 
 
-def _summed(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def _summed(state: None, bucket: Any) -> torch.futures.Future[Tensor]:
     """Gradients of all ranks, added up; DDP's own hook averages.
 
     The loss is divided already. Undoing DDP's division by the world size would round every gradient twice unless that
     size is a power of two: three ranks then end 2 to 4 times further from one process than regrouping its sums does.
     """
-    work = dist.all_reduce(bucket.buffer(), async_op=True)
-    return work.get_future().then(lambda future: future.value()[0])
+    future: torch.futures.Future[list[Tensor]] = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+    return future.then(lambda reduced: reduced.value()[0])
 
 
 def _check_devices(processes: int) -> None:

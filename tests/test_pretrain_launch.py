@@ -1,0 +1,196 @@
+"""The launch: what was asked of the launcher is what trains, or the run stops before it starts."""
+
+import json
+from pathlib import Path
+
+import pytest
+from accelerate.state import AcceleratorState
+from launching import end_of, launch, lines
+
+from pretrain.__main__ import main
+from pretrain.engine import request
+from pretrain.engine.request import LaunchRequest, requested
+
+NOTHING_ASKED = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_FSDP")
+
+
+def asked(distributed_type: str = "MULTI_GPU", precision: str = "no", **config: object) -> LaunchRequest:
+    return LaunchRequest(2, distributed_type, precision, "accelerate launch --config_file x.yaml", config)
+
+
+@pytest.fixture
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment in which nothing was asked for."""
+    for variable in (*NOTHING_ASKED, "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"):
+        monkeypatch.delenv(variable, raising=False)
+    return monkeypatch
+
+
+@pytest.mark.parametrize("distributed_type", ["NO", "MULTI_GPU", "MULTI_CPU"])
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_what_works_passes(distributed_type: str, precision: str) -> None:
+    asked(distributed_type, precision, mixed_precision=precision, num_processes=2, use_cpu=False).check()
+
+
+@pytest.mark.parametrize("distributed_type", ["FSDP", "DEEPSPEED", "MEGATRON_LM", "TPU"])
+def test_another_engine_is_refused(distributed_type: str) -> None:
+    with pytest.raises(ValueError, match=rf"x\.yaml asks for {distributed_type}; .*accelerate_configs/ddp\.yaml"):
+        asked(distributed_type).check()
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp8"])
+def test_another_precision_is_refused(precision: str) -> None:
+    with pytest.raises(ValueError, match=rf"x\.yaml asks for mixed_precision {precision}; allowed are 'no' and 'bf16'"):
+        asked(precision=precision).check()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("gradient_accumulation_steps", 4),
+        ("gradient_clipping", 0.5),
+        ("gradient_clipping", 1.0),  # Python's 1.0 == 1 == True
+        ("fsdp_activation_checkpointing", True),
+        ("parallelism_config_cp_size", 2),
+        ("parallelism_config_sp_size", 2),
+    ],
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_yaml_that_carries_the_recipes_values_is_refused(key: str, value: object, nested: bool) -> None:
+    config = {"fsdp_config": {key: value}} if nested else {key: value}
+    with pytest.raises(ValueError, match=rf"sets {key}: {value}; .*remove {key} there"):
+        asked(**config).check()
+
+
+def test_values_that_ask_for_nothing_pass() -> None:
+    asked(gradient_accumulation_steps=1, parallelism_config_cp_size=1, fsdp_activation_checkpointing=False).check()
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("/v/bin/python /v/bin/accelerate launch --num_processes 2 -m pretrain r.toml", "--num_processes 2"),
+        ("/v/bin/python -m accelerate.commands.launch --num_processes 2 -m pretrain r.toml", "--num_processes 2"),
+        ("/v/bin/python /v/bin/accelerate-launch --num_processes 2 -m pretrain r.toml", "--num_processes 2"),
+        ("/v/bin/python -m accelerate.commands.accelerate_cli launch --cpu s.py", "--cpu s.py"),
+        ("/v/bin/python /v/bin/accelerate config", None),
+        ("/v/bin/python -m pretrain r.toml", None),
+        ("/bin/sh -c accelerate launch", None),
+        ("-bash", None),
+    ],
+)
+def test_finds_the_launchers_own_command_line(command: str, found: str | None) -> None:
+    arguments = request._launch_arguments(command.split())
+    assert (arguments is None) == (found is None)
+    if arguments is not None and found is not None:
+        assert " ".join(arguments).startswith(found)
+
+
+def test_reads_the_launchers_yaml_and_flags(tmp_path: Path, no_launcher: pytest.MonkeyPatch) -> None:
+    no_launcher.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    (tmp_path / "c.yaml").write_text("distributed_type: MULTI_CPU\nnum_processes: 4\nmixed_precision: bf16\n")
+    read = request._from_accelerate(["--config_file", "c.yaml", "-m", "pretrain", "r.toml", "run.seed=1"], tmp_path)
+    assert (read.world_size, read.distributed_type, read.precision) == (4, "MULTI_CPU", "bf16")
+    assert read.config == {"distributed_type": "MULTI_CPU", "num_processes": 4, "mixed_precision": "bf16"}
+    assert "--config_file c.yaml" in read.origin
+
+    flags = ["--config_file", "c.yaml", "--num_processes", "3", "--multi_gpu", "-m", "pretrain", "r.toml"]
+    read = request._from_accelerate(flags, tmp_path)
+    assert (read.world_size, read.distributed_type) == (3, "MULTI_GPU")
+
+
+@pytest.mark.parametrize(("flag", "kind"), [("--use_fsdp", "FSDP"), ("--use_deepspeed", "DEEPSPEED")])
+def test_engines_asked_for_by_flag_are_seen(tmp_path: Path, flag: str, kind: str) -> None:
+    read = request._from_accelerate([flag, "--num_processes", "2", "-m", "pretrain", "r.toml"], tmp_path)
+    assert read.distributed_type == kind
+    with pytest.raises(ValueError, match=kind):
+        read.check()
+
+
+def test_the_users_default_yaml_counts_as_asked_for(tmp_path: Path, no_launcher: pytest.MonkeyPatch) -> None:
+    from accelerate.commands import launch as accelerate_launch
+
+    default = tmp_path / "default_config.yaml"
+    default.write_text("distributed_type: MULTI_CPU\nnum_processes: 2\n")
+    no_launcher.setattr(accelerate_launch, "default_config_file", str(default))
+    read = request._from_accelerate(["-m", "pretrain", "r.toml"], tmp_path)
+    assert (read.world_size, read.distributed_type) == (2, "MULTI_CPU")
+
+
+def test_without_a_launcher_the_environment_speaks(no_launcher: pytest.MonkeyPatch) -> None:
+    alone = requested()
+    assert (alone.world_size, alone.distributed_type, alone.precision) == (1, "NO", "no")
+    alone.check()
+    no_launcher.setenv("WORLD_SIZE", "3")
+    no_launcher.setenv("ACCELERATE_USE_FSDP", "true")
+    assert (requested().world_size, requested().distributed_type) == (3, "FSDP")
+
+
+@pytest.mark.parametrize("in_yaml", ["", "gradient_accumulation_steps: 1\n"])
+def test_accumulation_by_flag_is_refused(in_yaml: str, tmp_path: Path, no_launcher: pytest.MonkeyPatch) -> None:
+    (tmp_path / "c.yaml").write_text(f"distributed_type: 'NO'\n{in_yaml}")
+    read = request._from_accelerate(["--config_file", "c.yaml", "-m", "pretrain"], tmp_path)
+    no_launcher.setattr(request, "_requested", lambda: read)
+    requested().check()
+    no_launcher.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")  # what --gradient_accumulation_steps 4 sets
+    with pytest.raises(ValueError, match="gradient_accumulation_steps: 4"):
+        requested().check()
+
+
+def test_a_refused_launch_leaves_nothing(
+    recipe_in, tmp_path: Path, no_launcher: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    no_launcher.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    assert main([str(recipe_in(tmp_path))]) == 2
+    assert capsys.readouterr().err.startswith("error: the environment asks for mixed_precision fp16;")
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.toml"]
+
+
+def test_bf16_computes_in_bf16_and_keeps_float32(recipe_in, tmp_path: Path, no_launcher: pytest.MonkeyPatch) -> None:
+    def losses(name: str, precision: str) -> list[float]:
+        no_launcher.setenv("ACCELERATE_MIXED_PRECISION", precision)
+        AcceleratorState._reset_state(True)  # Accelerate keeps the first precision of a process
+        try:
+            assert main([str(recipe_in(tmp_path / name)), "schedule.total_tokens=5_000"]) == 0
+        finally:
+            AcceleratorState._reset_state(True)
+        metrics = lines(tmp_path / name / "run/metrics.jsonl")
+        return [line["loss"] for line in metrics if "loss" in line]
+
+    full, half = losses("full", "no"), losses("half", "bf16")
+    assert len(full) == len(half) == 7
+    assert all(a != b and abs(a - b) < 0.05 for a, b in zip(full, half, strict=True))
+    assert half[-1] < half[0] - 0.1
+    tensors = end_of(tmp_path / "half/run").tensors
+    assert {str(tensor.dtype) for tensor in tensors.values()} == {"torch.float32"}
+    assert any((tensor != tensor.bfloat16().float()).any() for tensor in tensors.values())
+    (manifest,) = (tmp_path / "half/run/checkpoints").glob("step-*/manifest.json")
+    assert json.loads(manifest.read_text())["topology"]["precision"] == "bf16"
+
+
+@pytest.mark.launch
+def test_multi_cpu_would_train_alone_and_is_stopped(recipe_in, tmp_path: Path) -> None:
+    config = tmp_path / "multi_cpu.yaml"
+    config.write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\nnum_processes: 2\nuse_cpu: true\n"
+    )
+    done = launch([recipe_in(tmp_path)], 2, config=config)
+    assert done.status != 0
+    (error,) = done.errors()
+    assert error.startswith("error: 2 processes were asked for (accelerate launch --config_file")
+    assert "but 1 train together: distributed_type MULTI_CPU" in error
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.launch
+def test_fsdp_would_train_separate_models_and_is_stopped(recipe_in, tmp_path: Path) -> None:
+    config = tmp_path / "fsdp.yaml"
+    config.write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_processes: 2\nuse_cpu: true\n"
+        "fsdp_config:\n  fsdp_version: 2\n  fsdp_auto_wrap_policy: NO_WRAP\n"
+    )
+    done = launch([recipe_in(tmp_path)], 2, config=config)
+    assert done.status != 0
+    (error,) = done.errors()
+    assert f"--config_file {config} asks for FSDP; this version trains in one process or with DDP" in error
+    assert not (tmp_path / "run").exists()

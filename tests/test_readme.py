@@ -1,0 +1,283 @@
+"""README.md and what a finished run prints are programs: every command in them is run, in a copy of the checkout.
+
+A command that no runner here knows fails its test, so a page cannot come to show what nobody has tried.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from launching import ROOT, lines
+
+from data.synthetic import Families, write
+from pretrain.model.build import build_model
+from pretrain.model.transformers_io import save
+from pretrain.recipe import ModelSettings, Recipe
+from pretrain.recipe_file import read
+
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "recipes" / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+HUB_NAME = "facebook/esm2_t6_8M_UR50D"  # no test can reach it: a folder with random weights takes its place
+
+SMALL = {
+    "data.crop_tokens": "100",
+    "data.bin_tokens": "128",
+    "data.bins_per_step": "4",
+    "data.validation_fraction": "0.15",
+    "schedule.total_tokens": "3000",
+    "schedule.warmup_tokens": "0",
+}
+TINY_MODEL = {"model.preset": "esm2_60k"}
+
+
+# Reading pages --------------------------------------------------------------------------------------------------------
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """(language, text) of each fenced block."""
+    return re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S)
+
+
+def commands(page: Path) -> list[str]:
+    """Every command of the bash blocks, continued lines joined."""
+    shown = [text.replace("\\\n", " ") for language, text in blocks(page) if language == "bash"]
+    return [" ".join(line.split()) for text in shown for line in text.splitlines() if line.strip()]
+
+
+def recipe_of(command: str, root: Path = ROOT) -> Recipe:
+    """The recipe that a training command asks for, overrides applied."""
+    words = shlex.split(command)
+    after = words[words.index("pretrain") + 1 :]
+    return read(Recipe, root / after[0], [word for word in after[1:] if not word.startswith("--")])
+
+
+def overridden(command: str, **overrides: str) -> str:
+    return " ".join([command, *(shlex.quote(f"{name}={value}") for name, value in overrides.items())])
+
+
+# Running them ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Checkout:
+    """A copy of what git would hand over, with the environment in its place and `your.fasta.gz` in it."""
+
+    folder: Path
+    outputs: dict[str, str] = field(default_factory=dict)
+    """What each command that ran has printed."""
+
+    def bash(self, command: str, **environment: str) -> str:
+        """What a command prints when it is typed in this folder; it must succeed."""
+        if command not in self.outputs:
+            # `make` hands its own options to its children, and this may run under `make test`.
+            clean = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+            clean |= {"PATH": f"{self.folder}/.venv/bin:{os.environ['PATH']}", "PYTHONPATH": str(self.folder)}
+            clean |= {"HF_HUB_OFFLINE": "1"} | environment
+            done = subprocess.run(
+                ["bash", "-c", command],
+                cwd=self.folder,
+                env=clean,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            assert done.returncode == 0, f"{command}\nended with {done.returncode}:\n{done.stdout}"
+            self.outputs[command] = done.stdout
+        return self.outputs[command]
+
+    def train(self, command: str, **overrides: str) -> Path:
+        """Run a training command with a small model and few tokens; its run directory, checked."""
+        if HUB_NAME in command:
+            published = self.folder / "published"
+            save(build_model(ModelSettings(preset="esm2_60k"), seed=7), published)
+            shrunk = overridden(command, **SMALL, **{"model.init": str(published)}, **overrides)
+        else:
+            shrunk = overridden(command, **SMALL, **TINY_MODEL, **overrides)
+        shrunk = shrunk.replace("--num_processes 8", "--num_processes 2")
+        output = self.bash(shrunk, OMP_NUM_THREADS="1")
+        run = self.folder / recipe_of(shrunk, self.folder).run.directory
+        attempts = lines(run / "attempts.jsonl")
+        assert attempts[-1]["exit"] == "finished"
+        assert attempts[-2]["world_size"] == (2 if "ddp.yaml" in command else 1)
+        (newest,) = sorted((run / "checkpoints").glob("step-*"))[-1:]
+        assert json.loads((newest / "trainer.json").read_text())["tokens_seen"] >= 3000
+        precision = json.loads((newest / "manifest.json").read_text())["topology"]["precision"]
+        assert precision == ("bf16" if "--mixed_precision bf16" in command else "no")
+        assert f"The model, as transformers loads it: {run.relative_to(self.folder)}/export" in output
+        assert (run / "export" / "model.safetensors").is_file()
+        return run
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    folder = tmp_path_factory.mktemp("checkout")
+    listing = ["git", "-c", "safe.directory=*", "ls-files", "-coz", "--exclude-standard"]
+    listed = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    for name in filter(None, listed):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    (folder / ".venv").symlink_to(sys.prefix, target_is_directory=True)
+    small = Families(num_families=40, members_per_family=3, mean_residues=60, max_residues=150)
+    fasta, _ = write(tmp_path_factory.mktemp("families"), small)
+    shutil.copy(fasta, folder / "your.fasta.gz")
+    return Checkout(folder)
+
+
+def own_run(checkout: Checkout) -> Path:
+    """The run of the page's first training command, which later lines of the page refer to."""
+    return checkout.train(next(c for c in commands(README) if "-m pretrain " in c and c.startswith("accelerate")))
+
+
+def make_test(command: str, checkout: Checkout) -> None:
+    """CI runs this command itself; a test that ran all tests would run itself."""
+    assert command in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+def make_pretrain(command: str, checkout: Checkout) -> None:
+    # An environment knows the place where it was made, and `make setup` would make another one here.
+    output = checkout.bash(command.replace("make", "make -o setup", 1))
+    rows = re.findall(r"^ +(mask all|80/10/10) +([\d.]+) +[\d.]+ to [\d.]+ +([\d.]+) +([\d.]+)$", output, re.M)
+    assert [row[0] for row in rows] == ["mask all", "80/10/10"]
+    for _, model, unigram, floor in rows:
+        assert float(floor) < float(model) < float(unigram)
+    assert "It beats residue frequencies by" in output
+    assert len(next_commands(output)) == 3
+    assert (checkout.folder / "runs/quickstart/export/config.json").is_file()
+
+
+def activate(command: str, checkout: Checkout) -> None:
+    found = checkout.bash(f"{command} && command -v accelerate && command -v python").split()
+    assert [Path(path).resolve().parent for path in found][:1] == [Path(sys.prefix, "bin").resolve()]
+
+
+def show_help(command: str, checkout: Checkout) -> None:
+    assert "  schedule.total_tokens\n      training ends here [int, in tokens; default" in checkout.bash(command)
+
+
+def pretrain(command: str, checkout: Checkout) -> None:
+    run = checkout.train(command)
+    model = json.loads((run / "run.json").read_text())["recipe"]["model"]
+    given = str(checkout.folder / "published") if HUB_NAME in command else None
+    assert (model["preset"], model["init"]) == (None if given else "esm2_60k", given)
+
+
+def export(command: str, checkout: Checkout) -> None:
+    run = own_run(checkout)
+    shutil.rmtree(run / "export")
+    assert checkout.bash(command).endswith(f": {run.relative_to(checkout.folder)}/export\n")
+    assert {"config.json", "model.safetensors", "README.md"} <= {path.name for path in (run / "export").iterdir()}
+
+
+RUNNERS: dict[str, Callable[[str, Checkout], None]] = {
+    r"make pretrain": make_pretrain,
+    r"make test": make_test,
+    r"source \.venv/bin/activate": activate,
+    r"python -m pretrain --help": show_help,
+    r"python -m pretrain\.export \S+": export,
+    r"accelerate launch --config_file accelerate_configs/\w+\.yaml (--\w+ \w+ )*-m pretrain recipes/.*": pretrain,
+}
+SLOW = ("make pretrain", "--num_processes")
+
+
+def runner_of(command: str) -> Callable[[str, Checkout], None]:
+    fitting = [runner for pattern, runner in RUNNERS.items() if re.fullmatch(pattern, command)]
+    assert len(fitting) == 1, f"README.md shows {command!r}, which no runner here knows; add one to RUNNERS"
+    return fitting[0]
+
+
+@pytest.mark.launch
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(c, marks=[pytest.mark.slow] if any(s in c for s in SLOW) else []) for c in commands(README)],
+)
+def test_command_of_the_readme_runs(command: str, checkout: Checkout) -> None:
+    runner_of(command)(command, checkout)
+
+
+def test_control_an_unknown_command_is_seen() -> None:
+    for command in (
+        "make deploy",
+        "python -m pretrain.export",
+        "accelerate launch -m pretrain recipes/quickstart.toml",
+    ):
+        with pytest.raises(AssertionError, match="which no runner here knows"):
+            runner_of(command)
+
+
+@pytest.mark.launch
+def test_python_of_the_readme_runs(checkout: Checkout) -> None:
+    own_run(checkout)
+    (program,) = [text for language, text in blocks(README) if language == "python"]
+    (checkout.folder / "program.py").write_text(f"{program}\nprint(tuple(vectors.shape))\n")
+    said = checkout.bash("env -u PYTHONPATH python -P program.py").splitlines()
+    assert re.search(r"'token_str': '\S+', 'sequence': '[A-Z ]+'", said[-2])
+    assert said[-1] == "(1, 12, 48)"  # ten residues and two ends, in the width of esm2_60k
+
+
+# What a finished run prints -------------------------------------------------------------------------------------------
+
+
+def next_commands(output: str) -> list[str]:
+    """The commands under "Try next:"."""
+    return re.findall(r"^ {4}(\S.*)$", output.partition("Try next:")[2], re.M)
+
+
+@pytest.mark.slow
+@pytest.mark.launch
+@pytest.mark.timeout(600)
+def test_what_a_run_proposes_runs_as_printed(checkout: Checkout) -> None:
+    chosen = SMALL | TINY_MODEL | {"data.sources": '["your.fasta.gz"]', "run.directory": "runs/proposed"}
+    recipe = checkout.folder / "recipes" / "proposed.toml"
+    recipe.write_text(
+        "".join(f"{name} = {value if value[0] in '0123456789[' else repr(value)}\n" for name, value in chosen.items())
+    )
+    single = "accelerate launch --config_file accelerate_configs/single.yaml -m pretrain recipes/proposed.toml"
+    fill_in, longer, own = next_commands(checkout.bash(single))
+
+    assert re.search(r"'token_str': '\S+'", checkout.bash(fill_in))
+
+    checkout.bash(longer)
+    starts = [line for line in lines(checkout.folder / "runs/proposed/attempts.jsonl") if "cause" in line]
+    assert [start["cause"] for start in starts] == ["fresh", "continued: attempt 1 ended as finished"]
+    last = lines(checkout.folder / "runs/proposed/metrics.jsonl")[-1]
+    assert last["step"] > starts[1]["base_step"] > 0
+    assert last["tokens"] >= 6000
+
+    run = checkout.train(own, **{"run.directory": "runs/as_proposed"})
+    assert json.loads((run / "run.json").read_text())["recipe"]["data"]["sources"] == ["your.fasta.gz"]
+
+
+# What pages name ------------------------------------------------------------------------------------------------------
+
+
+def test_blocks_are_of_languages_that_are_read_here() -> None:
+    assert {language for language, _ in blocks(README)} == {"bash", "python", "text"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_pages_name_what_is_there(page: Path) -> None:
+    text = page.read_text("utf-8")
+    linked = [page.parent / target for target in re.findall(r"\]\(([^):#]+)\)", text)]
+    named = [
+        ROOT / name for name in re.findall(r"`((?:data|pretrain|recipes|accelerate_configs|docs)/[\w/]+\.\w+)`", text)
+    ]
+    assert [str(path) for path in linked + named if not path.exists()] == []
+    for module, test in re.findall(r"`(?:tests/)?(test_\w+\.py)(?:::(test_\w+))?`", text):
+        assert f"def {test}" in (ROOT / "tests" / module).read_text()
+    for command in commands(page):
+        if command.startswith("accelerate"):
+            recipe_of(command)  # its recipe and its overrides hold
+            assert (ROOT / shlex.split(command)[3]).is_file()

@@ -1,0 +1,171 @@
+"""Every recipe that is shipped: it reads, says what was published, and its model's memory is what the texts promise."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from launching import ROOT
+
+from data.source import resolve
+from data.store import open_or_build
+from pretrain.model.build import build_model
+from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.presets import PRESETS
+from pretrain.optimizer import build, learning_rate
+from pretrain.recipe import Recipe, settings_of
+from pretrain.recipe_file import documented, read
+
+RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
+CONFIGS = sorted((ROOT / "accelerate_configs").glob("*.y*ml"))
+
+# Lin et al. 2023, supplement A, with 2M tokens = 2**21, and the split of 0.5 % of clusters.
+PUBLISHED = {
+    "data.validation_fraction": 0.005,
+    "data.crop_tokens": 1024,
+    "data.bin_tokens": 16384,
+    "data.bins_per_step": 128,
+    "data.mask.select_prob": 0.15,
+    "data.mask.mask_prob": 0.8,
+    "data.mask.random_prob": 0.1,
+    "model.init": None,
+    "model.dropout": 0.0,
+    "optimizer.betas": (0.9, 0.98),
+    "optimizer.eps": 1e-8,
+    "optimizer.weight_decay": 0.01,
+    "optimizer.clip_norm": 1.0,
+    "schedule.peak_lr": 4e-4,
+    "schedule.warmup_tokens": 4_194_304_000,
+    "schedule.total_tokens": 1_048_576_000_000,
+    "schedule.decay_end": 0.9,
+    "schedule.final_lr": 0.1,
+}
+LARGEST = {  # what differs for 15B: 3.2M tokens a step, here 3 * 2**20, over 270,000 steps
+    "data.bins_per_step": 192,
+    "optimizer.weight_decay": 0.1,
+    "schedule.peak_lr": 1.6e-4,
+    "schedule.warmup_tokens": 6_291_456_000,
+    "schedule.total_tokens": 849_346_560_000,
+}
+# Parameters; weights, gradients and two moments in float32 are 16 bytes each. By hand:
+# layers * (12 dim**2 + 13 dim) + dim**2 + 38 dim + 33.
+PARAMETERS_AND_BYTES = {
+    "esm2_60k": (60_705, 971_280),
+    "esm2_800k": (814_369, 13_029_904),
+    "esm2_8m": (7_512_353, 120_197_648),
+    "esm2_35m": (33_501_153, 536_018_448),
+    "esm2_150m": (148_139_553, 2_370_232_848),
+    "esm2_650m": (651_042_593, 10_416_681_488),
+    "esm2_3b": (2_839_004_193, 45_424_067_088),
+    "esm2_15b": (15_129_098_273, 242_065_572_368),
+}
+
+
+def values(path: Path, *overrides: str) -> dict[str, object]:
+    return {name: value for name, _, value in settings_of(read(Recipe, path, overrides))}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipe_reads(path: Path) -> None:
+    said = values(path)
+    assert said["run.directory"] == f"runs/{ {'own_sequences': 'own'}.get(path.stem, path.stem) }"
+    assert said["model.preset"] in PRESETS
+
+
+def test_recipes_are_those_of_the_readme_beside_them() -> None:
+    table = (ROOT / "recipes" / "README.md").read_text()
+    assert [path.name for path in RECIPES if f"| `{path.name}` |" not in table] == []
+    assert table.count(".toml` |") == len(RECIPES)
+
+
+@pytest.mark.parametrize("size", ["8m", "35m", "150m", "650m", "3b", "15b"])
+def test_esm2_recipe_is_the_published_one(size: str) -> None:
+    expected = PUBLISHED | {"model.preset": f"esm2_{size}"} | (LARGEST if size == "15b" else {})
+    said = values(ROOT / "recipes" / f"esm2_{size}.toml")
+    assert {name: said[name] for name in expected} == expected
+
+
+def test_learning_rate_of_the_published_recipe() -> None:
+    schedule = read(Recipe, ROOT / "recipes" / "esm2_8m.toml").schedule
+    step = 2**21
+    rates = {number: learning_rate(schedule, number * step) for number in (1000, 2000, 226_000, 450_000, 500_000)}
+    # Half-way up, the peak, half-way between the peak and a tenth of it (226,000 is the mean of 2,000 and 450,000),
+    # then constant.
+    assert rates == pytest.approx({1000: 2e-4, 2000: 4e-4, 226_000: 2.2e-4, 450_000: 4e-5, 500_000: 4e-5}, rel=1e-12)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_memory_of_each_preset(preset: str) -> None:
+    with torch.device("meta"):
+        model = MaskedLanguageModel(PRESETS[preset])
+    parameters = sum(p.numel() for p in model.parameters())
+    assert (parameters, 16 * parameters) == PARAMETERS_AND_BYTES[preset]
+
+
+@pytest.mark.parametrize("size", ["8m", "35m", "150m", "650m", "3b", "15b"])
+def test_recipe_says_the_memory_of_its_model(size: str) -> None:
+    opening = (ROOT / "recipes" / f"esm2_{size}.toml").read_text().partition("[run]")[0]
+    (said,) = re.findall(r"take\s(?:#\s)?([\d.]+)\sGB", opening)
+    digits = len(said.partition(".")[2])
+    assert f"{PARAMETERS_AND_BYTES[f'esm2_{size}'][1] / 1e9:.{digits}f}" == said
+
+
+def test_sixteen_bytes_a_parameter() -> None:
+    """Counted on a model that took a step, so that the figure above is not a guess."""
+    recipe = read(Recipe, ROOT / "recipes" / "quickstart.toml", ["model.preset=esm2_60k"])
+    model = build_model(recipe.model, seed=0)
+    optimizer = build(model, recipe.optimizer)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    moments = [state[key] for state in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
+    held = [tensor for p in model.parameters() for tensor in (p, p.grad)] + moments
+    assert sum(tensor.nbytes for tensor in held) == PARAMETERS_AND_BYTES["esm2_60k"][1]
+    assert {key for state in optimizer.state.values() for key in state} == {"step", "exp_avg", "exp_avg_sq"}
+
+
+def test_quickstart_resolves_to_the_embedded_corpus(tmp_path: Path) -> None:
+    recipe = read(Recipe, ROOT / "recipes" / "quickstart.toml", [f"data.store_dir={tmp_path}"])
+    source = resolve(recipe.data)
+    assert source.families is not None
+    assert (source.families.num_families, source.families.members_per_family) == (250, 24)
+    assert source.paths == (tmp_path / "synthetic-0" / "families.fasta.gz",)
+    assert source.clusters == tmp_path / "synthetic-0" / "clusters.tsv"
+
+
+def test_own_sequences_take_a_file_from_the_command_line(families_files: tuple[Path, Path], tmp_path: Path) -> None:
+    fasta, clusters = families_files
+    path = ROOT / "recipes" / "own_sequences.toml"
+    own = read(Recipe, path, [f'data.sources=["{fasta}"]', f"data.clusters={clusters}"])
+    source = resolve(own.data)
+    assert (source.paths, source.clusters, source.families) == ((fasta,), clusters, None)
+
+    untouched = resolve(read(Recipe, path).data)
+    with pytest.raises(ValueError, match=r"your\.fasta\.gz: No such file or directory; check data\.sources"):
+        open_or_build(untouched.paths, tmp_path, "refuse", None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def keys(content: object) -> Iterator[str]:
+    if isinstance(content, dict):
+        for key, value in content.items():
+            yield str(key)
+            yield from keys(value)
+
+
+def in_both(config: object) -> set[str]:
+    """Names that a YAML and a recipe both know."""
+    return set(keys(config)) & {name.rpartition(".")[2] for name, _ in documented(Recipe)}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_no_value_stands_in_a_yaml_and_a_recipe(path: Path) -> None:
+    config = yaml.safe_load(path.read_text())
+    assert config["num_processes"] >= 1
+    assert in_both(config) == set()
+
+
+def test_control_a_value_in_both_is_seen() -> None:
+    assert in_both({"num_processes": 2, "fsdp_config": {"clip_norm": 1.0}}) == {"clip_norm"}
