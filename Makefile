@@ -21,11 +21,14 @@ pretrain: setup ## train on the embedded corpus with two processes, minutes on t
 	@$(BIN)/accelerate launch --config_file accelerate_configs/ddp.yaml --num_processes $(PROCESSES) \
 		-m pretrain recipes/quickstart.toml
 
+# Two processes that share the tests; those that share a run stay together.
+WORKERS = -n 2 --dist loadgroup
+
 test: setup ## run the tests that take minutes
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest $(WORKERS) -m "not slow and not gpu"
 
 test-all: setup ## run the slow tests as well
-	$(BIN)/python -m pytest -m "not gpu"
+	$(BIN)/python -m pytest $(WORKERS) -m "not gpu"
 
 check: setup ## lint, formatting and types
 	$(BIN)/ruff check .

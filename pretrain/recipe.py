@@ -1,11 +1,13 @@
 """The recipe: what is trained. Plain frozen dataclasses; `recipe_file` reads them from TOML and the command line."""
 
+import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from data.setting import IDENTITY, OPERATIONAL, SCHEDULE, SettingClass, setting
 from data.settings import DataSettings
+from pretrain.model.presets import PRESETS
 
 
 def _require(holds: bool, name: str, got: object, allowed: str) -> None:
@@ -32,6 +34,9 @@ class ModelSettings:
                 f"model.preset is {self.preset!r} and model.init is {self.init!r}; give exactly one: a preset to "
                 "train from scratch, or init to continue from published weights"
             )
+        if self.preset is not None and self.preset not in PRESETS:
+            nearest = difflib.get_close_matches(self.preset, PRESETS, 1, 0.0)[0]
+            raise ValueError(f"model.preset is {self.preset!r}; the nearest is {nearest!r}, all: {', '.join(PRESETS)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

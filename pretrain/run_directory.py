@@ -21,6 +21,7 @@ from pretrain.recipe import Recipe, settings_of
 from pretrain.telemetry import records
 
 FORMAT = "zymogen.run/1"
+LOCK = "run.lock"
 _PACKAGES = ("zymogen", "torch", "accelerate", "transformers", "safetensors", "numpy")
 
 
@@ -41,14 +42,14 @@ class RunDirectory:
             ValueError: something else lies there; another run's recipe; another process trains in it.
         """
         described = (self.root / "run.json").exists()
-        if self.root.exists() and not described and any(self.root.iterdir()):
+        if not described and self.root.exists() and any(path.name != LOCK for path in self.root.iterdir()):
             raise ValueError(
                 f"{self.root} exists and is not a run directory (it has no run.json); choose another run.directory"
             )
-        if described:
+        if self.has_trained:
             self._check_identity(recipe, allow_schedule_change)
         self.root.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.root / "run.lock").open("w")
+        self._lock = (self.root / LOCK).open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -57,13 +58,18 @@ class RunDirectory:
             ) from None
         self._write({"recipe": asdict(recipe), "versions": versions()})
 
+    @property
+    def has_trained(self) -> bool:
+        """Whether there is anything to continue; a start that failed before its first step binds nobody."""
+        return self.metrics.exists() or self.checkpoints.exists()
+
     def describe_corpus(self, corpus: dict[str, Any]) -> None:
         """Add what the corpus is to run.json.
 
         Raises:
             ValueError: the run was started on another corpus or another split of it.
         """
-        before = self.read().get("corpus", corpus)
+        before = self.read().get("corpus", corpus) if self.has_trained else corpus
         for key in ("fingerprint", "split"):
             if before[key] != corpus[key]:
                 raise ValueError(

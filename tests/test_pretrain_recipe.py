@@ -98,7 +98,7 @@ def test_unknown_key_names_the_nearest(tmp_path: Path, how: str, wrong: str, nea
         ("data__sources", "[3]", "3", "string"),
         ("optimizer__betas", '["a", 0.9]', "'a'", "number"),
         ("optimizer__betas", "[0.9, 0.95, 0.97]", "[0.9, 0.95, 0.97]", "at most 2"),
-        ("optimizer__betas", "[0.9]", "[0.9]", "2"),
+        ("optimizer__betas", "[0.9]", "[0.9]", "item 2 is missing"),
         ("data__unknown_letters", '"maybe"', "'maybe'", "'refuse' or 'count'"),
     ],
 )

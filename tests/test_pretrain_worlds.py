@@ -11,7 +11,8 @@ from launching import ROOT, End, bit_equal, end_of, largest_difference, launch, 
 
 from pretrain.__main__ import main
 
-pytestmark = pytest.mark.launch
+# One group: the runs that several tests compare with are made once.
+pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("worlds")]
 
 WORLDS = (1, 2, 3)
 

@@ -198,6 +198,7 @@ def runner_of(command: str) -> Callable[[str, Checkout], None]:
 
 
 @pytest.mark.launch
+@pytest.mark.xdist_group("readme")
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     "command",
@@ -218,11 +219,12 @@ def test_control_an_unknown_command_is_seen() -> None:
 
 
 @pytest.mark.launch
+@pytest.mark.xdist_group("readme")
 def test_python_of_the_readme_runs(checkout: Checkout) -> None:
     own_run(checkout)
     (program,) = [text for language, text in blocks(README) if language == "python"]
     (checkout.folder / "program.py").write_text(f"{program}\nprint(tuple(vectors.shape))\n")
-    said = checkout.bash("env -u PYTHONPATH python -P program.py").splitlines()
+    said = checkout.bash("python program.py").splitlines()
     assert re.search(r"'token_str': '\S+', 'sequence': '[A-Z ]+'", said[-2])
     assert said[-1] == "(1, 12, 48)"  # ten residues and two ends, in the width of esm2_60k
 
@@ -237,6 +239,7 @@ def next_commands(output: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.launch
+@pytest.mark.xdist_group("readme")
 @pytest.mark.timeout(600)
 def test_what_a_run_proposes_runs_as_printed(checkout: Checkout) -> None:
     chosen = SMALL | TINY_MODEL | {"data.sources": '["your.fasta.gz"]', "run.directory": "runs/proposed"}

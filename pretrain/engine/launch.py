@@ -72,7 +72,7 @@ class Engine:
         """Model and optimizer as the engine runs them; never the loader, which Accelerate would shard again."""
         prepared_model, prepared_optimizer = self.accelerator.prepare(model, optimizer)
         if isinstance(prepared_model, DistributedDataParallel):
-            prepared_model.register_comm_hook(None, _summed)
+            prepared_model.register_comm_hook(None, lambda _, bucket: _summed(bucket))
         return prepared_model, prepared_optimizer
 
     def settle(self, model: nn.Module, batch: Batch) -> None:
@@ -190,7 +190,7 @@ def launch(trackers: tuple[str, ...], folder: Path) -> Iterator[Engine]:
             dist.destroy_process_group()
 
 
-def _summed(state: None, bucket: Any) -> torch.futures.Future[Tensor]:
+def _summed(bucket: Any) -> torch.futures.Future[Tensor]:
     """Gradients of all ranks, added up; DDP's own hook averages.
 
     The loss is divided already. Undoing DDP's division by the world size would round every gradient twice unless that

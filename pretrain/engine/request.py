@@ -15,14 +15,15 @@ from typing import Any
 import psutil
 import yaml
 
-_RECIPE_KEYS = (
-    "gradient_accumulation_steps",
-    "gradient_clipping",
-    "fsdp_activation_checkpointing",
-    "parallelism_config_cp_size",
-    "parallelism_config_sp_size",
-)
-"""Values that belong to the recipe or are wrong for an encoder; a YAML that sets them is refused."""
+_RECIPE_KEYS: dict[str, int | bool | None] = {
+    "gradient_accumulation_steps": 1,
+    "gradient_clipping": None,
+    "fsdp_activation_checkpointing": False,
+    "parallelism_config_cp_size": 1,
+    "parallelism_config_sp_size": 1,
+}
+"""Keys that belong to the recipe or are wrong for an encoder, each with the value that asks for nothing. A YAML that
+sets another is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class LaunchRequest:
                 "loss scaling"
             )
         for key, value in _nested(self.config):
-            if key in _RECIPE_KEYS and value not in (1, False, None):
+            if key in _RECIPE_KEYS and value not in (None, _RECIPE_KEYS[key]):
                 raise ValueError(
                     f"{self.origin} sets {key}: {value}; a YAML says how a run is spread, the recipe what is trained: "
                     f"remove {key} there (accumulation follows from data.bins_per_step, clipping is "
@@ -67,7 +68,8 @@ def requested() -> LaunchRequest:
     """The launch that this process belongs to."""
     request = _requested()
     steps = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1")
-    return replace(request, config={"gradient_accumulation_steps": int(steps), **request.config})
+    # Beside the YAML's own value, not in its place: Accelerate divides every loss by what the flag says.
+    return replace(request, config={**request.config, "environment": {"gradient_accumulation_steps": int(steps)}})
 
 
 def _requested() -> LaunchRequest:
@@ -93,12 +95,16 @@ def _launch_arguments(command: list[str]) -> list[str] | None:
 
 
 def _from_accelerate(arguments: list[str], folder: Path) -> LaunchRequest:
-    from accelerate.commands.launch import launch_command_parser
+    from accelerate.commands.launch import default_config_file, launch_command_parser
 
     parsed = launch_command_parser().parse_args(arguments)
     config: dict[str, Any] = {}
-    if parsed.config_file is not None:
-        config = yaml.safe_load((folder / parsed.config_file).read_text()) or {}
+    # Without --config_file, the launcher reads what `accelerate config` wrote, unless --cpu is given.
+    file = parsed.config_file
+    if file is None and not parsed.cpu and Path(default_config_file).is_file():
+        file = default_config_file
+    if file is not None:
+        config = yaml.safe_load((folder / file).read_text()) or {}
     world_size = parsed.num_processes or config.get("num_processes")
     kind = str(config.get("distributed_type", "NO"))
     for flag, meaning in (("use_deepspeed", "DEEPSPEED"), ("use_fsdp", "FSDP"), ("multi_gpu", "MULTI_GPU")):
@@ -107,7 +113,7 @@ def _from_accelerate(arguments: list[str], folder: Path) -> LaunchRequest:
         world_size=int(world_size) if world_size is not None else None,
         distributed_type=kind,
         precision=os.environ.get("ACCELERATE_MIXED_PRECISION", "no"),
-        origin=f"accelerate launch --config_file {parsed.config_file}" if parsed.config_file else "accelerate launch",
+        origin=f"accelerate launch --config_file {file}" if file else "accelerate launch",
         config=config,
     )
 

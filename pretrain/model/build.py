@@ -3,7 +3,6 @@
 In: model settings and a seed. Out: a `MaskedLanguageModel` in float32 on the host. Nothing is kept.
 """
 
-import difflib
 from dataclasses import replace
 
 import torch
@@ -18,7 +17,7 @@ def build_model(settings: ModelSettings, seed: int) -> MaskedLanguageModel:
     """Random weights in the preset's shape, or the weights of `settings.init`.
 
     Raises:
-        ValueError: an unknown preset; `init` that is not there or no ESM-2.
+        ValueError: `init` is not there or is no ESM-2.
     """
     if settings.init is not None:
         from pretrain.model import transformers_io
@@ -29,12 +28,8 @@ def build_model(settings: ModelSettings, seed: int) -> MaskedLanguageModel:
         model = MaskedLanguageModel(replace(published.shape, dropout=settings.dropout))
         model.load_state_dict(published.state_dict())
         return model
-    preset = str(settings.preset)
-    if preset not in PRESETS:
-        nearest = difflib.get_close_matches(preset, PRESETS, 1, 0.0)[0]
-        raise ValueError(f"model.preset is {preset!r}; the nearest is {nearest!r}, all are: {', '.join(PRESETS)}")
     with torch.device("meta"):
-        model = MaskedLanguageModel(replace(PRESETS[preset], dropout=settings.dropout))
+        model = MaskedLanguageModel(replace(PRESETS[str(settings.preset)], dropout=settings.dropout))
     model.to_empty(device="cpu")
     initialise(model, seed)
     return model

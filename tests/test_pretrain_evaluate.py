@@ -1,0 +1,294 @@
+"""Validation: perplexities by hand, on targets that neither the run, nor its seed, nor the world has a part in."""
+
+import gzip
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from data.alphabet import MASK, STANDARD_RESIDUES, TOKENS
+from data.batch import IGNORED, Batch
+from data.loader import steps
+from data.plan import Cursor, Plan
+from data.settings import DataSettings
+from data.split import split_by_cluster
+from data.store import Store, open_or_build
+from data.synthetic import Families
+from pretrain.corpus import Corpus
+from pretrain.engine.launch import Engine
+from pretrain.evaluate import Evaluation, evaluate, unigram_losses, validation_bins, with_floor
+from pretrain.model.build import build_model
+from pretrain.optimizer import build
+from pretrain.recipe import ModelSettings, OptimizerSettings
+from pretrain.step import train_step
+
+FAMILIES = Families(num_families=40, members_per_family=4, mean_residues=60, max_residues=150)
+SETTINGS = DataSettings(
+    sources=("-",), validation_fraction=0.15, crop_tokens=100, bin_tokens=128, bins_per_step=7, window_sequences=64
+)
+EVERY = 10**6
+BOTH = ("mask_all", "80_10_10")
+
+
+@pytest.fixture(scope="module")
+def store(families_files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Store:
+    fasta, clusters = families_files
+    return open_or_build([fasta], tmp_path_factory.mktemp("stores"), "refuse", clusters)
+
+
+def corpus_of(store: Store, seed: int = 0, settings: DataSettings = SETTINGS) -> Corpus:
+    split = split_by_cluster(store, settings.validation_fraction)
+    return Corpus(store, split, Plan(split.training, store.num_residues(split.training), settings, seed), FAMILIES)
+
+
+@pytest.fixture(scope="module")
+def corpus(store: Store) -> Corpus:
+    return corpus_of(store)
+
+
+@pytest.fixture(scope="module")
+def unigram(corpus: Corpus) -> np.ndarray:
+    return unigram_losses(corpus.store, corpus.split.validation)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine(Accelerator(cpu=True))
+
+
+class Fake(nn.Module):
+    """A model whose loss of a target is a function of the batch; keeps the batches."""
+
+    def __init__(self, losses: Callable[[Batch], Tensor]) -> None:
+        super().__init__()
+        self.losses = losses
+        self.seen: list[Batch] = []
+
+    def target_losses(self, batch: Batch) -> Tensor:
+        assert not self.training
+        self.seen.append(batch)
+        return self.losses(batch)
+
+
+def uneven(batch: Batch) -> Tensor:
+    """Losses that differ by residue, position and document."""
+    at = batch.target_slots
+    return 2 + 0.05 * batch.labels[at] + 0.1 * (batch.positions[at] % 7) + 0.02 * (batch.tokens.sum() % 11)
+
+
+def scored(
+    model: Any, corpus: Corpus, engine: Any, unigram: np.ndarray, most: int = EVERY, settings: DataSettings = SETTINGS
+) -> dict[str, Evaluation]:
+    return evaluate(model, corpus, settings, most, engine, unigram)
+
+
+def test_a_uniform_model_has_perplexity_33(corpus: Corpus, engine: Engine, unigram: np.ndarray) -> None:
+    fake = Fake(lambda batch: torch.full((len(batch.target_slots),), math.log(33)))
+    results = scored(fake, corpus, engine, unigram)
+    assert tuple(results) == BOTH
+    residues = sum(len(corpus.store.residues(int(r))) for r in corpus.split.validation)
+    for result in results.values():
+        assert result.perplexity == pytest.approx(33, rel=1e-6)
+        assert (result.low, result.high) == pytest.approx((33, 33), rel=1e-6)
+        assert result.gain == pytest.approx(math.log(result.unigram / 33), abs=1e-6)
+        assert result.gain < -0.5
+        assert result.sequences == len(corpus.split.validation)
+        assert 0.12 * residues < result.targets < 0.18 * residues
+        assert result.floor is None
+
+
+def test_the_unigram_itself_gains_nothing(corpus: Corpus, engine: Engine, unigram: np.ndarray) -> None:
+    table = torch.from_numpy(unigram)
+    fake = Fake(lambda batch: table[batch.labels[batch.target_slots]])
+    for result in scored(fake, corpus, engine, unigram).values():
+        assert result.perplexity == pytest.approx(result.unigram, rel=1e-9)
+        assert (result.gain, result.gain_low) == pytest.approx((0, 0), abs=1e-9)
+        assert 12 < result.unigram < 20
+
+
+def test_perplexity_and_interval_by_hand(corpus: Corpus, engine: Engine, unigram: np.ndarray) -> None:
+    fake = Fake(uneven)
+    results = scored(fake, corpus, engine, unigram)
+    half = len(fake.seen) // 2
+    for name, batches in zip(BOTH, (fake.seen[:half], fake.seen[half:]), strict=True):
+        losses = [uneven(batch).double().numpy() for batch in batches]
+        baseline = [unigram[batch.labels[batch.target_slots].numpy()] for batch in batches]
+        result, (all_losses, all_baseline) = results[name], (np.concatenate(losses), np.concatenate(baseline))
+        assert result.targets == len(all_losses)
+        assert result.perplexity == pytest.approx(np.exp(all_losses.mean()), rel=1e-9)
+        assert result.unigram == pytest.approx(np.exp(all_baseline.mean()), rel=1e-9)
+        assert result.gain == pytest.approx((all_baseline - all_losses).mean(), rel=1e-6)
+        # The interval over sequences: 1.96 standard errors of a ratio of sums (Cochran 1977, eq. 2.39).
+        rows = []
+        for batch, loss, base in zip(batches, losses, baseline, strict=True):
+            slots = batch.target_slots.numpy()
+            for start, end in batch.spans:
+                mine = (start <= slots) & (slots < end)
+                rows.append((loss[mine].sum(), (base[mine] - loss[mine]).sum(), mine.sum()))
+        sums = np.array([row for row in rows if row[2]])
+        assert result.sequences == len(sums)
+
+        def error(column: int, sums: np.ndarray = sums) -> float:
+            ratio = sums[:, column].sum() / sums[:, 2].sum()
+            return float(np.sqrt(((sums[:, column] - ratio * sums[:, 2]) ** 2).sum()) / sums[:, 2].sum())
+
+        assert result.low < result.perplexity < result.high
+        assert math.log(result.high / result.low) == pytest.approx(2 * 1.96 * error(0), rel=0.15)
+        assert result.gain - result.gain_low == pytest.approx(1.96 * error(1), rel=0.25)
+
+
+def test_both_corruptions_ask_for_the_same_targets(corpus: Corpus, engine: Engine, unigram: np.ndarray) -> None:
+    fake = Fake(uneven)
+    scored(fake, corpus, engine, unigram)
+    half = len(fake.seen) // 2
+    shown: Counter[str] = Counter()
+    for hidden, flattering in zip(fake.seen[:half], fake.seen[half:], strict=True):
+        at = hidden.target_slots
+        assert torch.equal(hidden.labels, flattering.labels)
+        assert (hidden.tokens[at] == MASK).all()
+        others = hidden.labels == IGNORED
+        assert torch.equal(hidden.tokens[others], flattering.tokens[others])
+        shown["mask"] += int((flattering.tokens[at] == MASK).sum())
+        shown["true"] += int((flattering.tokens[at] == hidden.labels[at]).sum())
+        shown["all"] += len(at)
+    assert shown["mask"] / shown["all"] == pytest.approx(0.8, abs=0.06)
+    assert shown["true"] / shown["all"] == pytest.approx(0.105, abs=0.05)
+
+
+class Ranks:
+    """One rank of two; what the other one had is replayed where ranks gather."""
+
+    world_size = 2
+    device = "cpu"
+
+    def __init__(self, rank: int, others: Sequence[list] | None = None) -> None:
+        self.rank = rank
+        self.others = iter(others) if others else None
+        self.given: list[list] = []
+
+    def autocast(self) -> nullcontext:
+        return nullcontext()
+
+    def gather(self, rows: list) -> list[list]:
+        self.given.append(rows)
+        return [rows, next(self.others)] if self.others else [rows]
+
+
+def test_neither_world_nor_bins_per_forward_nor_seed_has_a_part(
+    corpus: Corpus, store: Store, engine: Engine, unigram: np.ndarray
+) -> None:
+    alone = scored(Fake(uneven), corpus, engine, unigram)
+    one = Ranks(1)
+    of_rank_1 = scored(Fake(uneven), corpus, one, unigram)
+    assert 0 < of_rank_1["mask_all"].sequences < alone["mask_all"].sequences
+    assert scored(Fake(uneven), corpus, Ranks(0, one.given), unigram) == alone
+    assert scored(Fake(uneven), corpus, engine, unigram, settings=replace(SETTINGS, bins_per_forward=5)) == alone
+    assert scored(Fake(uneven), corpus_of(store, seed=7), engine, unigram) == alone
+
+
+def test_unigram_counts_the_training_side_alone(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    letters = ["".join(rng.choice(list("ACDEFGHIKLM"), rng.integers(5, 40))) + "X" for _ in range(80)]
+    fasta = tmp_path / "a.fasta"
+
+    def store_of() -> Store:
+        fasta.write_text("".join(f">p{i}\n{each}\n" for i, each in enumerate(letters)))
+        return open_or_build([fasta], tmp_path / "stores", "refuse", None)
+
+    held_out = np.array([3, 40, 79])
+    letters[3] = "WWWWWW"  # which training never sees
+    losses = unigram_losses(store_of(), held_out)
+    counts = Counter("".join(each for i, each in enumerate(letters) if i not in held_out))
+    targets = STANDARD_RESIDUES + "UO"
+    total = sum(counts[letter] + 1 for letter in targets)
+    for token, text in enumerate(TOKENS):
+        by_hand = -math.log((counts[text] + 1) / total) if text in targets else math.inf
+        assert losses[token] == pytest.approx(by_hand, rel=1e-12), text
+    assert counts["X"] == 77
+    assert losses[TOKENS.index("W")] == pytest.approx(math.log(total))
+    assert np.exp(-losses).sum() == pytest.approx(1)
+
+
+def test_unigram_of_the_families_by_counting_letters(
+    corpus: Corpus, unigram: np.ndarray, families_files: tuple[Path, Path]
+) -> None:
+    records = gzip.decompress(families_files[0].read_bytes()).decode().split(">")[1:]
+    training = set(corpus.split.training.tolist())
+    assert 0 < len(training) < len(records) == 160
+    counts = Counter("".join("".join(r.split("\n")[1:]) for i, r in enumerate(records) if i in training))
+    total = sum(counts.values()) + 22
+    for letter in STANDARD_RESIDUES:
+        assert unigram[TOKENS.index(letter)] == pytest.approx(-math.log((counts[letter] + 1) / total), rel=1e-12)
+
+
+def chosen(corpus: Corpus, most: int) -> set[int]:
+    bins = validation_bins(corpus, SETTINGS, most)
+    ids = [int(sample) for packed in bins for sample in packed.samples]
+    assert len(ids) == len(set(ids))
+    return set(ids)
+
+
+def test_fewer_sequences_are_a_stable_subset(corpus: Corpus, store: Store, engine: Engine, unigram: np.ndarray) -> None:
+    every = set(corpus.split.validation.tolist())
+    assert len(every) > 15
+    assert chosen(corpus, EVERY) == chosen(corpus, len(every)) == every
+    few, fewer = chosen(corpus, 12), chosen(corpus, 5)
+    assert (len(few), len(fewer)) == (12, 5)
+    assert fewer < few < every
+    assert chosen(corpus_of(store, seed=9), 12) == few
+    assert few != set(sorted(every)[:12])
+    assert scored(Fake(uneven), corpus, engine, unigram, most=5)["mask_all"].sequences == 5
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_mode_is_given_back(corpus: Corpus, engine: Engine, unigram: np.ndarray, training: bool) -> None:
+    model = build_model(ModelSettings(preset="esm2_60k", dropout=0.5), 0)
+    model.train(training)
+    first = scored(model, corpus, engine, unigram, most=5)
+    assert {module.training for module in model.modules()} == {training}
+    assert first == scored(model, corpus, engine, unigram, most=5)  # dropout is off
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_the_floor_lies_below_what_a_model_learns(corpus: Corpus, engine: Engine, unigram: np.ndarray) -> None:
+    model = build_model(ModelSettings(preset="esm2_60k"), 0)
+    optimizer = build(model, OptimizerSettings(eps=1e-6))
+    model.train()
+    stream = steps(corpus.store, corpus.plan, Cursor(), 0, 0, 1)
+    for step in islice(stream, 40):
+        train_step(step, model, optimizer, engine, bins_per_step=7, clip_norm=1.0, learning_rate=3e-3)
+    results = with_floor(scored(model, corpus, engine, unigram), corpus, SETTINGS, EVERY)
+    for result in results.values():
+        assert result.floor is not None
+        assert 3 < result.floor < 0.95 * result.perplexity
+        assert result.floor < 0.95 * result.unigram
+        assert result.perplexity < 25  # it has learned something
+    assert results["80_10_10"].floor < results["mask_all"].floor  # a letter in view can be copied
+    assert with_floor(results, replace(corpus, families=None), SETTINGS, EVERY) is results
+
+
+def test_numbers_are_the_fields_that_are_known() -> None:
+    known = Evaluation(2.0, 1.0, 3.0, 4.0, 0.5, 0.1, None, 7, 9)
+    assert known.numbers() == {
+        **{"perplexity": 2.0, "low": 1.0, "high": 3.0, "unigram": 4.0, "gain": 0.5, "gain_low": 0.1},
+        **{"sequences": 7.0, "targets": 9.0},
+    }
+    assert replace(known, floor=1.5).numbers()["floor"] == 1.5
+
+
+def test_nothing_to_score_is_an_error(tmp_path: Path, engine: Engine, unigram: np.ndarray) -> None:
+    fasta = tmp_path / "x.fasta"
+    fasta.write_text("".join(f">p{i}\nXXXX{'BZ' * i}\n" for i in range(1, 40)))
+    unscorable = corpus_of(open_or_build([fasta], tmp_path / "stores", "refuse", None))
+    with pytest.raises(ValueError, match=r"no residue of the validation proteins was selected as a target; raise data"):
+        scored(Fake(uneven), unscorable, engine, unigram)
