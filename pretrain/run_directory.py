@@ -41,6 +41,8 @@ class RunDirectory:
         Raises:
             ValueError: something else lies there; another run's recipe; another process trains in it.
         """
+        if self.root.exists() and not self.root.is_dir():
+            raise ValueError(f"{self.root} is a file; choose another run.directory")
         described = (self.root / "run.json").exists()
         if not described and self.root.exists() and any(path.name != LOCK for path in self.root.iterdir()):
             raise ValueError(
@@ -83,8 +85,15 @@ class RunDirectory:
         self._write({"model": asdict(shape)})
 
     def model_shape(self) -> EsmShape:
-        """The architecture that run.json describes."""
-        return EsmShape(**self.read()["model"])
+        """The architecture that run.json describes.
+
+        Raises:
+            ValueError: no start of the run has come as far as building its model.
+        """
+        content = self.read()
+        if "model" not in content:
+            raise ValueError(f"{self.root} has no model yet; attempts.jsonl says how its starts ended")
+        return EsmShape(**content["model"])
 
     def read(self) -> dict[str, Any]:
         """The content of run.json.

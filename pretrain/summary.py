@@ -10,7 +10,7 @@ from pathlib import Path
 from pretrain.loop import Summary
 
 PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
-"""Something to fill in: the start of E. coli's PspF-like repressor fold, one residue hidden."""
+"""Something to fill in: the start of asparagine synthetase A of E. coli, with a leucine hidden."""
 
 
 def closing_words(summary: Summary, recipe: Path) -> str:

@@ -191,7 +191,7 @@ def test_a_folder_that_is_no_run(command: Command) -> None:
 
 def test_a_file_in_place_of_the_folder(command: Command) -> None:
     command.run.write_text("years of work")
-    assert str(command.run) in command.refused()
+    assert command.refused() == f"{command.run} is a file; choose another run.directory"
     assert command.run.read_text() == "years of work"
 
 

@@ -101,7 +101,7 @@ def test_a_uniform_model_has_perplexity_33(corpus: Corpus, engine: Engine, unigr
         assert result.perplexity == pytest.approx(33, rel=1e-6)
         assert (result.low, result.high) == pytest.approx((33, 33), rel=1e-6)
         assert result.gain == pytest.approx(math.log(result.unigram / 33), abs=1e-6)
-        assert result.gain < -0.5
+        assert result.gain < -0.3
         assert result.sequences == len(corpus.split.validation)
         assert 0.12 * residues < result.targets < 0.18 * residues
         assert result.floor is None
@@ -113,7 +113,7 @@ def test_the_unigram_itself_gains_nothing(corpus: Corpus, engine: Engine, unigra
     for result in scored(fake, corpus, engine, unigram).values():
         assert result.perplexity == pytest.approx(result.unigram, rel=1e-9)
         assert (result.gain, result.gain_low) == pytest.approx((0, 0), abs=1e-9)
-        assert 12 < result.unigram < 20
+        assert 15 < result.unigram < 25
 
 
 def test_perplexity_and_interval_by_hand(corpus: Corpus, engine: Engine, unigram: np.ndarray) -> None:

@@ -135,7 +135,7 @@ def test_wrong_type_names_field_got_and_expected(
         ("data__crop_tokens", "20_000", "data.bin_tokens = 16384"),
         ("data__bins_per_forward", "0", "must be at least 1"),
         ("data__mask__select_prob", "0.0", "must lie in (0, 1]"),
-        ("data__mask__random_prob", "0.3", "exceed 1"),
+        ("data__mask__mask_prob", "0.95", "random_prob 0.1 exceed 1"),
     ],
 )
 def test_out_of_range_names_field_and_range(tmp_path: Path, how: str, name: str, value: str, allowed: str) -> None:

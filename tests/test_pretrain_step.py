@@ -97,7 +97,7 @@ def of_one_big_batch(model: MaskedLanguageModel, batch: Batch) -> tuple[float, d
     loss.backward()
     gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
-    return float(loss), gradients
+    return float(loss.detach()), gradients
 
 
 def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
