@@ -46,7 +46,7 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
     with launch(recipe.run.trackers, Path(recipe.run.directory)) as engine:
         summary = train(recipe, engine, allow_schedule_change=options.allow_schedule_change)
         if engine.is_main:
-            print(closing_words(summary, options.recipe), flush=True)
+            print(closing_words(summary, options.recipe, options.overrides, engine.world_size), flush=True)
 
 
 def _report(error: Exception, rank: int) -> None:

@@ -167,6 +167,10 @@ class Training:
             self.engine,
             self.unigram,
         )
+        if self.corpus.families:
+            options = self.recipe.data, self.recipe.run.validation_sequences
+            model_scores = scores
+            scores = self.engine.on_main(lambda: with_floor(model_scores, self.corpus, *options))
         if self.engine.is_main:
             self._record({"validation": {name: s.numbers() for name, s in scores.items()}})
         self.engine.track(
@@ -201,17 +205,17 @@ class Training:
         self.phase = "train"
 
     def finish(self) -> dict[str, Evaluation]:
-        """Validate and export the final weights; collective. Rank 0's scores carry the floor where there is one."""
+        """Validate and export the final weights; collective."""
         scores = self.validate()
         self.phase = "export"
 
-        def write() -> dict[str, Evaluation]:
+        def write() -> None:
             from pretrain.export import export  # transformers takes seconds to import, and rank 0 alone needs it
 
             export(self.plain, self.run, self.state.step, self.state.tokens_seen)
-            return with_floor(scores, self.corpus, self.recipe.data, self.recipe.run.validation_sequences)
 
-        return self.engine.on_main(write)
+        self.engine.on_main(write)
+        return scores
 
     def _consume(self, cursor: Cursor, num_tokens: int, outcome: Outcome) -> None:
         """The step is taken: move the state behind it.

@@ -54,7 +54,9 @@ def check(recipe_class: type[R], content: dict[str, Any], origin: str) -> R:
             raise ValueError(f"{origin}: {first['msg'].removeprefix('Value error, ')}") from None
         name = ".".join(str(part) for part in first["loc"] if str(part) in name_parts(valid))
         if first["type"] == "missing" and isinstance(first["loc"][-1], int):
-            raise ValueError(f"{origin}: {name} is {first['input']!r}: item {first['loc'][-1] + 1} is missing") from None
+            raise ValueError(
+                f"{origin}: {name} is {first['input']!r}: item {first['loc'][-1] + 1} is missing"
+            ) from None
         if first["type"] == "missing":
             raise ValueError(f"{origin}: {name} is required, and has no default") from None
         raise ValueError(f"{origin}: {name} is {first['input']!r}: {first['msg']}") from None

@@ -4,7 +4,9 @@ In: a `Summary` and how the run was started. Out: text.
 """
 
 import math
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from pretrain.loop import Summary
@@ -13,11 +15,12 @@ PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
 """Something to fill in: the start of asparagine synthetase A of E. coli, with a leucine hidden."""
 
 
-def closing_words(summary: Summary, recipe: Path) -> str:
+def closing_words(summary: Summary, recipe: Path, overrides: Sequence[str], world_size: int) -> str:
     """A few lines for whoever started the run; every command in them works as it stands."""
     state, corpus, model = summary.state, summary.corpus, summary.run.export
     judged = summary.evaluations["mask_all"]
     floor_head = f"{'floor':>8}" if judged.floor is not None else ""
+    commands = next_commands(summary, recipe, overrides, world_size)
     lines = [
         "",
         f"Trained on {state.tokens_seen:,} tokens of {len(corpus.split.training):,} proteins in {state.step} steps "
@@ -31,15 +34,18 @@ def closing_words(summary: Summary, recipe: Path) -> str:
         shown = name.replace("_", " " if name == "mask_all" else "/")
         lines.append(f"    {shown:12}{s.perplexity:8.2f}{f'{s.low:.2f} to {s.high:.2f}':>18}{s.unigram:10.2f}{floor}")
     lines += ["", *_verdict(summary), "", f"The model, as transformers loads it: {model}", "", "Try next:", ""]
-    return "\n".join([*lines, *(f"  {what}\n    {command}" for what, command in next_commands(summary, recipe))])
+    return "\n".join([*lines, *(f"  {what}\n    {command}" for what, command in commands)])
 
 
-def next_commands(summary: Summary, recipe: Path) -> list[tuple[str, str]]:
-    """(what it does, command) of three things to do with a fresh model."""
+def next_commands(summary: Summary, recipe: Path, overrides: Sequence[str], world_size: int) -> list[tuple[str, str]]:
+    """(what it does, command) of three things to do with a fresh model, on as many processes as made it."""
     binaries = Path(sys.executable).parent
     if binaries.is_relative_to(Path.cwd()):
         binaries = binaries.relative_to(Path.cwd())
-    launch = f"{binaries}/accelerate launch --config_file accelerate_configs/ddp.yaml -m pretrain"
+    spread = "single.yaml" if world_size == 1 else "ddp.yaml"
+    processes = f" --num_processes {world_size}" if world_size > 2 else ""
+    launch = f"{binaries}/accelerate launch --config_file accelerate_configs/{spread}{processes} -m pretrain"
+    kept = [shlex.quote(o) for o in overrides if not o.startswith("schedule.total_tokens=")]
     longer = 2 * summary.state.tokens_seen
     return [
         (
@@ -49,8 +55,7 @@ def next_commands(summary: Summary, recipe: Path) -> list[tuple[str, str]]:
         ),
         (
             "train the same model for as long again:",
-            f"{launch} {recipe} run.directory={summary.run.root} schedule.total_tokens={longer} "
-            "--allow-schedule-change",
+            " ".join([launch, str(recipe), *kept, f"schedule.total_tokens={longer} --allow-schedule-change"]),
         ),
         (
             "train on your own sequences:",

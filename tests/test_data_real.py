@@ -1,4 +1,4 @@
-"""Real proteins, where the folder beside the project holds them: nothing lost, nothing twice, as Biopython reads them."""
+"""Real proteins, where a folder beside the project holds them: nothing lost, nothing twice, as Biopython reads."""
 
 import gzip
 from pathlib import Path

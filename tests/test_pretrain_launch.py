@@ -1,9 +1,11 @@
 """The launch: what was asked of the launcher is what trains, or the run stops before it starts."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from accelerate.state import AcceleratorState
 from launching import end_of, launch, lines
 
@@ -146,8 +148,25 @@ def test_a_refused_launch_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.toml"]
 
 
-def test_bf16_computes_in_bf16_and_keeps_float32(recipe_in, tmp_path: Path, no_launcher: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def computed() -> Iterator[set[tuple[bool, torch.dtype]]]:
+    """(in training, dtype) of what linear layers gave."""
+    seen: set[tuple[bool, torch.dtype]] = set()
+
+    def look(module: torch.nn.Module, inputs: object, output: torch.Tensor) -> None:
+        if isinstance(module, torch.nn.Linear):
+            seen.add((module.training, output.dtype))
+
+    handle = torch.nn.modules.module.register_module_forward_hook(look)
+    yield seen
+    handle.remove()
+
+
+def test_bf16_computes_in_bf16_and_keeps_float32(
+    recipe_in, tmp_path: Path, no_launcher: pytest.MonkeyPatch, computed: set[tuple[bool, torch.dtype]]
+) -> None:
     def losses(name: str, precision: str) -> list[float]:
+        computed.clear()
         no_launcher.setenv("ACCELERATE_MIXED_PRECISION", precision)
         AcceleratorState._reset_state(True)  # Accelerate keeps the first precision of a process
         try:
@@ -157,7 +176,10 @@ def test_bf16_computes_in_bf16_and_keeps_float32(recipe_in, tmp_path: Path, no_l
         metrics = lines(tmp_path / name / "run/metrics.jsonl")
         return [line["loss"] for line in metrics if "loss" in line]
 
-    full, half = losses("full", "no"), losses("half", "bf16")
+    full = losses("full", "no")
+    assert computed == {(True, torch.float32), (False, torch.float32)}
+    half = losses("half", "bf16")
+    assert computed == {(True, torch.bfloat16), (False, torch.bfloat16)}
     assert len(full) == len(half) == 7
     assert all(a != b and abs(a - b) < 0.05 for a, b in zip(full, half, strict=True))
     assert half[-1] < half[0] - 0.1
