@@ -107,8 +107,11 @@ def open_or_build(
     stamp = [FORMAT, unknown_letters, *(_stamp(p) for p in (*paths, *([clusters] if clusters else [])))]
     folder = store_dir / hashlib.blake2b(json.dumps(stamp).encode(), digest_size=10).hexdigest()
     if not (folder / "store.json").exists():
-        store_dir.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=store_dir))
+        try:
+            store_dir.mkdir(parents=True, exist_ok=True)
+            building = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=store_dir))
+        except OSError as error:
+            raise ValueError(f"{store_dir}: {error.strerror}; choose another data.store_dir") from None
         try:
             _build(paths, building, unknown_letters, clusters)
             try:
@@ -175,6 +178,8 @@ def _build(paths: Sequence[Path], folder: Path, unknown_letters: LetterPolicy, c
 def _cluster_table(path: Path) -> dict[bytes, bytes]:
     """Record id -> hash of its cluster's id, from a TSV of (cluster, record id)."""
     table: dict[bytes, bytes] = {}
+    if not path.is_file():
+        raise ValueError(f"{path} is no file; data.clusters names a TSV of (cluster, record id)")
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             columns = line.rstrip(b"\r\n").split(b"\t")

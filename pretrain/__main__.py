@@ -43,7 +43,7 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
     from pretrain.loop import train
     from pretrain.summary import closing_words
 
-    with launch(recipe.run.trackers, Path(recipe.run.directory)) as engine:
+    with launch(recipe) as engine:
         summary = train(recipe, engine, allow_schedule_change=options.allow_schedule_change)
         if engine.is_main:
             print(closing_words(summary, options.recipe, options.overrides, engine.world_size), flush=True)

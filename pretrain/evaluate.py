@@ -7,7 +7,6 @@ Two corruptions of the same targets: *mask-all* hides every target; *80/10/10* i
 flatters: at one target in ten the true residue is in view, and a model gains by copying. Judge on mask-all.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -31,6 +30,8 @@ CORRUPTIONS = {
     "mask_all": MaskSettings(select_prob=0.15, mask_prob=1.0, random_prob=0.0),
     "80_10_10": MaskSettings(select_prob=0.15, mask_prob=0.8, random_prob=0.1),
 }
+TITLES = {"mask_all": "mask-all", "80_10_10": "80/10/10"}
+"""The corruptions as a reader knows them."""
 _SEED = 0
 """Keys what is scored; not the run's seed, so that runs can be compared."""
 _RESAMPLES = 1000
@@ -131,7 +132,7 @@ def with_floor(
             mask_prob=mask.mask_prob,
             random_prob=mask.random_prob,
         )
-        found[name] = replace(results[name], floor=math.exp(np.concatenate(losses).mean()))
+        found[name] = replace(results[name], floor=_exp(np.concatenate(losses).mean()))
     return found
 
 
@@ -174,15 +175,20 @@ def _evaluation(rows: NDArray[np.float64]) -> Evaluation:
     sums = weights @ rows
     means = sums[:, 0] / sums[:, 2]
     gains = (sums[:, 1] - sums[:, 0]) / sums[:, 2]
-    low, high = np.exp(np.quantile(means, (0.025, 0.975)))
+    low, high = (_exp(m) for m in np.quantile(means, (0.025, 0.975)))
     return Evaluation(
-        perplexity=math.exp(total[0] / total[2]),
-        low=float(low),
-        high=float(high),
-        unigram=math.exp(total[1] / total[2]),
+        perplexity=_exp(total[0] / total[2]),
+        low=low,
+        high=high,
+        unigram=_exp(total[1] / total[2]),
         gain=float((total[1] - total[0]) / total[2]),
         gain_low=float(np.quantile(gains, 0.025)),
         floor=None,
         sequences=len(rows),
         targets=int(total[2]),
     )
+
+
+def _exp(nats: float) -> float:
+    with np.errstate(over="ignore"):  # weights that went wrong have a loss beyond any perplexity
+        return float(np.exp(nats))

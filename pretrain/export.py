@@ -17,6 +17,7 @@ from transformers.utils import logging
 
 from pretrain.checkpoint.load import newest_valid
 from pretrain.checkpoint.tensors import TensorReader
+from pretrain.evaluate import TITLES
 from pretrain.model import transformers_io
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.run_directory import RunDirectory
@@ -114,7 +115,7 @@ def _synthetic(recipe: dict[str, Any]) -> bool:
     return bool(recipe["data"]["sources"][0].startswith("synthetic:"))
 
 
-def _validation(scores: dict[str, dict[str, float]] | None) -> list[str]:
+def _validation(scores: dict[str, dict[str, float | None]] | None) -> list[str]:
     if scores is None:
         return ["Not validated at this step."]
     lines = [
@@ -125,11 +126,13 @@ def _validation(scores: dict[str, dict[str, float]] | None) -> list[str]:
         "|---|---|---|---|",
     ]
     for name, s in scores.items():
-        lines.append(
-            f"| {name.replace('_', '-' if name == 'mask_all' else '/')} | {s['perplexity']:.2f} "
-            f"| {s['low']:.2f} to {s['high']:.2f} | {s['unigram']:.2f} |"
-        )
+        low, high = _number(s["low"]), _number(s["high"])
+        lines.append(f"| {TITLES[name]} | {_number(s['perplexity'])} | {low} to {high} | {_number(s['unigram'])} |")
     return lines
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.2f}"
 
 
 if __name__ == "__main__":

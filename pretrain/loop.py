@@ -22,7 +22,7 @@ from pretrain.checkpoint.retention import retain, sweep
 from pretrain.corpus import Corpus, open_corpus
 from pretrain.engine.launch import Engine
 from pretrain.engine.named_state import named_state
-from pretrain.evaluate import Evaluation, evaluate, unigram_losses, with_floor
+from pretrain.evaluate import TITLES, Evaluation, evaluate, unigram_losses, with_floor
 from pretrain.model.build import build_model
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.optimizer import build, learning_rate
@@ -273,7 +273,7 @@ class Training:
         )
 
     def _validation_line(self, scores: dict[str, Evaluation]) -> str:
-        each = (f"{name.replace('_', ' ')} {s.perplexity:.2f} (unigram {s.unigram:.2f})" for name, s in scores.items())
+        each = (f"{TITLES[name]} {s.perplexity:.2f} (unigram {s.unigram:.2f})" for name, s in scores.items())
         return f"step {self.state.step} | validation perplexity: {', '.join(each)}"
 
 

@@ -7,6 +7,7 @@ would then be read by two parsers with two kinds of errors. Only commands import
 
 import difflib
 import json
+import math
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, fields, is_dataclass
@@ -42,10 +43,12 @@ def read(recipe_class: type[R], path: Path, overrides: Sequence[str] = ()) -> R:
 def check(recipe_class: type[R], content: dict[str, Any], origin: str) -> R:
     """The recipe that a nested dictionary (TOML or JSON) describes; `origin` is named in errors."""
     valid = {name for name, _ in documented(recipe_class)}
-    for name in _leaves(content):
+    for name, value in _leaves(content):
         if name not in valid:
             close = difflib.get_close_matches(name, valid, 1, 0.0)
             raise ValueError(f"{origin}: there is no setting {name!r}; the nearest is {close[0]!r} (--help lists all)")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{origin}: {name} is {value}; it must be a finite number")
     try:
         return TypeAdapter(recipe_class).validate_json(json.dumps(content, default=str), strict=True)
     except ValidationError as error:
@@ -102,12 +105,12 @@ def _set(content: dict[str, Any], override: str) -> None:
         content[last] = value
 
 
-def _leaves(content: dict[str, Any], prefix: str = "") -> Iterator[str]:
+def _leaves(content: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in content.items():
         if isinstance(value, dict):
             yield from _leaves(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}"
+            yield f"{prefix}{key}", value
 
 
 def _shown(value: Any) -> str:

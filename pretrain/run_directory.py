@@ -50,8 +50,11 @@ class RunDirectory:
             )
         if self.has_trained:
             self._check_identity(recipe, allow_schedule_change)
-        self.root.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.root / LOCK).open("w")
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.root / LOCK).open("w")
+        except OSError as error:
+            raise ValueError(f"{self.root}: {error.strerror}; choose another run.directory") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

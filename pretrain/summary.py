@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pretrain.evaluate import TITLES
 from pretrain.loop import Summary
 
 PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
@@ -31,8 +32,9 @@ def closing_words(summary: Summary, recipe: Path, overrides: Sequence[str], worl
     ]
     for name, s in summary.evaluations.items():
         floor = f"{s.floor:8.2f}" if s.floor is not None else ""
-        shown = name.replace("_", " " if name == "mask_all" else "/")
-        lines.append(f"    {shown:12}{s.perplexity:8.2f}{f'{s.low:.2f} to {s.high:.2f}':>18}{s.unigram:10.2f}{floor}")
+        lines.append(
+            f"    {TITLES[name]:12}{s.perplexity:8.2f}{f'{s.low:.2f} to {s.high:.2f}':>18}{s.unigram:10.2f}{floor}"
+        )
     lines += ["", *_verdict(summary), "", f"The model, as transformers loads it: {model}", "", "Try next:", ""]
     return "\n".join([*lines, *(f"  {what}\n    {command}" for what, command in commands)])
 

@@ -279,3 +279,18 @@ def test_two_processes_say_it_once(command: Command) -> None:
     assert [line.get("exit") for line in command.attempts()] == [None, "input"]
     command.fasta.write_text(GOOD)
     command.works()
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("run.directory={file}/run", ["my.fasta/run", "choose another run.directory"]),
+        ("data.store_dir={file}/stores", ["my.fasta/stores", "choose another data.store_dir"]),
+        ("data.clusters={folder}", ["is no file", "data.clusters"]),
+        ("data.sources=['{folder}']", ["cannot be read", "directory"]),
+    ],
+)
+def test_paths_that_cannot_be_used(setting: str, words: list[str], command: Command) -> None:
+    command.fasta.write_text(GOOD)
+    error = command.refused(setting.format(file=command.fasta, folder=command.folder))
+    assert [w for w in words if w not in error] == []

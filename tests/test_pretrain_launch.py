@@ -9,10 +9,15 @@ import torch
 from accelerate.state import AcceleratorState
 from launching import end_of, launch, lines
 
+from data.settings import DataSettings
 from pretrain.__main__ import main
 from pretrain.engine import request
 from pretrain.engine.request import LaunchRequest, requested
+from pretrain.recipe import ModelSettings, Recipe, RunSettings
 
+RECIPE = Recipe(
+    run=RunSettings(directory="-"), model=ModelSettings(preset="esm2_60k"), data=DataSettings(sources=("-",))
+)
 NOTHING_ASKED = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_FSDP")
 
 
@@ -31,19 +36,19 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 @pytest.mark.parametrize("distributed_type", ["NO", "MULTI_GPU", "MULTI_CPU"])
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 def test_what_works_passes(distributed_type: str, precision: str) -> None:
-    asked(distributed_type, precision, mixed_precision=precision, num_processes=2, use_cpu=False).check()
+    asked(distributed_type, precision, mixed_precision=precision, num_processes=2, use_cpu=False).check(RECIPE)
 
 
 @pytest.mark.parametrize("distributed_type", ["FSDP", "DEEPSPEED", "MEGATRON_LM", "TPU"])
 def test_another_engine_is_refused(distributed_type: str) -> None:
     with pytest.raises(ValueError, match=rf"x\.yaml asks for {distributed_type}; .*accelerate_configs/ddp\.yaml"):
-        asked(distributed_type).check()
+        asked(distributed_type).check(RECIPE)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp8"])
 def test_another_precision_is_refused(precision: str) -> None:
     with pytest.raises(ValueError, match=rf"x\.yaml asks for mixed_precision {precision}; allowed are 'no' and 'bf16'"):
-        asked(precision=precision).check()
+        asked(precision=precision).check(RECIPE)
 
 
 @pytest.mark.parametrize(
@@ -60,12 +65,19 @@ def test_another_precision_is_refused(precision: str) -> None:
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_yaml_that_carries_the_recipes_values_is_refused(key: str, value: object, nested: bool) -> None:
     config = {"fsdp_config": {key: value}} if nested else {key: value}
-    with pytest.raises(ValueError, match=rf"sets {key}: {value}; .*remove {key} there"):
-        asked(**config).check()
+    with pytest.raises(ValueError, match=rf"sets {key}: {value}, the recipe has .*remove {key} from"):
+        asked(**config).check(RECIPE)
+
+
+def test_the_refusal_names_both_values() -> None:
+    with pytest.raises(ValueError, match=r"sets gradient_clipping: 0\.5, the recipe has optimizer\.clip_norm = 1\.0;"):
+        asked(gradient_clipping=0.5).check(RECIPE)
 
 
 def test_values_that_ask_for_nothing_pass() -> None:
-    asked(gradient_accumulation_steps=1, parallelism_config_cp_size=1, fsdp_activation_checkpointing=False).check()
+    asked(gradient_accumulation_steps=1, parallelism_config_cp_size=1, fsdp_activation_checkpointing=False).check(
+        RECIPE
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,7 +118,7 @@ def test_engines_asked_for_by_flag_are_seen(tmp_path: Path, flag: str, kind: str
     read = request._from_accelerate([flag, "--num_processes", "2", "-m", "pretrain", "r.toml"], tmp_path)
     assert read.distributed_type == kind
     with pytest.raises(ValueError, match=kind):
-        read.check()
+        read.check(RECIPE)
 
 
 def test_the_users_default_yaml_counts_as_asked_for(tmp_path: Path, no_launcher: pytest.MonkeyPatch) -> None:
@@ -122,7 +134,7 @@ def test_the_users_default_yaml_counts_as_asked_for(tmp_path: Path, no_launcher:
 def test_without_a_launcher_the_environment_speaks(no_launcher: pytest.MonkeyPatch) -> None:
     alone = requested()
     assert (alone.world_size, alone.distributed_type, alone.precision) == (1, "NO", "no")
-    alone.check()
+    alone.check(RECIPE)
     no_launcher.setenv("WORLD_SIZE", "3")
     no_launcher.setenv("ACCELERATE_USE_FSDP", "true")
     assert (requested().world_size, requested().distributed_type) == (3, "FSDP")
@@ -133,10 +145,10 @@ def test_accumulation_by_flag_is_refused(in_yaml: str, tmp_path: Path, no_launch
     (tmp_path / "c.yaml").write_text(f"distributed_type: 'NO'\n{in_yaml}")
     read = request._from_accelerate(["--config_file", "c.yaml", "-m", "pretrain"], tmp_path)
     no_launcher.setattr(request, "_requested", lambda: read)
-    requested().check()
+    requested().check(RECIPE)
     no_launcher.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")  # what --gradient_accumulation_steps 4 sets
     with pytest.raises(ValueError, match="gradient_accumulation_steps: 4"):
-        requested().check()
+        requested().check(RECIPE)
 
 
 def test_a_refused_launch_leaves_nothing(

@@ -115,7 +115,10 @@ def test_wrong_type_names_field_got_and_expected(
     ("name", "value", "allowed"),
     [
         ("schedule__peak_lr", "0.0", "must be positive"),
-        ("schedule__peak_lr", "nan", "must be positive"),
+        ("schedule__peak_lr", "nan", "must be a finite number"),
+        ("schedule__peak_lr", "inf", "must be a finite number"),
+        ("optimizer__clip_norm", "-inf", "must be a finite number"),
+        ("optimizer__betas", "[0.9, nan]", "must lie in [0, 1)"),
         ("schedule__total_tokens", "0", "must be positive"),
         ("schedule__warmup_tokens", "900_000_000_000", "end before the decay does, at 900000000000 tokens"),
         ("schedule__decay_end", "1.1", "must lie in (0, 1]"),

@@ -154,8 +154,8 @@ def shape_of(closing_words: str) -> list[str]:
 def make_pretrain(command: str, checkout: Checkout) -> None:
     # An environment knows the place where it was made, and `make setup` would make another one here.
     output = checkout.bash(command.replace("make", "make -o setup", 1))
-    rows = re.findall(r"^ +(mask all|80/10/10) +([\d.]+) +[\d.]+ to [\d.]+ +([\d.]+) +([\d.]+)$", output, re.M)
-    assert [row[0] for row in rows] == ["mask all", "80/10/10"]
+    rows = re.findall(r"^ +(mask-all|80/10/10) +([\d.]+) +[\d.]+ to [\d.]+ +([\d.]+) +([\d.]+)$", output, re.M)
+    assert [row[0] for row in rows] == ["mask-all", "80/10/10"]
     for _, model, unigram, floor in rows:
         assert float(floor) < float(model) < float(unigram)
     assert "It beats residue frequencies by" in output

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from data.batch import Batch
 from pretrain.engine.request import LaunchRequest, requested
+from pretrain.recipe import Recipe
 
 T = TypeVar("T")
 
@@ -162,19 +163,19 @@ class Engine:
 
 
 @contextmanager
-def launch(trackers: tuple[str, ...], folder: Path) -> Iterator[Engine]:
+def launch(recipe: Recipe) -> Iterator[Engine]:
     """The engine that the launcher asked for; trackers and process group are closed on the way out.
 
     Raises:
         ValueError: it is not the engine, world size or precision that was asked for, or not one that works here.
     """
     asked = requested()
-    asked.check()
+    asked.check(recipe)
     _check_devices(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     accelerator = Accelerator(
         cpu=not torch.cuda.is_available(),
-        log_with=list(trackers) or None,
-        project_dir=str(folder),
+        log_with=list(recipe.run.trackers) or None,
+        project_dir=recipe.run.directory,
         kwargs_handlers=[InitProcessGroupKwargs(timeout=_TIMEOUT)],
     )
     try:
@@ -217,6 +218,11 @@ def _check(asked: LaunchRequest, accelerator: Accelerator) -> None:
             f"distributed_type {asked.distributed_type} does not start them on this machine; use "
             "accelerate_configs/ddp.yaml (MULTI_GPU, which means several processes, with or without GPUs), "
             "or num_processes: 1"
+        )
+    if str(accelerator.mixed_precision) != asked.precision:
+        raise ValueError(
+            f"{asked.origin} asks for mixed_precision {asked.precision}, but Accelerate set up "
+            f"{accelerator.mixed_precision}; start a fresh process"
         )
     allowed = {DistributedType.NO, DistributedType.MULTI_GPU, DistributedType.MULTI_CPU}
     if accelerator.distributed_type not in allowed:

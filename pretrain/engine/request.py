@@ -8,6 +8,7 @@ In: the process tree and the environment. Out: `LaunchRequest`. Kept: nothing.
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,17 @@ from typing import Any
 import psutil
 import yaml
 
-_RECIPE_KEYS: dict[str, int | bool | None] = {
-    "gradient_accumulation_steps": 1,
-    "gradient_clipping": None,
-    "fsdp_activation_checkpointing": False,
-    "parallelism_config_cp_size": 1,
-    "parallelism_config_sp_size": 1,
+from pretrain.recipe import Recipe
+
+_NOT_THE_YAMLS: dict[str, tuple[int | bool | None, Callable[[Recipe], str]]] = {
+    "gradient_accumulation_steps": (1, lambda r: f"data.bins_per_step = {r.data.bins_per_step}, which decides it"),
+    "gradient_clipping": (None, lambda r: f"optimizer.clip_norm = {r.optimizer.clip_norm}"),
+    "fsdp_activation_checkpointing": (False, lambda r: "no such setting, and DDP has no use for it"),
+    "parallelism_config_cp_size": (1, lambda r: "no such setting: Accelerate's turns an encoder causal"),
+    "parallelism_config_sp_size": (1, lambda r: "no such setting: Accelerate's needs a decoder"),
 }
-"""Keys that belong to the recipe or are wrong for an encoder, each with the value that asks for nothing. A YAML that
-sets another is refused."""
+"""Keys that belong to the recipe or are wrong for an encoder: the value that asks for nothing, and what the recipe has
+in their place. A YAML that sets another value is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class LaunchRequest:
     config: dict[str, Any]
     """The launcher's YAML; empty without one."""
 
-    def check(self) -> None:
+    def check(self, recipe: Recipe) -> None:
         """Refuse, before any process group exists, what cannot be what the user means.
 
         Raises:
@@ -56,11 +59,11 @@ class LaunchRequest:
                 "loss scaling"
             )
         for key, value in _nested(self.config):
-            if key in _RECIPE_KEYS and value not in (None, _RECIPE_KEYS[key]):
+            neutral, in_recipe = _NOT_THE_YAMLS.get(key, (value, str))
+            if value not in (None, neutral):
                 raise ValueError(
-                    f"{self.origin} sets {key}: {value}; a YAML says how a run is spread, the recipe what is trained: "
-                    f"remove {key} there (accumulation follows from data.bins_per_step, clipping is "
-                    "optimizer.clip_norm)"
+                    f"{self.origin} sets {key}: {value}, the recipe has {in_recipe(recipe)}; a YAML says how a run is "
+                    f"spread, the recipe what is trained: remove {key} from the launch"
                 )
 
 

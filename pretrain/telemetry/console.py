@@ -50,7 +50,7 @@ class ProgressLine:
         if self.bar:
             self.bar.update(self.task, completed=tokens, description=text)
         elif self.speaks:
-            self.say(f"{100 * tokens / self.total:5.1f} %  {text}")
+            self.say(f"{100 * min(1.0, tokens / self.total):5.1f} %  {text}")
 
     def say(self, text: str) -> None:
         """One line that stays."""
