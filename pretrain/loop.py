@@ -5,7 +5,6 @@ In: a recipe and an engine. Out: the run directory. Kept: `TrainerState`, in eac
 
 import hashlib
 import json
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -256,7 +255,7 @@ class Training:
             self._record(values)
         self.engine.track(values, self.state.step)
         return (
-            f"step {self.state.step} | loss {loss:.3f} | perplexity {_exp(loss):.2f} | lr {rate:.2e} | "
+            f"step {self.state.step} | loss {loss:.3f} | lr {rate:.2e} | "
             f"norm {outcome.grad_norm:.2f} | {tokens_per_s / 1000:.1f}k tokens/s"
         )
 
@@ -275,10 +274,6 @@ class Training:
     def _validation_line(self, scores: dict[str, Evaluation]) -> str:
         each = (f"{TITLES[name]} {s.perplexity:.2f} (unigram {s.unigram:.2f})" for name, s in scores.items())
         return f"step {self.state.step} | validation perplexity: {', '.join(each)}"
-
-
-def _exp(loss: float) -> float:
-    return math.exp(min(loss, 700.0))
 
 
 def _flat_settings(recipe: Recipe) -> list[tuple[str, object]]:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 
 class ProgressLine:
@@ -26,8 +26,7 @@ class ProgressLine:
         self.bar: Progress | None = None
         if speaks and self.console.is_terminal:
             self.bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
+                TextColumn("{task.description}"),  # with what follows, 80 columns; a bar would cut it short
                 TaskProgressColumn(),
                 TimeRemainingColumn(),
                 console=self.console,
