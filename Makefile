@@ -13,22 +13,22 @@ help: ## list these targets
 setup: ## make .venv with the pinned versions (PYTHON=python3.12 picks the interpreter)
 	@$(PYTHON) bootstrap.py
 
-# One process per GPU; two where there is none.
-GPUS = $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU')
-PROCESSES = $(if $(filter-out 0,$(GPUS)),$(GPUS),2)
+# One process per GPU that torch sees, at most as many as a step has bins; two where there is none.
+COUNT = import torch; print(min(4, torch.cuda.device_count()) or 2)
 
 pretrain: setup ## train on the embedded corpus with two processes, minutes on two CPU cores
-	@$(BIN)/accelerate launch --config_file accelerate_configs/ddp.yaml --num_processes $(PROCESSES) \
+	@processes=$$($(BIN)/python -c '$(COUNT)') && \
+	$(BIN)/accelerate launch --config_file accelerate_configs/ddp.yaml --num_processes $$processes \
 		-m pretrain recipes/quickstart.toml
 
 # Two processes that share the tests; those that share a run stay together.
 WORKERS = -n 2 --dist loadgroup
 
 test: setup ## run the tests that take minutes
-	$(BIN)/python -m pytest $(WORKERS) -m "not slow and not gpu"
+	$(BIN)/python -m pytest $(WORKERS) -m "not slow"
 
 test-all: setup ## run the slow tests as well
-	$(BIN)/python -m pytest $(WORKERS) -m "not gpu"
+	$(BIN)/python -m pytest $(WORKERS)
 
 check: setup ## lint, formatting and types
 	$(BIN)/ruff check .

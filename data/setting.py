@@ -16,7 +16,7 @@ class SettingClass(StrEnum):
     SCHEDULE = "schedule"
     """How long and how fast it is learned: may change between two starts, when asked for by name."""
     OPERATIONAL = "operational"
-    """Only how it is run: may change freely, and no result depends on it beyond rounding."""
+    """Only how it is run and reported: may change freely, and no weight depends on it beyond rounding."""
 
 
 IDENTITY, SCHEDULE, OPERATIONAL = SettingClass

@@ -47,6 +47,14 @@ class Store:
                 f"{self.folder}: store format is {facts.get('format')!r}, this version reads {FORMAT!r}; "
                 "delete the folder, it is built again"
             )
+        sizes = {"tokens": facts["residues"], "offsets": 8 * facts["records"] + 8, "clusters": 8 * facts["records"]}
+        for name, size in sizes.items():
+            found = (self.folder / f"{name}.bin").stat().st_size
+            if found != size:
+                raise ValueError(
+                    f"{self.folder}/{name}.bin has {found} bytes, store.json says {size}: it was cut short; "
+                    "delete the folder, it is built again"
+                )
         return facts
 
     @property
@@ -157,6 +165,9 @@ def _build(paths: Sequence[Path], folder: Path, unknown_letters: LetterPolicy, c
                 files["clusters"].write(_cluster(record.names, residues, cluster_of, path, clusters))
                 files["headers"].write(record.header)
                 files["header_offsets"].write(header_bytes.to_bytes(8, "little"))
+        for file in files.values():
+            file.flush()
+            os.fsync(file.fileno())
     finally:
         for file in files.values():
             file.close()

@@ -142,7 +142,9 @@ def unigram_losses(store: Store, validation: NDArray[np.int64]) -> NDArray[np.fl
     One is added to every count, so that a residue that training never saw costs something finite.
     """
     tokens = store.tokens[:_COUNTED_RESIDUES]
-    counts = np.bincount(tokens, minlength=len(IS_TARGET))
+    counts = np.zeros(len(IS_TARGET), np.int64)
+    for start in range(0, len(tokens), 1 << 22):  # bincount makes 8 bytes of each
+        counts += np.bincount(tokens[start : start + (1 << 22)], minlength=len(IS_TARGET))
     for record in validation[store.offsets[validation + 1] <= len(tokens)]:
         counts -= np.bincount(store.residues(record), minlength=len(IS_TARGET))
     smoothed = np.where(IS_TARGET, counts + 1.0, 0.0)

@@ -25,7 +25,7 @@ from pretrain.telemetry import records
 
 
 def export(model: MaskedLanguageModel, run: RunDirectory, step: int, tokens_seen: int) -> Path:
-    """Write the export of `model` in one move; an older one is replaced.
+    """Write the export of `model` beside an older one, then take its place.
 
     Args:
         model: the weights.
@@ -38,16 +38,21 @@ def export(model: MaskedLanguageModel, run: RunDirectory, step: int, tokens_seen
     """
     logging.disable_progress_bar()  # or transformers draws one for a single file
     building = Path(tempfile.mkdtemp(prefix=".export-", dir=run.root))
+    replaced = building.with_name(f"{building.name}-old")
     try:
         transformers_io.save(model, building)
         (building / "README.md").write_text(_card(run, step, tokens_seen))
         building.chmod(0o755)
         if run.export.exists():
-            run.export.rename(building.with_name(f"{building.name}-old"))
-        building.rename(run.export)
+            run.export.rename(replaced)
+        try:
+            building.rename(run.export)
+        except OSError:
+            replaced.rename(run.export)
+            raise
     finally:
-        for leftover in run.root.glob(".export-*"):
-            shutil.rmtree(leftover)
+        for leftover in (building, replaced):
+            shutil.rmtree(leftover, ignore_errors=True)
     return run.export
 
 

@@ -14,9 +14,10 @@ from data.chain import START, extend
 from data.loader import steps
 from data.plan import Cursor
 from data.setting import SettingClass
+from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.commit import commit
 from pretrain.checkpoint.load import Verified, newest_valid, open_checkpoint, restore
-from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, Topology, TrainerState
+from pretrain.checkpoint.manifest import MANIFEST_FILE, CheckpointError, Manifest, Topology, TrainerState
 from pretrain.checkpoint.retention import retain, sweep
 from pretrain.corpus import Corpus, open_corpus
 from pretrain.engine.launch import Engine
@@ -70,11 +71,18 @@ def train(recipe: Recipe, engine: Engine, *, allow_schedule_change: bool = False
         corpus = open_corpus(recipe.data, recipe.run.seed, engine)
         engine.on_main(lambda: run.describe_corpus(corpus.description()))
         engine.start_trackers(dict(_flat_settings(recipe)), run.root)
-        checkpoint = open_checkpoint(*chosen) if chosen else None
+        checkpoint = _opened(*chosen) if chosen else None
         training = Training(recipe, engine, run, attempt, corpus, checkpoint)
         training.run_to_end()
         evaluations = training.finish()
     return Summary(evaluations, training.state, corpus, run, time.perf_counter() - started)
+
+
+def _opened(path: Path, manifest_sha256: str) -> Verified:
+    try:
+        return open_checkpoint(path, manifest_sha256)
+    except InvalidCheckpoint as error:  # rank 0 has just verified it
+        raise CheckpointError(path, str(error), "let all ranks see one file system") from error
 
 
 class Training:
@@ -103,11 +111,13 @@ class Training:
         self.parent: str | None = None
         self.saved_step = -1
         if checkpoint:
+            _require_same_run(checkpoint, self.fingerprints)
             self.state = restore(checkpoint, self.named)
             self.parent = checkpoint.manifest_sha256
             self.saved_step = self.state.step
         self.unigram = unigram_losses(corpus.store, corpus.split.validation)
         self.skipped_in_a_row = 0
+        self.scores: dict[int, dict[str, Evaluation]] = {}  # of the step that was validated last
 
     def run_to_end(self) -> None:
         """Train until the recipe's tokens are seen."""
@@ -153,6 +163,7 @@ class Training:
                     since, tokens_since = time.perf_counter(), self.state.tokens_seen
                 if self.state.step % settings.checkpoint_every == 0:
                     self.save()
+                    since, tokens_since = time.perf_counter(), self.state.tokens_seen
         self.save()
 
     def validate(self) -> dict[str, Evaluation]:
@@ -177,6 +188,7 @@ class Training:
             self.state.step,
         )
         self.phase = "train"
+        self.scores = {self.state.step: scores}
         return scores
 
     def save(self) -> None:
@@ -205,7 +217,7 @@ class Training:
 
     def finish(self) -> dict[str, Evaluation]:
         """Validate and export the final weights; collective."""
-        scores = self.validate()
+        scores = self.scores.get(self.state.step) or self.validate()
         self.phase = "export"
 
         def write() -> None:
@@ -274,6 +286,17 @@ class Training:
     def _validation_line(self, scores: dict[str, Evaluation]) -> str:
         each = (f"{TITLES[name]} {s.perplexity:.2f} (unigram {s.unigram:.2f})" for name, s in scores.items())
         return f"step {self.state.step} | validation perplexity: {', '.join(each)}"
+
+
+def _require_same_run(checkpoint: Verified, fingerprints: dict[str, str]) -> None:
+    """run.json has been compared already; this catches a checkpoint that was copied in from elsewhere."""
+    for name in ("identity", "corpus", "split"):
+        found = checkpoint.manifest.fingerprints[name]
+        if found != fingerprints[name]:
+            raise ValueError(
+                f"{checkpoint.path} was written by another run: its {name} is {found}, this run's is "
+                f"{fingerprints[name]}; remove it, or choose another run.directory"
+            )
 
 
 def _flat_settings(recipe: Recipe) -> list[tuple[str, object]]:

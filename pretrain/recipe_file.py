@@ -43,7 +43,10 @@ def read(recipe_class: type[R], path: Path, overrides: Sequence[str] = ()) -> R:
 def check(recipe_class: type[R], content: dict[str, Any], origin: str) -> R:
     """The recipe that a nested dictionary (TOML or JSON) describes; `origin` is named in errors."""
     valid = {name for name, _ in documented(recipe_class)}
+    sections = {name.rpartition(".")[0] for name in valid}
     for name, value in _leaves(content):
+        if name in sections and value == {}:
+            continue
         if name not in valid:
             close = difflib.get_close_matches(name, valid, 1, 0.0)
             raise ValueError(f"{origin}: there is no setting {name!r}; the nearest is {close[0]!r} (--help lists all)")
@@ -107,7 +110,7 @@ def _set(content: dict[str, Any], override: str) -> None:
 
 def _leaves(content: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in content.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

@@ -21,7 +21,7 @@ from pretrain.recipe import Recipe, settings_of
 from pretrain.telemetry import records
 
 FORMAT = "zymogen.run/1"
-LOCK = "run.lock"
+LOCK, WRITING = "run.lock", "run.tmp"
 _PACKAGES = ("zymogen", "torch", "accelerate", "transformers", "safetensors", "numpy")
 
 
@@ -44,12 +44,14 @@ class RunDirectory:
         if self.root.exists() and not self.root.is_dir():
             raise ValueError(f"{self.root} is a file; choose another run.directory")
         described = (self.root / "run.json").exists()
-        if not described and self.root.exists() and any(path.name != LOCK for path in self.root.iterdir()):
+        if (
+            not described
+            and self.root.exists()
+            and any(path.name not in (LOCK, WRITING) for path in self.root.iterdir())
+        ):
             raise ValueError(
                 f"{self.root} exists and is not a run directory (it has no run.json); choose another run.directory"
             )
-        if self.has_trained:
-            self._check_identity(recipe, allow_schedule_change)
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self._lock = (self.root / LOCK).open("w")
@@ -61,6 +63,8 @@ class RunDirectory:
             raise ValueError(
                 f"{self.root}: another process trains in this directory; wait for it, or choose another run.directory"
             ) from None
+        if self.has_trained:
+            self._check_identity(recipe, allow_schedule_change)
         self._write({"recipe": asdict(recipe), "versions": versions()})
 
     @property
@@ -84,7 +88,7 @@ class RunDirectory:
         self._write({"corpus": corpus})
 
     def describe_model(self, shape: EsmShape) -> None:
-        """Add the architecture to run.json, so that the run needs neither preset nor `model.init` from here on."""
+        """Add the architecture to run.json: from the first checkpoint on, what `model.init` names is not read again."""
         self._write({"model": asdict(shape)})
 
     def model_shape(self) -> EsmShape:
@@ -164,8 +168,11 @@ class RunDirectory:
         content = {"format": FORMAT, "created": records.now()}
         if path.exists():
             content = self.read()
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(content | part, indent=1) + "\n")
+        temporary = self.root / WRITING
+        with temporary.open("w") as file:
+            file.write(json.dumps(content | part, indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, path)
 
 

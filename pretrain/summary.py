@@ -69,7 +69,7 @@ def next_commands(summary: Summary, recipe: Path, overrides: Sequence[str], worl
 def _verdict(summary: Summary) -> list[str]:
     """What the numbers say, judged on mask-all, where nothing can be copied."""
     s = summary.evaluations["mask_all"]
-    if s.gain_low <= 0:
+    if not s.gain_low > 0:  # so that NaN is no success
         return [
             "It has not learned anything beyond residue frequencies yet (the gain's interval holds 0): train longer."
         ]

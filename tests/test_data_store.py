@@ -111,3 +111,10 @@ def test_a_split_with_an_empty_side(tmp_path: Path) -> None:
     store = built(tmp_path, fasta(tmp_path / "a.fasta"))
     with pytest.raises(ValueError, match=r"0\.001 of 3 clusters \(4 records\).*0 records for validation"):
         split_by_cluster(store, 0.001)
+
+
+def test_a_store_that_was_cut_short_is_named(tmp_path: Path) -> None:
+    store = built(tmp_path, fasta(tmp_path / "a.fasta"))
+    (store.folder / "tokens.bin").write_bytes(b"\4" * 10)
+    with pytest.raises(ValueError, match=r"tokens\.bin has 10 bytes, store\.json says 29: it was cut short; delete"):
+        _ = built(tmp_path, tmp_path / "a.fasta").num_records

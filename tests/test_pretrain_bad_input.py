@@ -4,6 +4,7 @@ import fcntl
 import gzip
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -294,3 +295,23 @@ def test_paths_that_cannot_be_used(setting: str, words: list[str], command: Comm
     command.fasta.write_text(GOOD)
     error = command.refused(setting.format(file=command.fasta, folder=command.folder))
     assert [w for w in words if w not in error] == []
+
+
+def test_a_start_that_died_while_it_described_itself_is_no_obstacle(command: Command) -> None:
+    command.run.mkdir()
+    (command.run / "run.lock").touch()
+    (command.run / "run.tmp").write_text("{")
+    command.works()
+
+
+def test_a_checkpoint_of_another_run_is_not_continued(command: Command) -> None:
+    other = f"run.directory={command.folder}/other"
+    command.works()
+    command.works(other, "run.seed=1")
+    for mine in (command.run / "checkpoints").iterdir():
+        shutil.rmtree(mine)
+    for theirs in (command.folder / "other/checkpoints").iterdir():
+        theirs.rename(command.run / "checkpoints" / theirs.name)
+    error = command.refused()
+    assert "was written by another run: its identity is" in error
+    assert "remove it, or choose another run.directory" in error

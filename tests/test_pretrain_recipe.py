@@ -64,6 +64,15 @@ def every_field(section: Any = Recipe, prefix: str = "") -> Iterator[tuple[str, 
 both = pytest.mark.parametrize("how", ["file", "override"])
 
 
+def test_an_unknown_section_is_seen_though_it_is_empty(tmp_path: Path) -> None:
+    content = '[run]\ndirectory = "r"\n[model]\npreset = "esm2_8m"\n[data]\nsources = ["a"]\n[optimizer]\n'
+    (tmp_path / "r.toml").write_text(content)
+    assert read(Recipe, tmp_path / "r.toml").optimizer.clip_norm == 1.0
+    (tmp_path / "r.toml").write_text(content + "[scheduler]\n")
+    with pytest.raises(ValueError, match="there is no setting 'scheduler'"):
+        read(Recipe, tmp_path / "r.toml")
+
+
 @both
 @pytest.mark.parametrize(
     ("wrong", "nearest"),

@@ -142,7 +142,7 @@ def test_save_and_load_give_the_same_model(shape: EsmShape, tmp_path: Path) -> N
     model = MaskedLanguageModel(shape).eval()
     perturb(model)
     transformers_io.save(model, tmp_path)
-    assert transformers_io.shape_of(tmp_path) == shape
+    assert transformers_io.load(tmp_path).shape == shape
     again = transformers_io.load(tmp_path).eval()
     assert again.shape == shape
     for name, weight in model.state_dict().items():
@@ -167,7 +167,7 @@ def test_rotary_frequencies_of_published_checkpoints_are_kept(tmp_path: Path) ->
     for name in stored:
         weights[name] = weights[name].half().float()
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    assert transformers_io.shape_of(tmp_path).rotary_precision == "float16"
+    assert transformers_io.load(tmp_path).shape.rotary_precision == "float16"
     published = transformers_io.load(tmp_path).eval()
     documents = mixed_bins()[0]
     batch = pack([documents])
@@ -291,22 +291,18 @@ def test_what_is_no_esm2_is_refused_in_one_error(spoiler: str, tmp_path: Path) -
     with pytest.raises(ValueError, match=said) as error:
         transformers_io.load(tmp_path)
     assert str(error.value).startswith(str(tmp_path))
-    if spoiler != "no head":
-        with pytest.raises(ValueError, match=said):
-            transformers_io.shape_of(tmp_path)
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    for read in (transformers_io.load, transformers_io.shape_of):
-        with pytest.raises(ValueError, match=r"absent: no transformers model can be read there"):
-            read(tmp_path / "absent")
+    with pytest.raises(ValueError, match=r"absent: no transformers model can be read there"):
+        transformers_io.load(tmp_path / "absent")
 
 
 def test_attention_dropout_is_not_dropped_in_silence(tmp_path: Path) -> None:
     transformers_io.save(MaskedLanguageModel(SMALL), tmp_path)
     _edit_config(tmp_path, attention_probs_dropout_prob=0.1)
     with pytest.warns(UserWarning, match=r"attention_probs_dropout_prob = 0\.1 is not kept"):
-        assert transformers_io.shape_of(tmp_path) == SMALL
+        assert transformers_io.load(tmp_path).shape == SMALL
 
 
 def test_export_is_independent_of_the_model(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ In: what the launcher set up. Out: an `Engine` with the few operations that trai
 
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -25,8 +26,9 @@ from pretrain.recipe import Recipe
 
 T = TypeVar("T")
 
-_TIMEOUT = timedelta(minutes=30)
-"""How long a rank waits for the others; longest where rank 0 builds a token store."""
+_TIMEOUT = timedelta(hours=6)
+"""How long a rank waits for the others; longest where rank 0 builds a token store of hundreds of millions of records.
+A rank that dies is noticed at once all the same: its connections close, and the launcher ends the others."""
 
 
 class PeerError(RuntimeError):
@@ -181,14 +183,24 @@ def launch(recipe: Recipe) -> Iterator[Engine]:
     try:
         _check(asked, accelerator)
         yield Engine(accelerator)
-        accelerator.end_training()
-    finally:
-        # DDP holds the process group. What is left of either when the interpreter goes down takes its threads with it,
-        # and they abort the process (exit -6 in 5 of 12 launches with three ranks).
-        accelerator.free_memory()
-        gc.collect()
-        if dist.is_initialized():
+    except BaseException:
+        # NCCL's shutdown waits for the other ranks, and they may never come; the launcher ends them with this process.
+        if dist.is_initialized() and dist.get_backend() != "nccl":
+            _release(accelerator)
             dist.destroy_process_group()
+        raise
+    _release(accelerator)
+    accelerator.end_training()  # trackers, then the process group
+
+
+def _release(accelerator: Accelerator) -> None:
+    """Let go of the model.
+
+    DDP holds the process group. What is left of either when the interpreter goes down takes its threads with it, and
+    they abort the process (exit -6 in 5 of 12 launches with three ranks).
+    """
+    accelerator.free_memory()
+    gc.collect()
 
 
 def _summed(bucket: Any) -> torch.futures.Future[Tensor]:
@@ -202,6 +214,16 @@ def _summed(bucket: Any) -> torch.futures.Future[Tensor]:
 
 
 def _check_devices(processes: int) -> None:
+    if (
+        torch.version.cuda is None
+        and Path("/proc/driver/nvidia/version").exists()
+        and not int(os.environ.get("RANK", 0))
+    ):
+        print(
+            "note: this machine has an NVIDIA GPU, but torch is a CPU build and trains on the CPU; "
+            "for the GPU: make clean setup",
+            file=sys.stderr,
+        )
     devices = torch.cuda.device_count()
     if 0 < devices < processes:
         raise ValueError(

@@ -21,21 +21,11 @@ from pretrain.model.transformers_source import (
     config_of,
     pretrained,
     rotary_precision,
-    stored_frequencies,
 )
 
 MAX_TOKENS = 1026
 """ESM-2's longest input, <cls> and <eos> counted. Rotary positions set no limit; this is what tokenizers truncate to
 where a user asks for truncation."""
-
-
-def shape_of(source: str | Path) -> EsmShape:
-    """Shape of the ESM-2 at `source`, a directory or Hub name; of its weights, the rotary frequencies alone are read.
-
-    Raises:
-        ValueError: `source` does not exist or is not an ESM-2.
-    """
-    return _shape(config_of(source), rotary_precision(stored_frequencies(source), source))
 
 
 def load(source: str | Path) -> MaskedLanguageModel:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, EsmConfig, EsmForMaskedLM
-from transformers.utils import SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
 from data.alphabet import MASK, PAD, TOKENS
@@ -107,21 +106,6 @@ def _unreadable(source: str | Path, error: Exception) -> ValueError:
         f"{source}: its weights cannot be read; must be whole files that transformers loads, so copy or download them "
         f"again. The error was: {error}"
     )
-
-
-def stored_frequencies(source: str | Path) -> Tensor | None:
-    """Rotary frequencies in the safetensors files at `source`, without reading more; None where none are stored."""
-    single = _file(source, SAFE_WEIGHTS_NAME)
-    if single is None:
-        # Sharded, or an old pickle: rare enough to read the whole.
-        return pretrained(source).get_buffer(FREQUENCIES)
-    try:
-        with safe_open(single, framework="pt") as tensors:
-            # Written as one tensor or as one in each layer, all equal.
-            found = [name for name in tensors.keys() if name.endswith("rotary_embeddings.inv_freq")]  # noqa: SIM118
-            return tensors.get_tensor(found[0]).float() if found else None
-    except SafetensorError as error:
-        raise _unreadable(source, error) from error
 
 
 def rotary_precision(stored: Tensor | None, source: str | Path) -> RotaryPrecision:
