@@ -12,7 +12,7 @@ from data.batch import IGNORED, Batch
 from data.chain import START, extend
 from data.collate import collate
 from data.loader import Step, steps
-from data.plan import Cursor, Plan
+from data.plan import Bin, Cursor, Plan
 from data.settings import DataSettings, MaskSettings
 from data.store import Store, open_or_build
 
@@ -142,6 +142,27 @@ def test_controls_seed_and_cursor_change_the_chain(store: Store) -> None:
     other_seed = list(islice(steps(store, plan(store, seed=1), Cursor(), 0, 0, 1), 10))
     off_by_one = list(islice(steps(store, plan(store), Cursor(bin=1), 0, 0, 1), 10))
     assert len({reference, chain([other_seed]), chain([off_by_one])}) == 3
+
+
+def test_a_residue_keeps_its_mask_in_every_crop(store: Store) -> None:
+    (record,) = np.flatnonzero(store.num_residues(np.arange(300)) > 120)[:1]
+    lengths = np.array([60])
+    crops = [Bin(0, np.array([record]), np.array([start]), lengths) for start in (0, 25)]
+    first, second = (collate(store, [b], SETTINGS, SETTINGS.mask, 0, [0]) for b in crops)
+    assert first.labels[25:60].tolist() == second.labels[:35].tolist()
+    assert first.tokens[25:60].tolist() == second.tokens[:35].tolist()
+    assert (first.labels[25:60] != IGNORED).any()
+
+
+def test_the_model_draws_anew_each_step(store: Store) -> None:
+    keys = [int(k) for step in some(store, 3) for batch in step.batches for k in batch.draw_keys]
+    assert len(set(keys)) == 3 * 7
+
+
+def test_the_chain_knows_the_order() -> None:
+    assert extend(START, [1, 2]) != extend(START, [2, 1])
+    assert extend(START, [-1]) == extend(START, [2**64 - 1])  # torch's int64 and the digest are one number
+    assert extend(extend(START, [1]), [2]) != extend(START, [1, 2])
 
 
 def test_a_pass_trains_every_protein_once(store: Store) -> None:
