@@ -1,10 +1,12 @@
 """What several test files share: a small corpus on disk and the recipe of a run of seconds."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from checkpoint_run import write_two
 
 from data.synthetic import Families, write
 
@@ -62,3 +64,15 @@ def recipe_in(families_files: tuple[Path, Path]):
         return path
 
     return write_recipe
+
+
+@pytest.fixture(scope="session")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_two(tmp_path_factory.mktemp("pristine"))
+
+
+@pytest.fixture
+def two(pristine: Path, tmp_path: Path) -> Path:
+    """Checkpoints of steps 3 and 4."""
+    shutil.copytree(pristine, tmp_path, dirs_exist_ok=True)
+    return tmp_path

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from checkpoint_run import (
     status_of,
     train,
     trainer_at,
-    write_two,
 )
 from safetensors.torch import load_file
 from torch import nn
@@ -35,18 +33,6 @@ from pretrain.checkpoint import (
 )
 from pretrain.checkpoint.canonical import canonical
 from pretrain.engine.named_state import TorchState
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_two(tmp_path_factory.mktemp("pristine"))
-
-
-@pytest.fixture
-def two(pristine: Path, tmp_path: Path) -> Path:
-    """Checkpoints of steps 3 and 4."""
-    shutil.copytree(pristine, tmp_path, dirs_exist_ok=True)
-    return tmp_path
 
 
 def test_restored_run_is_bitwise_the_uninterrupted_one(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_run import assert_same, build, everything, flip, forked, save, status_of, train, write_two
+from checkpoint_run import assert_same, build, everything, flip, forked, save, status_of, train
 
 from pretrain.checkpoint import (
     CheckpointError,
@@ -27,18 +27,6 @@ from pretrain.checkpoint import (
     verify,
 )
 from pretrain.engine.named_state import TorchState
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_two(tmp_path_factory.mktemp("pristine"))
-
-
-@pytest.fixture
-def two(pristine: Path, tmp_path: Path) -> Path:
-    """Checkpoints of steps 3 and 4."""
-    shutil.copytree(pristine, tmp_path, dirs_exist_ok=True)
-    return tmp_path
 
 
 def test_order_of_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

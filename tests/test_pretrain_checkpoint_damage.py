@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_run import files_of, flip, rewrite_manifest, trainer_at, write_two
+from checkpoint_run import files_of, flip, rewrite_manifest, trainer_at
 
 from pretrain.checkpoint import (
     CheckpointError,
@@ -24,18 +24,6 @@ from pretrain.checkpoint import (
     verify,
 )
 from pretrain.checkpoint.manifest import FileEntry
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_two(tmp_path_factory.mktemp("pristine"))
-
-
-@pytest.fixture
-def two(pristine: Path, tmp_path: Path) -> Path:
-    """Checkpoints of steps 3 and 4."""
-    shutil.copytree(pristine, tmp_path, dirs_exist_ok=True)
-    return tmp_path
 
 
 def test_every_flipped_byte_is_detected(two: Path) -> None:

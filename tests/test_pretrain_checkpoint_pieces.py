@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from checkpoint_run import (
     files_of,
     rewrite_manifest,
     save,
-    write_two,
 )
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -31,18 +29,6 @@ from pretrain.checkpoint import (
 )
 from pretrain.checkpoint.canonical import canonical
 from pretrain.engine.named_state import TorchState
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_two(tmp_path_factory.mktemp("pristine"))
-
-
-@pytest.fixture
-def two(pristine: Path, tmp_path: Path) -> Path:
-    """Checkpoints of steps 3 and 4."""
-    shutil.copytree(pristine, tmp_path, dirs_exist_ok=True)
-    return tmp_path
 
 
 def resign(path: Path) -> Verified:

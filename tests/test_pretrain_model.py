@@ -1,6 +1,6 @@
 """The model on flat batches: packing, attention, dropout, loss, initial weights."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -22,15 +22,6 @@ Document = tuple[list[int], list[int]]
 
 SMALL = EsmShape(layers=3, dim=64, heads=4)
 T = 320
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """On shared cores a second thread makes tensors as small as these ten times slower."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def pack(bins: list[list[Document]], num_slots: int = T, most_documents: int = 6) -> Batch:

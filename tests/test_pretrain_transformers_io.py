@@ -17,9 +17,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from test_pretrain_model import (  # noqa: F401
+from test_pretrain_model import (
     Document,
-    _one_thread,
     gradients,
     mixed_bins,
     pack,
