@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 
 from pretrain.recipe import Recipe
-from pretrain.recipe_file import documented, read
+from data.recipe_file import documented, read
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -11,7 +11,7 @@ import pytest
 import pretrain.__main__ as program
 from data.setting import SettingClass
 from pretrain.recipe import Recipe, settings_of
-from pretrain.recipe_file import read
+from data.recipe_file import read
 
 REQUIRED = {"run.directory": '"runs/x"', "model.preset": '"esm2_8m"', "data.sources": '["a.fasta"]'}
 

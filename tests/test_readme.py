@@ -21,7 +21,7 @@ from data.synthetic import Families, write
 from pretrain.model.build import build_model
 from pretrain.model.transformers_io import save
 from pretrain.recipe import ModelSettings, Recipe
-from pretrain.recipe_file import read
+from data.recipe_file import read
 
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "recipes" / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

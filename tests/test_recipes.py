@@ -16,7 +16,7 @@ from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer import build, learning_rate
 from pretrain.recipe import Recipe, settings_of
-from pretrain.recipe_file import documented, read
+from data.recipe_file import documented, read
 
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 CONFIGS = sorted((ROOT / "accelerate_configs").glob("*.y*ml"))
