@@ -1,65 +1,109 @@
 """The token store: a corpus as flat arrays on disk, read through memory maps.
 
-In: FASTA files. Out: a folder that holds
+In: a folder that `data.build` wrote. Out: residues, digests and headers by record. Kept: memory maps. The folder holds
 
     tokens.bin          uint8     residue ids of all records, one behind the other
     offsets.bin         uint64    (records + 1,) where each record starts in tokens.bin
-    clusters.bin        uint64    (records,) hash of each record's cluster
+    digests.bin         uint64    (records,) `content_digest` of each record
     headers.bin         bytes     header lines
     header_offsets.bin  uint64    (records + 1,)
-    store.json          counts, fingerprint, sources; written last
+    rejected.jsonl      if records were left out: one line for each
+    store.json          counts, fingerprint, sources, size and hash of every file; written last
 
-It is built in a temporary folder and renamed when it is whole, so a store that exists is complete.
+and, beside them, what was derived from the store (clusters, splits). A folder without store.json is being built, or was
+interrupted; `data.journal` says how far it is.
 """
 
 import hashlib
 import json
-import os
-import shutil
-import tempfile
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.settings import LetterPolicy
+FORMAT = "zymogen.store/2"
+FACTS, REJECTED, LOCK = "store.json", "rejected.jsonl", "build.lock"
 
-FORMAT = "zymogen.store/1"
+_CHUNK_BYTES = 8 << 20
 
 
-@dataclass(frozen=True)
+class Counts(NamedTuple):
+    """What a store holds."""
+
+    records: int = 0
+    residues: int = 0
+    header_bytes: int = 0
+
+    def file_sizes(self) -> dict[str, int]:
+        """Bytes of each file of arrays."""
+        return {
+            "tokens.bin": self.residues,
+            "offsets.bin": 8 * self.records + 8,
+            "digests.bin": 8 * self.records,
+            "headers.bin": self.header_bytes,
+            "header_offsets.bin": 8 * self.records + 8,
+        }
+
+
 class Store:
-    """A token store on disk."""
+    """A finished token store.
 
-    folder: Path
+    Args:
+        folder: where it is.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._maps: dict[str, NDArray[Any]] = {}
+
+    def __reduce__(self) -> tuple[type["Store"], tuple[Path]]:
+        return type(self), (self.folder,)  # a map that is pickled would take the whole corpus along
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """The content of store.json."""
-        facts: dict[str, Any] = json.loads((self.folder / "store.json").read_text())
-        if facts.get("format") != FORMAT:
+        """The content of store.json.
+
+        Raises:
+            ValueError: no finished store; one of another version; store.json is damaged; a file is missing or has
+                another size than it had.
+        """
+        path = self.folder / FACTS
+        try:
+            raw = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
             raise ValueError(
-                f"{self.folder}: store format is {facts.get('format')!r}, this version reads {FORMAT!r}; "
-                "delete the folder, it is built again"
-            )
-        sizes = {"tokens": facts["residues"], "offsets": 8 * facts["records"] + 8, "clusters": 8 * facts["records"]}
-        for name, size in sizes.items():
-            found = (self.folder / f"{name}.bin").stat().st_size
+                f"{self.folder} holds no finished token store (no {FACTS}); build one with `python -m data build`"
+            ) from None
+        facts = _facts(path, raw)
+        for name, of_file in facts["files"].items():
+            size = of_file["bytes"]
+            try:
+                found = (self.folder / name).stat().st_size
+            except FileNotFoundError:
+                raise ValueError(f"{self.folder / name} is missing; delete the folder, it is built again") from None
             if found != size:
                 raise ValueError(
-                    f"{self.folder}/{name}.bin has {found} bytes, store.json says {size}: it was cut short; "
-                    "delete the folder, it is built again"
+                    f"{self.folder / name} has {found} bytes, {FACTS} says {size}: "
+                    f"it was {'cut short' if found < size else 'written to'}; delete the folder, it is built again"
                 )
         return facts
 
     @property
+    def counts(self) -> Counts:
+        """How much can be read."""
+        return self._counts
+
+    @cached_property
+    def _counts(self) -> Counts:
+        return Counts(*(int(self.facts[name]) for name in Counts._fields))
+
+    @property
     def fingerprint(self) -> str:
-        """Hash of the records' residues and lengths in order; the same for one corpus, however it is compressed."""
+        """Hash of the records' digests and lengths in order: of the sequences, however compressed, named or divided."""
         return str(self.facts["fingerprint"])
 
     @property
@@ -72,150 +116,138 @@ class Store:
         """Number of records."""
         return int(self.facts["records"])
 
-    @cached_property
+    @property
+    def total_residues(self) -> int:
+        """Residues of all records."""
+        return int(self.facts["residues"])
+
+    @property
     def tokens(self) -> NDArray[np.uint8]:
         """(residues,) memory map of all residue ids."""
-        return np.memmap(self.folder / "tokens.bin", np.uint8, "r")
+        return self._map("tokens.bin", np.uint8, self.counts.residues)
 
-    @cached_property
+    @property
     def offsets(self) -> NDArray[np.uint64]:
         """(records + 1,) memory map of record starts."""
-        return np.memmap(self.folder / "offsets.bin", np.uint64, "r")
+        return self._map("offsets.bin", np.uint64, self.counts.records + 1)
 
-    @cached_property
-    def clusters(self) -> NDArray[np.uint64]:
-        """(records,) memory map of cluster hashes."""
-        return np.memmap(self.folder / "clusters.bin", np.uint64, "r")
+    @property
+    def digests(self) -> NDArray[np.uint64]:
+        """(records,) memory map of content digests."""
+        return self._map("digests.bin", np.uint64, self.counts.records)
 
     def num_residues(self, records: NDArray[np.int64]) -> NDArray[np.int64]:
         """(n,) residues of each of `records`."""
-        return (self.offsets[records + 1] - self.offsets[records]).astype(np.int64)
+        offsets = self.offsets
+        return (offsets[records + 1] - offsets[records]).astype(np.int64)
 
     def residues(self, record: int) -> NDArray[np.uint8]:
         """(length,) residue ids of one record."""
-        return self.tokens[int(self.offsets[record]) : int(self.offsets[record + 1])]
+        offsets = self.offsets
+        return self.tokens[int(offsets[record]) : int(offsets[record + 1])]
 
     def header(self, record: int) -> str:
         """Header line of one record; bytes that are not UTF-8 are replaced."""
-        offsets = np.memmap(self.folder / "header_offsets.bin", np.uint64, "r")
-        headers = np.memmap(self.folder / "headers.bin", np.uint8, "r")
-        return bytes(headers[int(offsets[record]) : int(offsets[record + 1])]).decode("utf-8", "replace")
+        if not 0 <= record < self.counts.records:
+            raise IndexError(f"record {record} of {self.folder}, which has {self.counts.records}")
+        return self.headers(record, record + 1)[0].decode("utf-8", "replace")
 
+    def headers(self, start: int, stop: int) -> list[bytes]:
+        """Header lines of the records [start, stop), as they stood in the source."""
+        counts = self.counts
+        ends = self._map("header_offsets.bin", np.uint64, counts.records + 1)[start : stop + 1].tolist()
+        if len(ends) < 2:
+            return []
+        text = self._map("headers.bin", np.uint8, counts.header_bytes)[ends[0] : ends[-1]].tobytes()
+        return [text[a - ends[0] : b - ends[0]] for a, b in pairwise(ends)]
 
-def open_or_build(
-    paths: Sequence[Path], store_dir: Path, unknown_letters: LetterPolicy, clusters: Path | None
-) -> Store:
-    """The store of these files: the one that was built before, or a new one.
+    def _map(self, name: str, dtype: type[np.generic], count: int) -> NDArray[Any]:
+        held = self._maps.get(name)
+        if held is None or len(held) != count:
+            # A plain array, as slicing a memmap costs three times as much; and a file of no bytes has no map.
+            path = self.folder / name
+            held = np.asarray(np.memmap(path, dtype, "r", shape=(count,))) if count else np.empty(0, dtype)
+            self._maps[name] = held
+        return held
 
-    A store is found again by the files' paths, sizes and modification times, and by what else decides its bytes.
+    def verify(self) -> None:
+        """Read every file, in bounded memory, and compare it with what was written.
 
-    Raises:
-        ValueError: from the FASTA reader; or a record that `clusters` does not list. Nothing is left behind then.
-    """
-    stamp = [FORMAT, unknown_letters, *(_stamp(p) for p in (*paths, *([clusters] if clusters else [])))]
-    folder = store_dir / hashlib.blake2b(json.dumps(stamp).encode(), digest_size=10).hexdigest()
-    if not (folder / "store.json").exists():
-        try:
-            store_dir.mkdir(parents=True, exist_ok=True)
-            building = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=store_dir))
-        except OSError as error:
-            raise ValueError(f"{store_dir}: {error.strerror}; choose another data.store_dir") from None
-        try:
-            _build(paths, building, unknown_letters, clusters)
-            try:
-                building.rename(folder)
-            except OSError:
-                if not (folder / "store.json").exists():  # else: another run was faster
-                    raise
-        finally:
-            shutil.rmtree(building, ignore_errors=True)
-    return Store(folder)
-
-
-def _stamp(path: Path) -> list[str | int]:
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror or error}; check data.sources and data.clusters") from None
-    return [str(path.resolve()), status.st_size, status.st_mtime_ns]
-
-
-def _build(paths: Sequence[Path], folder: Path, unknown_letters: LetterPolicy, clusters: Path | None) -> None:
-    from data.fasta import records  # here, so that reading a store needs no decompressor
-
-    cluster_of = _cluster_table(clusters) if clusters else None
-    token_hash, length_hash = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
-    counted: Counter[str] = Counter()
-    num_records = num_residues = header_bytes = 0
-    names = ("tokens", "offsets", "clusters", "headers", "header_offsets")
-    files = {name: (folder / f"{name}.bin").open("wb", buffering=1 << 20) for name in names}
-    try:
-        files["offsets"].write(bytes(8))
-        files["header_offsets"].write(bytes(8))
-        for path in paths:
-            for record in records(path, unknown_letters, counted):
-                residues = record.residues.tobytes()
-                num_records += 1
-                num_residues += len(residues)
-                header_bytes += len(record.header)
-                token_hash.update(residues)
-                length_hash.update(len(residues).to_bytes(8, "little"))
-                files["tokens"].write(residues)
-                files["offsets"].write(num_residues.to_bytes(8, "little"))
-                files["clusters"].write(_cluster(record.names, residues, cluster_of, path, clusters))
-                files["headers"].write(record.header)
-                files["header_offsets"].write(header_bytes.to_bytes(8, "little"))
-        for file in files.values():
-            file.flush()
-            os.fsync(file.fileno())
-    finally:
-        for file in files.values():
-            file.close()
-    facts = {
-        "format": FORMAT,
-        "fingerprint": hashlib.blake2b(token_hash.digest() + length_hash.digest(), digest_size=16).hexdigest(),
-        "records": num_records,
-        "residues": num_residues,
-        "sources": [str(p) for p in paths],
-        "clusters": str(clusters) if clusters else None,
-        "unknown_letters": dict(counted),
-    }
-    with (folder / "store.json").open("w") as published:
-        json.dump(facts, published, indent=1)
-        published.flush()
-        os.fsync(published.fileno())
-
-
-def _cluster_table(path: Path) -> dict[bytes, bytes]:
-    """Record id -> hash of its cluster's id, from a TSV of (cluster, record id)."""
-    table: dict[bytes, bytes] = {}
-    if not path.is_file():
-        raise ValueError(f"{path} is no file; data.clusters names a TSV of (cluster, record id)")
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            columns = line.rstrip(b"\r\n").split(b"\t")
-            if len(columns) != 2 or not all(columns):
+        Raises:
+            ValueError: one differs; it is named.
+        """
+        facts = Store(self.folder).facts  # read anew
+        for name, of_file in facts["files"].items():
+            path = self.folder / name
+            with path.open("rb", buffering=0) as file:
+                found = hash_of(file).hexdigest()
+            if found != of_file["hash"]:
                 raise ValueError(
-                    f"{path}: line {number} has {len(columns)} tab-separated columns; "
-                    "it must have two, cluster and record id"
+                    f"{path} differs from what was written: its hash is {found}, {FACTS} says {of_file['hash']}; "
+                    "check the disk, and delete the folder: it is built again"
                 )
-            table[columns[1]] = _digest(columns[0])
-    return table
+        ends = {"offsets.bin": (facts["residues"], 1), "header_offsets.bin": (facts["header_bytes"], 0)}
+        for name, (end, least) in ends.items():
+            _require_rising(self.folder / name, end, least)
 
 
-def _cluster(
-    names: Sequence[bytes], residues: bytes, table: Mapping[bytes, bytes] | None, path: Path, clusters: Path | None
-) -> bytes:
-    if table is None:  # no clusters known: at least keep equal sequences on one side of the split
-        return _digest(residues)
-    for name in names:
-        if name in table:
-            return table[name]
-    raise ValueError(
-        f"{path}: record {' or '.join(repr(name.decode('utf-8', 'replace')) for name in names)} is not listed in "
-        f"{clusters}; add it to that table (a cluster of its own will do), or leave data.clusters out"
-    )
+def facts_text(facts: Mapping[str, Any]) -> str:
+    """What store.json holds: `facts`, and a hash of them."""
+    content = json.dumps(facts, indent=1)
+    return json.dumps({**facts, "hash": new_hash(content.encode()).hexdigest()}, indent=1) + "\n"
 
 
-def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=8).digest()
+def _facts(path: Path, raw: bytes) -> dict[str, Any]:
+    try:
+        facts = json.loads(raw)
+        found = facts.get("format")
+    except (ValueError, AttributeError):
+        raise ValueError(f"{path} is damaged: it is no JSON; delete the folder, it is built again") from None
+    if found != FORMAT:
+        raise ValueError(
+            f"{path}: store format is {found!r}, this version reads {FORMAT!r}; delete the folder, it is built again"
+        )
+    if facts_text({name: value for name, value in facts.items() if name != "hash"}).encode() != raw:
+        raise ValueError(f"{path} differs from what was written; delete the folder, it is built again")
+    return dict(facts)
+
+
+def new_hash(content: bytes = b"") -> "hashlib.blake2b":
+    """The hash that files and fingerprints of a store have: BLAKE2b of 16 bytes."""
+    return hashlib.blake2b(content, digest_size=16)
+
+
+def hash_of(file: IO[bytes], num_bytes: int | None = None) -> "hashlib.blake2b":
+    """Hash of the next `num_bytes` of an unbuffered file, or of all that is left."""
+    digest, buffer = new_hash(), memoryview(bytearray(_CHUNK_BYTES))
+    while num_bytes is None or num_bytes > 0:
+        read = file.readinto(buffer[: min(num_bytes or _CHUNK_BYTES, _CHUNK_BYTES)])  # type: ignore[attr-defined]
+        if not read:
+            break
+        digest.update(buffer[:read])
+        num_bytes = None if num_bytes is None else num_bytes - read
+    return digest
+
+
+def fingerprint(files: Mapping[str, str]) -> str:
+    """The fingerprint of a store, from the hash of each file.
+
+    The digests stand in digests.bin, and offsets.bin, which starts at 0, says no more than the lengths.
+    """
+    return new_hash(f"{files['digests.bin']} {files['offsets.bin']}".encode()).hexdigest()
+
+
+def _require_rising(path: Path, end: int, least: int) -> None:
+    """Offsets begin at 0, rise by at least `least`, and end at `end`."""
+    last = np.zeros(1, np.uint64)
+    done = 0
+    with path.open("rb") as file:
+        while len(block := np.fromfile(file, np.uint64, _CHUNK_BYTES // 8)):
+            seen = np.concatenate([last, block]) if done else block
+            wrong = np.flatnonzero(seen[1:] < seen[:-1] + np.uint64(least))
+            if (not done and block[0]) or len(wrong):
+                entry = 0 if not done and block[0] else done + int(wrong[0]) + (not done)
+                raise ValueError(f"{path} does not rise from 0, at entry {entry}; delete the folder, it is built again")
+            last, done = block[-1:], done + len(block)
+    if int(last[0]) != end:
+        raise ValueError(f"{path} ends at {int(last[0])}, {FACTS} says {end}; delete the folder, it is built again")

@@ -1,0 +1,295 @@
+"""Building a token store from sources, or finding the one that was built before.
+
+In: sources, settings. Out: a `Store`. Kept: the store; of a build that was interrupted, what it had committed, from
+where the same call goes on to the same bytes.
+"""
+
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from data.block import Block, Source
+from data.build_lock import locked
+from data.builder_process import Send, Unusable, start
+from data.journal import FAILED, JOURNAL, Journal
+from data.parts import PARTS, Ahead, Read, Report
+from data.progress_line import ProgressLine
+from data.settings import IngestSettings, LetterPolicy
+from data.store import FACTS, FORMAT, LOCK, REJECTED, Counts, Store
+from data.store_writer import StoreWriter
+
+Progress = Callable[[int, int, int, int | None], None]
+"""Called with records, residues, bytes read of the sources as stored, and all their bytes, None where not known."""
+
+BUDGET_RECORDS = 10_000
+"""`max_bad_fraction` is asked after each so many records, and at the end."""
+_STANDARD_INPUT = "-"
+
+
+def open_or_build(
+    sources: Sequence[Source],
+    store_dir: Path,
+    unknown_letters: LetterPolicy,
+    ingest: IngestSettings,
+    *,
+    progress: Progress | None = None,
+) -> Store:
+    """The store of these sources: the one that was built before, or a new one.
+
+    A store is found again by what the sources' stamps say (place, size, time of change) and by the settings that decide
+    its bytes. Where another process builds it already, this one waits. A build that was interrupted goes on.
+
+    Args:
+        sources: read one behind the other, or `ingest.processes` at a time; the bytes are the same.
+        store_dir: folder of stores.
+        unknown_letters: letters outside the alphabet.
+        ingest: limits and budget.
+        progress: in place of the line on standard error.
+
+    Raises:
+        ValueError: a source cannot be read; a bad record, or more than the budget allows; no record at all; the disk is
+            full. Nothing is published then. What was committed stays, except where the content is at fault.
+    """
+    stamps = [source.stamp() for source in sources]
+    folder = store_dir / build_key(stamps, unknown_letters, ingest)
+    return _built(folder, sources, stamps, unknown_letters, ingest, progress)
+
+
+def build_into(
+    folder: Path,
+    sources: Sequence[Source],
+    unknown_letters: LetterPolicy,
+    ingest: IngestSettings,
+    *,
+    progress: Progress | None = None,
+) -> Store:
+    """`open_or_build` with a folder of the caller's choice.
+
+    Raises:
+        ValueError: also if the folder holds a store of other sources or settings, finished or not.
+    """
+    stamps = [source.stamp() for source in sources]
+    return _built(folder, sources, stamps, unknown_letters, ingest, progress)
+
+
+def build_key(stamps: Sequence[Sequence[str | int]], unknown_letters: LetterPolicy, ingest: IngestSettings) -> str:
+    """Hash of all that decides the bytes of a store, 20 hexadecimal digits."""
+    content = [FORMAT, unknown_letters, ingest.max_residues, ingest.max_header_bytes, *map(list, stamps)]
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=10).hexdigest()
+
+
+def _built(
+    folder: Path,
+    sources: Sequence[Source],
+    stamps: Sequence[list[str | int]],
+    unknown_letters: LetterPolicy,
+    ingest: IngestSettings,
+    progress: Progress | None,
+) -> Store:
+    # Not under the lock, as a finished store may lie where nothing can be written.
+    if (store := finished(folder, sources, build_key(stamps, unknown_letters, ingest), ingest)) is not None:
+        return store
+    with locked(folder, lambda: _say(f"{folder}: another process builds this store; waiting for it")):
+        if progress is not None:
+            return build_locked(folder, sources, stamps, unknown_letters, ingest, progress)
+        with ProgressLine() as line:
+            return build_locked(folder, sources, stamps, unknown_letters, ingest, line)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def finished(folder: Path, sources: Sequence[Source], key: str, ingest: IngestSettings) -> Store | None:
+    """The store in `folder`, None if it is not finished.
+
+    Raises:
+        ValueError: it is one of other sources or settings, or has more bad records than `ingest` allows; or damaged.
+    """
+    if not (folder / FACTS).exists():
+        return None
+    store = Store(folder)
+    if store.facts["key"] != key:
+        raise ValueError(
+            f"{folder} holds a store of other sources or settings, those of {', '.join(store.facts['sources'][:3])}; "
+            "choose another folder, or delete it"
+        )
+    if any(source.name == _STANDARD_INPUT for source in sources):
+        raise ValueError(
+            f"{folder} holds a store already, and standard input cannot be compared with it; choose another folder, or "
+            "delete it"
+        )
+    num_rejected = store.facts["rejected"]
+    _require_within_budget(folder, num_rejected, num_rejected + store.num_records, ingest.max_bad_fraction)
+    (folder / JOURNAL).unlink(missing_ok=True)  # a builder that was ended between its last two steps
+    return store
+
+
+def build_locked(
+    folder: Path,
+    sources: Sequence[Source],
+    stamps: Sequence[list[str | int]],
+    unknown_letters: LetterPolicy,
+    ingest: IngestSettings,
+    progress: Progress,
+    *,
+    is_part: bool = False,
+) -> Store:
+    """Find, continue or build the store in `folder`, whose lock the caller holds; see `open_or_build`.
+
+    Args:
+        folder: of the store.
+        sources: what is read.
+        stamps: theirs.
+        unknown_letters: letters outside the alphabet.
+        ingest: limits and budget.
+        progress: called after each block.
+        is_part: whether it becomes a part of a larger store, of which the budget speaks.
+    """
+    key = build_key(stamps, unknown_letters, ingest)
+    if (store := finished(folder, sources, key, ingest)) is not None:
+        return store
+    with suppress(FileNotFoundError):
+        (folder / FAILED).unlink()
+    if any(source.name == _STANDARD_INPUT for source in sources):
+        (folder / JOURNAL).unlink(missing_ok=True)  # it cannot go on
+    writer = StoreWriter(folder, key)
+    try:
+        budget = None if is_part and ingest.max_bad_fraction else ingest.max_bad_fraction
+        if budget == 0.0:  # it may go on from one that allowed more
+            _require_within_budget(folder, writer.journal.num_rejected, writer.journal.num_read, budget)
+        with Ahead(
+            folder,
+            sources,
+            writer.journal,
+            ingest.processes,
+            lambda part, source: start(build_part, part, source, unknown_letters, ingest),
+        ) as ahead:
+            tally = _Tally(sources, ahead, progress)
+            for number in range(writer.journal.source, len(sources)):
+                _read_source(writer, ahead, tally, number, sources[number], stamps[number], budget)
+        journal = writer.journal
+        if budget is not None:
+            _require_within_budget(folder, journal.num_rejected, journal.num_read, budget)
+        if not (is_part or journal.counts.records):
+            raise Unusable(f"no record in {', '.join(source.name for source in sources) or 'data.sources'}")
+        writer.publish([source.name for source in sources])
+    except Unusable as error:
+        writer.close()
+        _remove(folder, error.keep)
+        raise
+    except BaseException:
+        writer.roll_back()
+        if not writer.committed.num_read:
+            _remove(folder)
+        raise
+    return Store(folder)
+
+
+def build_part(send: Send, folder: Path, source: Source, unknown_letters: LetterPolicy, ingest: IngestSettings) -> None:
+    """What a process of its own does for `Ahead`."""
+    with locked(folder):
+        build_locked(folder, [source], [source.stamp()], unknown_letters, ingest, Report(send), is_part=True)
+
+
+def _read_source(
+    writer: StoreWriter,
+    ahead: Ahead,
+    tally: "_Tally",
+    number: int,
+    source: Source,
+    stamp: list[str | int],
+    budget: float | None,
+) -> None:
+    """Append what is left of one source."""
+    tally.begin(number, writer.journal.counts)
+    reader, is_part = ahead.take(number, tally.waiting)
+    for block in reader.blocks(writer.journal.position):
+        before = writer.journal
+        writer.append(block, source.name, of_part=is_part)
+        if budget is not None:
+            _require_good(source, block, before, budget, writer.folder)
+        ahead.check()
+        tally.here(writer.journal.counts, block.bytes_read)
+    if source.num_bytes is not None and source.stamp() != stamp:  # a pipe's time of change is that of its last read
+        raise Unusable(f"{source.name} was changed while it was read; the same command reads it anew")
+    writer.end_source()
+    ahead.appended(number)
+
+
+def _require_good(source: Source, block: Block, before: Journal, budget: float, folder: Path) -> None:
+    """Hold a block that was read behind `before` against the budget."""
+    if budget == 0.0 and block.rejected:
+        record = block.rejected[0]
+        raise Unusable(f"{source.name}: record {record.record} ({_shown(record.header)}) {record.reason}")
+    # After fixed numbers of records, not where blocks or commits happen to end: an interruption changes no verdict.
+    num_read = before.num_read + block.end.records - before.position.records
+    asked = range(before.num_read // BUDGET_RECORDS + 1, num_read // BUDGET_RECORDS + 1)
+    if asked:
+        places = np.array([record.record for record in block.rejected], np.int64)
+        places += before.num_read - before.position.records
+        for limit in (BUDGET_RECORDS * n for n in asked):
+            bad = before.num_rejected + int(np.count_nonzero(places <= limit))
+            _require_within_budget(folder, bad, limit, budget)
+
+
+def _require_within_budget(folder: Path, num_rejected: int, num_read: int, budget: float) -> None:
+    if num_rejected > budget * num_read:
+        raise Unusable(
+            f"{num_rejected} of {num_read} records are bad, a fraction of {num_rejected / num_read:.3g}, where "
+            f"data.ingest.max_bad_fraction allows {budget:g}; {folder / REJECTED} lists them with reasons: correct "
+            "them, or raise max_bad_fraction to leave them out",
+            keep=(REJECTED,),
+        )
+
+
+def _shown(header: bytes) -> str:
+    """A header for a message: at most 60 characters, controls escaped so that no file can steer a terminal."""
+    return repr(header.strip(b"\r\n")[:60].decode("utf-8", "replace"))
+
+
+class _Tally:
+    """Adds up what was read here and ahead, for the progress."""
+
+    def __init__(self, sources: Sequence[Source], ahead: Ahead, progress: Progress) -> None:
+        self._ahead, self._progress = ahead, progress
+        self._sizes = [source.num_bytes for source in sources]
+        self._num_bytes = None if None in self._sizes else sum(filter(None, self._sizes))
+        self._number, self._before = 0, Counts()
+
+    def begin(self, number: int, before: Counts) -> None:
+        """A source is next."""
+        self._number, self._before = number, before
+
+    def waiting(self) -> None:
+        """Another process reads it."""
+        self._tell(self._before, 0, self._ahead.behind(self._number - 1))
+
+    def here(self, counts: Counts, bytes_read: int) -> None:
+        """It is read, or appended, by this process."""
+        self._tell(counts, bytes_read, self._ahead.behind(self._number))
+
+    def _tell(self, counts: Counts, bytes_read: int, behind: Read) -> None:
+        done = sum(filter(None, self._sizes[: self._number]))
+        self._progress(
+            counts.records + behind.records,
+            counts.residues + behind.residues,
+            done + bytes_read + behind.bytes_read,
+            self._num_bytes,
+        )
+
+
+def _remove(folder: Path, keep: Sequence[str] = ()) -> None:
+    """Remove a build, and the folder if nothing else is in it."""
+    for name in (*Counts().file_sizes(), REJECTED, JOURNAL, *(() if keep else (LOCK,))):
+        if name not in keep:
+            (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / PARTS, ignore_errors=True)
+    with suppress(OSError):
+        folder.rmdir()

@@ -1,0 +1,78 @@
+"""The lock that a builder holds on the folder of its store, across processes and, where the file system can, machines.
+
+In: a folder. Out: nothing. Kept: an empty build.lock; the kernel frees the lock when its holder ends, however it ends.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from data.store import LOCK
+
+_POLL_S = 0.1
+
+
+@contextmanager
+def locked(folder: Path, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold the lock of `folder`, which is made if it is not there; waits while another process holds it.
+
+    Args:
+        folder: of a store.
+        waiting: called once if there is something to wait for.
+
+    Raises:
+        ValueError: nothing can be written there, or the file system knows no locks.
+    """
+    descriptor = _taken(folder)
+    if descriptor is None and waiting is not None:
+        waiting()
+    while descriptor is None:
+        time.sleep(_POLL_S)
+        descriptor = _taken(folder)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _taken(folder: Path) -> int | None:
+    """A descriptor that holds the lock, or None where it is held by another."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except FileNotFoundError:  # a build that failed removes its folder
+        return None
+    except OSError as error:
+        raise ValueError(f"{folder}: {error.strerror or error}; choose another data.store_dir") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), os.stat(folder / LOCK)):
+            return descriptor
+    except (BlockingIOError, FileNotFoundError):  # the latter: whoever held it has removed the folder
+        pass
+    except OSError as error:
+        os.close(descriptor)
+        raise ValueError(
+            f"{folder}: cannot be locked ({error.strerror or error}); choose a data.store_dir on a file system "
+            "with locks"
+        ) from None
+    os.close(descriptor)
+    return None
+
+
+def is_held(folder: Path) -> bool:
+    """Whether some process is building in `folder`."""
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: askers do not see each other
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
