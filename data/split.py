@@ -1,43 +1,187 @@
 """Held-out validation by cluster: a stable hash of the cluster decides, so no relative of a validation protein trains.
 
-In: a store's cluster hashes. Out: record ids of both sides and a fingerprint. Kept: nothing; seeds have no part in it,
-so every run on a corpus is scored on the same proteins.
+In: a store's cluster hashes. Out: which records train, the ids of those that validate, a fingerprint. Kept: a folder
+``split-HASH`` inside the store's folder with validation.bin and excluded.bin (int64, rising) and split.json; seeds have
+no part in it, so every run on a corpus is scored on the same proteins.
 """
 
 import hashlib
+import json
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data import draw
-from data.store import Store
+from data.clusters import Clusters
+from data.publish import published
+
+if TYPE_CHECKING:
+    from data.store import Store
+
+FORMAT = "zymogen.split/1"
+_BLOCK = 1 << 20
+_NONE = np.zeros(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Split:
-    """Record ids of the training and the validation side, each ascending, int64."""
+    """The two sides of a corpus. A record that is held out validates; of the rest, all train but the excluded."""
 
-    training: NDArray[np.int64]
-    validation: NDArray[np.int64]
+    clusters: Clusters
+    validation_fraction: float
+    num_training: int
+    """Records that train; of a growing store, those of its prefix."""
     fingerprint: str
-    """Hash of the corpus and of the validation ids."""
+    """Hash of the corpus, of the validation ids and of the excluded ids."""
+    validation_from: Path | NDArray[np.int64]
+    excluded_from: Path | NDArray[np.int64]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}  # no open map
+
+    @cached_property
+    def validation(self) -> NDArray[np.int64]:
+        """Ids of the validation records, int64, rising; a memory map."""
+        return _mapped(self.validation_from)
+
+    @cached_property
+    def excluded(self) -> NDArray[np.int64]:
+        """Ids of the records on neither side, int64, rising; a memory map."""
+        return _mapped(self.excluded_from)
+
+    def held_out(self, cluster_hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Whether each cluster is held out, by its hash."""
+        return held_out(cluster_hashes, self.validation_fraction)
+
+    def is_training(self, records: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether each of `records`, (n,) in any order, trains; it reads nothing but their own entries."""
+        training = ~self.held_out(self.clusters.of_records[records])
+        if len(self.excluded):
+            at = np.minimum(np.searchsorted(self.excluded, records), len(self.excluded) - 1)
+            training &= self.excluded[at] != records
+        return training
 
 
-def split_by_cluster(store: Store, validation_fraction: float) -> Split:
-    """Hold out about `validation_fraction` of the clusters, whole.
+def held_out(cluster_hashes: NDArray[np.uint64], validation_fraction: float) -> NDArray[np.bool_]:
+    """Whether each cluster is held out for validation, by its hash."""
+    return draw.below(draw.hashes(0, np.asarray(cluster_hashes)), validation_fraction)
+
+
+def open_split(
+    store: "Store", clusters: Clusters, validation_fraction: float, excluded: NDArray[np.int64] | None
+) -> Split:
+    """Hold out about `validation_fraction` of the clusters, whole; written beside the store once and found again.
+
+    Args:
+        store: a finished store.
+        clusters: its clusters.
+        validation_fraction: share of the clusters, in (0, 1).
+        excluded: ids of records that must not train, rising.
 
     Raises:
         ValueError: one side would be empty.
     """
-    held_out = draw.below(draw.hashes(0, store.clusters), validation_fraction)
-    validation = np.flatnonzero(held_out)
-    if not 0 < len(validation) < store.num_records:
-        clusters = len(np.unique(store.clusters))
-        raise ValueError(
-            f"data.validation_fraction = {validation_fraction} of {clusters} clusters ({store.num_records} records) "
-            f"leaves {len(validation)} records for validation and {store.num_records - len(validation)} for training; "
-            "change the fraction, or give more sequences or finer clusters"
-        )
-    fingerprint = hashlib.blake2b(store.fingerprint.encode() + validation.tobytes(), digest_size=16)
-    return Split(np.flatnonzero(~held_out), validation, fingerprint.hexdigest())
+    excluded = _NONE if excluded is None else excluded
+    key = [FORMAT, store.fingerprint, clusters.fingerprint, float(validation_fraction).hex(), _content(excluded)]
+    folder = store.folder / f"split-{hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()}"
+    if not folder.is_dir():
+        with published(folder) as building:
+            _write(building, store, clusters, validation_fraction, excluded)
+    facts = json.loads((folder / "split.json").read_text())
+    for name in ("validation", "excluded"):
+        found = (folder / f"{name}.bin").stat().st_size
+        if found != 8 * facts[name]:
+            raise ValueError(
+                f"{folder}/{name}.bin has {found} bytes, split.json says {8 * facts[name]}: it was cut short; "
+                "delete the folder, it is written again"
+            )
+    paths = folder / "validation.bin", folder / "excluded.bin"
+    return Split(clusters, validation_fraction, facts["training"], facts["fingerprint"], *paths)
+
+
+def prefix_split(store: "Store", prefix: int, validation_fraction: float) -> Split:
+    """The split of a store that is still growing, whose first `prefix` records are there; nothing is written.
+
+    Equal sequences share a cluster. Validation is what of the prefix is held out, and stays so; a later record whose
+    cluster is held out does not train either. The fingerprint is of the prefix.
+
+    Raises:
+        ValueError: one side of the prefix would be empty.
+    """
+    digests = np.asarray(store.digests[:prefix])
+    validation = np.flatnonzero(held_out(digests, validation_fraction))
+    _require_both(validation_fraction, len(np.unique(digests)), prefix, len(validation), 0)
+    fingerprint = _fingerprint(_content(digests), _content(validation), _content(_NONE))
+    num_training = prefix - len(validation)
+    return Split(Clusters(store, None), validation_fraction, num_training, fingerprint, validation, _NONE)
+
+
+def _write(
+    building: Path, store: "Store", clusters: Clusters, validation_fraction: float, excluded: NDArray[np.int64]
+) -> None:
+    counts = {"validation": 0, "excluded": 0}
+    hashes = {name: hashlib.blake2b(digest_size=16) for name in counts}
+    with (building / "validation.bin").open("wb") as validation, (building / "excluded.bin").open("wb") as left_out:
+        files = {"validation": validation, "excluded": left_out}
+        for start, of_records in clusters.blocks():
+            held = held_out(of_records, validation_fraction)
+            first, behind = np.searchsorted(excluded, [start, start + len(held)])
+            named = np.asarray(excluded[first:behind])
+            sides = {"validation": start + np.flatnonzero(held), "excluded": named[~held[named - start]]}
+            for name, ids in sides.items():
+                counts[name] += len(ids)
+                hashes[name].update(ids.tobytes())
+                files[name].write(ids.tobytes())
+    num_training = store.num_records - counts["validation"] - counts["excluded"]
+    if not counts["validation"] or not num_training:
+        num_clusters = len(clusters.members().clusters)
+        _require_both(validation_fraction, num_clusters, store.num_records, counts["validation"], counts["excluded"])
+    contents = {name: content.hexdigest() for name, content in hashes.items()}
+    facts = {
+        "format": FORMAT,
+        "fingerprint": _fingerprint(store.fingerprint, contents["validation"], contents["excluded"]),
+        "corpus": store.fingerprint,
+        "clusters": clusters.fingerprint,
+        "clusters_are": clusters.description,
+        "validation_fraction": validation_fraction,
+        "records": store.num_records,
+        "training": num_training,
+        **counts,
+        **{f"{name}_hash": content for name, content in contents.items()},
+    }
+    (building / "split.json").write_text(json.dumps(facts, indent=1))
+
+
+def _require_both(
+    validation_fraction: float, num_clusters: int, num_records: int, num_validation: int, num_excluded: int
+) -> None:
+    num_training = num_records - num_validation - num_excluded
+    if num_validation and num_training:
+        return
+    left_out = f" and {num_excluded} excluded by data.exclude" if num_excluded else ""
+    raise ValueError(
+        f"data.validation_fraction = {validation_fraction} of {num_clusters} clusters ({num_records} records) "
+        f"leaves {num_validation} records for validation and {num_training} for training{left_out}; "
+        "change the fraction, or give more sequences or finer clusters"
+    )
+
+
+def _fingerprint(*contents: str) -> str:
+    return hashlib.blake2b(json.dumps(contents).encode(), digest_size=16).hexdigest()
+
+
+def _content(array: NDArray[Any]) -> str:
+    content = hashlib.blake2b(digest_size=16)
+    for start in range(0, len(array), _BLOCK):
+        content.update(np.ascontiguousarray(array[start : start + _BLOCK]).tobytes())
+    return content.hexdigest()
+
+
+def _mapped(where: Path | NDArray[np.int64]) -> NDArray[np.int64]:
+    if not isinstance(where, Path):
+        return where
+    return np.memmap(where, np.int64, "r") if where.stat().st_size else _NONE

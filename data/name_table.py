@@ -1,0 +1,207 @@
+"""Tables that name records: joined with the headers of a store, sorted, in bounded memory.
+
+In: a store and a TSV. Out: keys ``2 * record + place of the name`` with what the table says, rising. Kept: nothing;
+DuckDB (https://duckdb.org) reads the table, joins and sorts, and spills into a folder that goes with the session.
+"""
+
+import gzip
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.header import names
+
+if TYPE_CHECKING:
+    from data.store import Store
+
+Layout = Literal["pairs", "idmapping", "names"]
+"""``pairs``: cluster and member. ``idmapping``: UniProt's idmapping_selected.tab. ``names``: a name, then anything."""
+
+IDMAPPING_COLUMNS = 22
+IDMAPPING_NAMES = (0, 1, 7, 8, 9)
+"""UniProtKB accession, UniProtKB entry name, UniRef100, UniRef90 and UniRef50 id, counted from 0 (UniProt's README of
+the folder ``knowledgebase/idmapping``)."""
+UNIREF50 = 9
+
+BLOCK = 1 << 16
+"""Records that are handed over at once."""
+_MEMORY = "400MB"
+_MAX_LINE_BYTES = 16 << 20
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+@contextmanager
+def session(folder: Path) -> Iterator[Any]:
+    """A DuckDB connection that takes 400 MB of memory at most and spills into `folder`; leaves nothing there."""
+    import duckdb
+
+    with tempfile.TemporaryDirectory(prefix=".join-", dir=folder) as work:
+        settings: dict[str, str | bool | int | float | list[str]] = {
+            "memory_limit": _MEMORY,
+            "threads": 2,
+            "temp_directory": f"{work}/spill",
+            "preserve_insertion_order": False,
+            "autoinstall_known_extensions": False,
+        }
+        with duckdb.connect(f"{work}/join.duckdb", config=settings) as connection:
+            connection.execute("SET enable_progress_bar = false")
+            yield connection
+
+
+def batches(connection: Any, query: str, parameters: list[Any] | None = None) -> Iterator[tuple[NDArray[Any], ...]]:
+    """The result of a query as the NumPy arrays of its columns, `BLOCK` rows at a time."""
+    for batch in connection.sql(query, params=parameters or []).to_arrow_reader(BLOCK):
+        yield tuple(column.to_numpy(zero_copy_only=False) for column in batch.columns)
+
+
+def rows(path: Path, columns: dict[str, str]) -> tuple[str, list[Any]]:
+    """The SQL that reads a headerless TSV as it stands, without quoting, and its parameters."""
+    listed = ", ".join(f"'{name}': '{kind}'" for name, kind in columns.items())
+    with path.open("rb") as file:
+        packed = file.read(2) == _GZIP_MAGIC
+    return (
+        f"read_csv(?, columns={{{listed}}}, delim='\t', header=false, quote='', escape='', comment='', "
+        f"auto_detect=false, strict_mode=true, max_line_size={_MAX_LINE_BYTES}, "
+        f"compression='{'gzip' if packed else 'none'}')",
+        [str(path)],
+    )
+
+
+def clusters_of(connection: Any, store: "Store", table: Path) -> Iterator[tuple[NDArray[Any], ...]]:
+    """Each name of a record that a cluster table lists, as keys and cluster hashes (uint64, uint64), rising.
+
+    The hash of a cluster is the lower half of its id's MD5. A name that is listed twice comes twice, unless the
+    cluster is the same.
+
+    Raises:
+        ValueError: no such file; a line that is no row of either layout; it names file and line.
+    """
+    width = _width(table, "data.clusters names a TSV of (cluster, record id)")
+    if width == IDMAPPING_COLUMNS:
+        listed = ", ".join(f"column{column}" for column in IDMAPPING_NAMES)
+        select = (
+            f"unnest([{listed}]) AS name, md5_number_lower(column{UNIREF50}) AS cluster",
+            f"WHERE column{UNIREF50} IS NOT NULL",
+        )
+        _load(connection, table, "idmapping", width, select)
+    else:
+        _load(connection, table, "pairs", 2, ("column1 AS name, md5_number_lower(column0) AS cluster", ""))
+        if _count(connection, "SELECT count(*) FROM listed WHERE name IS NULL OR cluster IS NULL"):
+            _refuse(table, "pairs", 2)
+    _join(connection, store, "cluster")
+    yield from batches(connection, "SELECT DISTINCT key, cluster FROM hits ORDER BY key, cluster")
+
+
+def records_named(connection: Any, store: "Store", table: Path) -> tuple[Iterator[NDArray[np.int64]], int, int]:
+    """The records, rising, that the first column of a TSV names; how many names it has; how many of them are unknown.
+
+    Raises:
+        ValueError: no such file; a line with another number of columns; it names file and line.
+    """
+    width = _width(table, "data.exclude names a TSV whose first column is a record id")
+    select = "DISTINCT column0 AS name", "WHERE column0 IS NOT NULL"
+    _load(connection, table, "names", max(width, 1), select)
+    _join(connection, store, "name")
+    num_names = _count(connection, "SELECT count(*) FROM listed")
+    num_known = _count(connection, "SELECT count(DISTINCT name) FROM hits")
+    query = "SELECT DISTINCT (key // 2)::BIGINT AS record FROM hits ORDER BY record"
+    return (records for (records,) in batches(connection, query)), num_names, num_names - num_known
+
+
+def shown(name: bytes) -> str:
+    """A name as text, the same for every use of it: the table's encoding is UTF-8, other bytes are escaped."""
+    return name.decode("utf-8", "backslashreplace")
+
+
+def _count(connection: Any, query: str) -> int:
+    return int(connection.execute(query).fetchall()[0][0])  # all: DuckDB keeps a connection busy until then
+
+
+def _load(connection: Any, table: Path, layout: Layout, width: int, select: tuple[str, str]) -> None:
+    """Create the table ``listed`` from the file."""
+    import duckdb
+
+    source, parameters = rows(table, {f"column{column}": "VARCHAR" for column in range(width)})
+    columns, where = select
+    try:
+        connection.execute(f"CREATE TABLE listed AS SELECT {columns} FROM {source} {where}", parameters)
+    except duckdb.Error:
+        _refuse(table, layout, width)
+        raise
+
+
+def _join(connection: Any, store: "Store", column: str) -> None:
+    """Create the table ``hits`` of (key, `column`) from ``listed`` and the names of the store's records."""
+    import pyarrow
+
+    schema = pyarrow.schema([("key", pyarrow.uint64()), ("name", pyarrow.string())])
+
+    def streamed() -> Iterator[Any]:
+        for start in range(0, store.num_records, BLOCK):
+            # What was scanned of a map stays in memory for as long as there is room, so each block has its own.
+            block = type(store)(store.folder)
+            keys, found = [], []
+            for record, header in enumerate(block.headers(start, min(start + BLOCK, store.num_records)), start):
+                for place, name in enumerate(names(header)):
+                    keys.append(2 * record + place)
+                    found.append(shown(name))
+            yield pyarrow.record_batch([pyarrow.array(keys, pyarrow.uint64()), pyarrow.array(found)], schema=schema)
+
+    connection.register("named", pyarrow.RecordBatchReader.from_batches(schema, streamed()))
+    try:
+        connection.execute(f"CREATE TABLE hits AS SELECT key, {column} FROM named JOIN listed USING (name)")
+    finally:
+        connection.unregister("named")
+
+
+def _width(table: Path, wanted: str) -> int:
+    """Columns of the first line that has any; 0 for an empty file."""
+    if not table.is_file():
+        raise ValueError(f"{table} is no file; {wanted}")
+    with _open(table) as file:
+        try:
+            for line in file:
+                if line.strip():
+                    return line.count(b"\t") + 1
+        except (OSError, EOFError) as error:
+            raise ValueError(f"{table}: cannot be read: {error}; copy or download it again") from None
+    return 0
+
+
+def _refuse(table: Path, layout: Layout, width: int) -> None:
+    """Say which line is wrong; reads the file anew, as it is known to be.
+
+    Raises:
+        ValueError: always where a line is wrong.
+    """
+    wanted = {
+        "pairs": "two, cluster and record id",
+        "idmapping": f"{width}, as the first line has and as UniProt's idmapping_selected.tab",
+        "names": f"{width}, as the first line has",
+    }[layout]
+    number = 0
+    try:
+        with _open(table) as file:
+            for number, line in enumerate(file, 1):
+                columns = line.rstrip(b"\r\n").split(b"\t")
+                if line.strip() and (len(columns) != width or (layout == "pairs" and not all(columns))):
+                    raise ValueError(
+                        f"{table}: line {number} has {len([c for c in columns if c])} tab-separated columns; "
+                        f"it must have {wanted}"
+                    )
+                line.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"{table}: line {number} is not UTF-8; write the table as UTF-8") from None
+    except (OSError, EOFError) as error:
+        raise ValueError(f"{table}: cannot be read behind line {number}: {error}; copy it again") from None
+
+
+def _open(table: Path) -> IO[bytes]:
+    with table.open("rb") as raw:
+        packed = raw.read(2) == _GZIP_MAGIC
+    return cast(IO[bytes], gzip.open(table)) if packed else table.open("rb")
