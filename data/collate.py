@@ -1,108 +1,114 @@
-"""Bins to a `Batch`: gather residues, add termini, mask, and lay everything out in flat arrays of fixed length.
+"""Filled bins to a `Batch`: everything in flat arrays of fixed length.
 
-In: a store, bins, masking rates, seed. Out: `Batch` on the host. Kept: nothing.
+In: filled bins, sizes. Out: `Batch` on the host. Kept: nothing.
 """
 
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from data.alphabet import CLS, EOS, PAD
+from data.alphabet import PAD
 from data.batch import IGNORED, Batch
-from data.masking import corrupt
+from data.compiled import compiled
+from data.filling import FilledBin, fill
 from data.plan import Bin
 from data.settings import DataSettings, MaskSettings
-from data.store import Store
+from data.shelf import Shelves
 
 
 def collate(
-    store: Store,
+    shelves: Shelves,
     bins: Sequence[Bin],
     settings: DataSettings,
     mask: MaskSettings,
     seed: int,
     draw_keys: Sequence[int],
 ) -> Batch:
-    """Fill a batch with `bins`.
+    """Fill `bins` and lay them out; arguments are those of `fill` and `lay_out`."""
+    return lay_out([fill(shelves, documents, mask, seed) for documents in bins], settings, draw_keys)
+
+
+def lay_out(
+    bins: Sequence[FilledBin], settings: DataSettings, draw_keys: Sequence[int], *, pinned: bool = False
+) -> Batch:
+    """The batch of some filled bins.
 
     Args:
-        store: where the residues are.
-        bins: one or more bins, each with at most ``settings.bin_tokens`` tokens.
+        bins: one or more, each with at most ``settings.bin_tokens`` tokens.
         settings: sizes of a bin.
-        mask: the corruption; evaluation passes its own.
-        seed: seed that keys the masks.
         draw_keys: one 64-bit key a bin for the model's own randomness.
+        pinned: in page-locked memory, from which a copy to a GPU does not block.
     """
     slots, documents_per_bin = settings.bin_tokens, settings.documents_per_bin
-    tokens = np.full(len(bins) * slots, PAD, np.uint8)
-    labels = np.full(len(tokens), IGNORED, np.int64)
-    positions = np.empty(len(tokens), np.int64)
-    documents = np.empty(len(tokens), np.int64)
-    boundaries = np.empty(len(bins) * (documents_per_bin + 1) + 1, np.int32)
+    spread = compiled(_spread) or _spread_by_arrays
+    flat = torch.empty((4, len(bins) * slots), dtype=torch.int64, pin_memory=pinned)
+    targets = torch.empty(sum(len(b.targets) for b in bins), dtype=torch.int64, pin_memory=pinned)
+    boundaries = torch.empty(len(bins) * (documents_per_bin + 1) + 1, dtype=torch.int32, pin_memory=pinned)
+    rows, target_slots, cu_seqlens = flat.numpy(), targets.numpy(), boundaries.numpy()
+    cu_seqlens[-1] = rows.shape[1]
     spans: list[tuple[int, int]] = []
-    digests = []
-    for index, packed in enumerate(bins):
+    placed = 0
+    for index, filled in enumerate(bins):
         first, first_document = index * slots, index * (documents_per_bin + 1)
-        ends = np.cumsum(packed.lengths)
-        used = int(ends[-1])
-        inputs, bin_labels = _filled(store, packed, mask, seed)
-        tokens[first : first + used] = inputs
-        labels[first : first + used] = bin_labels
+        spread(rows[:, first : first + slots], *filled[:4], first_document)
+        np.add(filled.targets, first, out=target_slots[placed : placed + len(filled.targets)])
+        placed += len(filled.targets)
+        ends = (np.cumsum(filled.lengths) + first).tolist()
+        starts = [first, *ends[:-1]]
         # The pad tail counts as one more document, which starts where the last real one ends.
-        lengths = np.append(packed.lengths, slots - used)
-        starts = np.append(0, ends)
-        positions[first : first + slots] = np.arange(slots) - np.repeat(starts, lengths)
-        documents[first : first + slots] = first_document + np.repeat(np.arange(len(lengths)), lengths)
-        block = boundaries[first_document : first_document + documents_per_bin + 1]
-        block[: len(starts)] = first + starts
-        block[len(starts) :] = first + slots
-        spans += zip((first + starts[:-1]).tolist(), (first + ends).tolist(), strict=True)
-        digests.append(_digest(packed, inputs, bin_labels))
-    boundaries[-1] = len(tokens)
-    target_slots = np.flatnonzero(labels != IGNORED)
+        block = cu_seqlens[first_document : first_document + documents_per_bin + 1]
+        block[: len(ends)] = starts
+        block[len(ends)] = ends[-1]
+        block[len(ends) + 1 :] = first + slots
+        spans += zip(starts, ends, strict=True)
     return Batch(
-        tokens=torch.from_numpy(tokens.astype(np.int64)),
-        labels=torch.from_numpy(labels),
-        positions=torch.from_numpy(positions),
-        documents=torch.from_numpy(documents),
-        cu_seqlens=torch.from_numpy(boundaries),
-        target_slots=torch.from_numpy(target_slots),
-        counts=torch.tensor([len(target_slots)]),
+        tokens=flat[0],
+        labels=flat[1],
+        positions=flat[2],
+        documents=flat[3],
+        cu_seqlens=boundaries,
+        target_slots=targets,
+        counts=torch.tensor([placed]),
         draw_keys=torch.from_numpy(np.array(draw_keys, np.uint64).view(np.int64)),
-        digests=torch.from_numpy(np.array(digests, np.uint64).view(np.int64)),
+        digests=torch.from_numpy(np.array([b.digest for b in bins], np.uint64).view(np.int64)),
         spans=tuple(spans),
     )
 
 
-def _filled(store: Store, packed: Bin, mask: MaskSettings, seed: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Corrupted inputs and labels of a bin's real tokens."""
-    tokens = np.empty(packed.num_tokens, np.uint8)
-    end = 0
-    for sample, start, length in zip(
-        packed.samples.tolist(), packed.starts.tolist(), packed.lengths.tolist(), strict=True
-    ):
-        residues = store.residues(sample)
-        document = tokens[end : end + length]
-        end += length
-        # Token t of a protein is its begin token (t = 0), residue t - 1, or its end token.
-        inside = residues[max(start - 1, 0) : start + length - 1]
-        offset = int(start == 0)
-        document[offset : offset + len(inside)] = inside
-        if start == 0:
-            document[0] = CLS
-        if start + length == len(residues) + 2:
-            document[-1] = EOS
-    starts_in_bin = np.cumsum(packed.lengths) - packed.lengths
-    residues_at = np.arange(len(tokens)) - np.repeat(starts_in_bin - packed.starts, packed.lengths) - 1
-    return corrupt(tokens, np.repeat(packed.samples, packed.lengths), residues_at, mask, seed, packed.pass_index)
+def _spread_by_arrays(
+    flat: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    inputs: NDArray[np.uint8],
+    targets: NDArray[np.int32],
+    truths: NDArray[np.uint8],
+    first_document: int,
+) -> None:
+    """Write tokens, labels, positions and documents of one bin into the four rows of `flat`."""
+    slots, used = flat.shape[1], len(inputs)
+    flat[0, :used] = inputs
+    flat[0, used:] = PAD
+    flat[1] = IGNORED
+    flat[1, targets] = truths
+    every = np.append(lengths, slots - used)
+    flat[2] = np.arange(slots) - np.repeat(np.cumsum(every) - every, every)
+    flat[3] = first_document + np.repeat(np.arange(len(every)), every)
 
 
-def _digest(packed: Bin, inputs: NDArray[np.uint8], labels: NDArray[np.int64]) -> int:
-    """64 bits over everything that a bin feeds to the model: ids, crops, inputs, targets."""
-    content = hashlib.blake2b(digest_size=8)
-    for array in (packed.samples, packed.starts, packed.lengths, inputs, labels):
-        content.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
-    return int.from_bytes(content.digest(), "little")
+def _spread(flat, lengths, inputs, targets, truths, first_document):  # type: ignore[no-untyped-def]
+    slot, one = np.uint64(0), np.uint64(1)
+    for document in range(len(lengths)):
+        for position in range(lengths[document]):
+            flat[0, slot] = inputs[slot]
+            flat[2, slot] = position
+            flat[3, slot] = first_document + document
+            slot += one
+    used = np.int64(slot)
+    for tail in range(used, flat.shape[1]):
+        flat[0, tail] = PAD
+        flat[2, tail] = tail - used
+        flat[3, tail] = first_document + len(lengths)
+    flat[1] = IGNORED
+    for index in range(len(targets)):
+        flat[1, targets[index]] = truths[index]

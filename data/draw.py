@@ -14,9 +14,11 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 _WORD = (1 << 64) - 1
+CONSTANTS = _GOLDEN, _MIX_1, _MIX_2
+"""For compiled kernels, which write the hash out."""
 
 # What a key is for. Two uses of one (seed, pass, id) must not share a hash: a crop would then predict its own mask.
-ORDER, CROP, BIN_ORDER, SELECT, REPLACE, MODEL, INITIAL = range(1, 8)
+ORDER, CROP, BIN_ORDER, SELECT, REPLACE, MODEL, INITIAL, MEMBER, ARRIVAL = range(1, 10)
 
 
 def key(*parts: int) -> int:

@@ -1,18 +1,20 @@
-"""The plan: which documents stand in which bin, as a pure function of the corpus, the identity settings and the seed.
+"""The plan: which documents stand in which bin, as a pure function of the corpora, the identity settings and the seed.
 
-In: lengths of the samples, settings, seed, a cursor. Out: `Bin`s, one after the other, without end. Kept: nothing but
-the plan of the window at hand, which is rebuilt from its number. World size, workers and restarts have no part in it.
+In: a sampler, lengths of its samples, settings, seed, a cursor. Out: `Bin`s, one after the other, without end. Kept:
+nothing but the plan of the window at hand, which is rebuilt from its number. World size, workers and restarts have no
+part in it.
 """
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data import draw
-from data.order import Permutation
+from data.curriculum import stage_value
+from data.packing import bucket, pack
+from data.sampler import Sampler
 from data.settings import DataSettings
 
 SPECIAL_TOKENS = 2
@@ -24,7 +26,7 @@ class Cursor:
     """Where the bin stream goes on: the whole state of the data side, and all a checkpoint stores of it."""
 
     pass_index: int = 0
-    """Pass over the corpus, from 0."""
+    """Pass over the corpus, from 0; always 0 in a mixture, whose corpora have passes of their own."""
     window: int = 0
     """Window of the pass, from 0."""
     bin: int = 0
@@ -45,13 +47,16 @@ class Bin:
     So a crop carries a begin or end token exactly where the true terminus lies inside it.
     """
 
-    pass_index: int
     samples: NDArray[np.int64]
-    """(documents,) ids of the records in the store."""
+    """(documents,) sample ids (`sampler.CORPUS_BITS`)."""
+    passes: NDArray[np.int64]
+    """(documents,) pass of each sample's corpus, which keys its mask."""
     starts: NDArray[np.int64]
     """(documents,) first token of the slice."""
     lengths: NDArray[np.int64]
     """(documents,) tokens of the slice."""
+    select_prob: float
+    """Share of residues that are selected as targets here."""
 
     @property
     def num_tokens(self) -> int:
@@ -60,95 +65,92 @@ class Bin:
 
 
 class Plan:
-    """The endless stream of bins over one corpus.
+    """The endless stream of bins.
 
     Args:
-        samples: (n,) ids of the store's records that take part.
-        num_residues: (n,) residues of each of them.
-        settings: sizes of crop, bin and window.
+        sampler: which samples come in a window.
+        num_residues: residues of each of some sample ids.
+        settings: sizes of crop, bin and window, curriculum and composition.
         seed: seed of the run.
     """
 
     def __init__(
         self,
-        samples: NDArray[np.int64],
-        num_residues: NDArray[np.int64],
+        sampler: Sampler,
+        num_residues: Callable[[NDArray[np.int64]], NDArray[np.int64]],
         settings: DataSettings,
         seed: int,
     ) -> None:
-        self.samples = samples
+        self.sampler = sampler
         self.num_residues = num_residues
         self.settings = settings
         self.seed = seed
-        self.num_windows = -(-len(samples) // settings.window_sequences)
 
-    def window(self, pass_index: int, window: int) -> list[Bin]:
-        """All bins of one window, in the order in which they are trained."""
-        size = self.settings.window_sequences
-        positions = np.arange(window * size, min((window + 1) * size, len(self.samples)))
-        chosen = Permutation(len(self.samples), draw.key(self.seed, draw.ORDER, pass_index))(positions)
-        samples = self.samples[chosen]
+    def window(self, pass_index: int, window: int, tokens_before: int) -> list[Bin] | None:
+        """All bins of one window, in the order in which they are trained; None behind the last window of the pass.
+
+        Args:
+            pass_index: as in `Cursor`.
+            window: as in `Cursor`.
+            tokens_before: real tokens of all windows before, which fix the stage of the curriculum.
+        """
+        items = self.sampler.window(pass_index, window)
+        if items is None:
+            return None
+        settings = self.settings
         starts, lengths = crop(
-            samples,
-            self.num_residues[chosen],
-            self.settings.crop_tokens,
-            draw.key(self.seed, draw.CROP, pass_index),
+            *items,
+            self.num_residues(items.samples),
+            stage_value(settings.curriculum, settings.crop_tokens, tokens_before),
+            self.seed,
         )
-        groups = pack(lengths, self.settings.bin_tokens, self.settings.documents_per_bin)
+        compose = pack if settings.composition == "packed" else bucket
+        groups = compose(lengths, settings.bin_tokens, settings.documents_per_bin)
         shuffled = np.argsort(
-            draw.hashes(draw.key(self.seed, draw.BIN_ORDER, pass_index, window), np.arange(len(groups))),
+            draw.hashes(draw.key(self.seed, draw.BIN_ORDER, pass_index, window), np.arange(groups.num_bins)),
             kind="stable",
         )
-        return [
-            Bin(pass_index, samples[members], starts[members], lengths[members])
-            for members in (groups[i] for i in shuffled)
-        ]
+        select_prob = stage_value(settings.mask.select_stages, settings.mask.select_prob, tokens_before)
+        by_bin = groups.members
+        samples, passes, starts, lengths = items.samples[by_bin], items.passes[by_bin], starts[by_bin], lengths[by_bin]
+        bounds = groups.first.tolist()
+        of_bins = (slice(bounds[b], bounds[b + 1]) for b in shuffled.tolist())
+        return [Bin(samples[of], passes[of], starts[of], lengths[of], select_prob) for of in of_bins]
 
     def bins(self, cursor: Cursor) -> Iterator[tuple[Bin, Cursor]]:
         """The bins from `cursor` on, each with the cursor behind it; endless, across windows and passes."""
         while True:
-            bins = self.window(cursor.pass_index, cursor.window)
+            bins = self.window(cursor.pass_index, cursor.window, cursor.tokens_before_window)
+            if bins is None:
+                if not cursor.window:
+                    raise ValueError("the corpus holds no sequence to train on; check data.sources and the split")
+                cursor = Cursor(pass_index=cursor.pass_index + 1, tokens_before_window=cursor.tokens_before_window)
+                continue
             for index in range(cursor.bin, len(bins)):
                 cursor = replace(cursor, bin=index + 1)
                 yield bins[index], cursor
-            last = cursor.window + 1 == self.num_windows
-            cursor = Cursor(
-                pass_index=cursor.pass_index + last,
-                window=0 if last else cursor.window + 1,
-                tokens_before_window=cursor.tokens_before_window + sum(b.num_tokens for b in bins),
-            )
+            cursor = following(cursor, bins)
+
+
+def following(cursor: Cursor, bins: list[Bin]) -> Cursor:
+    """The start of the window behind the one at `cursor`, which holds `bins`."""
+    tokens = cursor.tokens_before_window + sum(b.num_tokens for b in bins)
+    return Cursor(pass_index=cursor.pass_index, window=cursor.window + 1, tokens_before_window=tokens)
 
 
 def crop(
-    samples: NDArray[np.int64], num_residues: NDArray[np.int64], crop_tokens: int, key: int
+    samples: NDArray[np.int64],
+    passes: NDArray[np.int64],
+    num_residues: NDArray[np.int64],
+    crop_tokens: int,
+    seed: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Start and length in tokens of each sample's document: whole where it fits, else a slice at a keyed start."""
     total = num_residues + SPECIAL_TOKENS
     lengths = np.minimum(total, crop_tokens)
-    starts = draw.integers(draw.hashes(key, samples), total - lengths + 1)
+    starts = np.zeros(len(samples), np.int64)
+    for pass_index in np.unique(passes).tolist():
+        cut = np.flatnonzero((passes == pass_index) & (total > lengths))
+        drawn = draw.hashes(draw.key(seed, draw.CROP, pass_index), samples[cut])
+        starts[cut] = draw.integers(drawn, (total - lengths + 1)[cut])
     return starts, lengths
-
-
-def pack(lengths: NDArray[np.int64], bin_tokens: int, documents_per_bin: int) -> list[NDArray[np.int64]]:
-    """Best fit in order of arrival: each document goes to the fullest open bin that still holds it, else opens one.
-
-    Without the usual sort by length no bin is all long or all short, and the waste stays that of the sorted variant
-    once a window holds many times more documents than a bin.
-
-    Returns:
-        Per bin the indices into `lengths`, in order of arrival.
-    """
-    shortest = int(lengths.min())
-    bins: list[list[int]] = []
-    open_bins: list[tuple[int, int]] = []  # (room, bin), sorted: the first that fits is the best fit
-    for index, length in enumerate(lengths.tolist()):
-        at = bisect_left(open_bins, (length, -1))
-        if at < len(open_bins):
-            room, chosen = open_bins.pop(at)
-        else:
-            room, chosen = bin_tokens, len(bins)
-            bins.append([])
-        bins[chosen].append(index)
-        if room - length >= shortest and len(bins[chosen]) < documents_per_bin:
-            insort(open_bins, (room - length, chosen))
-    return [np.array(members, np.int64) for members in bins]

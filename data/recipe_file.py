@@ -29,6 +29,11 @@ def read(recipe_class: type[R], path: Path, overrides: Sequence[str] = ()) -> R:
         ValueError: no such file, not TOML, an unknown key (the nearest valid one is named), a value of the wrong
             type, a value out of range, a required field that is missing.
     """
+    return check(recipe_class, sections(path, overrides), str(path))
+
+
+def sections(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The tables of a recipe with overrides on top, unchecked: for who needs some sections alone; errors as `read`."""
     try:
         content = tomllib.loads(path.read_text())
     except OSError as error:
@@ -37,7 +42,7 @@ def read(recipe_class: type[R], path: Path, overrides: Sequence[str] = ()) -> R:
         raise ValueError(f"recipe {path}: not TOML: {error}") from None
     for override in overrides:
         _set(content, override)
-    return check(recipe_class, content, str(path))
+    return content
 
 
 def check(recipe_class: type[R], content: dict[str, Any], origin: str) -> R:
@@ -45,7 +50,7 @@ def check(recipe_class: type[R], content: dict[str, Any], origin: str) -> R:
     valid = {name for name, _ in documented(recipe_class)}
     sections = {name.rpartition(".")[0] for name in valid}
     for name, value in _leaves(content):
-        if name in sections and value == {}:
+        if name in sections and value in ({}, []):
             continue
         if name not in valid:
             close = difflib.get_close_matches(name, valid, 1, 0.0)
@@ -77,8 +82,9 @@ def documented(recipe_class: type, prefix: str = "") -> Iterator[tuple[str, str]
     """(dotted name, text for --help) of every setting, in order."""
     hints = get_type_hints(recipe_class)
     for f in fields(recipe_class):
-        if is_dataclass(hints[f.name]):
-            yield from documented(hints[f.name], f"{prefix}{f.name}.")
+        inner = _section(hints[f.name])
+        if inner:
+            yield from documented(inner, f"{prefix}{f.name}.")
             continue
         default = "required" if f.default is MISSING else f"default {_shown(f.default)}"
         unit = f", in {f.metadata['unit']}" if f.metadata["unit"] else ""
@@ -108,10 +114,20 @@ def _set(content: dict[str, Any], override: str) -> None:
         content[last] = value
 
 
+def _section(hint: Any) -> type | None:
+    """The dataclass behind a type that is one, or a tuple of any number of one (tables ``[[section]]``)."""
+    if getattr(hint, "__origin__", None) is tuple:
+        hint = get_args(hint)[0]
+    return hint if is_dataclass(hint) and isinstance(hint, type) else None
+
+
 def _leaves(content: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in content.items():
         if isinstance(value, dict) and value:
             yield from _leaves(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+            for item in value:
+                yield from _leaves(item, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 

@@ -37,7 +37,7 @@ class MaskSettings:
     )
     select_stages: tuple[tuple[int, float], ...] = setting(
         IDENTITY,
-        "other select_prob before: [[tokens at which a stage ends, select_prob], ...]; select_prob holds after the last",
+        "other select_prob before: [[tokens at which a stage ends, select_prob], ...]; select_prob holds behind them",
         default=(),
     )
 
@@ -184,7 +184,7 @@ class DataSettings(CorpusSettings):
     )
     curriculum: tuple[tuple[int, int], ...] = setting(
         IDENTITY,
-        "shorter crops before: [[tokens at which a stage ends, crop_tokens], ...]; crop_tokens holds after the last",
+        "shorter crops before: [[tokens at which a stage ends, crop_tokens], ...]; crop_tokens holds behind them",
         default=(),
     )
     composition: Composition = setting(

@@ -1,0 +1,20 @@
+"""The curriculum: what holds at a point of training, by tokens seen alone.
+
+In: stages and a count of tokens. Out: the value of the stage. Kept: nothing; the count of tokens is the whole state.
+"""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+Number = TypeVar("Number", int, float)
+
+
+def stage_value(stages: Sequence[tuple[int, Number]], final: Number, tokens_seen: int) -> Number:
+    """The value of the first stage that has not ended at `tokens_seen`; `final` once all have.
+
+    Args:
+        stages: (tokens at which the stage ends, value), by rising end.
+        final: value behind the last stage.
+        tokens_seen: real tokens of all bins before.
+    """
+    return next((value for end, value in stages if tokens_seen < end), final)

@@ -1,0 +1,45 @@
+"""Dealing: which rank takes which bin of a step, so that all finish together.
+
+In: the bins' costs. Out: bins by rank. Kept: nothing; every rank computes the same.
+
+All bins have the same number of slots, so what differs is attention, whose cost is the sum of squared lengths of a
+bin's documents. Ranks get equally many bins (one more or less where they do not divide), which is half of the balance;
+the other half is longest processing time first: the costliest bin goes to the rank that has least so far.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def attention_cost(lengths: NDArray[np.int64]) -> int:
+    """Sum of squared lengths, in tokens squared."""
+    return int((lengths * lengths).sum())
+
+
+def deal(costs: Sequence[int], world_size: int) -> list[list[int]]:
+    """Bins of each rank, ascending.
+
+    Args:
+        costs: of each bin; at least `world_size` of them.
+        world_size: number of ranks.
+    """
+    fewest, more = divmod(len(costs), world_size)
+    dealt: list[list[int]] = [[] for _ in range(world_size)]
+    load = [0] * world_size
+    for bin_ in sorted(range(len(costs)), key=lambda b: (-costs[b], b)):
+        # While somebody may still take one bin more than the fewest, `more` of the ranks will.
+        open_ranks = [r for r in range(world_size) if len(dealt[r]) < fewest + (more > 0)]
+        rank = min(open_ranks, key=lambda r: (load[r], r))
+        dealt[rank].append(bin_)
+        load[rank] += costs[bin_]
+        if len(dealt[rank]) == fewest + 1:
+            more -= 1
+    return [sorted(bins) for bins in dealt]
+
+
+def imbalance(costs: Sequence[int], dealt: Sequence[Sequence[int]]) -> float:
+    """Cost of the slowest rank over the mean; 1 is perfect."""
+    loads = [sum(costs[b] for b in bins) for bins in dealt]
+    return max(loads) * len(loads) / max(1, sum(loads))

@@ -1,0 +1,155 @@
+"""Packing: which documents share a bin.
+
+In: the documents' lengths in order of arrival. Out: `Groups`. Kept: nothing.
+
+Two compositions. *Packed* is best fit in order of arrival: each document goes to the fullest open bin that still holds
+it, else opens one. Without the usual sort by length no bin is all long or all short, and the waste stays that of the
+sorted variant once a window holds many times more documents than a bin. *Bucketed* fills bins with neighbours in
+length, for models that pad inside a bin and for ablations.
+"""
+
+from bisect import bisect_left, insort
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.compiled import compiled
+
+_DE_BRUIJN = 0x03F79D71B4CB0A89
+_BIT_OF = np.zeros(64, np.int64)
+"""Number of the one bit that is set in x: ``_BIT_OF[x * _DE_BRUIJN >> 58]`` (Leiserson, Prokop and Randall 1998)."""
+_BIT_OF[[((_DE_BRUIJN << bit) & (2**64 - 1)) >> 58 for bit in range(64)]] = np.arange(64)
+
+
+class Groups(NamedTuple):
+    """Documents by bin: those of bin b are ``members[first[b] : first[b + 1]]``."""
+
+    members: NDArray[np.int64]
+    """(documents,) indices of the documents, bin after bin."""
+    first: NDArray[np.int64]
+    """(bins + 1,) where each bin starts in `members`."""
+
+    @property
+    def num_bins(self) -> int:
+        """Number of bins."""
+        return len(self.first) - 1
+
+    def bins(self) -> list[NDArray[np.int64]]:
+        """The documents of each bin."""
+        return np.split(self.members, self.first[1:-1])
+
+
+def pack(lengths: NDArray[np.int64], bin_tokens: int, documents_per_bin: int) -> Groups:
+    """Best fit in order of arrival; among equally full bins the one that was filled last.
+
+    Args:
+        lengths: (documents,) tokens of each, in 1..`bin_tokens`.
+        bin_tokens: slots of a bin.
+        documents_per_bin: most documents of a bin.
+
+    Returns:
+        Bins in the order in which they were opened, documents inside in order of arrival.
+    """
+    if not len(lengths):
+        return Groups(np.empty(0, np.int64), np.zeros(1, np.int64))
+    best_fit = compiled(_best_fit) or _best_fit_by_bisection
+    chosen, num_bins = best_fit(lengths, bin_tokens, documents_per_bin, int(lengths.min()))
+    return Groups(
+        np.argsort(chosen.astype(np.uint16) if num_bins < 1 << 16 else chosen, kind="stable"),
+        np.concatenate([[0], np.cumsum(np.bincount(chosen, minlength=num_bins))]),
+    )
+
+
+def bucket(lengths: NDArray[np.int64], bin_tokens: int, documents_per_bin: int) -> Groups:
+    """Fill bins one after the other with documents sorted by length, equal lengths in order of arrival.
+
+    Arguments and result are those of `pack`.
+    """
+    members = np.argsort(lengths, kind="stable")
+    ends = np.concatenate([[0], np.cumsum(lengths[members])])
+    first = [0]
+    while first[-1] < len(members):
+        fitting = int(np.searchsorted(ends, ends[first[-1]] + bin_tokens, side="right")) - 1
+        first.append(min(fitting, first[-1] + documents_per_bin))
+    return Groups(members, np.array(first, np.int64))
+
+
+def _best_fit_by_bisection(
+    lengths: NDArray[np.int64], bin_tokens: int, documents_per_bin: int, shortest: int
+) -> tuple[NDArray[np.int64], int]:
+    chosen = np.empty(len(lengths), np.int64)
+    rooms: list[int] = []  # that some open bin has, sorted: the first that fits is the best fit
+    open_bins: dict[int, list[int]] = {}
+    held: list[int] = []
+    for index, length in enumerate(lengths.tolist()):
+        at = bisect_left(rooms, length)
+        if at < len(rooms):
+            room = rooms[at]
+            target = open_bins[room].pop()
+            if not open_bins[room]:
+                del rooms[at], open_bins[room]
+        else:
+            room, target = bin_tokens, len(held)
+            held.append(0)
+        chosen[index] = target
+        held[target] += 1
+        if room - length >= shortest and held[target] < documents_per_bin:
+            if room - length not in open_bins:
+                insort(rooms, room - length)
+                open_bins[room - length] = []
+            open_bins[room - length].append(target)
+    return chosen, len(held)
+
+
+def _best_fit(
+    lengths: NDArray[np.int64], bin_tokens: int, documents_per_bin: int, shortest: int
+) -> tuple[NDArray[np.int64], int]:
+    """`_best_fit_by_bisection` for the compiler: a stack of open bins for each room, and a tree of bits to find one.
+
+    Bit r of `rooms` says that the stack of room r holds a bin, bit w of `summary` that word w of `rooms` is not zero.
+    """
+    num_words = bin_tokens // 64 + 1
+    rooms = np.zeros(num_words, np.uint64)
+    summary = np.zeros(num_words // 64 + 1, np.uint64)
+    top = np.full(bin_tokens + 1, -1, np.int64)
+    below = np.empty(len(lengths), np.int64)  # the bin under this one on its stack
+    held = np.zeros(len(lengths), np.int64)
+    chosen = np.empty(len(lengths), np.int64)
+    num_bins = 0
+    one, shift = np.uint64(1), np.uint64(58)
+    for index in range(len(lengths)):
+        length = lengths[index]
+        word = length >> 6
+        found = rooms[word] & ~((one << np.uint64(length & 63)) - one)
+        if found == 0:
+            block = (word + 1) >> 6
+            words = summary[block] & ~((one << np.uint64((word + 1) & 63)) - one) if block < len(summary) else found
+            while words == 0 and block + 1 < len(summary):
+                block += 1
+                words = summary[block]
+            if words != 0:
+                word = (block << 6) + _BIT_OF[((words & (~words + one)) * np.uint64(_DE_BRUIJN)) >> shift]
+                found = rooms[word]
+        if found != 0:
+            lowest = found & (~found + one)
+            room = (word << 6) + _BIT_OF[(lowest * np.uint64(_DE_BRUIJN)) >> shift]
+            target = top[room]
+            top[room] = below[target]
+            if top[room] < 0:
+                rooms[word] ^= lowest
+                if rooms[word] == 0:
+                    summary[word >> 6] ^= one << np.uint64(word & 63)
+        else:
+            room = bin_tokens
+            target = num_bins
+            num_bins += 1
+        chosen[index] = target
+        held[target] += 1
+        room -= length
+        if room >= shortest and held[target] < documents_per_bin:
+            below[target] = top[room]
+            top[room] = target
+            rooms[room >> 6] |= one << np.uint64(room & 63)
+            summary[room >> 12] |= one << np.uint64((room >> 6) & 63)
+    return chosen, num_bins
