@@ -9,11 +9,15 @@ import argparse
 import os
 import sys
 import textwrap
+import time
 import traceback
 from pathlib import Path
 
-from pretrain.recipe import Recipe
 from data.recipe_file import documented, read
+from pretrain.recipe import Recipe
+
+_PATIENCE_S = 5.0
+"""How long another rank leaves it to rank 0 to report a mistake in the input."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,8 +28,10 @@ def main(arguments: list[str] | None = None) -> int:
         recipe = read(Recipe, options.recipe, options.overrides)
         _train(recipe, options)
     except ValueError as error:
-        if rank == 0:
-            print(f"error: {error}", file=sys.stderr, flush=True)
+        if rank:
+            # The launcher ends all ranks when one does. Rank 0, which mostly has the same to say, says it first.
+            time.sleep(_PATIENCE_S)
+        print(f"error: {f'rank {rank}: ' if rank else ''}{error}", file=sys.stderr, flush=True)
         return 2
     except KeyboardInterrupt:
         if rank == 0:

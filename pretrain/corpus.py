@@ -1,59 +1,28 @@
-"""The corpus of a run: token store, split and plan, opened the same way on every rank.
+"""The corpora of a run, opened the same way on every rank.
 
-In: the recipe's data settings. Out: `Corpus`. Kept: the store on disk, which rank 0 builds while the others wait.
+In: the recipe's data settings. Out: `data.corpora.Corpora`. Kept: the stores on disk, which the first rank of each node
+builds while the others wait.
 """
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-from data.plan import Plan
+from data.corpora import Corpora
+from data.prepare import open_corpora, prepare
 from data.settings import DataSettings
-from data.source import resolve
-from data.split import Split, split_by_cluster
-from data.store import Store, open_or_build
-from data.synthetic import Families
 from pretrain.engine.launch import Engine
 
 
-@dataclass(frozen=True, slots=True)
-class Corpus:
-    """What a run trains on and is scored on."""
-
-    store: Store
-    split: Split
-    plan: Plan
-    families: Families | None
-    """How the embedded corpus was drawn; None for any other."""
-
-    def description(self) -> dict[str, Any]:
-        """What run.json says of it."""
-        return {
-            "fingerprint": self.store.fingerprint,
-            "split": self.split.fingerprint,
-            "records": self.store.num_records,
-            "residues": int(self.store.facts["residues"]),
-            "training_records": len(self.split.training),
-            "validation_records": len(self.split.validation),
-            "unknown_letters": self.store.unknown_letters,
-        }
-
-
-def open_corpus(settings: DataSettings, seed: int, engine: Engine) -> Corpus:
-    """Build or find the store, split it, and plan it; collective.
+def open_on_every_rank(settings: DataSettings, engine: Engine) -> Corpora:
+    """Find, build or begin to stream the corpora; collective.
 
     Raises:
-        ValueError: on rank 0, from the files; `PeerError` on the others.
+        ValueError: from the files, or nodes that hold different ones; `PeerError` on the other ranks.
     """
-
-    def prepared() -> tuple[str, Families | None]:
-        source = resolve(settings)
-        store = open_or_build(source.paths, Path(settings.store_dir), settings.unknown_letters, source.clusters)
-        split_by_cluster(store, settings.validation_fraction)  # fails here if it must, while the others listen
-        return str(store.folder), source.families
-
-    folder, families = engine.on_main(prepared)
-    store = Store(Path(folder))
-    split = split_by_cluster(store, settings.validation_fraction)
-    plan = Plan(split.training, store.num_residues(split.training), settings, seed)
-    return Corpus(store, split, plan, families)
+    prepared = engine.on_each_node(lambda: prepare(settings))
+    corpora = open_corpora(settings, prepared)
+    seen = engine.gather((corpora.fingerprint, corpora.split_fingerprint))
+    for rank, other in enumerate(seen):
+        if other != seen[0]:
+            raise ValueError(
+                f"rank {rank} has another corpus than rank 0: fingerprint and split {other}, rank 0 has {seen[0]}; "
+                "data.sources must name the same content on every node"
+            )
+    return corpora

@@ -1,6 +1,6 @@
 """Validation: perplexity on held-out clusters under two corruptions, beside what no model needs to know.
 
-In: a corpus, a model. Out: `Evaluation`s. Kept: nothing; which proteins, crops and positions are scored follows from
+In: corpora, a model. Out: `Evaluation`s. Kept: nothing; which proteins, crops and positions are scored follows from
 the split alone, so every run and every step on one corpus is scored on the same targets.
 
 Two corruptions of the same targets: *mask-all* hides every target; *80/10/10* is the corruption of training. The second
@@ -18,17 +18,18 @@ from data import draw
 from data.alphabet import IS_TARGET
 from data.batch import Batch
 from data.collate import collate
-from data.plan import Bin, crop, pack
+from data.corpora import Corpora
+from data.packing import pack
+from data.plan import Bin, crop
 from data.settings import DataSettings, MaskSettings
-from data.store import Store
 from data.synthetic import floor
-from pretrain.corpus import Corpus
 from pretrain.engine.launch import Engine
 from pretrain.model.masked_language_model import MaskedLanguageModel
 
+_SELECT_PROB = 0.15
 CORRUPTIONS = {
-    "mask_all": MaskSettings(select_prob=0.15, mask_prob=1.0, random_prob=0.0),
-    "80_10_10": MaskSettings(select_prob=0.15, mask_prob=0.8, random_prob=0.1),
+    "mask_all": MaskSettings(select_prob=_SELECT_PROB, mask_prob=1.0, random_prob=0.0),
+    "80_10_10": MaskSettings(select_prob=_SELECT_PROB, mask_prob=0.8, random_prob=0.1),
 }
 TITLES = {"mask_all": "mask-all", "80_10_10": "80/10/10"}
 """The corruptions as a reader knows them."""
@@ -65,20 +66,22 @@ class Evaluation:
         return {name: float(value) for name, value in pairs if value is not None}
 
 
-def validation_bins(corpus: Corpus, settings: DataSettings, max_sequences: int) -> list[Bin]:
+def validation_bins(corpora: Corpora, settings: DataSettings, max_sequences: int) -> list[Bin]:
     """The held-out proteins that are scored, packed; at most `max_sequences`, chosen by hash."""
-    chosen = corpus.split.validation
+    chosen = corpora.validation
     if len(chosen) > max_sequences:
         chosen = chosen[np.sort(np.argsort(draw.hashes(_SEED, chosen), kind="stable")[:max_sequences])]
-    starts, lengths = crop(chosen, corpus.store.num_residues(chosen), settings.crop_tokens, draw.key(_SEED, draw.CROP))
+    passes = np.zeros_like(chosen)
+    residues = corpora.shelves.num_residues(chosen)
+    starts, lengths = crop(chosen, passes, residues, settings.crop_tokens, _SEED)
     groups = pack(lengths, settings.bin_tokens, settings.documents_per_bin)
-    return [Bin(0, chosen[group], starts[group], lengths[group]) for group in groups]
+    return [Bin(chosen[g], passes[g], starts[g], lengths[g], _SELECT_PROB) for g in groups.bins()]
 
 
 @torch.no_grad()
 def evaluate(
     model: MaskedLanguageModel,
-    corpus: Corpus,
+    corpora: Corpora,
     settings: DataSettings,
     max_sequences: int,
     engine: Engine,
@@ -88,20 +91,20 @@ def evaluate(
 
     Args:
         model: the plain module; left in the mode it was in.
-        corpus: whose validation side is scored.
+        corpora: whose validation side is scored.
         settings: sizes of crop and bin.
         max_sequences: most proteins scored.
         engine: bins are dealt to its ranks.
         unigram: (33,) loss in nats of each token id, from `unigram_losses`.
     """
-    bins = validation_bins(corpus, settings, max_sequences)
+    bins = validation_bins(corpora, settings, max_sequences)
     was_training = model.training
     model.train(False)
     results = {}
     for name, mask in CORRUPTIONS.items():
         rows: list[tuple[int, float, float, int]] = []
         for index in range(engine.rank, len(bins), engine.world_size):
-            batch = collate(corpus.store, [bins[index]], settings, mask, _SEED, [0])
+            batch = collate(corpora.shelves, [bins[index]], settings, mask, _SEED, [0])
             with engine.autocast():
                 losses = model.target_losses(batch.to(engine.device)).cpu().numpy().astype(np.float64)
             rows += _by_document(bins[index], batch, losses, unigram)
@@ -112,22 +115,22 @@ def evaluate(
 
 
 def with_floor(
-    results: dict[str, Evaluation], corpus: Corpus, settings: DataSettings, max_sequences: int
+    results: dict[str, Evaluation], corpora: Corpora, settings: DataSettings, max_sequences: int
 ) -> dict[str, Evaluation]:
     """The same results with the exact floor of the embedded corpus, where that is what was scored; rank 0 is enough."""
-    if corpus.families is None:
+    if corpora.families is None:
         return results
-    bins = validation_bins(corpus, settings, max_sequences)
+    bins = validation_bins(corpora, settings, max_sequences)
     found = {}
     for name, mask in CORRUPTIONS.items():
         documents = [
             (batch.tokens[a:b].numpy().astype(np.uint8), batch.labels[a:b].numpy())
-            for batch in (collate(corpus.store, [b], settings, mask, _SEED, [0]) for b in bins)
+            for batch in (collate(corpora.shelves, [b], settings, mask, _SEED, [0]) for b in bins)
             for a, b in batch.spans
         ]
         losses = floor(
             documents,
-            corpus.families,
+            corpora.families,
             select_prob=mask.select_prob,
             mask_prob=mask.mask_prob,
             random_prob=mask.random_prob,
@@ -136,18 +139,12 @@ def with_floor(
     return found
 
 
-def unigram_losses(store: Store, validation: NDArray[np.int64]) -> NDArray[np.float64]:
+def unigram_losses(corpora: Corpora) -> NDArray[np.float64]:
     """Loss in nats of each token id, (33,), under the frequencies of possible targets on the training side.
 
     One is added to every count, so that a residue that training never saw costs something finite.
     """
-    tokens = store.tokens[:_COUNTED_RESIDUES]
-    counts = np.zeros(len(IS_TARGET), np.int64)
-    for start in range(0, len(tokens), 1 << 22):  # bincount makes 8 bytes of each
-        counts += np.bincount(tokens[start : start + (1 << 22)], minlength=len(IS_TARGET))
-    for record in validation[store.offsets[validation + 1] <= len(tokens)]:
-        counts -= np.bincount(store.residues(record), minlength=len(IS_TARGET))
-    smoothed = np.where(IS_TARGET, counts + 1.0, 0.0)
+    smoothed = np.where(IS_TARGET, corpora.token_counts(_COUNTED_RESIDUES) + 1.0, 0.0)
     with np.errstate(divide="ignore"):  # tokens that are no targets get infinity, which nothing reads
         return np.asarray(-np.log(smoothed / smoothed.sum()))
 

@@ -10,6 +10,7 @@ import argparse
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +104,8 @@ def _card(run: RunDirectory, step: int, tokens_seen: int) -> str:
             "|---|---|",
             f"| started from | {recipe['model']['init'] or 'random weights, ' + recipe['model']['preset']} |",
             f"| trained for | {step} steps, {tokens_seen:,} tokens (real ones, padding not counted) |",
-            f"| corpus | {corpus['training_records']:,} training and {corpus['validation_records']:,} validation "
-            f"sequences, fingerprint `{corpus['fingerprint']}` |",
-            f"| split by | {'clusters' if recipe['data']['clusters'] or _synthetic(recipe) else 'equal sequences'} |",
+            *(f"| corpus | {line} |" for line in _corpora(recipe["data"], corpus)),
+            f"| fingerprint of what was drawn | `{corpus['fingerprint']}` |",
             f"| longest document | {recipe['data']['crop_tokens']} tokens |",
             "",
             *_validation(scored[-1]["validation"] if scored else None),
@@ -116,8 +116,18 @@ def _card(run: RunDirectory, step: int, tokens_seen: int) -> str:
     )
 
 
-def _synthetic(recipe: dict[str, Any]) -> bool:
-    return bool(recipe["data"]["sources"][0].startswith("synthetic:"))
+def _corpora(data: dict[str, Any], corpus: dict[str, Any]) -> Iterator[str]:
+    """Sizes and split of each corpus."""
+    for settings, facts in zip(data["mixture"] or [data], corpus.get("mixture", [corpus]), strict=True):
+        sequences = "a stream" if facts["training_records"] is None else f"{facts['training_records']:,} training"
+        if any(source.startswith("synthetic:") for source in settings["sources"]) or settings["clusters"]:
+            split = "clusters"
+        elif settings["split_identity"]:
+            split = f"MMseqs2 clusters at {settings['split_identity']:.0%} identity"
+        else:
+            split = "equal sequences"
+        weight = f"weight {settings['weight']}, " if data["mixture"] else ""
+        yield f"{weight}{sequences} and {facts['validation_records']:,} validation sequences, split by {split}"
 
 
 def _validation(scores: dict[str, dict[str, float | None]] | None) -> list[str]:

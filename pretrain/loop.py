@@ -7,11 +7,13 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data.chain import START, extend
-from data.loader import steps
+from data.corpora import Corpora
+from data.loader import Loader, Step
 from data.plan import Cursor
 from data.setting import SettingClass
 from pretrain.checkpoint.canonical import InvalidCheckpoint
@@ -19,7 +21,7 @@ from pretrain.checkpoint.commit import commit
 from pretrain.checkpoint.load import Verified, newest_valid, open_checkpoint, restore
 from pretrain.checkpoint.manifest import MANIFEST_FILE, CheckpointError, Manifest, Topology, TrainerState
 from pretrain.checkpoint.retention import retain, sweep
-from pretrain.corpus import Corpus, open_corpus
+from pretrain.corpus import open_on_every_rank
 from pretrain.engine.launch import Engine
 from pretrain.engine.named_state import named_state
 from pretrain.evaluate import TITLES, Evaluation, evaluate, unigram_losses, with_floor
@@ -32,6 +34,7 @@ from pretrain.step import Outcome, train_step
 from pretrain.telemetry import records
 from pretrain.telemetry.console import ProgressLine
 from pretrain.telemetry.errors import recorded
+from pretrain.telemetry.speed import Clock, Speed
 
 _MOST_SKIPPED = 3
 """Steps in a row without a finite gradient that end a run: the weights are at fault then, not the data."""
@@ -43,7 +46,7 @@ class Summary:
 
     evaluations: dict[str, Evaluation]
     state: TrainerState
-    corpus: Corpus
+    corpora: Corpora
     run: RunDirectory
     seconds: float
     """Wall time of this attempt."""
@@ -68,14 +71,14 @@ def train(recipe: Recipe, engine: Engine, *, allow_schedule_change: bool = False
         return {"step": training.state.step, "phase": training.phase} if training else {"phase": "start"}
 
     with recorded(run, engine, attempt, position):
-        corpus = open_corpus(recipe.data, recipe.run.seed, engine)
-        engine.on_main(lambda: run.describe_corpus(corpus.description()))
+        corpora = open_on_every_rank(recipe.data, engine)
+        engine.on_main(lambda: run.describe_corpus(corpora.description()))
         engine.start_trackers(dict(_flat_settings(recipe)), run.root)
         checkpoint = _opened(*chosen) if chosen else None
-        training = Training(recipe, engine, run, attempt, corpus, checkpoint)
+        training = Training(recipe, engine, run, attempt, corpora, checkpoint)
         training.run_to_end()
         evaluations = training.finish()
-    return Summary(evaluations, training.state, corpus, run, time.perf_counter() - started)
+    return Summary(evaluations, training.state, corpora, run, time.perf_counter() - started)
 
 
 def _opened(path: Path, manifest_sha256: str) -> Verified:
@@ -94,12 +97,12 @@ class Training:
         engine: Engine,
         run: RunDirectory,
         attempt: int,
-        corpus: Corpus,
+        corpora: Corpora,
         checkpoint: Verified | None,
     ) -> None:
-        self.recipe, self.engine, self.run, self.attempt, self.corpus = recipe, engine, run, attempt, corpus
+        self.recipe, self.engine, self.run, self.attempt, self.corpora = recipe, engine, run, attempt, corpora
         self.phase = "start"
-        self.fingerprints = _fingerprints(recipe, corpus)
+        self.fingerprints = _fingerprints(recipe, corpora)
         if checkpoint:
             self.plain = MaskedLanguageModel(run.model_shape())
         else:
@@ -115,7 +118,7 @@ class Training:
             self.state = restore(checkpoint, self.named)
             self.parent = checkpoint.manifest_sha256
             self.saved_step = self.state.step
-        self.unigram = unigram_losses(corpus.store, corpus.split.validation)
+        self.unigram = unigram_losses(corpora)
         self.skipped_in_a_row = 0
         self.scores: dict[int, dict[str, Evaluation]] = {}  # of the step that was validated last
 
@@ -124,21 +127,22 @@ class Training:
         settings, schedule = self.recipe.run, self.recipe.schedule
         self.phase = "train"
         self.model.train()
-        stream = steps(
-            self.corpus.store,
-            self.corpus.plan,
+        loader = Loader(
+            self.corpora.shelves,
+            self.corpora.plan(self.recipe.run.seed),
             Cursor(**self.state.cursor),
             self.state.step,
             self.engine.rank,
             self.engine.world_size,
         )
         settled = False
-        with ProgressLine(schedule.total_tokens, self.engine.is_main) as progress:
+        with closing(loader), ProgressLine(schedule.total_tokens, self.engine.is_main) as progress:
             if self.state.step:
                 progress.say(f"continuing {self.run.root} at step {self.state.step}")
-            since, tokens_since = time.perf_counter(), self.state.tokens_seen
+            clock = Clock(self.state.tokens_seen)
             while self.state.tokens_seen < schedule.total_tokens:
-                step = next(stream)
+                with clock.waiting():
+                    step = next(loader)
                 if not settled:
                     self.engine.settle(self.model, step.batches[0])
                     settled = True
@@ -154,16 +158,14 @@ class Training:
                 )
                 self._consume(step.cursor, step.num_tokens, outcome)
                 if self.state.step % settings.log_every == 0:
-                    now = time.perf_counter()
-                    speed = (self.state.tokens_seen - tokens_since) / (now - since)
-                    progress.update(self.state.tokens_seen, self._log(outcome, step.num_tokens, rate, speed))
-                    since, tokens_since = now, self.state.tokens_seen
+                    line = self._log(outcome, step, rate, clock.read(self.state.tokens_seen))
+                    progress.update(self.state.tokens_seen, line)
                 if self.state.step % settings.evaluate_every == 0:
                     progress.say(self._validation_line(self.validate()))
-                    since, tokens_since = time.perf_counter(), self.state.tokens_seen
+                    clock = Clock(self.state.tokens_seen)
                 if self.state.step % settings.checkpoint_every == 0:
                     self.save()
-                    since, tokens_since = time.perf_counter(), self.state.tokens_seen
+                    clock = Clock(self.state.tokens_seen)
         self.save()
 
     def validate(self) -> dict[str, Evaluation]:
@@ -171,16 +173,16 @@ class Training:
         self.phase = "validate"
         scores = evaluate(
             self.plain,
-            self.corpus,
+            self.corpora,
             self.recipe.data,
             self.recipe.run.validation_sequences,
             self.engine,
             self.unigram,
         )
-        if self.corpus.families:
+        if self.corpora.families:
             options = self.recipe.data, self.recipe.run.validation_sequences
             model_scores = scores
-            scores = self.engine.on_main(lambda: with_floor(model_scores, self.corpus, *options))
+            scores = self.engine.on_main(lambda: with_floor(model_scores, self.corpora, *options))
         if self.engine.is_main:
             self._record({"validation": {name: s.numbers() for name, s in scores.items()}})
         self.engine.track(
@@ -250,7 +252,7 @@ class Training:
                 "last checkpoint, or choose another run.directory"
             )
 
-    def _log(self, outcome: Outcome, num_tokens: int, rate: float, tokens_per_s: float) -> str:
+    def _log(self, outcome: Outcome, step: Step, rate: float, speed: Speed) -> str:
         """Write one line of metrics; the text for the console."""
         loss = float(outcome.losses.sum())
         slots = self.recipe.data.bins_per_step * self.recipe.data.bin_tokens
@@ -258,9 +260,11 @@ class Training:
             "loss": loss,
             "learning_rate": rate,
             "grad_norm": outcome.grad_norm,
-            "tokens_per_s": tokens_per_s,
+            "tokens_per_s": speed.tokens_per_s,
+            "loader_wait": speed.loader_wait,
             "targets": float(outcome.counts.sum()),
-            "padding": 1 - num_tokens / slots,
+            "padding": 1 - step.num_tokens / slots,
+            "imbalance": step.imbalance,
             "skipped_steps": float(self.state.skipped_steps),
         }
         if self.engine.is_main:
@@ -268,7 +272,7 @@ class Training:
         self.engine.track(values, self.state.step)
         return (
             f"step {self.state.step} | loss {loss:.3f} | lr {rate:.2e} | "
-            f"norm {outcome.grad_norm:.2f} | {tokens_per_s / 1000:.1f}k tokens/s"
+            f"norm {outcome.grad_norm:.2f} | {speed.tokens_per_s / 1000:.1f}k tokens/s"
         )
 
     def _record(self, values: Mapping[str, object]) -> None:
@@ -305,7 +309,7 @@ def _flat_settings(recipe: Recipe) -> list[tuple[str, object]]:
     ]
 
 
-def _fingerprints(recipe: Recipe, corpus: Corpus) -> dict[str, str]:
+def _fingerprints(recipe: Recipe, corpora: Corpora) -> dict[str, str]:
     def of(setting_class: SettingClass) -> str:
         chosen = {name: value for name, its_class, value in settings_of(recipe) if its_class is setting_class}
         return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
@@ -313,6 +317,6 @@ def _fingerprints(recipe: Recipe, corpus: Corpus) -> dict[str, str]:
     return {
         "identity": of(SettingClass.IDENTITY),
         "schedule": of(SettingClass.SCHEDULE),
-        "corpus": corpus.store.fingerprint,
-        "split": corpus.split.fingerprint,
+        "corpus": corpora.fingerprint,
+        "split": corpora.split_fingerprint,
     }

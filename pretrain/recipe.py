@@ -117,10 +117,13 @@ class Recipe:
 
 
 def settings_of(recipe: Any, prefix: str = "") -> Iterator[tuple[str, SettingClass, Any]]:
-    """(dotted name, class, value) of every field of a recipe, sections flattened."""
+    """(dotted name, class, value) of every field of a recipe, sections flattened and tables of a list numbered."""
     for f in fields(recipe):
         value = getattr(recipe, f.name)
         if is_dataclass(value):
             yield from settings_of(value, f"{prefix}{f.name}.")
+        elif isinstance(value, tuple) and value and is_dataclass(value[0]):
+            for number, item in enumerate(value):
+                yield from settings_of(item, f"{prefix}{f.name}.{number}.")
         else:
             yield f"{prefix}{f.name}", f.metadata["class"], value

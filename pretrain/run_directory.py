@@ -190,9 +190,11 @@ def versions() -> dict[str, str]:
 def _flat(content: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     pairs: list[tuple[str, Any]] = []
     for key, value in content.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            value = {str(number): item for number, item in enumerate(value)}
         pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
     return pairs
 
 
 def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -18,13 +18,14 @@ PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
 
 def closing_words(summary: Summary, recipe: Path, overrides: Sequence[str], world_size: int) -> str:
     """A few lines for whoever started the run; every command in them works as it stands."""
-    state, corpus, model = summary.state, summary.corpus, summary.run.export
+    state, model = summary.state, summary.run.export
     judged = summary.evaluations["mask_all"]
     floor_head = f"{'floor':>8}" if judged.floor is not None else ""
+    of_proteins = f" of {training:,} proteins" if (training := summary.corpora.num_training) else ""
     commands = next_commands(summary, recipe, overrides, world_size)
     lines = [
         "",
-        f"Trained on {state.tokens_seen:,} tokens of {len(corpus.split.training):,} proteins in {state.step} steps "
+        f"Trained on {state.tokens_seen:,} tokens{of_proteins} in {state.step} steps "
         f"({summary.seconds:.0f} s this time).",
         f"Validation perplexity on {judged.sequences} proteins of held-out clusters:",
         "",

@@ -1,107 +1,405 @@
-"""FASTA: the records that Biopython reads, and one clear error for everything else."""
+"""FASTA: the records that Biopython reads, the same blocks with and without compiled kernels, and what is rejected."""
 
 import gzip
 import io
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
+import zstandard
 from Bio import SeqIO
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import data.content_digest
+import data.fasta
 from data.alphabet import STANDARD_RESIDUES, TOKENS, UNK, decode
-from data.fasta import records
+from data.block import Block, Position, Rejected
+from data.byte_stream import ByteStream
+from data.content_digest import content_digests
+from data.fasta import FastaSource
+from data.settings import IngestSettings
 
 TIDY = b">sp|P1 first protein\nMKTAYIAK\nQRQ\n>P2\nGGGG\n"
+TIDY_RECORDS = [(b"sp|P1 first protein", "MKTAYIAKQRQ"), (b"P2", "GGGG")]
+LIMITS = IngestSettings()
 
 
-def written(tmp_path: Path, content: bytes, name: str = "a.fasta") -> Path:
+class Content(NamedTuple):
+    """What all blocks of a source hold."""
+
+    records: list[tuple[bytes, str]]
+    digests: list[int]
+    rejected: list[Rejected]
+    unknown: Counter[str]
+
+
+def content(blocks: Iterator[Block]) -> Content:
+    """Blocks in one, the arrays of each checked against one another."""
+    found = Content([], [], [], Counter())
+    for block in blocks:
+        assert [a.dtype.name for a in (block.tokens, block.lengths, block.digests)] == ["uint8", "int64", "uint64"]
+        assert [a.dtype.name for a in (block.headers, block.header_lengths)] == ["uint8", "int64"]
+        assert len(block.lengths) == len(block.header_lengths) == len(block.digests)
+        assert len(block.lengths) + len(block.rejected) > 0
+        letters = np.split(block.tokens, np.cumsum(block.lengths))
+        headers = np.split(block.headers, np.cumsum(block.header_lengths))
+        assert len(letters.pop()) == len(headers.pop()) == 0
+        found.records.extend((h.tobytes(), decode(t)) for h, t in zip(headers, letters, strict=True))
+        found.digests.extend(block.digests.tolist())
+        found.rejected.extend(block.rejected)
+        found.unknown.update(block.unknown_letters)
+    return found
+
+
+def written(tmp_path: Path, text: bytes, name: str = "a.fasta") -> str:
     path = tmp_path / name
-    path.write_bytes(content)
-    return path
+    path.write_bytes(text)
+    return str(path)
 
 
-def read(path: Path, policy: str = "refuse") -> list[tuple[bytes, str]]:
-    return [(r.header, decode(r.residues)) for r in records(path, policy)]
+def read(path: str, policy: str = "refuse", limits: IngestSettings = LIMITS) -> Content:
+    return content(FastaSource(path, policy, limits).blocks())
+
+
+@pytest.fixture(params=["compiled", "numpy"])
+def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each of the two parsers in turn."""
+    if request.param == "compiled":
+        pytest.importorskip("numba")
+    else:
+        monkeypatch.setenv("ZYMOGEN_COMPILED", "0")
+        monkeypatch.setattr(data.content_digest, "compiled", lambda function: None)
+    assert (data.fasta._compiled_parser() is None) == (request.param == "numpy")
+    return request.param
 
 
 @pytest.mark.parametrize(
-    "content",
+    "text",
     [
         TIDY,
         TIDY.replace(b"\n", b"\r\n"),
         TIDY[:-1],  # no final newline
         TIDY.lower().replace(b"sp|p1 first protein", b"sp|P1 first protein").replace(b"p2", b"P2"),
         TIDY.replace(b"QRQ\n", b"QRQ*\n\n\n"),  # a stop, then blank lines
+        TIDY.replace(b"QRQ\n", b"QRQ\n \n*\n").replace(b"GGGG\n", b"GGGG* "),
         b"\n\n" + TIDY,
-        TIDY.replace(b"MKTAYIAK\n", b"MKTA YIAK\n"),
+        b" \n\t\r\n\n" + TIDY,
+        b"\xef\xbb\xbf" + TIDY,
+        b"\xef\xbb\xbf\n" + TIDY,
+        TIDY.replace(b"MKTAYIAK\n", b"MKTA YIAK\n").replace(b"QRQ", b"\tQ\vR\fQ "),
+        TIDY.replace(b">", b"> ").replace(b"protein\n", b"protein \t\n"),
+        TIDY.replace(b"\nGGGG", b"\n\n\nG\nG\nG\nG\n"),
     ],
-    ids=["tidy", "crlf", "no final newline", "lower case", "stop and blank lines", "blank first", "spaces"],
+    ids=[
+        *("tidy", "crlf", "no final newline", "lower case", "stop and blank lines", "stop on a line of its own"),
+        *("blank first", "whitespace first", "byte order mark", "mark and blank line", "spaces", "spaced headers"),
+        "one letter a line",
+    ],
 )
-@pytest.mark.parametrize("compress", [False, True], ids=["plain", "gzip"])
-def test_reads_what_the_letters_say(tmp_path: Path, content: bytes, compress: bool) -> None:
-    path = written(tmp_path, gzip.compress(content) if compress else content)
-    assert read(path) == [(b"sp|P1 first protein", "MKTAYIAKQRQ"), (b"P2", "GGGG")]
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, zstandard.compress], ids=["plain", "gzip", "zstd"])
+def test_reads_what_the_letters_say(tmp_path: Path, text: bytes, compress, parser: str) -> None:
+    found = read(written(tmp_path, compress(text)))
+    assert found.records == TIDY_RECORDS
+    assert found.rejected == []
+    assert found.digests == read(written(tmp_path, TIDY)).digests
 
 
-def test_ids_are_those_of_esm(tmp_path: Path) -> None:
-    path = written(tmp_path, b">a\nLAGVSERTIDPKQNFYMHWCXBUZOJ\n")
-    (record,) = records(path, "refuse")
-    assert record.residues.tolist() == [*range(4, 29), UNK]
+def test_ids_are_those_of_esm(tmp_path: Path, parser: str) -> None:
+    path = written(
+        tmp_path, b">a\nLAGVSERTIDPKQNFYMHWCXBUZOJ\n>b\nlagvsertidpkqnfymhwcxbuzoj\n" + b">c\n" + b"ABZ" * 50
+    )
+    (block,) = FastaSource(path, "refuse", LIMITS).blocks()
+    assert block.tokens[:52].tolist() == [*range(4, 29), UNK] * 2
+    assert decode(block.tokens[52:]) == "ABZ" * 50
     assert TOKENS[:4] == ("<cls>", "<pad>", "<eos>", "<unk>")
     assert TOKENS[32] == "<mask>"
+    assert block.unknown_letters == {}
 
 
-def test_several_gzip_members_are_one_stream(tmp_path: Path) -> None:
-    path = written(tmp_path, gzip.compress(TIDY[:25]) + gzip.compress(TIDY[25:]))
-    assert read(path) == [(b"sp|P1 first protein", "MKTAYIAKQRQ"), (b"P2", "GGGG")]
+def test_every_byte_is_a_letter_space_or_refused(tmp_path: Path, parser: str) -> None:
+    letters = set(b"ACDEFGHIKLMNPQRSTVWYBJOUXZ") | set(b"acdefghiklmnpqrstvwybjouxz")
+    filling = b"M" * 70  # so that the byte is met inside a wide read
+    text = b"".join(b">%d\n%s%c%s\n" % (byte, filling, byte, filling) for byte in range(256))
+    found = read(written(tmp_path, text))
+    good = {int(header): residues for header, residues in found.records}
+    spaces = set(b" \t\r\n\v\f")
+    assert set(good) == letters | spaces
+    assert all(len(residues.replace("<unk>", "J")) == 140 + (byte in letters) for byte, residues in good.items())
+    assert [int(r.header) for r in found.rejected] == [byte for byte in range(256) if byte not in letters | spaces]
+    assert all(f"record {r.record}" == f"record {int(r.header) + 1}" for r in found.rejected)
+    assert all("at residue 71" in r.reason for r in found.rejected)
 
 
-def cases() -> list[tuple[str, bytes, list[str]]]:
-    packed = gzip.compress(b"".join(b">p%d\n%s\n" % (i, b"MKTAYIAKQRQISFVK" * 40) for i in range(400)))
-    flipped = bytearray(packed)
+def test_several_members_and_frames_are_one_stream(tmp_path: Path, parser: str) -> None:
+    for compress in (gzip.compress, zstandard.compress):
+        assert read(written(tmp_path, compress(TIDY[:25]) + compress(TIDY[25:]))).records == TIDY_RECORDS
+
+
+def test_long_and_short_records(tmp_path: Path, parser: str) -> None:
+    rng = np.random.default_rng(0)
+    lengths = [1, 35_213, 63, 64, 65, 127, 128, 129, 1, 400_000, 2]
+    proteins = ["".join(rng.choice(list(STANDARD_RESIDUES), n)) for n in lengths]
+    for width in (60, 64, 80, 1_000_000):
+        text = "".join(
+            f">p{i}\n" + "\n".join(p[k : k + width] for k in range(0, len(p), width)) + "\n"
+            for i, p in enumerate(proteins)
+        )
+        found = read(written(tmp_path, text.encode()))
+        assert [residues for _, residues in found.records] == proteins
+
+
+BAD_RECORDS: list[tuple[str, bytes, int, list[str]]] = [
+    ("no sequence", b">p1\nMKT\n>p2 lost\n>p3\nGG\n", 2, ["has no sequence; remove the record or fill it"]),
+    ("no sequence at the end", b">p1\nMKT\n>p2", 2, ["has no sequence"]),
+    ("a stop alone", b">p1\n*\n>p2\nM\n", 1, ["has no sequence"]),
+    ("blank lines alone", b">p1\n\n \n>p2\nM\n", 1, ["has no sequence"]),
+    ("no name", b">p1\nMKT\n>\nGG\n", 2, ["has a header without a name; write an identifier after '>'"]),
+    ("a blank name", b">p1\nMKT\n> \t\r\nGG\n", 2, ["has a header without a name"]),
+    (
+        "letter",
+        b">p1\nMKT\n>p2\nGG1G\n",
+        2,
+        [
+            "has '1' at residue 3, which is no amino acid letter (allowed: ACDEFGHIKLMNPQRSTVWY, BJOUXZ and one "
+            "trailing '*'); correct the record, or set data.unknown_letters = 'count' to read such letters as <unk>"
+        ],
+    ),
+    ("gap", b">p1\nMK-T\n", 1, ["'-'", "residue 3"]),
+    ("stop inside", b">p1\nMK*T\n", 1, ["'*'", "residue 3"]),
+    ("stop, then a letter on the next line", b">p1\nMK*\nT\n", 1, ["'*'", "residue 3"]),
+    ("two stops", b">p1\nMK**\n>p2\nM\n", 1, ["'*'", "residue 3"]),
+    ("control character", b">p1\nMK\x1bT\n", 1, [r"'\x1b'"]),
+    ("not ASCII", b">p1\nMK\xe9T\n", 1, ["at residue 3"]),
+    ("header sign inside a line", b">p1\nMK>T\n", 1, ["'>'", "residue 3"]),
+    ("NUL in the sequence", b">p1\nMK\0T\n>p2\nM\n", 1, ["has a NUL byte at residue 3", "damaged"]),
+    ("NUL in the header", b">p1\nMK\n>p\0 2\nM\n", 2, ["has a NUL byte in its header"]),
+    ("line ends of an old Macintosh", b">p1\rMK\r>p2\rM\r", 1, ["no sequence", "carriage return"]),
+    ("long header", b">p1\nMK\n>" + b"x" * 101 + b"\nM\n", 2, ["header of 101 bytes", "max_header_bytes allows 100"]),
+    ("long sequence", b">p1\n" + b"M\n" * 201 + b">p2\nM\n", 1, ["more than the 200 residues", "max_residues"]),
+]
+
+
+@pytest.mark.parametrize(("text", "record", "words"), [b[1:] for b in BAD_RECORDS], ids=[b[0] for b in BAD_RECORDS])
+def test_bad_records_are_set_aside(tmp_path: Path, text: bytes, record: int, words: list[str], parser: str) -> None:
+    limits = IngestSettings(max_header_bytes=100, max_residues=200)
+    # Neighbours of a bad record, and a text long enough to be read at full width, change nothing.
+    tail = b">last\n" + b"M" * 150 + b"\n"
+    alone, followed = read(written(tmp_path, text), limits=limits), text + b"\n" * (not text.endswith(b"\n")) + tail
+    (bad,) = alone.rejected
+    assert bad.record == record
+    assert len(alone.records) + 1 == text.count(b"\n>") + 1
+    assert [w for w in words if w not in bad.reason] == []
+    assert "\n" not in bad.reason
+    assert text[bad.offset :].startswith(b">")
+    assert text[: bad.offset].count(b">") == record - 1
+    assert bad.header == text[bad.offset + 1 :].partition(b"\n")[0].strip()[:200]
+    both = read(written(tmp_path, followed), limits=limits)
+    assert both.rejected == alone.rejected
+    assert both.records == [*alone.records, (b"last", "M" * 150)]
+
+
+def test_as_long_as_allowed(tmp_path: Path, parser: str) -> None:
+    limits = IngestSettings(max_header_bytes=100, max_residues=200)
+    text = b"> " + b"x" * 100 + b" \n" + b"M " * 200 + b"\n*\n"
+    assert read(written(tmp_path, text), limits=limits).records == [(b"x" * 100, "M" * 200)]
+
+
+def test_a_record_above_any_chunk(tmp_path: Path, parser: str) -> None:
+    limits = IngestSettings(max_residues=1_500_000)
+    for residues, good in ((1_500_000, True), (1_500_001, False), (4_000_000, False)):
+        lines = b"\n".join([b"M" * 50 + b" "] * (residues // 50) + [b"G" * (residues % 50)])
+        text = b">a b\r\n" + lines + b"*\n\n>c\nMK\n"
+        found = read(written(tmp_path, text), limits=limits)
+        assert found.records[-1] == (b"c", "MK")
+        assert [r.header for r in found.rejected] == [b"a b"] * (not good)
+        if good:
+            assert found.records[0] == (b"a b", "M" * residues)
+
+
+def test_unknown_letters_can_be_counted(tmp_path: Path, parser: str) -> None:
+    path = written(tmp_path, b">p1\nMK-T-\n>p2\n1GG\n>p3\nMKT\n>p4\nM\0K\n>p5\nM\xe9*\n")
+    found = read(path, "count")
+    assert [residues for _, residues in found.records] == ["MK<unk>T<unk>", "<unk>GG", "MKT", "M<unk>"]
+    assert found.unknown == {"'-'": 2, "'1'": 1, "'é'": 1}
+    assert [(r.record, r.reason[:14]) for r in found.rejected] == [(4, "has a NUL byte")]
+
+
+def test_headers_are_kept_as_bytes(tmp_path: Path, parser: str) -> None:
+    headers = [b"caf\xe9 \xff\xfe", "Ångström".encode(), b"a > b >c", b"x" * 500, b"tab\tinside \x1b[0m"]
+    found = read(written(tmp_path, b"".join(b">%s\nMK\n" % header for header in headers)))
+    assert [header for header, _ in found.records] == headers
+    assert found.rejected == []
+
+
+def bad_sources() -> list[tuple[str, bytes, list[str]]]:
+    text = b"".join(b">p%d\n%s\n" % (i, b"MKTAYIAKQRQISFVK" * 40) for i in range(400))
+    noise = np.random.default_rng(0).bytes(4000).hex().encode()
+    packed, framed = gzip.compress(text + noise), zstandard.ZstdCompressor(write_checksum=True).compress(text + noise)
+    flipped, rotten = bytearray(packed), bytearray(framed)
     flipped[len(packed) // 2] ^= 0xFF
+    rotten[-2] ^= 0xFF
+    cut = ["stream ends early, in", "record", "the file was cut short; copy or download it again"]
     return [
-        ("empty", b"", ["no FASTA record", "empty"]),
+        ("empty", b"", ["no FASTA record in it (empty file); remove it from data.sources or fill it"]),
         ("blank lines only", b"\n\n", ["no FASTA record"]),
-        ("not FASTA", b"HEADER  HYDROLASE\n", ["not FASTA", "'HEADER  HYDROLASE'", "'>'"]),
-        ("no sequence", b">p1\nMKT\n>p2 lost\n>p3\nGG\n", ["record 2", "'p2 lost'", "no sequence"]),
-        ("no sequence at the end", b">p1\nMKT\n>p2", ["record 2", "'p2'", "no sequence"]),
-        ("a stop alone", b">p1\n*\n", ["record 1", "no sequence"]),
-        ("no name", b">p1\nMKT\n>\nGG\n", ["record 2", "without a name"]),
-        ("letter", b">p1\nMKT\n>p2\nGG1G\n", ["record 2", "'p2'", "'1'", "residue 3", "unknown_letters = 'count'"]),
-        ("gap", b">p1\nMK-T\n", ["record 1", "'-'", "residue 3"]),
-        ("stop inside", b">p1\nMK*T\n", ["record 1", "'*'", "residue 3"]),
-        ("control character", b">p1\nMK\x1bT\n", ["record 1", r"'\x1b'"]),
-        ("cut gzip", packed[: len(packed) // 2], ["ends early", "record", "cut short"]),
-        ("damaged gzip", bytes(flipped), ["record"]),
+        ("many blank lines", b"\n \r\n" * 100_000, ["no FASTA record"]),
+        ("empty gzip", gzip.compress(b""), ["no FASTA record"]),
+        (
+            "not FASTA",
+            b"HEADER  HYDROLASE\n",
+            ["not FASTA: the first line is 'HEADER  HYDROLASE', but a FASTA file starts with '>'"],
+        ),
+        ("not FASTA behind blank lines", b"\n\n MKT\n>a\nM\n", ["not FASTA", "' MKT'"]),
+        ("a space before the first header", b" >a\nMKT\n", ["not FASTA", "' >a'"]),
+        ("UTF-16", TIDY.decode().encode("utf-16"), ["UTF-16"]),
+        ("UTF-16 without a mark", TIDY.decode().encode("utf-16-le"), ["UTF-16"]),
+        ("a line above the cap", b">a\nMK\n>b\n" + b"M" * 10_001 + b"\n", ["line of more than 10000 bytes", "record"]),
+        ("a header above the cap", b">a" + b"b" * 10_001, ["line of more than 10000 bytes", "max_line_bytes"]),
+        ("cut gzip", packed[: len(packed) // 2], cut),
+        ("gzip without its checksum", packed[:-3], [*cut, "gzip", "record 399 ('p398')"]),
+        ("cut zstd", framed[: len(framed) // 2], [*cut, "zstd"]),
+        ("zstd without its checksum", framed[:-4], [*cut, "zstd"]),
+        ("damaged gzip", bytes(flipped), ["cannot be read, ", "record"]),
+        ("damaged zstd", bytes(rotten), ["cannot be read, ", "record"]),
     ]
 
 
-@pytest.mark.parametrize(("content", "words"), [c[1:] for c in cases()], ids=[c[0] for c in cases()])
-def test_bad_input_is_one_error_with_values(tmp_path: Path, content: bytes, words: list[str]) -> None:
-    path = written(tmp_path, content)
+@pytest.mark.parametrize(("text", "words"), [b[1:] for b in bad_sources()], ids=[b[0] for b in bad_sources()])
+def test_a_bad_source_is_one_error_with_values(tmp_path: Path, text: bytes, words: list[str], parser: str) -> None:
+    path = written(tmp_path, text)
     with pytest.raises(ValueError, match=r".+") as caught:
-        list(records(path, "refuse"))
+        read(path, limits=IngestSettings(max_line_bytes=10_000))
     message = str(caught.value)
+    assert type(caught.value) is ValueError
     assert message.startswith(f"{path}: ")
     assert "\n" not in message
     assert [w for w in words if w not in message] == []
 
 
-def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no such file"):
-        list(records(tmp_path / "none.fasta", "refuse"))
+def test_lines_as_long_as_the_cap(tmp_path: Path) -> None:
+    text = b">a\n" + b"M" * 997 + b"\r\n" + b"K" * 999 + b"\n"
+    for cap, good in ((999, True), (998, False)):
+        limits = IngestSettings(max_line_bytes=cap)
+        if good:
+            assert len(read(written(tmp_path, text), limits=limits).records) == 1
+        else:
+            with pytest.raises(ValueError, match="line of more than 998 bytes"):
+                read(written(tmp_path, text), limits=limits)
 
 
-def test_unknown_letters_can_be_counted(tmp_path: Path) -> None:
-    path = written(tmp_path, b">p1\nMK-T-\n>p2\n1GG\n")
-    counted: Counter[str] = Counter()
-    found = [decode(r.residues) for r in records(path, "count", counted)]
-    assert found == ["MK<unk>T<unk>", "<unk>GG"]
-    assert counted == {"'-'": 2, "'1'": 1}
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none.fasta: no such file; check data.sources"):
+        read(str(tmp_path / "none.fasta"))
+    with pytest.raises(ValueError, match=r"cannot be read, before the first record: .*[Dd]irectory"):
+        read(str(tmp_path))
+
+
+def many(seed: int = 0, count: int = 300) -> bytes:
+    rng = np.random.default_rng(seed)
+    records = []
+    for i in range(count):
+        letters = "".join(rng.choice(list(STANDARD_RESIDUES + "x"), rng.integers(1, 300)))
+        letters = letters[:2] + "?" + letters[2:] if i % 7 == 3 else letters
+        width = int(rng.choice([1, 10, 60, 64, 1000]))
+        lines = "\n".join(letters[k : k + width] for k in range(0, len(letters), width))
+        records.append(f">r{i} {'x' * int(rng.integers(0, 90))}\n{lines}\n")
+    return "".join(records).encode()
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_restart_at_every_block(tmp_path: Path, compress, parser: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = b"\n\n" + many()
+    source = FastaSource(written(tmp_path, compress(text)), "refuse", LIMITS)
+    in_pieces(monkeypatch, 1000)
+    monkeypatch.setattr(data.fasta, "BLOCK_BYTES", 4000)
+    blocks = list(source.blocks())
+    assert len(blocks) > 10
+    for done, block in enumerate(blocks, 1):
+        assert block.end.records == sum(len(b.lengths) + len(b.rejected) for b in blocks[:done])
+        assert text[block.end.offset :].startswith(b">") == (done < len(blocks))
+        assert content(source.blocks(block.end)) == content(iter(blocks[done:]))
+    assert blocks[-1].end == Position(300, len(text))
+    assert blocks[-1].bytes_read == source.num_bytes == len(compress(text))
+
+
+def test_a_source_that_changed_is_not_continued(tmp_path: Path) -> None:
+    source = FastaSource(written(tmp_path, TIDY), "refuse", LIMITS)
+    with pytest.raises(ValueError, match="no record begins at byte 5, where reading is to go on"):
+        list(source.blocks(Position(1, 5)))
+    with pytest.raises(ValueError, match="ends 57 bytes before the place up to which it was read"):
+        list(source.blocks(Position(1, 100)))
+    assert list(source.blocks(Position(2, len(TIDY)))) == []
+
+
+def in_pieces(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Have sources arrive in chunks of `size` bytes."""
+
+    class Slow(ByteStream):
+        def chunks(self, offset: int = 0) -> Iterator[bytes]:
+            whole = b"".join(super().chunks(offset))
+            yield from (whole[at : at + size] for at in range(0, len(whole), size))
+
+    monkeypatch.setattr(data.fasta, "ByteStream", Slow)
+
+
+def test_chunks_may_end_anywhere(tmp_path: Path, parser: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("data.fasta_text._LONG_BYTES", 100)
+    path = written(tmp_path, b"\xef\xbb\xbf\r\n" + many(1, 60).replace(b"\n", b"\r\n") + b">last\nMK*")
+    whole = read(path)
+    assert len(whole.records) + len(whole.rejected) == 61
+    assert len(whole.rejected) == 9
+    for size in (1, 2, 7, 64, 4096):
+        in_pieces(monkeypatch, size)
+        assert read(path) == whole
+
+
+def test_the_two_parsers_give_the_same_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    monkeypatch.setattr(data.fasta, "BLOCK_BYTES", 10_000)
+    in_pieces(monkeypatch, 3000)
+    for policy in ("refuse", "count"):
+        source = FastaSource(written(tmp_path, many(2)), policy, LIMITS)
+        compiled = list(source.blocks())
+        with monkeypatch.context() as without:
+            without.setenv("ZYMOGEN_COMPILED", "0")
+            numpy = list(source.blocks())
+        assert len(compiled) == len(numpy) > 3
+        for ours, theirs in zip(compiled, numpy, strict=True):
+            for name in Block.__slots__:
+                a, b = getattr(ours, name), getattr(theirs, name)
+                assert a.tolist() == b.tolist() if isinstance(a, np.ndarray) else a == b
+
+
+def test_what_is_common_is_not_read_byte_by_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    read(written(tmp_path, TIDY))
+
+    def too_slow(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(data.fasta._Reading, "_add_unusual", too_slow)
+    text = TIDY * 20
+    for changed in (text, text.replace(b"\n", b"\r\n"), text.lower(), text.replace(b"QRQ", b"Q\tR \vQ\f\n\n*")):
+        assert len(read(written(tmp_path, changed)).records) == 40
+
+
+def test_without_numba(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['numba'] = None\n"
+        "from data.fasta import FastaSource\n"
+        "from data.settings import IngestSettings\n"
+        "(block,) = FastaSource(sys.argv[1], 'refuse', IngestSettings()).blocks()\n"
+        "print(block.digests.tolist())"
+    )
+    path = written(tmp_path, TIDY)
+    said = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == str(read(path).digests)
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -117,17 +415,60 @@ def test_unknown_letters_can_be_counted(tmp_path: Path) -> None:
     st.integers(1, 70),
     st.sampled_from(["\n", "\r\n"]),
 )
-def test_agrees_with_biopython(tmp_path: Path, proteins: list[tuple[str, str]], width: int, end: str) -> None:
+def test_agrees_with_biopython(
+    tmp_path: Path, parser: str, proteins: list[tuple[str, str]], width: int, end: str
+) -> None:
     lines = []
     for name, letters in proteins:
         lines += [f">{name}", *(letters[i : i + width] for i in range(0, len(letters), width))]
     text = end.join(lines)
     path = written(tmp_path, text.encode())
     theirs = [(r.description, str(r.seq).upper()) for r in SeqIO.parse(io.StringIO(text, newline=None), "fasta")]
-    ours = [(r.header.decode(), decode(r.residues).replace("<unk>", "J")) for r in records(path, "refuse")]
+    ours = [(header.decode(), residues.replace("<unk>", "J")) for header, residues in read(path).records]
     assert ours == theirs
 
 
-def test_residues_are_uint8(tmp_path: Path) -> None:
-    (first, _) = records(written(tmp_path, TIDY), "refuse")
-    assert first.residues.dtype == np.uint8
+def slow_digest(tokens: list[int]) -> int:
+    """The definition, in Python's integers."""
+    word = 1 << 64
+    total, power = len(tokens) * 0xE7037ED1A0B428DB, 1
+    for token in tokens:
+        power = power * 0xA0761D6478BD642F % word
+        total += int(data.content_digest._TABLE[token]) * power
+    total %= word
+    total = ((total ^ (total >> 30)) * 0xBF58476D1CE4E5B9) % word
+    total = ((total ^ (total >> 27)) * 0x94D049BB133111EB) % word
+    return total ^ (total >> 31)
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [[], [0], [0, 0], [5], [1, 8, 7, 9, 16, 0, 3], [0, 150_000, 3, 0, 65_536, 65_536, 1, 0, 70_000, 0]],
+    ids=lambda lengths: f"{len(lengths)} records",
+)
+def test_digests_are_what_they_are_defined_as(lengths: list[int], parser: str) -> None:
+    tokens = np.random.default_rng(0).integers(3, 29, sum(lengths)).astype(np.uint8)
+    digests = content_digests(tokens, np.array(lengths, np.int64))
+    assert digests.dtype == np.uint64
+    ends = np.cumsum(lengths, dtype=np.int64).tolist()
+    expected = [slow_digest(tokens[e - n : e].tolist()) for n, e in zip(lengths, ends, strict=True)]
+    assert digests.tolist() == expected
+
+
+def test_digests_tell_changes_apart() -> None:
+    rng = np.random.default_rng(1)
+    protein = rng.integers(4, 24, 64).astype(np.uint8)
+    variants = [protein, protein[:-1], protein[1:], protein[::-1], np.append(protein, protein[-1])]
+    for at in range(64):
+        for token in range(3, 29):
+            changed = protein.copy()
+            changed[at] = token
+            variants.append(changed)
+        variants.append(np.roll(protein, at))
+    distinct = {v.tobytes() for v in variants}
+    lengths = np.array([len(v) for v in variants])
+    digests = content_digests(np.concatenate(variants), lengths)
+    assert len(set(digests.tolist())) == len(distinct) > 64 * 25
+    # One bit in two of the digest changes with any change of the protein.
+    differing = np.unpackbits((digests ^ digests[0]).view(np.uint8)).reshape(-1, 64).sum(axis=1)
+    assert 25 < np.median(differing[differing > 0]) < 39

@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("data", "pretrain", "finetune")
 CODE = (*PACKAGES, "benchmarks", "tests")
 
-ARITHMETIC = ("alphabet", "draw", "order", "curriculum", "plan")  # with all that they import
+# With all that they import.
+ARITHMETIC = ("alphabet", "draw", "order", "curriculum", "sampler", "packing", "dealing", "plan")
 NUMPY_ITSELF = (*ARITHMETIC, "masking", "synthetic")  # what stands in the file
 HOT_PATH = ("pretrain.step", "pretrain.model.encoder", "data.loader")
 HOT_PATH_MAY_NAME = {
@@ -33,6 +34,7 @@ HOT_PATH_MAY_NAME = {
 # What a bare GPU machine may lack: all that we use, or will, besides the above.
 MAY_BE_ABSENT = (
     *("isal", "pydantic", "rich", "wandb", "tensorboard", "Bio", "datasets", "peft", "tyro"),
+    *("duckdb", "fsspec", "pyarrow", "zstandard", "s3fs", "moto"),
     *("matplotlib", "pandas", "scipy", "sklearn", "tomli_w", "hypothesis"),
 )
 BANNED_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "manager", "managers"}

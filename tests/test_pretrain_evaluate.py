@@ -18,13 +18,12 @@ from torch import Tensor, nn
 
 from data.alphabet import MASK, STANDARD_RESIDUES, TOKENS
 from data.batch import IGNORED, Batch
-from data.loader import steps
-from data.plan import Cursor, Plan
+from data.corpora import Corpora
+from data.loader import Loader
+from data.plan import Cursor
+from data.prepare import open_corpora, prepare
 from data.settings import DataSettings
-from data.split import split_by_cluster
-from data.store import Store, open_or_build
 from data.synthetic import Families
-from pretrain.corpus import Corpus
 from pretrain.engine.launch import Engine
 from pretrain.evaluate import Evaluation, evaluate, unigram_losses, validation_bins, with_floor
 from pretrain.model.build import build_model
@@ -40,25 +39,21 @@ EVERY = 10**6
 BOTH = ("mask_all", "80_10_10")
 
 
+def opened(settings: DataSettings) -> Corpora:
+    return open_corpora(settings, prepare(settings))
+
+
 @pytest.fixture(scope="module")
-def store(families_files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Store:
+def corpora(families_files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Corpora:
     fasta, clusters = families_files
-    return open_or_build([fasta], tmp_path_factory.mktemp("stores"), "refuse", clusters)
-
-
-def corpus_of(store: Store, seed: int = 0, settings: DataSettings = SETTINGS) -> Corpus:
-    split = split_by_cluster(store, settings.validation_fraction)
-    return Corpus(store, split, Plan(split.training, store.num_residues(split.training), settings, seed), FAMILIES)
+    folder = str(tmp_path_factory.mktemp("stores"))
+    corpora = opened(replace(SETTINGS, sources=(str(fasta),), clusters=str(clusters), store_dir=folder))
+    return replace(corpora, parts=(replace(corpora.parts[0], families=FAMILIES),))
 
 
 @pytest.fixture(scope="module")
-def corpus(store: Store) -> Corpus:
-    return corpus_of(store)
-
-
-@pytest.fixture(scope="module")
-def unigram(corpus: Corpus) -> np.ndarray:
-    return unigram_losses(corpus.store, corpus.split.validation)
+def unigram(corpora: Corpora) -> np.ndarray:
+    return unigram_losses(corpora)
 
 
 @pytest.fixture(scope="module")
@@ -87,38 +82,38 @@ def uneven(batch: Batch) -> Tensor:
 
 
 def scored(
-    model: Any, corpus: Corpus, engine: Any, unigram: np.ndarray, most: int = EVERY, settings: DataSettings = SETTINGS
+    model: Any, corpora: Corpora, engine: Any, unigram: np.ndarray, most: int = EVERY, settings: DataSettings = SETTINGS
 ) -> dict[str, Evaluation]:
-    return evaluate(model, corpus, settings, most, engine, unigram)
+    return evaluate(model, corpora, settings, most, engine, unigram)
 
 
-def test_a_uniform_model_has_perplexity_33(corpus: Corpus, engine: Engine, unigram: np.ndarray) -> None:
+def test_a_uniform_model_has_perplexity_33(corpora: Corpora, engine: Engine, unigram: np.ndarray) -> None:
     fake = Fake(lambda batch: torch.full((len(batch.target_slots),), math.log(33)))
-    results = scored(fake, corpus, engine, unigram)
+    results = scored(fake, corpora, engine, unigram)
     assert tuple(results) == BOTH
-    residues = sum(len(corpus.store.residues(int(r))) for r in corpus.split.validation)
+    residues = sum(len(corpora.shelves.residues(int(r))) for r in corpora.validation)
     for result in results.values():
         assert result.perplexity == pytest.approx(33, rel=1e-6)
         assert (result.low, result.high) == pytest.approx((33, 33), rel=1e-6)
         assert result.gain == pytest.approx(math.log(result.unigram / 33), abs=1e-6)
         assert result.gain < -0.3
-        assert result.sequences == len(corpus.split.validation)
+        assert result.sequences == len(corpora.validation)
         assert 0.12 * residues < result.targets < 0.18 * residues
         assert result.floor is None
 
 
-def test_the_unigram_itself_gains_nothing(corpus: Corpus, engine: Engine, unigram: np.ndarray) -> None:
+def test_the_unigram_itself_gains_nothing(corpora: Corpora, engine: Engine, unigram: np.ndarray) -> None:
     table = torch.from_numpy(unigram)
     fake = Fake(lambda batch: table[batch.labels[batch.target_slots]])
-    for result in scored(fake, corpus, engine, unigram).values():
+    for result in scored(fake, corpora, engine, unigram).values():
         assert result.perplexity == pytest.approx(result.unigram, rel=1e-9)
         assert (result.gain, result.gain_low) == pytest.approx((0, 0), abs=1e-9)
         assert 15 < result.unigram < 25
 
 
-def test_perplexity_and_interval_by_hand(corpus: Corpus, engine: Engine, unigram: np.ndarray) -> None:
+def test_perplexity_and_interval_by_hand(corpora: Corpora, engine: Engine, unigram: np.ndarray) -> None:
     fake = Fake(uneven)
-    results = scored(fake, corpus, engine, unigram)
+    results = scored(fake, corpora, engine, unigram)
     half = len(fake.seen) // 2
     for name, batches in zip(BOTH, (fake.seen[:half], fake.seen[half:]), strict=True):
         losses = [uneven(batch).double().numpy() for batch in batches]
@@ -147,9 +142,9 @@ def test_perplexity_and_interval_by_hand(corpus: Corpus, engine: Engine, unigram
         assert result.gain - result.gain_low == pytest.approx(1.96 * error(1), rel=0.25)
 
 
-def test_both_corruptions_ask_for_the_same_targets(corpus: Corpus, engine: Engine, unigram: np.ndarray) -> None:
+def test_both_corruptions_ask_for_the_same_targets(corpora: Corpora, engine: Engine, unigram: np.ndarray) -> None:
     fake = Fake(uneven)
-    scored(fake, corpus, engine, unigram)
+    scored(fake, corpora, engine, unigram)
     half = len(fake.seen) // 2
     shown: Counter[str] = Counter()
     for hidden, flattering in zip(fake.seen[:half], fake.seen[half:], strict=True):
@@ -184,16 +179,13 @@ class Ranks:
         return [rows, next(self.others)] if self.others else [rows]
 
 
-def test_neither_world_nor_bins_per_forward_nor_seed_has_a_part(
-    corpus: Corpus, store: Store, engine: Engine, unigram: np.ndarray
-) -> None:
-    alone = scored(Fake(uneven), corpus, engine, unigram)
+def test_neither_world_nor_bins_per_forward_has_a_part(corpora: Corpora, engine: Engine, unigram: np.ndarray) -> None:
+    alone = scored(Fake(uneven), corpora, engine, unigram)
     one = Ranks(1)
-    of_rank_1 = scored(Fake(uneven), corpus, one, unigram)
+    of_rank_1 = scored(Fake(uneven), corpora, one, unigram)
     assert 0 < of_rank_1["mask_all"].sequences < alone["mask_all"].sequences
-    assert scored(Fake(uneven), corpus, Ranks(0, one.given), unigram) == alone
-    assert scored(Fake(uneven), corpus, engine, unigram, settings=replace(SETTINGS, bins_per_forward=5)) == alone
-    assert scored(Fake(uneven), corpus_of(store, seed=7), engine, unigram) == alone
+    assert scored(Fake(uneven), corpora, Ranks(0, one.given), unigram) == alone
+    assert scored(Fake(uneven), corpora, engine, unigram, settings=replace(SETTINGS, bins_per_forward=5)) == alone
 
 
 def test_unigram_counts_the_training_side_alone(tmp_path: Path) -> None:
@@ -201,29 +193,34 @@ def test_unigram_counts_the_training_side_alone(tmp_path: Path) -> None:
     letters = ["".join(rng.choice(list("ACDEFGHIKLM"), rng.integers(5, 40))) + "X" for _ in range(80)]
     fasta = tmp_path / "a.fasta"
 
-    def store_of() -> Store:
+    letters[3] = "WWWWWW"
+    table = tmp_path / "clusters.tsv"
+    names = iter(f"c{i}" for i in range(10**6))
+    while True:  # until the record of W alone is held out, so that training never sees one
+        table.write_text("".join(f"{next(names)}\tp{i}\n" for i in range(80)))
         fasta.write_text("".join(f">p{i}\n{each}\n" for i, each in enumerate(letters)))
-        return open_or_build([fasta], tmp_path / "stores", "refuse", None)
-
-    held_out = np.array([3, 40, 79])
-    letters[3] = "WWWWWW"  # which training never sees
-    losses = unigram_losses(store_of(), held_out)
+        settings = replace(SETTINGS, sources=(str(fasta),), clusters=str(table), store_dir=str(tmp_path / "stores"))
+        corpora = opened(settings)
+        held_out = corpora.validation
+        if 3 in held_out:
+            break
+    losses = unigram_losses(corpora)
     counts = Counter("".join(each for i, each in enumerate(letters) if i not in held_out))
     targets = STANDARD_RESIDUES + "UO"
     total = sum(counts[letter] + 1 for letter in targets)
     for token, text in enumerate(TOKENS):
         by_hand = -math.log((counts[text] + 1) / total) if text in targets else math.inf
         assert losses[token] == pytest.approx(by_hand, rel=1e-12), text
-    assert counts["X"] == 77
+    assert counts["X"] == 80 - len(held_out)
     assert losses[TOKENS.index("W")] == pytest.approx(math.log(total))
     assert np.exp(-losses).sum() == pytest.approx(1)
 
 
 def test_unigram_of_the_families_by_counting_letters(
-    corpus: Corpus, unigram: np.ndarray, families_files: tuple[Path, Path]
+    corpora: Corpora, unigram: np.ndarray, families_files: tuple[Path, Path]
 ) -> None:
     records = gzip.decompress(families_files[0].read_bytes()).decode().split(">")[1:]
-    training = set(corpus.split.training.tolist())
+    training = set(range(160)) - set(corpora.validation.tolist())
     assert 0 < len(training) < len(records) == 160
     counts = Counter("".join("".join(r.split("\n")[1:]) for i, r in enumerate(records) if i in training))
     total = sum(counts.values()) + 22
@@ -231,50 +228,52 @@ def test_unigram_of_the_families_by_counting_letters(
         assert unigram[TOKENS.index(letter)] == pytest.approx(-math.log((counts[letter] + 1) / total), rel=1e-12)
 
 
-def chosen(corpus: Corpus, most: int) -> set[int]:
-    bins = validation_bins(corpus, SETTINGS, most)
+def chosen(corpora: Corpora, most: int) -> set[int]:
+    bins = validation_bins(corpora, SETTINGS, most)
     ids = [int(sample) for packed in bins for sample in packed.samples]
     assert len(ids) == len(set(ids))
     return set(ids)
 
 
-def test_fewer_sequences_are_a_stable_subset(corpus: Corpus, store: Store, engine: Engine, unigram: np.ndarray) -> None:
-    every = set(corpus.split.validation.tolist())
+def test_fewer_sequences_are_a_stable_subset(corpora: Corpora, engine: Engine, unigram: np.ndarray) -> None:
+    every = set(corpora.validation.tolist())
     assert len(every) > 15
-    assert chosen(corpus, EVERY) == chosen(corpus, len(every)) == every
-    few, fewer = chosen(corpus, 12), chosen(corpus, 5)
+    assert chosen(corpora, EVERY) == chosen(corpora, len(every)) == every
+    few, fewer = chosen(corpora, 12), chosen(corpora, 5)
     assert (len(few), len(fewer)) == (12, 5)
     assert fewer < few < every
-    assert chosen(corpus_of(store, seed=9), 12) == few
     assert few != set(sorted(every)[:12])
-    assert scored(Fake(uneven), corpus, engine, unigram, most=5)["mask_all"].sequences == 5
+    assert scored(Fake(uneven), corpora, engine, unigram, most=5)["mask_all"].sequences == 5
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_mode_is_given_back(corpus: Corpus, engine: Engine, unigram: np.ndarray, training: bool) -> None:
+def test_the_mode_is_given_back(corpora: Corpora, engine: Engine, unigram: np.ndarray, training: bool) -> None:
     model = build_model(ModelSettings(preset="esm2_60k", dropout=0.5), 0)
     model.train(training)
-    first = scored(model, corpus, engine, unigram, most=5)
+    first = scored(model, corpora, engine, unigram, most=5)
     assert {module.training for module in model.modules()} == {training}
-    assert first == scored(model, corpus, engine, unigram, most=5)  # dropout is off
+    assert first == scored(model, corpora, engine, unigram, most=5)  # dropout is off
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_the_floor_lies_below_what_a_model_learns(corpus: Corpus, engine: Engine, unigram: np.ndarray) -> None:
+def test_the_floor_lies_below_what_a_model_learns(corpora: Corpora, engine: Engine, unigram: np.ndarray) -> None:
     model = build_model(ModelSettings(preset="esm2_60k"), 0)
     optimizer = build(model, OptimizerSettings(eps=1e-6))
     model.train()
-    stream = steps(corpus.store, corpus.plan, Cursor(), 0, 0, 1)
-    for step in islice(stream, 40):
+    loader = Loader(corpora.shelves, corpora.plan(0), Cursor(), 0, 0, 1)
+    for step in islice(loader, 40):
         train_step(step, model, optimizer, engine, bins_per_step=7, clip_norm=1.0, learning_rate=3e-3)
-    results = with_floor(scored(model, corpus, engine, unigram), corpus, SETTINGS, EVERY)
+    results = with_floor(scored(model, corpora, engine, unigram), corpora, SETTINGS, EVERY)
     for result in results.values():
         assert result.floor is not None
         assert 3 < result.floor < 0.95 * result.perplexity
         assert result.floor < 0.95 * result.unigram
         assert result.perplexity < 25  # it has learned something
     assert results["80_10_10"].floor < results["mask_all"].floor  # a letter in view can be copied
-    assert with_floor(results, replace(corpus, families=None), SETTINGS, EVERY) is results
+    assert (
+        with_floor(results, replace(corpora, parts=(replace(corpora.parts[0], families=None),)), SETTINGS, EVERY)
+        is results
+    )
 
 
 def test_numbers_are_the_fields_that_are_known() -> None:
@@ -289,6 +288,6 @@ def test_numbers_are_the_fields_that_are_known() -> None:
 def test_nothing_to_score_is_an_error(tmp_path: Path, engine: Engine, unigram: np.ndarray) -> None:
     fasta = tmp_path / "x.fasta"
     fasta.write_text("".join(f">p{i}\nXXXX{'BZ' * i}\n" for i in range(1, 40)))
-    unscorable = corpus_of(open_or_build([fasta], tmp_path / "stores", "refuse", None))
+    unscorable = opened(replace(SETTINGS, sources=(str(fasta),), store_dir=str(tmp_path / "stores")))
     with pytest.raises(ValueError, match=r"no residue of the validation proteins was selected as a target; raise data"):
         scored(Fake(uneven), unscorable, engine, unigram)

@@ -18,8 +18,8 @@ from data.alphabet import CLS, EOS, TOKENS
 from data.batch import Batch
 from data.collate import collate
 from data.plan import Bin
+from data.prepare import open_corpora, prepare
 from data.settings import DataSettings, MaskSettings
-from data.store import open_or_build
 from pretrain import export
 from pretrain.__main__ import main
 from pretrain.model.masked_language_model import MaskedLanguageModel
@@ -48,11 +48,18 @@ def restored(end: End) -> MaskedLanguageModel:
 
 def some_proteins(families_files: tuple[Path, Path], folder: Path) -> Batch:
     """Four masked proteins in one bin."""
-    store = open_or_build([families_files[0]], folder, "refuse", families_files[1])
-    settings = DataSettings(sources=("-",), crop_tokens=200, bin_tokens=700)
+    settings = DataSettings(
+        sources=(str(families_files[0]),),
+        store_dir=str(folder),
+        crop_tokens=200,
+        bin_tokens=700,
+        validation_fraction=0.2,
+    )
+    shelves = open_corpora(settings, prepare(settings)).shelves
     samples = np.array([0, 41, 82, 159])
-    lengths = store.num_residues(samples) + 2
-    return collate(store, [Bin(0, samples, np.zeros(4, np.int64), lengths)], settings, HIDDEN, 3, [0])
+    zeros = np.zeros(4, np.int64)
+    packed = Bin(samples, zeros, zeros, shelves.num_residues(samples) + 2, HIDDEN.select_prob)
+    return collate(shelves, [packed], settings, HIDDEN, 3, [0])
 
 
 FOREIGN_PROCESS = """
@@ -145,7 +152,7 @@ def test_the_card_names_step_and_perplexities(run: Path) -> None:
     described = json.loads((run / "run.json").read_text())["corpus"]
     assert described["fingerprint"] in card
     assert f"{described['training_records']:,} training and {described['validation_records']:,} validation" in card
-    assert "split by | clusters" in card
+    assert "split by clusters" in card
 
 
 def digest(folder: Path) -> dict[str, str]:

@@ -4,14 +4,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
 import pretrain.__main__ as program
+from data.recipe_file import read
 from data.setting import SettingClass
 from pretrain.recipe import Recipe, settings_of
-from data.recipe_file import read
 
 REQUIRED = {"run.directory": '"runs/x"', "model.preset": '"esm2_8m"', "data.sources": '["a.fasta"]'}
 
@@ -20,6 +20,8 @@ SURFACE = {
         run.seed model.preset model.init model.dropout data.validation_fraction data.unknown_letters data.crop_tokens
         data.bin_tokens data.bins_per_step data.window_sequences data.mask.select_prob data.mask.mask_prob
         data.mask.random_prob optimizer.betas optimizer.eps optimizer.weight_decay optimizer.clip_norm
+        data.split_identity data.sample_by data.streaming data.curriculum data.composition data.mask.select_stages
+        data.mixture.split_identity data.mixture.sample_by data.mixture.streaming data.mixture.weight
     """,
     "schedule": """
         schedule.peak_lr schedule.total_tokens schedule.warmup_tokens schedule.decay_end schedule.final_lr
@@ -27,6 +29,9 @@ SURFACE = {
     "operational": """
         run.directory run.log_every run.evaluate_every run.validation_sequences run.checkpoint_every
         run.keep_checkpoints run.trackers data.sources data.clusters data.bins_per_forward data.store_dir
+        data.exclude data.workers data.prefetch data.mixture.sources data.mixture.clusters data.mixture.exclude
+        data.ingest.max_residues data.ingest.max_header_bytes data.ingest.max_line_bytes data.ingest.max_inflation
+        data.ingest.max_source_bytes data.ingest.max_bad_fraction data.ingest.processes
     """,
 }
 """Every setting that a user can write, by class. A new one is a promise to keep: add it here, and to the changelog."""
@@ -55,8 +60,9 @@ def every_field(section: Any = Recipe, prefix: str = "") -> Iterator[tuple[str, 
     """(dotted name, field, type) of every setting, found without the code under test."""
     hints = get_type_hints(section)
     for f in fields(section):
-        if is_dataclass(hints[f.name]):
-            yield from every_field(hints[f.name], f"{prefix}{f.name}.")
+        inner = get_args(hints[f.name])[0] if get_origin(hints[f.name]) is tuple else hints[f.name]
+        if is_dataclass(inner):
+            yield from every_field(inner, f"{prefix}{f.name}.")
         else:
             yield prefix + f.name, f, hints[f.name]
 
@@ -156,9 +162,48 @@ def test_out_of_range_names_field_and_range(tmp_path: Path, how: str, name: str,
     assert allowed in message
 
 
-@pytest.mark.parametrize("name", ["run.directory", "data.sources"])
-def test_missing_required_setting_is_named(tmp_path: Path, name: str) -> None:
-    assert refused(tmp_path, "override", **{name: "none"}) == f"{name} is required, and has no default"
+def test_missing_required_setting_is_named(tmp_path: Path) -> None:
+    message = refused(tmp_path, "override", run__directory="none")
+    assert message == "run.directory is required, and has no default"
+
+
+def test_neither_sources_nor_mixture(tmp_path: Path) -> None:
+    assert "data.sources is empty" in refused(tmp_path, "override", data__sources="none")
+
+
+MIXTURE = '[{sources = ["a"], weight = 3}, {sources = ["b"], sample_by = "cluster", clusters = "t"}]'
+
+
+def test_a_mixture_stands_in_place_of_sources(tmp_path: Path) -> None:
+    recipe = given(tmp_path, "override", data__sources="none", data__mixture=MIXTURE)
+    assert [(c.sources, c.weight, c.sample_by) for c in recipe.data.corpora] == [
+        (("a",), 3, "sequence"),
+        (("b",), 1, "cluster"),
+    ]
+    assert recipe.data.weights == (3, 1)
+    assert "write sources into the tables [[data.mixture]]" in refused(tmp_path, "override", data__mixture=MIXTURE)
+    for wrong, message in (
+        ('[{sources = ["a"], wight = 3}]', "no setting 'data.mixture.wight'; the nearest is 'data.mixture.weight'"),
+        ('[{sources = ["a"], weight = "3"}]', "data.mixture.weight is '3'"),
+        ("[{weight = 3}]", "sources of data.mixture is []"),
+        ('[{sources = ["a"], weight = 0}]', "weight of data.mixture is 0"),
+    ):
+        assert message in refused(tmp_path, "override", data__sources="none", data__mixture=wrong)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"data__streaming": "true", "data__clusters": "t.tsv"}, "streaming is true and clusters is 't.tsv'"),
+        ({"data__streaming": "true", "data__sample_by": "cluster"}, "streaming is true and sample_by is 'cluster'"),
+        ({"data__split_identity": "0.3", "data__clusters": "t.tsv"}, "two ways to cluster one corpus"),
+        ({"data__split_identity": "1.5"}, "split_identity is 1.5; it must lie in (0, 1]"),
+        ({"data__workers": "-1"}, "data.workers is -1; it must lie in 0..64"),
+        ({"data__ingest__max_bad_fraction": "1.0"}, "data.ingest.max_bad_fraction is 1.0"),
+    ],
+)
+def test_settings_that_do_not_go_together(tmp_path: Path, settings: dict[str, str], message: str) -> None:
+    assert message in refused(tmp_path, "override", **settings)
 
 
 def test_missing_section_is_named(tmp_path: Path) -> None:
@@ -219,8 +264,11 @@ def test_none_takes_a_field_out(tmp_path: Path) -> None:
 
 def test_no_new_setting_comes_by_accident(tmp_path: Path) -> None:
     recipe = given(tmp_path, "file")
-    found = [(name, str(setting_class)) for name, setting_class, _ in settings_of(recipe)]
-    assert len(found) == len(set(found)) == 33
+    mixed = given(tmp_path, "override", data__sources="none", data__mixture='[{sources = ["a"]}]')
+    found = {(name, str(setting_class)) for name, setting_class, _ in settings_of(recipe)} - {
+        ("data.mixture", "identity")
+    }
+    found |= {(name.replace(".0.", "."), str(setting_class)) for name, setting_class, _ in settings_of(mixed)}
     assert set(found) == {(name, setting_class) for setting_class, names in SURFACE.items() for name in names.split()}
 
 
@@ -252,7 +300,7 @@ def test_help_lists_every_setting(capsys: pytest.CaptureFixture) -> None:
         default = "required"
         if f.default is not MISSING:
             shown = str(list(f.default) if isinstance(f.default, tuple) else f.default)
-            shown = f'"{shown}"' if isinstance(f.default, str) else {"None": "null"}.get(shown, shown)
+            shown = f'"{shown}"' if isinstance(f.default, str) else {"None": "null", "False": "false"}.get(shown, shown)
             default = re.sub(r"\s", "", f"default {shown}")
         unit = f",in{re.sub(' ', '', f.metadata['unit'])}" if f.metadata["unit"] else ""
         assert blocks[name].startswith(said + "["), name

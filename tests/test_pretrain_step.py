@@ -1,7 +1,6 @@
 """One step in one process: divide once (C4), clip, skip what is not finite, and a learning rate by tokens."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -12,15 +11,15 @@ import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
 from launching import end_of, lines
+from raw_store import Records, plan_over, write_store
 from torch import Tensor
 
 import pretrain.loop
-from data.alphabet import STANDARD_RESIDUES
 from data.batch import IGNORED, Batch
-from data.loader import Step, steps
-from data.plan import Cursor, Plan
+from data.loader import Loader, Step
+from data.plan import Cursor
 from data.settings import DataSettings
-from data.store import Store, open_or_build
+from data.shelf import Shelves
 from pretrain.__main__ import main
 from pretrain.engine.launch import Engine
 from pretrain.model.build import build_model
@@ -33,13 +32,9 @@ BINS = 7
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    folder = tmp_path_factory.mktemp("step")
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(1, 110, 200)
-    letters = ("".join(rng.choice(list(STANDARD_RESIDUES), length)) for length in lengths)
-    (folder / "a.fasta").write_text("".join(f">p{i}\n{each}\n" for i, each in enumerate(letters)))
-    return open_or_build([folder / "a.fasta"], folder / "stores", "refuse", None)
+def shelves(tmp_path_factory: pytest.TempPathFactory) -> Shelves:
+    lengths = np.random.default_rng(0).integers(1, 110, 200)
+    return Shelves([write_store(tmp_path_factory.mktemp("step"), lengths)])
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +47,11 @@ def model() -> MaskedLanguageModel:
     return build_model(ModelSettings(preset="esm2_60k"), seed=1)
 
 
-def stream(store: Store, bins_per_forward: int) -> Iterator[Step]:
+def stream(shelves: Shelves, bins_per_forward: int) -> Loader:
     settings = DataSettings(
         sources=("-",), crop_tokens=128, bin_tokens=128, bins_per_step=BINS, bins_per_forward=bins_per_forward
     )
-    samples = np.arange(store.num_records)
-    return steps(store, Plan(samples, store.num_residues(samples), settings, 0), Cursor(), 0, 0, 1)
+    return Loader(shelves, plan_over(shelves, Records(200), settings), Cursor(), 0, 0, 1)
 
 
 def without_targets(batch: Batch) -> Batch:
@@ -112,9 +106,9 @@ def norm(gradients: dict[str, Tensor]) -> float:
 
 @pytest.mark.parametrize("bins_per_forward", [1, 2, 3, 7])
 def test_the_gradient_is_that_of_one_big_batch(
-    store: Store, engine: Engine, model: MaskedLanguageModel, bins_per_forward: int
+    shelves: Shelves, engine: Engine, model: MaskedLanguageModel, bins_per_forward: int
 ) -> None:
-    ((whole,), step) = next(stream(store, BINS)).batches, next(stream(store, bins_per_forward))
+    ((whole,), step) = next(stream(shelves, BINS)).batches, next(stream(shelves, bins_per_forward))
     counts = [int(batch.counts) for batch in step.batches]
     assert len(counts) == math.ceil(BINS / bins_per_forward)
     loss, gradients = of_one_big_batch(model, whole)
@@ -128,8 +122,8 @@ def test_the_gradient_is_that_of_one_big_batch(
     assert kept.param_groups == [{"lr": 0.5}]
 
 
-def test_control_a_mean_of_means_is_far_off(store: Store, model: MaskedLanguageModel) -> None:
-    ((whole,), step) = next(stream(store, BINS)).batches, next(stream(store, 1))
+def test_control_a_mean_of_means_is_far_off(shelves: Shelves, model: MaskedLanguageModel) -> None:
+    ((whole,), step) = next(stream(shelves, BINS)).batches, next(stream(shelves, 1))
     assert len({int(batch.counts) for batch in step.batches}) > 3  # unequal, or nothing here says anything
     _, gradients = of_one_big_batch(model, whole)
     each = [of_one_big_batch(model, batch)[1] for batch in step.batches]
@@ -137,10 +131,12 @@ def test_control_a_mean_of_means_is_far_off(store: Store, model: MaskedLanguageM
     assert distance(of_means, gradients) > 1e-2
 
 
-def test_a_micro_batch_without_targets_adds_nothing(store: Store, engine: Engine, model: MaskedLanguageModel) -> None:
-    step = next(stream(store, 1))
+def test_a_micro_batch_without_targets_adds_nothing(
+    shelves: Shelves, engine: Engine, model: MaskedLanguageModel
+) -> None:
+    step = next(stream(shelves, 1))
     emptied = [without_targets(b) if i in (2, 6) else b for i, b in enumerate(step.batches)]
-    whole = next(stream(store, BINS)).batches[0]
+    whole = next(stream(shelves, BINS)).batches[0]
     labels = whole.labels.clone().view(BINS, -1)
     labels[[2, 6]] = IGNORED
     loss, gradients = of_one_big_batch(model, replace(whole, labels=labels.flatten()))
@@ -150,15 +146,15 @@ def test_a_micro_batch_without_targets_adds_nothing(store: Store, engine: Engine
     assert outcome.counts.tolist() == [int((labels != IGNORED).sum())]
 
 
-def test_a_step_without_any_target(store: Store, engine: Engine, model: MaskedLanguageModel) -> None:
-    step = next(stream(store, 2))
+def test_a_step_without_any_target(shelves: Shelves, engine: Engine, model: MaskedLanguageModel) -> None:
+    step = next(stream(shelves, 2))
     kept, outcome = taken(replace(step, batches=tuple(map(without_targets, step.batches))), model, engine)
     assert (outcome.losses.tolist(), outcome.counts.tolist(), outcome.grad_norm) == ([0.0], [0], 0.0)
     assert all((gradient == 0).all() for gradient in kept.gradients.values())
 
 
-def test_clipping_scales_the_whole_gradient(store: Store, engine: Engine, model: MaskedLanguageModel) -> None:
-    step = next(stream(store, 1))
+def test_clipping_scales_the_whole_gradient(shelves: Shelves, engine: Engine, model: MaskedLanguageModel) -> None:
+    step = next(stream(shelves, 1))
     free, before = taken(step, model, engine)
     clipped, outcome = taken(step, model, engine, clip_norm=before.grad_norm / 8)
     assert outcome.grad_norm == before.grad_norm == pytest.approx(norm(free.gradients), rel=1e-5)
@@ -170,7 +166,7 @@ def test_clipping_scales_the_whole_gradient(store: Store, engine: Engine, model:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_gradient_that_is_not_finite_touches_nothing(
-    store: Store, engine: Engine, model: MaskedLanguageModel, value: float
+    shelves: Shelves, engine: Engine, model: MaskedLanguageModel, value: float
 ) -> None:
     optimizer = build(model, OptimizerSettings())
     bias = model.get_parameter("head.bias")
@@ -178,7 +174,7 @@ def test_a_gradient_that_is_not_finite_touches_nothing(
     def take(step: Step) -> Outcome:
         return train_step(step, model, optimizer, engine, bins_per_step=BINS, clip_norm=1.0, learning_rate=1e-3)
 
-    first, second = islice(stream(store, 1), 2)
+    first, second = islice(stream(shelves, 1), 2)
     take(first)
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     moments = [{k: torch.as_tensor(v).clone() for k, v in cell.items()} for cell in optimizer.state.values()]
@@ -217,10 +213,10 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
 def test_skipped_steps_are_counted_and_their_tokens_too(recipe_in, tmp_path: Path, poisoned: set[int]) -> None:
     clean, skipping = tmp_path / "clean", tmp_path / "skipping"
-    assert main([str(recipe_in(clean)), "schedule.total_tokens=6_000"]) == 0
+    assert main([str(recipe_in(clean)), "schedule.total_tokens=5_900"]) == 0
     assert end_of(clean / "run").step == 8
     poisoned |= {10, 12, 13}  # the second run's 2nd, 4th and 5th: never three in a row
-    assert main([str(recipe_in(skipping)), "schedule.total_tokens=6_000"]) == 0
+    assert main([str(recipe_in(skipping)), "schedule.total_tokens=5_900"]) == 0
     a, b = end_of(clean / "run"), end_of(skipping / "run")
     assert (a.step, a.tokens_seen, a.chain, a.cursor) == (b.step, b.tokens_seen, b.chain, b.cursor)
     metrics = [line for line in lines(skipping / "run/metrics.jsonl") if "loss" in line]
@@ -279,7 +275,7 @@ def test_defaults_are_esm2s() -> None:
     assert (data.mask.select_prob, data.mask.mask_prob, data.mask.random_prob) == (0.15, 0.8, 0.1)
 
 
-def test_updates_equal_torchs_adamw(store: Store, engine: Engine, model: MaskedLanguageModel) -> None:
+def test_updates_equal_torchs_adamw(shelves: Shelves, engine: Engine, model: MaskedLanguageModel) -> None:
     settings = OptimizerSettings(betas=(0.8, 0.9), eps=1e-7, weight_decay=0.3)
     reference = build_model(ModelSettings(preset="esm2_60k"), seed=1)
     named = list(reference.named_parameters())
@@ -295,7 +291,7 @@ def test_updates_equal_torchs_adamw(store: Store, engine: Engine, model: MaskedL
     ours = build(model, settings)
     rates, seen = [1e-3, 4e-3, 2e-3], []
     ours.register_step_pre_hook(lambda *_: seen.append([p.grad.clone() for p in model.parameters()]))
-    for step, rate in zip(stream(store, 3), rates, strict=False):
+    for step, rate in zip(stream(shelves, 3), rates, strict=False):
         train_step(step, model, ours, engine, bins_per_step=BINS, clip_norm=0.5, learning_rate=rate)
         for parameter, gradient in zip(reference.parameters(), seen[-1], strict=True):
             parameter.grad = gradient

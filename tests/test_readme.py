@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 from launching import ROOT, lines
 
+from data.recipe_file import read
 from data.synthetic import Families, write
 from pretrain.model.build import build_model
 from pretrain.model.transformers_io import save
 from pretrain.recipe import ModelSettings, Recipe
-from data.recipe_file import read
 
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "recipes" / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -9,14 +9,15 @@ import torch
 import yaml
 from launching import ROOT
 
-from data.source import resolve
-from data.store import open_or_build
+from data.prepare import prepare
+from data.recipe_file import documented, read
+from data.settings import DataSettings
+from data.source import Resolved, resolve
 from pretrain.model.build import build_model
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer import build, learning_rate
 from pretrain.recipe import Recipe, settings_of
-from data.recipe_file import documented, read
 
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 CONFIGS = sorted((ROOT / "accelerate_configs").glob("*.y*ml"))
@@ -126,25 +127,26 @@ def test_sixteen_bytes_a_parameter() -> None:
     assert {key for state in optimizer.state.values() for key in state} == {"step", "exp_avg", "exp_avg_sq"}
 
 
+def resolved(settings: DataSettings) -> Resolved:
+    return resolve(settings, settings.unknown_letters, settings.ingest, Path(settings.store_dir))
+
+
 def test_quickstart_resolves_to_the_embedded_corpus(tmp_path: Path) -> None:
-    recipe = read(Recipe, ROOT / "recipes" / "quickstart.toml", [f"data.store_dir={tmp_path}"])
-    source = resolve(recipe.data)
+    source = resolved(read(Recipe, ROOT / "recipes" / "quickstart.toml", [f"data.store_dir={tmp_path}"]).data)
     assert source.families is not None
     assert (source.families.num_families, source.families.members_per_family) == (250, 24)
-    assert source.paths == (tmp_path / "synthetic-0" / "families.fasta.gz",)
+    assert [s.name for s in source.sources] == [str(tmp_path / "synthetic-0" / "families.fasta.gz")]
     assert source.clusters == tmp_path / "synthetic-0" / "clusters.tsv"
 
 
 def test_own_sequences_take_a_file_from_the_command_line(families_files: tuple[Path, Path], tmp_path: Path) -> None:
     fasta, clusters = families_files
     path = ROOT / "recipes" / "own_sequences.toml"
-    own = read(Recipe, path, [f'data.sources=["{fasta}"]', f"data.clusters={clusters}"])
-    source = resolve(own.data)
-    assert (source.paths, source.clusters, source.families) == ((fasta,), clusters, None)
+    own = resolved(read(Recipe, path, [f'data.sources=["{fasta}"]', f"data.clusters={clusters}"]).data)
+    assert ([s.name for s in own.sources], own.clusters, own.families) == ([str(fasta)], clusters, None)
 
-    untouched = resolve(read(Recipe, path).data)
     with pytest.raises(ValueError, match=r"your\.fasta\.gz: No such file or directory; check data\.sources"):
-        open_or_build(untouched.paths, tmp_path, "refuse", None)
+        prepare(read(Recipe, path, [f"data.store_dir={tmp_path}"]).data)
     assert list(tmp_path.iterdir()) == []
 
 

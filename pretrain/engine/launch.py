@@ -62,6 +62,11 @@ class Engine:
         return cast(torch.device, self.accelerator.device)
 
     @property
+    def ranks_per_node(self) -> int:
+        """Ranks on this machine; all of them where the launcher does not say."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
+
+    @property
     def precision(self) -> str:
         """Autocast dtype as Accelerate names it: 'no' or 'bf16'."""
         return str(self.accelerator.mixed_precision)
@@ -148,6 +153,32 @@ class Engine:
         if answer[1] is not None:
             raise PeerError(f"rank 0 failed: {answer[1]}")
         return cast(T, answer[0])
+
+    def on_each_node(self, work: Callable[[], T]) -> T:
+        """What `work` returns on the first rank of this node; rank 0 comes first. If it raises anywhere, all stop.
+
+        Nodes that share a disk find there what rank 0 made; nodes that do not, make their own.
+
+        Raises:
+            PeerError: on the other ranks, where `work` raised on one.
+        """
+        made = self.on_main(work)
+        if self.world_size == self.ranks_per_node:
+            return made
+        answer: tuple[T | None, str | None] = made, None
+        failure: BaseException | None = None
+        if self.rank % self.ranks_per_node == 0 and not self.is_main:
+            try:
+                answer = work(), None
+            except Exception as error:
+                failure, answer = error, (None, f"rank {self.rank} failed: {type(error).__name__}: {error}")
+        answers = self.gather(answer)
+        if failure:
+            raise failure
+        for _, failed in answers:
+            if failed:
+                raise PeerError(failed)
+        return cast(T, answers[self.rank - self.rank % self.ranks_per_node][0])
 
     def start_trackers(self, config: dict[str, Any], folder: Path) -> None:
         """Open the experiment trackers that were asked for."""
