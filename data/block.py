@@ -20,6 +20,10 @@ class Position(NamedTuple):
     """Bytes of the decompressed stream before it; 0 where the format has no such offset."""
 
 
+START = Position()
+"""The beginning of a source."""
+
+
 class Rejected(NamedTuple):
     """A record that is no protein sequence."""
 
@@ -75,7 +79,7 @@ class Source(Protocol):
             ValueError: it is not there.
         """
 
-    def blocks(self, start: Position = Position()) -> Iterator[Block]:
+    def blocks(self, start: Position = START) -> Iterator[Block]:
         """Its records from `start` on, which is (0, 0) or the `end` of a block that it gave before.
 
         Raises:

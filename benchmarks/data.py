@@ -1,0 +1,356 @@
+"""The data plane against what users run today.
+
+    python -m benchmarks.data [--records 360000] [--store-mb 2000]
+
+CPU seconds of one process, both sides interleaved, medians of several rounds; the corpus is drawn like UniRef50:
+log-normal lengths of mean 280, UniRef headers, lines of 60.
+"""
+
+import argparse
+import gzip
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.report import Row, report
+from data.alphabet import STANDARD_RESIDUES
+from data.compiled import SWITCH, compiled
+
+if TYPE_CHECKING:
+    from data.corpora import Corpora
+    from data.settings import DataSettings
+
+ROUNDS = 5
+Work = Callable[[], object]
+
+
+def lengths(count: int, seed: int = 0) -> NDArray[np.int64]:
+    """Residues of `count` proteins: log-normal, mean 280, median 203."""
+    drawn = np.random.default_rng(seed).lognormal(np.log(203), 0.8, count)
+    return np.clip(drawn, 16, 35_000).astype(np.int64)
+
+
+def write_fasta(path: Path, count: int) -> None:
+    """A file of `count` records."""
+    rng = np.random.default_rng(0)
+    letters = np.frombuffer(STANDARD_RESIDUES.encode(), np.uint8)
+    with path.open("wb") as file:
+        for number, length in enumerate(lengths(count).tolist()):
+            sequence = letters[rng.integers(0, 20, length)].tobytes()
+            file.write(
+                b">UniRef50_A%09d Uncharacterized protein n=1 Tax=Bacteria TaxID=2 RepID=A%09d_9BACT\n"
+                % (number, number)
+            )
+            file.writelines(sequence[start : start + 60] + b"\n" for start in range(0, length, 60))
+
+
+def side_by_side(*works: Work, rounds: int = ROUNDS) -> list[float]:
+    """Median CPU seconds of each, after one round that warms up."""
+    seconds: list[list[float]] = [[] for _ in works]
+    for round_ in range(rounds + 1):
+        for mine, work in zip(seconds, works, strict=True):
+            started = time.process_time()
+            work()
+            if round_:
+                mine.append(time.process_time() - started)
+    return [median(mine) for mine in seconds]
+
+
+@contextmanager
+def kernels(on: bool) -> Iterator[None]:
+    """With or without compiled kernels."""
+    os.environ[SWITCH] = "1" if on else "0"
+    compiled.cache_clear()
+    yield
+    os.environ.pop(SWITCH)
+    compiled.cache_clear()
+
+
+def ours(path: Path) -> Work:
+    """Token ids and offsets of a FASTA file, by this project."""
+    from data.fasta import FastaSource
+    from data.settings import IngestSettings
+
+    def read() -> int:
+        return sum(len(block.tokens) for block in FastaSource(str(path), "refuse", IngestSettings()).blocks())
+
+    return read
+
+
+def biopython(path: Path) -> Work:
+    """The same product by Biopython's fastest parser, one join and one translate."""
+    from Bio.SeqIO.FastaIO import SimpleFastaParser
+
+    from data.alphabet import LETTER_IDS
+
+    table = LETTER_IDS.tobytes()
+
+    def read() -> int:
+        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+            sequences = [sequence for _, sequence in SimpleFastaParser(file)]  # type: ignore[no-untyped-call]
+        tokens = np.frombuffer("".join(sequences).encode("ascii").translate(table), np.uint8)
+        offsets = np.cumsum([0, *map(len, sequences)])
+        return int(offsets[-1]) + 0 * len(tokens)
+
+    return read
+
+
+def isal_alone(path: Path) -> Work:
+    """Decompression by isal, whatever of its interfaces is fastest here, thrown away."""
+    from isal import igzip
+
+    buffer = bytearray(4 << 20)
+
+    def read() -> None:
+        with igzip.IGzipFile(path, "rb") as file:
+            while file.readinto(buffer):
+                pass
+
+    return read
+
+
+def parsing(folder: Path, count: int) -> list[Row]:
+    """FASTA to token ids."""
+    plain, packed = folder / "a.fasta", folder / "a.fasta.gz"
+    write_fasta(plain, count)
+    packed.write_bytes(gzip.compress(plain.read_bytes(), 6))
+    rows = []
+    for on in (True, False):
+        how = "" if on else ", NumPy alone"
+        with kernels(on):
+            mine, theirs = side_by_side(ours(plain), biopython(plain))
+            rows.append(
+                Row(f"FASTA -> token ids{how}", "SimpleFastaParser", theirs / mine, 12.0 if on else 4.0, "higher")
+            )
+            mine, theirs, alone = side_by_side(ours(packed), biopython(packed), isal_alone(packed))
+            rows.append(Row(f"FASTA.gz -> token ids{how}", "gzip + SimpleFastaParser", theirs / mine, 4.0, "higher"))
+            rows.append(Row(f"FASTA.gz -> token ids{how}", "isal alone", alone / mine, 0.8 if on else 0.6, "higher"))
+    return rows
+
+
+def filling(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
+    """Gather + mask + labels: bins of ours against transformers' collator on batches sorted by length."""
+    import torch
+    from transformers import DataCollatorForLanguageModeling, EsmTokenizer
+
+    from data.alphabet import CLS, EOS, TOKENS
+    from data.collate import collate
+    from data.plan import SPECIAL_TOKENS
+
+    bins = corpora.plan(0).window(0, 0, 0)
+    assert bins is not None
+    chosen = bins[:32]
+    samples = np.concatenate([b.samples for b in chosen])
+    crops = {
+        int(s): [CLS, *corpora.shelves.residues(int(s))[: settings.crop_tokens - SPECIAL_TOKENS].tolist(), EOS]
+        for s in samples
+    }
+    in_order = sorted(crops.values(), key=len)  # their best case: hardly any padding
+    batches: list[list[dict[str, list[int]]]] = [[]]
+    for tokens in in_order:
+        if (len(batches[-1]) + 1) * len(tokens) > settings.bin_tokens:
+            batches.append([])
+        # The mask of special tokens is given ready-made: without it the collator spends longer finding them.
+        special = [1, *[0] * (len(tokens) - 2), 1]
+        batches[-1].append({"input_ids": tokens, "special_tokens_mask": special})
+    with tempfile.TemporaryDirectory() as folder:
+        vocabulary = Path(folder) / "vocab.txt"
+        vocabulary.write_text("\n".join(TOKENS))
+        collator = DataCollatorForLanguageModeling(EsmTokenizer(str(vocabulary)), mlm_probability=0.15)
+
+    def theirs() -> None:
+        for features in batches:
+            collator(features)
+
+    def mine() -> None:
+        for packed in chosen:
+            collate(corpora.shelves, [packed], settings, settings.mask, 0, [0])
+
+    torch.manual_seed(0)
+    our_tokens, their_tokens = sum(b.num_tokens for b in chosen), sum(map(len, in_order))
+    rows = []
+    for on in (True, False):
+        with kernels(on):
+            ours_s, theirs_s = side_by_side(mine, theirs)
+        ratio = (our_tokens / ours_s) / (their_tokens / theirs_s)
+        how = "" if on else ", NumPy alone"
+        print(f"gather + mask + labels{how}: {our_tokens / ours_s / 1e6:.1f} M tokens a CPU second")
+        bar = 50.0 if on else 10.0
+        rows.append(Row(f"gather + mask + labels, packed{how}", "HF collator, sorted by length", ratio, bar, "higher"))
+    return rows
+
+
+def planning(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
+    """Waste, the planner's share of the work, the start far into a run, and the balance of ranks."""
+    from data.collate import collate
+    from data.dealing import attention_cost, deal, imbalance
+    from data.digest import cursor_at
+    from data.loader import Loader
+    from data.plan import Cursor, Plan
+
+    plan = corpora.plan(0)
+    bucketed = Plan(plan.sampler, plan.num_residues, replace(settings, composition="bucketed"), 0)
+    rows = []
+    for name, of, bar in (("packed", plan, 0.005), ("bucketed", bucketed, 0.02)):
+        bins = of.window(0, 0, 0) or []
+        waste = 1 - sum(b.num_tokens for b in bins) / (len(bins) * settings.bin_tokens)
+        rows.append(Row(f"padding, {name}, T = 16k, window 2^17", "share of all slots", waste, bar, "lower"))
+        means = [b.num_tokens / len(b.lengths) for b in bins]
+        print(f"{name}: mean length per bin {np.mean(means):.0f}, standard deviation {np.std(means):.0f} tokens")
+
+    bins = plan.window(0, 0, 0) or []
+    some = bins[:: len(bins) // 64]
+    window_s, fill_s = side_by_side(
+        lambda: plan.window(0, 1, 0),
+        lambda: [collate(corpora.shelves, [b], settings, settings.mask, 0, [0]).num_bins for b in some],
+    )
+    share = window_s / (window_s + fill_s * len(bins) / len(some))
+    rows.append(Row("planner", "all work of the loader", share, 0.05, "lower"))
+
+    costs = [attention_cost(b.lengths) for b in bins]
+    for per_step in (128, 64, 32, 16, 8):
+        steps = [costs[i : i + per_step] for i in range(0, len(costs) - per_step + 1, per_step)]
+        spread = float(np.mean([imbalance(step, deal(step, 8)) for step in steps]))
+        print(f"slowest over mean rank cost, 8 ranks, {per_step} bins a step: {spread:.4f}")
+        if per_step == settings.bins_per_step:
+            rows.append(Row("slowest rank, 8 ranks, T = 16k, crop 1024", "mean rank", spread, 1.05, "lower"))
+
+    small = replace(settings, bins_per_step=1, window_sequences=4096, crop_tokens=1024)
+    many = replace(corpora, settings=small)
+    far = many.plan(0)
+    million = cursor_at(many, far, 1_000_000)
+    print(f"step 1,000,000 of a small step is pass {million.pass_index}, window {million.window}")
+
+    def start(cursor: Cursor, step: int) -> Work:
+        def first() -> None:
+            with closing(Loader(many.shelves, far, cursor, step, 0, 1)) as loader:
+                next(loader)
+
+        return first
+
+    at_zero, at_million = side_by_side(start(Cursor(), 0), start(million, 1_000_000))
+    rows.append(Row("start at step 1,000,000", "start at step 0", at_million / at_zero, 1.5, "lower"))
+    return rows
+
+
+def rates(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
+    """Wall-clock rate of the loader; the bar is for a GPU machine."""
+    import torch
+
+    from data.loader import Loader
+    from data.plan import Cursor
+
+    best = 0.0
+    for workers in (0, 1, 2, 4):
+        if workers > (os.cpu_count() or 1):
+            continue
+        chosen = replace(settings, workers=workers, bins_per_step=32)
+        loaded = replace(corpora, settings=chosen)
+        with closing(Loader(loaded.shelves, loaded.plan(0), Cursor(), 0, 0, 1)) as loader:
+            for _ in islice(loader, 8):  # workers are up, and what they had read ahead is consumed
+                pass
+            started, tokens = time.perf_counter(), 0
+            while time.perf_counter() - started < 4:
+                tokens += next(loader).num_tokens
+            rate = tokens / (time.perf_counter() - started)
+        print(f"loader, {workers} workers: {rate / 1e6:.1f} M tokens a second (wall time)")
+        best = max(best, rate)
+    on_gpu = best / 3e6 if torch.cuda.is_available() else None
+    return [Row("at most 4 workers, pinned batches, GPU machine", "3 M tokens a second", on_gpu, 1.0, "higher")]
+
+
+WATCHED = """
+import sys
+from pathlib import Path
+from benchmarks import data
+data.{what}(Path(sys.argv[1]))
+"""
+
+
+def peak_mib(what: str, folder: Path) -> float:
+    """Largest resident size of a process of its own that does `what` in `folder`, mapped files included, in MiB."""
+    process = subprocess.Popen([sys.executable, "-c", WATCHED.format(what=what), str(folder)])
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        sys.exit(f"{what} failed")
+    return usage.ru_maxrss / 1024
+
+
+def build_large(folder: Path) -> None:
+    """Build the store of large.fasta."""
+    from data.build import open_or_build
+    from data.fasta import FastaSource
+    from data.settings import IngestSettings
+
+    ingest = IngestSettings()
+    open_or_build([FastaSource(str(folder / "large.fasta"), "refuse", ingest)], folder / "stores", "refuse", ingest)
+
+
+def iterate_large(folder: Path) -> None:
+    """Fill every bin of the first windows of that store, as a worker does: plan and residues, no batches."""
+    from data.filling import fill
+    from data.plan import Cursor
+    from data.prepare import open_corpora, prepare
+    from data.settings import DataSettings
+
+    settings = DataSettings(sources=(str(folder / "large.fasta"),), store_dir=str(folder / "stores"))
+    corpora = open_corpora(settings, prepare(settings))
+    for packed, _ in islice(corpora.plan(0).bins(Cursor()), 8000):
+        fill(corpora.shelves, packed, settings.mask, 0)
+
+
+def memory(folder: Path, store_mb: int) -> list[Row]:
+    """Resident memory of building from, and iterating, a FASTA file of `store_mb` megabytes."""
+    one = folder / "part.fasta"
+    write_fasta(one, 360_000)
+    part = one.read_bytes()
+    with (folder / "large.fasta").open("wb") as file:
+        for _ in range(max(1, store_mb * 1_000_000 // len(part))):
+            file.write(part)
+    size = (folder / "large.fasta").stat().st_size / 1e9
+    works = (("build_large", "building a store", 1024.0), ("iterate_large", "filling bins from it", 500.0))
+    return [
+        Row(f"{name}, {size:.1f} GB of FASTA: peak resident MiB", "1 MiB", peak_mib(what, folder), bar, "lower")
+        for what, name, bar in works
+    ]
+
+
+def main() -> None:
+    """Measure everything and print it."""
+    parser = argparse.ArgumentParser(description="The data plane against what users run today.")
+    parser.add_argument("--records", type=int, default=360_000, help="proteins of the corpus; 360,000 are 130 MB")
+    parser.add_argument(
+        "--store-mb", type=int, default=2000, help="FASTA for the memory rows, in MB; 0 leaves them out"
+    )
+    options = parser.parse_args()
+    from data.prepare import open_corpora, prepare
+    from data.settings import DataSettings
+
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        rows = parsing(folder, min(options.records, 250_000))
+        write_fasta(folder / "b.fasta", options.records)
+        settings = DataSettings(sources=(str(folder / "b.fasta"),), store_dir=str(folder / "stores"))
+        corpora = open_corpora(settings, prepare(settings))
+        rows += filling(corpora, settings)
+        rows += planning(corpora, settings)
+        rows += rates(corpora, settings)
+        if options.store_mb:
+            rows += memory(folder, options.store_mb)
+    report("data", rows)
+
+
+if __name__ == "__main__":
+    main()

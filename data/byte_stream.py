@@ -1,0 +1,266 @@
+"""Bytes of a source, decompressed, in chunks: from a local file, standard input, or any URL that fsspec opens.
+
+In: a location and caps. Out: chunks of at most 512 kB. Kept: how many stored bytes were read, for the progress line.
+
+Compression is told by the first bytes, never by the name: none, gzip (bgzip is a gzip of many members) or zstd. What a
+stream may become is capped, and memory stays at a few chunks whatever it holds.
+"""
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from data.compression import PIECE_BYTES, Damaged, Stored, compression, gunzip, plain, unzstd
+from data.settings import IngestSettings
+
+STANDARD_INPUT = "-"
+_INFLATION_FROM = 16 << 20
+"""Decompressed bytes from which the inflation ratio is judged: a small file of repeats may shrink to nothing."""
+_WEB = ("http://", "https://")
+_DECOMPRESS = {"": plain, "gzip": gunzip, "zstd": unzstd}
+_VERSION_FIELDS = (
+    *("ETag", "etag", "Last-Modified", "LastModified", "last_modified", "updated", "mtime", "created"),
+    *("generation", "md5Hash", "Content-MD5", "checksum"),
+)
+
+
+class BrokenStream(ValueError):
+    """A source that can be read no further.
+
+    Args:
+        location: the source.
+        happened: what is wrong.
+        remedy: why, or what to do.
+    """
+
+    def __str__(self) -> str:
+        location, happened, remedy = self.args
+        return f"{location}: {happened}: {remedy}"
+
+    def at(self, place: str) -> ValueError:
+        """The same error, for a reader that knows how far it came: `place` reads well behind a comma."""
+        location, happened, remedy = self.args
+        return ValueError(f"{location}: {happened}, {place}: {remedy}")
+
+
+class ByteStream:
+    """One source of bytes.
+
+    Args:
+        location: a path, ``-`` for standard input, or a URL (``scheme://...``).
+        limits: most bytes, and most bytes that one compressed byte may become.
+    """
+
+    def __init__(self, location: str, limits: IngestSettings) -> None:
+        self.location = location
+        self.limits = limits
+        self.bytes_read = 0
+        """Bytes of the source, as stored, that were read so far."""
+
+    @property
+    def name(self) -> str:
+        """As errors call it."""
+        return "standard input" if self.location == STANDARD_INPUT else self.location
+
+    @property
+    def num_bytes(self) -> int | None:
+        """Size as stored; None for a pipe, and where a server does not say.
+
+        Raises:
+            ValueError: it is not there.
+        """
+        if "://" in self.location:
+            size = self._info.get("size")
+            return None if size is None else int(size)
+        if self.location == STANDARD_INPUT or not Path(self.location).is_file():
+            return None
+        return Path(self.location).stat().st_size
+
+    def stamp(self) -> list[str | int]:
+        """What tells this source from another without reading it.
+
+        Returns:
+            Resolved path, size and time of change in ns; of a URL itself, its size, and what the server says of its
+            version (ETag, time of change).
+
+        Raises:
+            ValueError: it is not there or not reachable.
+        """
+        if "://" in self.location:
+            said = [f"{key}={self._info[key]}" for key in _VERSION_FIELDS if self._info.get(key) is not None]
+            return [self.location, -1 if self.num_bytes is None else self.num_bytes, *said]
+        if self.location == STANDARD_INPUT:
+            return [STANDARD_INPUT]
+        try:
+            status = Path(self.location).stat()
+        except OSError as error:
+            raise ValueError(f"{self.location}: {error.strerror or error}; check data.sources") from None
+        return [str(Path(self.location).resolve()), status.st_size, status.st_mtime_ns]
+
+    def chunks(self, offset: int = 0) -> Iterator[bytes]:
+        """Its decompressed bytes from `offset` on, none of the chunks empty.
+
+        A plain file or URL is opened there; of a compressed one, what comes before is decompressed and dropped.
+
+        Raises:
+            ValueError: not there, not reachable, a compression that is not read, fewer bytes than `offset`.
+            BrokenStream: cut short, damaged, broken off, above a cap.
+        """
+        self.bytes_read = 0
+        with closing(self._open(0)) as file:
+            head = b""
+            while len(head) < 5 and (more := self._read(file, PIECE_BYTES)):
+                head += more
+            kind = compression(head)
+            if kind not in _DECOMPRESS:
+                raise ValueError(
+                    f"{self.name}: is a {kind} file; plain text, gzip (bgzip) and zstd are read: unpack it, or pack "
+                    "it with one of these"
+                )
+            if kind or offset <= len(head):
+                stored = Stored(head, lambda size: self._read(file, size))
+                yield from self._from(offset, self._within_caps(self._whole(stored, kind), kind, 0))
+                return
+        with closing(self._open(offset)) as file:
+            at = self.bytes_read
+            stored = Stored(b"", lambda size: self._read(file, size))
+            yield from self._from(offset - at, self._within_caps(plain(stored), "", at))
+
+    def _from(self, skip: int, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            if skip < len(chunk):
+                yield chunk[skip:] if skip else chunk
+            skip = max(0, skip - len(chunk))
+        if skip:
+            raise ValueError(
+                f"{self.name}: ends {skip} bytes before the place up to which it was read before: it changed since; "
+                "restore it, or build its store anew"
+            )
+
+    def _whole(self, stored: Stored, kind: str) -> Iterator[bytes]:
+        try:
+            yield from _DECOMPRESS[kind](stored)
+        except EOFError:
+            raise BrokenStream(
+                self.name, f"the {kind} stream ends early", "the file was cut short; copy or download it again"
+            ) from None
+        except Damaged as error:
+            raise BrokenStream(self.name, "cannot be read", f"{error.__cause__ or error}") from error
+
+    def _within_caps(self, chunks: Iterator[bytes], kind: str, at: int) -> Iterator[bytes]:
+        for chunk in chunks:
+            at += len(chunk)
+            if at > self.limits.max_source_bytes:
+                raise BrokenStream(
+                    self.name,
+                    f"has more than {self.limits.max_source_bytes} bytes",
+                    "that is what data.ingest.max_source_bytes allows; raise it, or give less",
+                )
+            if kind and at > _INFLATION_FROM and at > self.limits.max_inflation * self.bytes_read:
+                raise BrokenStream(
+                    self.name,
+                    f"{self.bytes_read} {kind} bytes become more than {at}",
+                    f"data.ingest.max_inflation allows {self.limits.max_inflation:g} for one; raise it if the file "
+                    "is to be trusted",
+                )
+            yield chunk
+
+    def _read(self, file: io.RawIOBase, size: int) -> bytes:
+        try:
+            content = file.read(size) or b""
+        except Exception as error:  # of a remote file, whatever its library raises
+            if "://" not in self.location and not isinstance(error, OSError):
+                raise
+            raise self._broken_off(str(error) or type(error).__name__) from error
+        self.bytes_read += len(content)
+        if not content and "://" in self.location and self.bytes_read < (self.num_bytes or 0):
+            raise self._broken_off("there is more of it")
+        return content
+
+    def _broken_off(self, error: str) -> BrokenStream:
+        if "://" not in self.location:
+            return BrokenStream(self.name, "cannot be read", error)
+        total = "" if self.num_bytes is None else f" of {self.num_bytes}"
+        return BrokenStream(self.name, f"breaks off after {self.bytes_read}{total} bytes", f"{error}; start again")
+
+    def _open(self, offset: int) -> io.RawIOBase:
+        """The stored bytes from `offset` on where that can be, else from 0; `bytes_read` says which."""
+        if "://" in self.location:
+            return self._open_remote(offset)
+        try:
+            if self.location == STANDARD_INPUT:
+                return io.FileIO(0, closefd=False)
+            file = io.FileIO(self.location)
+        except FileNotFoundError:
+            raise ValueError(f"{self.location}: no such file; check data.sources") from None
+        except OSError as error:
+            raise BrokenStream(self.location, "cannot be read", str(error)) from error
+        if file.seekable() and offset <= os.fstat(file.fileno()).st_size:
+            self.bytes_read = file.seek(offset)
+        else:
+            self.bytes_read = 0
+        return file
+
+    def _open_remote(self, offset: int) -> io.RawIOBase:
+        filesystem, path = self._filesystem
+        size = self.num_bytes  # also says whether it is there
+        place = offset if size is None or offset <= size else 0
+        try:
+            if not self.location.startswith(_WEB):
+                file = filesystem.open(path, "rb")
+                self.bytes_read = file.seek(place) if place and file.seekable() else 0
+                return file  # type: ignore[no-any-return]
+            # One streamed answer: pieces asked for one by one need a server that knows ranges. Packing on the way
+            # would make its size another than the one announced.
+            headers = {**filesystem.kwargs.get("headers", {}), "Accept-Encoding": "identity"}
+            if place:
+                headers["Range"] = f"bytes={place}-"
+            file = filesystem.open(path, "rb", block_size=0, headers=headers)
+            self.bytes_read = place if file.r.status == 206 else 0
+            return file  # type: ignore[no-any-return]
+        except Exception as error:
+            raise self._unreachable(error) from error
+
+    @cached_property
+    def _filesystem(self) -> tuple[Any, str]:
+        try:
+            import fsspec
+            from fsspec.config import conf
+
+            options: dict[str, Any] = {}
+            if self.location.startswith(_WEB):
+                import aiohttp
+
+                # aiohttp's own limit is 5 minutes for a whole answer, which no corpus keeps.
+                patience = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=120)
+                given = conf.get(self.location.partition(":")[0], {}).get("client_kwargs", {})
+                options["client_kwargs"] = {"timeout": patience, "auto_decompress": False, **given}
+            filesystem, path = fsspec.url_to_fs(self.location, **options)
+            return filesystem, path
+        except ImportError as error:
+            raise ValueError(f"{self.location}: a package is missing to read it: {error}") from error
+        except ValueError as error:
+            raise ValueError(f"{self.location}: cannot be opened: {error}; check data.sources") from error
+        except Exception as error:
+            raise self._unreachable(error) from error
+
+    @cached_property
+    def _info(self) -> dict[str, Any]:
+        filesystem, path = self._filesystem
+        try:
+            info: dict[str, Any] = filesystem.info(path)
+        except Exception as error:
+            raise self._unreachable(error) from error
+        return info
+
+    def _unreachable(self, error: Exception) -> ValueError:
+        # fsspec calls everything that keeps it from a web page "not found"; what it was is behind that.
+        cause = error.__cause__ or error
+        if isinstance(error, FileNotFoundError) and (cause is error or getattr(cause, "status", 0) == 404):
+            return ValueError(f"{self.location}: no such file; check data.sources")
+        said = " ".join(str(cause).split()) or type(cause).__name__
+        return ValueError(f"{self.location}: cannot be reached: {said}; check the address, network and credentials")

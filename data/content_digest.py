@@ -1,0 +1,120 @@
+"""Content digests: 64 bits that say what a protein is, so that equal sequences are found without comparing them.
+
+In: token ids of many records, one behind the other. Out: one ``uint64`` for each. Nothing is kept.
+
+    digest = mix(sum over i of T[id_i] * P**(i + 1)  +  length * K   modulo 2**64)
+
+T holds a keyed draw for every token id, P and K are odd, and mix is the bijection that ends splitmix64 (`data.draw`).
+P is odd and no two of T are equal, so a change of one residue changes the digest for certain; two unrelated proteins
+share one with a probability near 2**-64. Not a cryptographic hash: collisions can be made on purpose.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.compiled import compiled
+from data.draw import CONSTANTS, hashes
+
+_KEY = 0x636F6E74656E74
+_TABLE = hashes(_KEY, np.arange(256))
+_BASE = 0xA0761D6478BD642F
+_LENGTH_WEIGHT = 0xE7037ED1A0B428DB
+_WORD = (1 << 64) - 1
+_SPAN = 1 << 16
+"""Tokens that NumPy sums at a time, so that a table of powers suffices and stays in the cache."""
+
+_U = np.uint64
+_P1, _P2, _P3, _P4, _P5, _P6, _P7, _P8 = (_U(pow(_BASE, power, 1 << 64)) for power in range(1, 9))
+_K = _U(_LENGTH_WEIGHT)
+_MIX_1, _MIX_2 = _U(CONSTANTS[1]), _U(CONSTANTS[2])
+_30, _27, _31 = _U(30), _U(27), _U(31)
+
+
+def content_digests(tokens: NDArray[np.uint8], lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """The digest of each record.
+
+    Args:
+        tokens: (residues,) token ids of all records, one behind the other.
+        lengths: (records,) residues of each; 0 is allowed.
+
+    Returns:
+        (records,) ``uint64``, the same with and without compiled kernels.
+    """
+    assert int(lengths.sum()) == len(tokens), (int(lengths.sum()), len(tokens))
+    kernel = compiled(_digests)
+    if kernel is None:
+        return _mixed(_sums(tokens, lengths) + lengths.astype(np.uint64) * _K)
+    digests = np.empty(len(lengths), np.uint64)
+    kernel(np.ascontiguousarray(tokens), lengths, _TABLE, digests)
+    return digests
+
+
+def _digests(
+    tokens: NDArray[np.uint8], lengths: NDArray[np.int64], table: NDArray[np.uint64], digests: NDArray[np.uint64]
+) -> None:
+    at = 0
+    for record in range(len(lengths)):
+        length = lengths[record]
+        total = _U(length) * _K
+        weight = _U(1)
+        for i in range(at, at + length - 7, 8):
+            # Eight terms with fixed powers at a time: one multiplication after another would wait for each other.
+            total += weight * (
+                table[tokens[i]] * _P1
+                + table[tokens[i + 1]] * _P2
+                + table[tokens[i + 2]] * _P3
+                + table[tokens[i + 3]] * _P4
+                + table[tokens[i + 4]] * _P5
+                + table[tokens[i + 5]] * _P6
+                + table[tokens[i + 6]] * _P7
+                + table[tokens[i + 7]] * _P8
+            )
+            weight *= _P8
+        for i in range(at + length - length % 8, at + length):
+            weight *= _P1
+            total += table[tokens[i]] * weight
+        at += length
+        total = (total ^ (total >> _30)) * _MIX_1
+        total = (total ^ (total >> _27)) * _MIX_2
+        digests[record] = total ^ (total >> _31)
+
+
+def _sums(tokens: NDArray[np.uint8], lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """(records,) sum of T[id_i] * P**(i + 1).
+
+    Powers are counted from the beginning of a span, and P, being odd, has an inverse to shift each sum with.
+    """
+    sums = np.zeros(len(lengths), np.uint64)
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    powers = _powers(_BASE, _SPAN)
+    inverses = _powers(pow(_BASE, -1, 1 << 64), _SPAN)
+    for begin in range(0, len(tokens), _SPAN):
+        end = min(begin + _SPAN, len(tokens))
+        first, last = np.searchsorted(ends, begin, "right"), np.searchsorted(starts, end, "left")
+        inside = first + np.flatnonzero(lengths[first:last])
+        terms = _TABLE[tokens[begin:end]] * powers[: end - begin]
+        cuts = np.maximum(starts[inside], begin) - begin
+        parts = np.add.reduceat(terms, cuts)
+        # All but the first begin inside this span; the first may have begun many spans before.
+        shift = inverses[cuts]
+        shift[0] = _U(pow(_BASE, int(begin - starts[inside[0]]), 1 << 64)) if cuts[0] == 0 else shift[0]
+        sums[inside] += parts * _U(_BASE) * shift
+    return sums
+
+
+def _powers(base: int, count: int) -> NDArray[np.uint64]:
+    """(count,) base**0, base**1, ... modulo 2**64."""
+    powers = np.ones(count, np.uint64)
+    have = 1
+    while have < count:
+        more = min(have, count - have)
+        powers[have : have + more] = powers[:more] * _U(pow(base, have, 1 << 64))
+        have += more
+    return powers
+
+
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    values = (values ^ (values >> _30)) * _MIX_1
+    values = (values ^ (values >> _27)) * _MIX_2
+    return values ^ (values >> _31)
