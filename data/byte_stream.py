@@ -1,6 +1,6 @@
 """Bytes of a source, decompressed, in chunks: from a local file, standard input, or any URL that fsspec opens.
 
-In: a location and caps. Out: chunks of at most 512 kB. Kept: how many stored bytes were read, for the progress line.
+In: a location and caps. Out: chunks of about 1 MB. Kept: how many stored bytes were read, for the progress line.
 
 Compression is told by the first bytes, never by the name: none, gzip (bgzip is a gzip of many members) or zstd. What a
 stream may become is capped, and memory stays at a few chunks whatever it holds.
@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from data.compression import PIECE_BYTES, Damaged, Stored, compression, gunzip, plain, unzstd
+from data.compression import PIECE_BYTES, Damaged, Stored, compression, gunzip, in_pieces, plain, unzstd
 from data.settings import IngestSettings
 
 STANDARD_INPUT = "-"
@@ -102,7 +102,7 @@ class ByteStream:
         return [str(Path(self.location).resolve()), status.st_size, status.st_mtime_ns]
 
     def chunks(self, offset: int = 0) -> Iterator[bytes]:
-        """Its decompressed bytes from `offset` on, none of the chunks empty.
+        """Its decompressed bytes from `offset` on, in chunks of 1 to 2 MB; the first and the last may be shorter.
 
         A plain file or URL is opened there; of a compressed one, what comes before is decompressed and dropped.
 
@@ -123,12 +123,12 @@ class ByteStream:
                 )
             if kind or offset <= len(head):
                 stored = Stored(head, lambda size: self._read(file, size))
-                yield from self._from(offset, self._within_caps(self._whole(stored, kind), kind, 0))
+                yield from self._from(offset, in_pieces(self._within_caps(self._whole(stored, kind), kind, 0)))
                 return
         with closing(self._open(offset)) as file:
             at = self.bytes_read
             stored = Stored(b"", lambda size: self._read(file, size))
-            yield from self._from(offset - at, self._within_caps(plain(stored), "", at))
+            yield from self._from(offset - at, in_pieces(self._within_caps(plain(stored), "", at)))
 
     def _from(self, skip: int, chunks: Iterator[bytes]) -> Iterator[bytes]:
         for chunk in chunks:

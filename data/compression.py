@@ -1,12 +1,12 @@
 """Decompression: gzip (bgzip too) and zstd, in bounded pieces, with an error where a stream is cut short or damaged.
 
-In: a function that reads stored bytes. Out: decompressed pieces of at most 512 kB. Nothing is kept.
+In: a function that reads stored bytes. Out: decompressed pieces, mostly of 1 MB. Nothing is kept.
 """
 
 from collections.abc import Callable, Iterator
 
-PIECE_BYTES = 1 << 19
-"""What one read of a plain file gives: with what a parser makes of it, it stays in a core's own cache."""
+PIECE_BYTES = 1 << 20
+"""Bytes that a reader gets at a time, at least: enough for what it does once for each piece not to count."""
 _MOST_BYTES = 1 << 19
 _COMPRESSED_BYTES = 1 << 16
 _GZIP = b"\x1f\x8b"
@@ -72,6 +72,23 @@ def plain(stored: Stored) -> Iterator[bytes]:
         yield chunk
 
 
+def in_pieces(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces of at least `PIECE_BYTES`, but for the last; before an error too."""
+    parts: list[bytes] = []
+    try:
+        for chunk in chunks:
+            parts.append(chunk)
+            if len(chunk) >= PIECE_BYTES or sum(map(len, parts)) >= PIECE_BYTES:
+                yield b"".join(parts)
+                parts = []
+    except Exception:
+        if parts:
+            yield b"".join(parts)
+        raise
+    if parts:
+        yield b"".join(parts)
+
+
 def gunzip(stored: Stored) -> Iterator[bytes]:
     """All members of a gzip stream, one behind the other.
 
@@ -86,9 +103,10 @@ def gunzip(stored: Stored) -> Iterator[bytes]:
         if content[:2] != _GZIP[: len(content)]:
             raise Damaged("what follows a gzip member is none")
         member = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
+        size = _COMPRESSED_BYTES  # small as long as members may be: what is behind one is copied
         while not member.eof:
             if member.needs_input:
-                content = content or stored.some(_COMPRESSED_BYTES)
+                content = content or stored.some(size := min(2 * size, _MOST_BYTES))
                 if not content:
                     raise EOFError
             try:

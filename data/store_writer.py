@@ -167,7 +167,7 @@ class StoreWriter:
 
     def commit(self) -> None:
         """Have all that was appended on disk, and say so in the journal."""
-        if self.committed != self.journal or not self._queue.empty():
+        if self.committed != self.journal:
             self._hand_over(_Write((), self.journal, commit=True))
         self._queue.join()
         self._require_well()

@@ -80,7 +80,8 @@ def written(tmp_path: Path, content: bytes) -> str:
 
 def read(location: str, offset: int = 0, limits: IngestSettings = LIMITS) -> bytes:
     chunks = list(ByteStream(location, limits).chunks(offset))
-    assert all(0 < len(chunk) <= 1 << 20 for chunk in chunks)
+    assert all(0 < len(chunk) < 1 << 21 for chunk in chunks)
+    assert all(len(chunk) >= 1 << 20 for chunk in chunks[1:-1])
     return b"".join(chunks)
 
 
@@ -410,7 +411,7 @@ def test_a_file_system_that_ends_early() -> None:
         )
         with pytest.raises(BrokenStream) as caught:
             read("short://a")
-        assert str(caught.value).endswith(f"short://a: {said}")
+        assert str(caught.value) == said
 
 
 def test_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
