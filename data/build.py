@@ -96,10 +96,13 @@ def _built(
     if (store := finished(folder, sources, build_key(stamps, unknown_letters, ingest), ingest)) is not None:
         return store
     with locked(folder, lambda: _say(f"{folder}: another process builds this store; waiting for it")):
-        if progress is not None:
-            return build_locked(folder, sources, stamps, unknown_letters, ingest, progress)
-        with ProgressLine() as line:
-            return build_locked(folder, sources, stamps, unknown_letters, ingest, line)
+        try:
+            if progress is not None:
+                return build_locked(folder, sources, stamps, unknown_letters, ingest, progress)
+            with ProgressLine() as line:
+                return build_locked(folder, sources, stamps, unknown_letters, ingest, line)
+        except Unusable as error:  # which tells the builder what to remove, and nobody else anything
+            raise ValueError(str(error)) from None
 
 
 def _say(text: str) -> None:
@@ -140,6 +143,7 @@ def build_locked(
     progress: Progress,
     *,
     is_part: bool = False,
+    is_followed: bool = False,
 ) -> Store:
     """Find, continue or build the store in `folder`, whose lock the caller holds; see `open_or_build`.
 
@@ -151,6 +155,7 @@ def build_locked(
         ingest: limits and budget.
         progress: called after each block.
         is_part: whether it becomes a part of a larger store, of which the budget speaks.
+        is_followed: whether others read what was committed: it then stays, whatever is wrong with the rest.
     """
     key = build_key(stamps, unknown_letters, ingest)
     if (store := finished(folder, sources, key, ingest)) is not None:
@@ -181,8 +186,11 @@ def build_locked(
             raise Unusable(f"no record in {', '.join(source.name for source in sources) or 'data.sources'}")
         writer.publish([source.name for source in sources])
     except Unusable as error:
-        writer.close()
-        _remove(folder, error.keep)
+        if is_followed:
+            writer.roll_back()
+        else:
+            writer.close()
+            _remove(folder, error.keep)
         raise
     except BaseException:
         writer.roll_back()

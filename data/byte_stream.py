@@ -18,6 +18,8 @@ from data.compression import PIECE_BYTES, Damaged, Stored, compression, gunzip, 
 from data.settings import IngestSettings
 
 STANDARD_INPUT = "-"
+_LEAST_BYTES = 1 << 18
+"""Of a chunk; a server or a gzip member may give less."""
 _INFLATION_FROM = 16 << 20
 """Decompressed bytes from which the inflation ratio is judged: a small file of repeats may shrink to nothing."""
 _WEB = ("http://", "https://")
@@ -102,7 +104,7 @@ class ByteStream:
         return [str(Path(self.location).resolve()), status.st_size, status.st_mtime_ns]
 
     def chunks(self, offset: int = 0) -> Iterator[bytes]:
-        """Its decompressed bytes from `offset` on, in chunks of 1 to 2 MB; the first and the last may be shorter.
+        """Its decompressed bytes from `offset` on, in chunks of 256 kB to 1.25 MB, the last one shorter.
 
         A plain file or URL is opened there; of a compressed one, what comes before is decompressed and dropped.
 
@@ -123,12 +125,14 @@ class ByteStream:
                 )
             if kind or offset <= len(head):
                 stored = Stored(head, lambda size: self._read(file, size))
-                yield from self._from(offset, in_pieces(self._within_caps(self._whole(stored, kind), kind, 0)))
+                yield from self._from(
+                    offset, in_pieces(self._within_caps(self._whole(stored, kind), kind, 0), _LEAST_BYTES)
+                )
                 return
         with closing(self._open(offset)) as file:
             at = self.bytes_read
             stored = Stored(b"", lambda size: self._read(file, size))
-            yield from self._from(offset - at, in_pieces(self._within_caps(plain(stored), "", at)))
+            yield from self._from(offset - at, in_pieces(self._within_caps(plain(stored), "", at), _LEAST_BYTES))
 
     def _from(self, skip: int, chunks: Iterator[bytes]) -> Iterator[bytes]:
         for chunk in chunks:

@@ -1,12 +1,12 @@
 """Decompression: gzip (bgzip too) and zstd, in bounded pieces, with an error where a stream is cut short or damaged.
 
-In: a function that reads stored bytes. Out: decompressed pieces, mostly of 1 MB. Nothing is kept.
+In: a function that reads stored bytes. Out: decompressed pieces, none above 1 MB. Kept: nothing.
 """
 
 from collections.abc import Callable, Iterator
 
 PIECE_BYTES = 1 << 20
-"""Bytes that a reader gets at a time, at least: enough for what it does once for each piece not to count."""
+"""What one read of a plain file gives: enough for what is done once for each piece not to count."""
 _MOST_BYTES = 1 << 19
 _COMPRESSED_BYTES = 1 << 16
 _GZIP = b"\x1f\x8b"
@@ -72,14 +72,14 @@ def plain(stored: Stored) -> Iterator[bytes]:
         yield chunk
 
 
-def in_pieces(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces of at least `PIECE_BYTES`, but for the last; before an error too."""
+def in_pieces(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """The same bytes in pieces of at least `size`, but for the last one and for one before an error."""
     parts: list[bytes] = []
     try:
         for chunk in chunks:
             parts.append(chunk)
-            if len(chunk) >= PIECE_BYTES or sum(map(len, parts)) >= PIECE_BYTES:
-                yield b"".join(parts)
+            if sum(map(len, parts)) >= size:
+                yield b"".join(parts) if len(parts) > 1 else chunk
                 parts = []
     except Exception:
         if parts:

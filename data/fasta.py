@@ -21,12 +21,15 @@ from data.alphabet import LETTER_IDS, REFUSED, UNK
 from data.block import START, Block, Position, Rejected
 from data.byte_stream import BrokenStream, ByteStream
 from data.compiled import SWITCH, compiled
+from data.compression import in_pieces
 from data.content_digest import content_digests
 from data.fasta_text import WHITESPACE, Piece, from_first_record, from_record, pieces, within_line_cap
 from data.settings import IngestSettings, LetterPolicy
 
 BLOCK_BYTES = 15 << 18
 """Residues of one block, about. From 4 MB on NumPy asks for huge pages; clearing them takes as long as parsing does."""
+_NUMPY_BYTES = 1 << 20
+"""Text that NumPy parses at a time."""
 _MARGIN = 64
 """Bytes that the compiled parser may write behind what it reads."""
 _TOKEN_OF = LETTER_IDS.tobytes()
@@ -100,6 +103,8 @@ class _Reading:
     def blocks(self, chunks: Iterator[bytes]) -> Iterator[Block]:
         name, offset = self.stream.name, self.start.offset
         chunks = within_line_cap(chunks, name, self.limits.max_line_bytes)
+        if not self._compiled:
+            chunks = in_pieces(chunks, _NUMPY_BYTES)
         if offset:
             chunks = from_record(chunks, name, offset)
         else:

@@ -95,7 +95,7 @@ def _serve(
         (folder / FAILED).unlink(missing_ok=True)
         send(folder=str(folder))
         try:
-            build_locked(folder, sources, stamps, unknown_letters, ingest, lambda *_: None)
+            build_locked(folder, sources, stamps, unknown_letters, ingest, lambda *_: None, is_followed=True)
         except ValueError as error:
             write_failure(folder, str(error))
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Bytes of a source: every place and compression gives the same ones, and none that end early, or never."""
+"""Bytes of a source: every compression gives the same ones, and none that end early, or never."""
 
 import bz2
 import gzip
@@ -6,83 +6,28 @@ import io
 import lzma
 import os
 import pickle
-import socket
-import struct
 import subprocess
 import sys
 import threading
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 
-import fsspec
-import numpy as np
 import pytest
-import zstandard
-from fsspec.implementations.memory import MemoryFileSystem
+from packed_bytes import LIMITS, PACKED, TEXT, bgzip, framed, read, zstd
 
 from data.byte_stream import BrokenStream, ByteStream
+from data.compression import Stored, gunzip, unzstd
 from data.settings import IngestSettings
 
-LIMITS = IngestSettings()
-TEXT = np.random.default_rng(0).integers(0, 256, 700_000, np.uint8).tobytes() + b"ACDEFGHIKLMNPQRSTVWY\n" * 60_000
 HEX = TEXT[:100_000].hex().encode()
 REPEATS = b">a\n" + b"M" * (1 << 20)
-
-
-def bgzip(content: bytes) -> bytes:
-    """Blocks of at most 64 kB with their sizes in an extra field, and an empty block at the end (SAM format, 4.1)."""
-    blocks = []
-    for at in range(0, len(content), 65_280):
-        part = content[at : at + 65_280]
-        packer = zlib.compressobj(6, zlib.DEFLATED, -15)
-        packed = packer.compress(part) + packer.flush()
-        head = b"\x1f\x8b\x08\x04" + bytes(5) + b"\xff\x06\x00BC\x02\x00" + struct.pack("<H", len(packed) + 25)
-        blocks.append(head + packed + struct.pack("<II", zlib.crc32(part), len(part)))
-    return b"".join(blocks) + bytes.fromhex("1f8b08040000000000ff0600424302001b0003000000000000000000")
-
-
-def zstd(content: bytes, **options: int | bool) -> bytes:
-    return zstandard.ZstdCompressor(**options).compress(content)
-
-
-def framed(content: bytes) -> bytes:
-    """Frames of every kind: sized, unsized, with a checksum, empty; and ones that hold no data (RFC 8878, 3.1.2)."""
-    third = len(content) // 3
-    packer = zstandard.ZstdCompressor(write_content_size=False, write_checksum=True).compressobj()
-    unsized = packer.compress(content[third : 2 * third]) + packer.flush()
-    skipped = b"\x5a\x2a\x4d\x18" + struct.pack("<I", 1_000_000) + bytes(1_000_000)
-    return (
-        skipped + zstd(content[:third], level=1) + zstd(b"") + skipped + unsized + zstd(content[2 * third :], level=9)
-    )
-
-
-PACKED: dict[str, Callable[[bytes], bytes]] = {
-    "plain": bytes,
-    "gzip": gzip.compress,
-    "gzip members": lambda c: gzip.compress(c[:99]) + gzip.compress(b"") + gzip.compress(c[99:]),
-    "gzip filled with zeros": lambda c: gzip.compress(c[:-1]) + bytes(1000) + gzip.compress(c[-1:]) + bytes(700_000),
-    "gzip with a name": lambda c: b"\x1f\x8b\x08\x08" + bytes(6) + b"a name\0" + gzip.compress(c)[10:],
-    "bgzip": bgzip,
-    "zstd": zstd,
-    "zstd frames": framed,
-    "zstd with a checksum": lambda c: zstd(c, write_checksum=True),
-}
 
 
 def written(tmp_path: Path, content: bytes) -> str:
     path = tmp_path / "a.bin"
     path.write_bytes(content)
     return str(path)
-
-
-def read(location: str, offset: int = 0, limits: IngestSettings = LIMITS) -> bytes:
-    chunks = list(ByteStream(location, limits).chunks(offset))
-    assert all(0 < len(chunk) < 1 << 21 for chunk in chunks)
-    assert all(len(chunk) >= 1 << 20 for chunk in chunks[1:-1])
-    return b"".join(chunks)
 
 
 @pytest.mark.parametrize("packed", PACKED)
@@ -224,6 +169,13 @@ def test_caps(tmp_path: Path) -> None:
                 read(plain, 700_123, limits)
 
 
+@pytest.mark.parametrize(("pack", "unpack"), [(gzip.compress, gunzip), (zstd, unzstd)], ids=["gzip", "zstd"])
+def test_much_is_unpacked_in_steps(pack: Callable[[bytes], bytes], unpack: Callable) -> None:
+    chunks = list(unpack(Stored(pack(b"M" * (16 << 20)), lambda size: b"")))
+    assert b"".join(chunks) == b"M" * (16 << 20)
+    assert max(map(len, chunks)) <= 1 << 19
+
+
 BOMBS: dict[str, tuple[bytes, dict[str, float], str]] = {
     "gzip": (gzip.compress(REPEATS) * 1024, {}, "max_inflation"),
     "zstd": (zstd(REPEATS) + zstd(b"M" * (1 << 26)) * 16, {}, "max_inflation"),
@@ -270,172 +222,3 @@ def test_memory_is_bounded(tmp_path: Path, bomb: str) -> None:
     assert words in said
     most = 160 if "header" in bomb or "line" in bomb else 64  # MB; a line may take max_line_bytes, and a copy of it
     assert int(grown) < most
-
-
-class Server(BaseHTTPRequestHandler):
-    """A web server with habits, one for each path."""
-
-    protocol_version = "HTTP/1.1"
-    content = TEXT
-
-    def do_HEAD(self) -> None:
-        self.answer(send=False)
-
-    def do_GET(self) -> None:
-        self.answer(send=True)
-
-    def answer(self, send: bool) -> None:
-        habits = self.path.strip("/").split("-")
-        body = gzip.compress(self.content, mtime=0) if "gz" in habits else self.content
-        status, begin = 200, 0
-        if "missing" in habits or "forbidden" in habits:
-            self.send_response(404 if "missing" in habits else 403)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        if "ranges" in habits and "Range" in self.headers:
-            status, begin = 206, int(self.headers["Range"].removeprefix("bytes=").rstrip("-").split("-")[0])
-        self.send_response(status)
-        if status == 206:
-            self.send_header("Content-Range", f"bytes {begin}-{len(body) - 1}/{len(body)}")
-        if "encoded" in habits:  # as servers that know .gz announce a file that is stored packed
-            self.send_header("Content-Encoding", "gzip")
-        if "tag" in habits:
-            self.send_header("ETag", '"v1"')
-        rest = body[begin:]
-        if "chunked" in habits:
-            self.send_header("Transfer-Encoding", "chunked")
-        else:
-            self.send_header("Content-Length", str(len(rest)))
-        self.end_headers()
-        if not send:
-            return
-        if "broken" in habits:
-            rest = rest[: len(rest) // 2]
-        if "chunked" in habits:
-            for at in range(0, len(rest), 50_000):
-                part = rest[at : at + 50_000]
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
-            if "broken" not in habits:
-                self.wfile.write(b"0\r\n\r\n")
-        else:
-            self.wfile.write(rest)
-        self.close_connection = "broken" in habits
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def web() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-@pytest.mark.parametrize(
-    "habits", ["plain", "ranges", "chunked", "gz", "gz-ranges", "gz-chunked", "gz-encoded", "gz-encoded-chunked"]
-)
-def test_over_http(web: str, habits: str) -> None:
-    url = f"{web}/{habits}"
-    assert read(url) == TEXT
-    assert read(url, 999_999) == TEXT[999_999:]
-    stream = ByteStream(url, LIMITS)
-    stored = len(gzip.compress(TEXT, mtime=0)) if "gz" in habits else len(TEXT)
-    assert stream.num_bytes == (None if "chunked" in habits or "encoded" in habits else stored)
-    assert stream.stamp()[:2] == [url, -1 if stream.num_bytes is None else stored]
-    for _ in stream.chunks():
-        pass
-    assert stream.bytes_read == stored
-
-
-def test_stamp_of_a_page(web: str) -> None:
-    assert ByteStream(f"{web}/tag", LIMITS).stamp() == [f"{web}/tag", len(TEXT), 'ETag="v1"']
-
-
-@pytest.mark.parametrize("habits", ["broken", "broken-chunked", "broken-gz", "broken-gz-chunked", "broken-ranges"])
-def test_a_broken_connection_is_no_end(web: str, habits: str) -> None:
-    for offset in (0, 800_000):
-        with pytest.raises(BrokenStream, match=r"breaks off after \d+( of \d+)? bytes: .*; start again") as caught:
-            read(f"{web}/{habits}", offset)
-        assert "\n" not in str(caught.value)
-
-
-def test_pages_that_are_not_there(web: str) -> None:
-    with pytest.raises(ValueError, match=r"/missing: no such file; check data.sources"):
-        read(f"{web}/missing")
-    with pytest.raises(ValueError, match=r"/forbidden: cannot be reached: 403.*check the address, network and creden"):
-        read(f"{web}/forbidden")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        nobody = f"http://127.0.0.1:{free.getsockname()[1]}/a"
-        with pytest.raises(ValueError, match=r"/a: cannot be reached: .*check the address, network"):
-            read(nobody)
-        with pytest.raises(ValueError, match=r"/a: cannot be reached: "):
-            ByteStream(nobody, LIMITS).stamp()
-
-
-def test_any_other_file_system() -> None:
-    for name, pack in PACKED.items():
-        with fsspec.open(f"memory://{name}", "wb") as file:
-            file.write(pack(TEXT))
-        assert read(f"memory://{name}") == TEXT
-        assert read(f"memory://{name}", 654_321) == TEXT[654_321:]
-    url, size, created = ByteStream("memory://gzip", LIMITS).stamp()
-    assert (url, size) == ("memory://gzip", len(gzip.compress(TEXT)))
-    assert str(created).startswith("created=")
-
-
-def test_a_file_system_that_ends_early() -> None:
-    class Short(MemoryFileSystem):
-        protocol = "short"
-
-        @classmethod
-        def _strip_protocol(cls, path: str) -> str:
-            return path.removeprefix("short:/")
-
-        def info(self, path: str, **options: object) -> dict[str, object]:
-            info = super().info(path, **options)
-            return info | {"size": info["size"] + 1}
-
-    fsspec.register_implementation("short", Short, clobber=True)
-    for content in (TEXT, gzip.compress(TEXT)):
-        Short().pipe_file("/a", content)
-        said = (
-            f"short://a: breaks off after {len(content)} of {len(content) + 1} bytes: there is more of it; start again"
-        )
-        with pytest.raises(BrokenStream) as caught:
-            read("short://a")
-        assert str(caught.value) == said
-
-
-def test_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    pytest.importorskip("s3fs")
-    import botocore.session
-
-    for name, value in (("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "b"), ("DEFAULT_REGION", "us-east-1")):
-        monkeypatch.setenv(f"AWS_{name}", value)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        client = botocore.session.get_session().create_client("s3")
-        client.create_bucket(Bucket="proteins")
-        client.put_object(Bucket="proteins", Key="a.fasta.gz", Body=gzip.compress(TEXT))
-        tag = client.put_object(Bucket="proteins", Key="a.fasta", Body=TEXT)["ETag"]
-        assert read("s3://proteins/a.fasta.gz") == read("s3://proteins/a.fasta") == TEXT
-        assert read("s3://proteins/a.fasta", 1_000_000) == TEXT[1_000_000:]
-        stamp = ByteStream("s3://proteins/a.fasta", LIMITS).stamp()
-        assert stamp[:3] == ["s3://proteins/a.fasta", len(TEXT), f"ETag={tag}"]
-        with pytest.raises(ValueError, match=r"s3://proteins/none: no such file; check data.sources"):
-            read("s3://proteins/none")
-        with pytest.raises(ValueError, match=r"s3://nobody/none: cannot be reached: .* bucket does not exist"):
-            read("s3://nobody/none")
-    finally:
-        server.stop()

@@ -2,81 +2,27 @@
 
 import gzip
 import io
-import subprocess
-import sys
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 import zstandard
 from Bio import SeqIO
+from fasta_content import LIMITS, PARSERS, TIDY, choose, read, written
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import data.content_digest
-import data.fasta
 from data.alphabet import STANDARD_RESIDUES, TOKENS, UNK, decode
-from data.block import Block, Position, Rejected
-from data.byte_stream import ByteStream
-from data.content_digest import content_digests
 from data.fasta import FastaSource
 from data.settings import IngestSettings
 
-TIDY = b">sp|P1 first protein\nMKTAYIAK\nQRQ\n>P2\nGGGG\n"
 TIDY_RECORDS = [(b"sp|P1 first protein", "MKTAYIAKQRQ"), (b"P2", "GGGG")]
-LIMITS = IngestSettings()
 
 
-class Content(NamedTuple):
-    """What all blocks of a source hold."""
-
-    records: list[tuple[bytes, str]]
-    digests: list[int]
-    rejected: list[Rejected]
-    unknown: Counter[str]
-
-
-def content(blocks: Iterator[Block]) -> Content:
-    """Blocks in one, the arrays of each checked against one another."""
-    found = Content([], [], [], Counter())
-    for block in blocks:
-        assert [a.dtype.name for a in (block.tokens, block.lengths, block.digests)] == ["uint8", "int64", "uint64"]
-        assert [a.dtype.name for a in (block.headers, block.header_lengths)] == ["uint8", "int64"]
-        assert len(block.lengths) == len(block.header_lengths) == len(block.digests)
-        assert len(block.lengths) + len(block.rejected) > 0
-        letters = np.split(block.tokens, np.cumsum(block.lengths))
-        headers = np.split(block.headers, np.cumsum(block.header_lengths))
-        assert len(letters.pop()) == len(headers.pop()) == 0
-        found.records.extend((h.tobytes(), decode(t)) for h, t in zip(headers, letters, strict=True))
-        found.digests.extend(block.digests.tolist())
-        found.rejected.extend(block.rejected)
-        found.unknown.update(block.unknown_letters)
-    return found
-
-
-def written(tmp_path: Path, text: bytes, name: str = "a.fasta") -> str:
-    path = tmp_path / name
-    path.write_bytes(text)
-    return str(path)
-
-
-def read(path: str, policy: str = "refuse", limits: IngestSettings = LIMITS) -> Content:
-    return content(FastaSource(path, policy, limits).blocks())
-
-
-@pytest.fixture(params=["compiled", "numpy"])
+@pytest.fixture(params=PARSERS)
 def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each of the two parsers in turn."""
-    if request.param == "compiled":
-        pytest.importorskip("numba")
-    else:
-        monkeypatch.setenv("ZYMOGEN_COMPILED", "0")
-        monkeypatch.setattr(data.content_digest, "compiled", lambda function: None)
-    assert (data.fasta._compiled_parser() is None) == (request.param == "numpy")
-    return request.param
+    return choose(request.param, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -94,11 +40,14 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         b"\xef\xbb\xbf\n" + TIDY,
         TIDY.replace(b"MKTAYIAK\n", b"MKTA YIAK\n").replace(b"QRQ", b"\tQ\vR\fQ "),
         TIDY.replace(b">", b"> ").replace(b"protein\n", b"protein \t\n"),
+        TIDY.replace(b">", b"> \t  \r "),
+        TIDY.replace(b"protein\n", b"protein \t \v\r\n"),
         TIDY.replace(b"\nGGGG", b"\n\n\nG\nG\nG\nG\n"),
     ],
     ids=[
         *("tidy", "crlf", "no final newline", "lower case", "stop and blank lines", "stop on a line of its own"),
         *("blank first", "whitespace first", "byte order mark", "mark and blank line", "spaces", "spaced headers"),
+        *("headers far behind", "headers far before"),
         "one letter a line",
     ],
 )
@@ -108,6 +57,8 @@ def test_reads_what_the_letters_say(tmp_path: Path, text: bytes, compress, parse
     assert found.records == TIDY_RECORDS
     assert found.rejected == []
     assert found.digests == read(written(tmp_path, TIDY)).digests
+    among_others = b">1\nM\n" * 30 + text.strip(b"\xef\xbb\xbf") + b"\n>1\nM" * 30
+    assert read(written(tmp_path, compress(among_others))).records[29:33] == [(b"1", "M"), *TIDY_RECORDS, (b"1", "M")]
 
 
 def test_ids_are_those_of_esm(tmp_path: Path, parser: str) -> None:
@@ -300,108 +251,6 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         read(str(tmp_path))
 
 
-def many(seed: int = 0, count: int = 300) -> bytes:
-    rng = np.random.default_rng(seed)
-    records = []
-    for i in range(count):
-        letters = "".join(rng.choice(list(STANDARD_RESIDUES + "x"), rng.integers(1, 300)))
-        letters = letters[:2] + "?" + letters[2:] if i % 7 == 3 else letters
-        width = int(rng.choice([1, 10, 60, 64, 1000]))
-        lines = "\n".join(letters[k : k + width] for k in range(0, len(letters), width))
-        records.append(f">r{i} {'x' * int(rng.integers(0, 90))}\n{lines}\n")
-    return "".join(records).encode()
-
-
-@pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
-def test_restart_at_every_block(tmp_path: Path, compress, parser: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = b"\n\n" + many()
-    source = FastaSource(written(tmp_path, compress(text)), "refuse", LIMITS)
-    in_pieces(monkeypatch, 1000)
-    monkeypatch.setattr(data.fasta, "BLOCK_BYTES", 4000)
-    blocks = list(source.blocks())
-    assert len(blocks) > 10
-    for done, block in enumerate(blocks, 1):
-        assert block.end.records == sum(len(b.lengths) + len(b.rejected) for b in blocks[:done])
-        assert text[block.end.offset :].startswith(b">") == (done < len(blocks))
-        assert content(source.blocks(block.end)) == content(iter(blocks[done:]))
-    assert blocks[-1].end == Position(300, len(text))
-    assert blocks[-1].bytes_read == source.num_bytes == len(compress(text))
-
-
-def test_a_source_that_changed_is_not_continued(tmp_path: Path) -> None:
-    source = FastaSource(written(tmp_path, TIDY), "refuse", LIMITS)
-    with pytest.raises(ValueError, match="no record begins at byte 5, where reading is to go on"):
-        list(source.blocks(Position(1, 5)))
-    with pytest.raises(ValueError, match="ends 57 bytes before the place up to which it was read"):
-        list(source.blocks(Position(1, 100)))
-    assert list(source.blocks(Position(2, len(TIDY)))) == []
-
-
-def in_pieces(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Have sources arrive in chunks of `size` bytes."""
-
-    class Slow(ByteStream):
-        def chunks(self, offset: int = 0) -> Iterator[bytes]:
-            whole = b"".join(super().chunks(offset))
-            yield from (whole[at : at + size] for at in range(0, len(whole), size))
-
-    monkeypatch.setattr(data.fasta, "ByteStream", Slow)
-
-
-def test_chunks_may_end_anywhere(tmp_path: Path, parser: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data.fasta_text._LONG_BYTES", 100)
-    path = written(tmp_path, b"\xef\xbb\xbf\r\n" + many(1, 60).replace(b"\n", b"\r\n") + b">last\nMK*")
-    whole = read(path)
-    assert len(whole.records) + len(whole.rejected) == 61
-    assert len(whole.rejected) == 9
-    for size in (1, 2, 7, 64, 4096):
-        in_pieces(monkeypatch, size)
-        assert read(path) == whole
-
-
-def test_the_two_parsers_give_the_same_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("numba")
-    monkeypatch.setattr(data.fasta, "BLOCK_BYTES", 10_000)
-    in_pieces(monkeypatch, 3000)
-    for policy in ("refuse", "count"):
-        source = FastaSource(written(tmp_path, many(2)), policy, LIMITS)
-        compiled = list(source.blocks())
-        with monkeypatch.context() as without:
-            without.setenv("ZYMOGEN_COMPILED", "0")
-            numpy = list(source.blocks())
-        assert len(compiled) == len(numpy) > 3
-        for ours, theirs in zip(compiled, numpy, strict=True):
-            for name in Block.__slots__:
-                a, b = getattr(ours, name), getattr(theirs, name)
-                assert a.tolist() == b.tolist() if isinstance(a, np.ndarray) else a == b
-
-
-def test_what_is_common_is_not_read_byte_by_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("numba")
-    read(written(tmp_path, TIDY))
-
-    def too_slow(*_: object) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(data.fasta._Reading, "_add_unusual", too_slow)
-    text = TIDY * 20
-    for changed in (text, text.replace(b"\n", b"\r\n"), text.lower(), text.replace(b"QRQ", b"Q\tR \vQ\f\n\n*")):
-        assert len(read(written(tmp_path, changed)).records) == 40
-
-
-def test_without_numba(tmp_path: Path) -> None:
-    program = (
-        "import sys; sys.modules['numba'] = None\n"
-        "from data.fasta import FastaSource\n"
-        "from data.settings import IngestSettings\n"
-        "(block,) = FastaSource(sys.argv[1], 'refuse', IngestSettings()).blocks()\n"
-        "print(block.digests.tolist())"
-    )
-    path = written(tmp_path, TIDY)
-    said = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True).stdout
-    assert said.strip() == str(read(path).digests)
-
-
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
@@ -426,49 +275,3 @@ def test_agrees_with_biopython(
     theirs = [(r.description, str(r.seq).upper()) for r in SeqIO.parse(io.StringIO(text, newline=None), "fasta")]
     ours = [(header.decode(), residues.replace("<unk>", "J")) for header, residues in read(path).records]
     assert ours == theirs
-
-
-def slow_digest(tokens: list[int]) -> int:
-    """The definition, in Python's integers."""
-    word = 1 << 64
-    total, power = len(tokens) * 0xE7037ED1A0B428DB, 1
-    for token in tokens:
-        power = power * 0xA0761D6478BD642F % word
-        total += int(data.content_digest._TABLE[token]) * power
-    total %= word
-    total = ((total ^ (total >> 30)) * 0xBF58476D1CE4E5B9) % word
-    total = ((total ^ (total >> 27)) * 0x94D049BB133111EB) % word
-    return total ^ (total >> 31)
-
-
-@pytest.mark.parametrize(
-    "lengths",
-    [[], [0], [0, 0], [5], [1, 8, 7, 9, 16, 0, 3], [0, 150_000, 3, 0, 65_536, 65_536, 1, 0, 70_000, 0]],
-    ids=lambda lengths: f"{len(lengths)} records",
-)
-def test_digests_are_what_they_are_defined_as(lengths: list[int], parser: str) -> None:
-    tokens = np.random.default_rng(0).integers(3, 29, sum(lengths)).astype(np.uint8)
-    digests = content_digests(tokens, np.array(lengths, np.int64))
-    assert digests.dtype == np.uint64
-    ends = np.cumsum(lengths, dtype=np.int64).tolist()
-    expected = [slow_digest(tokens[e - n : e].tolist()) for n, e in zip(lengths, ends, strict=True)]
-    assert digests.tolist() == expected
-
-
-def test_digests_tell_changes_apart() -> None:
-    rng = np.random.default_rng(1)
-    protein = rng.integers(4, 24, 64).astype(np.uint8)
-    variants = [protein, protein[:-1], protein[1:], protein[::-1], np.append(protein, protein[-1])]
-    for at in range(64):
-        for token in range(3, 29):
-            changed = protein.copy()
-            changed[at] = token
-            variants.append(changed)
-        variants.append(np.roll(protein, at))
-    distinct = {v.tobytes() for v in variants}
-    lengths = np.array([len(v) for v in variants])
-    digests = content_digests(np.concatenate(variants), lengths)
-    assert len(set(digests.tolist())) == len(distinct) > 64 * 25
-    # One bit in two of the digest changes with any change of the protein.
-    differing = np.unpackbits((digests ^ digests[0]).view(np.uint8)).reshape(-1, 64).sum(axis=1)
-    assert 25 < np.median(differing[differing > 0]) < 39

@@ -104,6 +104,7 @@ def check(monkeypatch: pytest.MonkeyPatch, path: Path, text: bytes, policy: Lett
                 patched.setenv("ZYMOGEN_COMPILED", switch)
                 patched.setattr(data.fasta, "ByteStream", Slow)
                 patched.setattr("data.fasta_text._LONG_BYTES", 40 if size < 64 else 1 << 20)
+                patched.setattr(data.fasta, "_NUMPY_BYTES", 1)
                 patched.setattr(data.fasta, "BLOCK_BYTES", 64 if size < 64 else 1 << 16)
                 assert through_blocks(path, policy) == expected, (size, switch)
 

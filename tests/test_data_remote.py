@@ -1,95 +1,78 @@
-"""Sources behind a network: an HTTP server and an S3 server, both real and both on this machine."""
+"""Sources behind a URL: web servers with their habits, an object store, and any file system of fsspec."""
 
+import gzip
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
+import fsspec
 import pytest
-from protein_files import (
-    LETTERS,
-    LIMITS,
-    PROTEINS,
-    contents,
-    fasta,
-    genpept,
-    packed,
-    stockholm,
-    swiss_dat,
-    table,
-    uniprot_xml,
-)
+from fsspec.implementations.memory import MemoryFileSystem
+from packed_bytes import LIMITS, PACKED, TEXT, read
 
-from data.block import Position, Source
-from data.settings import CorpusSettings
-from data.source import resolve
-
-# One worker starts the servers, once.
-pytestmark = pytest.mark.xdist_group("data_remote")
-
-FILES: dict[str, bytes] = {
-    **{f"x.fasta{packing}": packed(fasta(), packing) for packing in ("", ".gz", ".bgz", ".zst")},
-    "x.xml.gz": packed(uniprot_xml(), ".gz"),
-    "x.dat.zst": packed(swiss_dat(), ".zst"),
-    "x.gp": genpept(),
-    "x.sto.bgz": packed(stockholm(), ".bgz"),
-    "x.csv.gz": packed(table(".csv"), ".gz"),
-    **{f"x{suffix}": table(suffix) for suffix in (".parquet", ".csv", ".tsv", ".json", ".jsonl")},
-}
-
-NAMED = list(zip(PROTEINS, LETTERS, strict=True))
-ANNOTATED = [(f"{name} {PROTEINS[name][0]}", letters) for name, letters in NAMED]
+from data.byte_stream import BrokenStream, ByteStream
 
 
-def expected(name: str) -> list[tuple[str, str]]:
-    return NAMED if any(part in name for part in (".csv", ".tsv", ".json", ".parquet")) else ANNOTATED
-
-
-class Handler(BaseHTTPRequestHandler):
-    """``/range/NAME`` answers ranges, ``/plain/NAME`` does not, ``/cut/NAME`` closes in the middle of the body."""
+class Server(BaseHTTPRequestHandler):
+    """A web server with habits, one for each path."""
 
     protocol_version = "HTTP/1.1"
+    content = TEXT
+
+    def do_HEAD(self) -> None:
+        self.answer(send=False)
+
+    def do_GET(self) -> None:
+        self.answer(send=True)
+
+    def answer(self, send: bool) -> None:
+        habits = self.path.strip("/").split("-")
+        body = gzip.compress(self.content, mtime=0) if "gz" in habits else self.content
+        status, begin = 200, 0
+        if "missing" in habits or "forbidden" in habits:
+            self.send_response(404 if "missing" in habits else 403)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        if "ranges" in habits and "Range" in self.headers:
+            status, begin = 206, int(self.headers["Range"].removeprefix("bytes=").rstrip("-").split("-")[0])
+        self.send_response(status)
+        if status == 206:
+            self.send_header("Content-Range", f"bytes {begin}-{len(body) - 1}/{len(body)}")
+        if "encoded" in habits:  # as servers that know .gz announce a file that is stored packed
+            self.send_header("Content-Encoding", "gzip")
+        if "tag" in habits:
+            self.send_header("ETag", '"v1"')
+        rest = body[begin:]
+        if "chunked" in habits:
+            self.send_header("Transfer-Encoding", "chunked")
+        else:
+            self.send_header("Content-Length", str(len(rest)))
+        self.end_headers()
+        if not send:
+            return
+        if "broken" in habits:
+            rest = rest[: len(rest) // 2]
+        if "chunked" in habits:
+            for at in range(0, len(rest), 50_000):
+                part = rest[at : at + 50_000]
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+            if "broken" not in habits:
+                self.wfile.write(b"0\r\n\r\n")
+        else:
+            self.wfile.write(rest)
+        self.close_connection = "broken" in habits
 
     def log_message(self, *_: object) -> None:
         pass
 
-    def do_HEAD(self) -> None:
-        self.answer(body=False)
-
-    def do_GET(self) -> None:
-        self.answer(body=True)
-
-    def answer(self, *, body: bool) -> None:
-        path, _, self.server.last_query = self.path.partition("?")
-        _, way, name = path.split("/", 2)
-        content = FILES.get(name)
-        if way == "list":
-            content = "".join(f'<a href="{file}">{file}</a>\n' for file in FILES).encode()
-        if content is None:
-            self.send_error(404)
-            return
-        wanted = self.headers.get("Range") if way == "range" else None
-        begin, end = 0, len(content)
-        if wanted:
-            first, _, last = wanted.removeprefix("bytes=").partition("-")
-            begin, end = int(first), min(int(last) + 1, end) if last else end
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(content)}")
-        else:
-            self.send_response(200)
-        if way == "range":
-            self.send_header("Accept-Ranges", "bytes")
-        self.send_header("Content-Length", str(end - begin))
-        self.end_headers()
-        if body:
-            self.wfile.write(content[begin:end] if way != "cut" else content[: len(content) // 2])
-            self.close_connection = way == "cut"
-
 
 @pytest.fixture(scope="module")
-def http() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+def web() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
@@ -97,139 +80,104 @@ def http() -> Iterator[str]:
     thread.join()
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    """A bucket that holds `FILES`, some of them in a folder; its server's address stands in the environment."""
-    from moto.server import ThreadedMotoServer
-    from s3fs import S3FileSystem
+@pytest.mark.parametrize(
+    "habits", ["plain", "ranges", "chunked", "gz", "gz-ranges", "gz-chunked", "gz-encoded", "gz-encoded-chunked"]
+)
+def test_over_http(web: str, habits: str) -> None:
+    url = f"{web}/{habits}"
+    assert read(url) == TEXT
+    assert read(url, 999_999) == TEXT[999_999:]
+    stream = ByteStream(url, LIMITS)
+    stored = len(gzip.compress(TEXT, mtime=0)) if "gz" in habits else len(TEXT)
+    assert stream.num_bytes == (None if "chunked" in habits or "encoded" in habits else stored)
+    assert stream.stamp()[:2] == [url, -1 if stream.num_bytes is None else stored]
+    for _ in stream.chunks():
+        pass
+    assert stream.bytes_read == stored
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+
+def test_stamp_of_a_page(web: str) -> None:
+    assert ByteStream(f"{web}/tag", LIMITS).stamp() == [f"{web}/tag", len(TEXT), 'ETag="v1"']
+
+
+@pytest.mark.parametrize("habits", ["broken", "broken-chunked", "broken-gz", "broken-gz-chunked", "broken-ranges"])
+def test_a_broken_connection_is_no_end(web: str, habits: str) -> None:
+    for offset in (0, 800_000):
+        with pytest.raises(BrokenStream, match=r"breaks off after \d+( of \d+)? bytes: .*; start again") as caught:
+            read(f"{web}/{habits}", offset)
+        assert "\n" not in str(caught.value)
+
+
+def test_pages_that_are_not_there(web: str) -> None:
+    with pytest.raises(ValueError, match=r"/missing: no such file; check data.sources"):
+        read(f"{web}/missing")
+    with pytest.raises(ValueError, match=r"/forbidden: cannot be reached: 403.*check the address, network and creden"):
+        read(f"{web}/forbidden")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{free.getsockname()[1]}/a"
+        with pytest.raises(ValueError, match=r"/a: cannot be reached: .*check the address, network"):
+            read(nobody)
+        with pytest.raises(ValueError, match=r"/a: cannot be reached: "):
+            ByteStream(nobody, LIMITS).stamp()
+
+
+def test_any_other_file_system() -> None:
+    for name, pack in PACKED.items():
+        with fsspec.open(f"memory://{name}", "wb") as file:
+            file.write(pack(TEXT))
+        assert read(f"memory://{name}") == TEXT
+        assert read(f"memory://{name}", 654_321) == TEXT[654_321:]
+    url, size, created = ByteStream("memory://gzip", LIMITS).stamp()
+    assert (url, size) == ("memory://gzip", len(gzip.compress(TEXT)))
+    assert str(created).startswith("created=")
+
+
+def test_a_file_system_that_ends_early() -> None:
+    class Short(MemoryFileSystem):
+        protocol = "short"
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return path.removeprefix("short:/")
+
+        def info(self, path: str, **options: object) -> dict[str, object]:
+            info = super().info(path, **options)
+            return info | {"size": info["size"] + 1}
+
+    fsspec.register_implementation("short", Short, clobber=True)
+    for content in (TEXT, gzip.compress(TEXT)):
+        Short().pipe_file("/a", content)
+        said = (
+            f"short://a: breaks off after {len(content)} of {len(content) + 1} bytes: there is more of it; start again"
+        )
+        with pytest.raises(BrokenStream) as caught:
+            read("short://a")
+        assert str(caught.value) == said
+
+
+def test_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    pytest.importorskip("s3fs")
+    import botocore.session
+
+    for name, value in (("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "b"), ("DEFAULT_REGION", "us-east-1")):
+        monkeypatch.setenv(f"AWS_{name}", value)
     server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        environment.setenv("AWS_ACCESS_KEY_ID", "someone")
-        environment.setenv("AWS_SECRET_ACCESS_KEY", "something")
-        environment.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        S3FileSystem.clear_instance_cache()
-        bucket = S3FileSystem()
-        bucket.mkdir("proteins")
-        for name, content in FILES.items():
-            bucket.pipe(f"proteins/{name}", content)
-        bucket.pipe("proteins/shards/1/a.fasta", fasta())
-        bucket.pipe("proteins/shards/2/b.fasta.gz", packed(fasta(), ".gz"))
-        yield "s3://proteins"
-        S3FileSystem.clear_instance_cache()
-    server.stop()
-
-
-def sources(*named: str) -> tuple[Source, ...]:
-    return resolve(CorpusSettings(sources=named), "refuse", LIMITS, Path("unused")).sources
-
-
-def source(named: str) -> Source:
-    (found,) = sources(named)
-    return found
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_every_file_from_a_server_with_ranges(http: str, name: str) -> None:
-    found = source(f"{http}/range/{name}")
-    assert contents(found) == expected(name)
-    assert contents(found, Position(50)) == expected(name)[50:] or ".fasta" in name  # FASTA goes on by offset
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_every_file_from_a_server_without_ranges(http: str, name: str) -> None:
-    assert contents(source(f"{http}/plain/{name}")) == expected(name)
-
-
-@pytest.mark.parametrize("way", ["range", "plain"])
-@pytest.mark.parametrize("name", ["x.fasta", "x.fasta.gz", "x.fasta.bgz", "x.fasta.zst", "x.xml.gz"])
-def test_reading_goes_on_behind_a_block(http: str, way: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data.entries.BLOCK_RECORDS", 10)
-    found = source(f"{http}/{way}/{name}")
-    for block in found.blocks():
-        assert contents(found, block.end) == expected(name)[block.end.records :]
-
-
-@pytest.mark.parametrize("name", ["none.fasta", "none.xml.gz", "none.parquet", "none.csv"])
-def test_not_found(http: str, name: str) -> None:
-    with pytest.raises(ValueError, match=rf"{http}/range/{name}: "):
-        contents(source(f"{http}/range/{name}"))
-    with pytest.raises(ValueError, match=rf"{http}/range/{name}: "):
-        source(f"{http}/range/{name}").stamp()
-
-
-@pytest.mark.parametrize("name", ["x.fasta", "x.fasta.gz", "x.fasta.zst", "x.xml.gz", "x.gp", "x.csv", "x.parquet"])
-def test_a_connection_that_breaks_in_the_middle(http: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "STREAMING_READ_MAX_RETRIES", 1)
-    monkeypatch.setattr(datasets.config, "STREAMING_READ_RETRY_INTERVAL", 0)
-    with pytest.raises(ValueError, match=rf"{http}/cut/{name}: "):
-        contents(source(f"{http}/cut/{name}"))
-
-
-def test_nobody_listens() -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        port = server.server_port
-    with pytest.raises(ValueError, match=rf"127\.0\.0\.1:{port}/x\.fasta: "):
-        contents(source(f"http://127.0.0.1:{port}/x.fasta"))
-
-
-def test_stamps_of_urls(http: str, s3: str) -> None:
-    for place in (f"{http}/range", s3):
-        stamps = [source(f"{place}/{name}").stamp() for name in ("x.fasta", "x.fasta.gz", "x.xml.gz", "x.csv")]
-        assert len(set(map(str, stamps))) == 4
-        assert stamps[0] == source(f"{place}/x.fasta").stamp()
-
-
-def test_a_glob_over_a_web_page_of_links(http: str) -> None:
-    found = sources(f"{http}/list/*.fasta.*")
-    assert [one.name for one in found] == [f"{http}/list/x.fasta.{packing}" for packing in ("bgz", "gz", "zst")]
-
-
-@pytest.mark.parametrize("name", [name for name in FILES if name != "x.csv.gz"])
-def test_every_file_from_s3(s3: str, name: str) -> None:
-    assert contents(source(f"{s3}/{name}")) == expected(name)
-
-
-def test_a_compressed_table_on_s3(s3: str) -> None:
-    with pytest.raises(ValueError, match=r"x\.csv\.gz: `datasets` reads compressed tables from disk and the web alone"):
-        contents(source(f"{s3}/x.csv.gz"))
-
-
-def test_globs_over_s3(s3: str) -> None:
-    found = sources(f"{s3}/shards/**/*.fasta*")
-    assert [one.name for one in found] == [f"{s3}/shards/1/a.fasta", f"{s3}/shards/2/b.fasta.gz"]
-    assert [contents(one) for one in found] == [ANNOTATED, ANNOTATED]
-    assert [one.name for one in sources(f"{s3}/?.tsv?id=id")] == [f"{s3}/x.tsv?id=id"]
-    with pytest.raises(ValueError, match=r"shards\*: no file matches this pattern"):  # a folder is no file
-        sources(f"{s3}/shards*")
-
-
-def test_what_s3_does_not_have(s3: str) -> None:
-    for name in ("none.fasta", "none.parquet", "none.xml"):
-        with pytest.raises(ValueError, match=rf"{s3}/{name}: "):
-            contents(source(f"{s3}/{name}"))
-    with pytest.raises(ValueError, match=r"none\*: no file matches this pattern"):
-        sources(f"{s3}/none*")
-    with pytest.raises(ValueError, match=r"s3://nobucket/x\*: "):
-        sources("s3://nobucket/x*")
-
-
-def test_patterns_that_cannot_be_listed(http: str) -> None:
-    with pytest.raises(ValueError, match=r"nothing://x/\*: the files of this pattern cannot be listed .*one by one"):
-        sources("nothing://x/*")
-    with pytest.raises(ValueError, match=r"a chain of file systems has no listing"):
-        sources("simplecache::s3://bucket/*.fasta")
-    with pytest.raises(ValueError, match=r"cannot be listed|no file matches"):
-        sources(f"{http}/range/*.fasta")
-
-
-def test_a_table_keeps_the_parameters_of_its_server(http: str) -> None:
-    assert contents(source(f"{http}/range/x.csv?token=a%2Fb&sequence=sequence&id=about"))[0] == (
-        PROTEINS["P12345"][0],
-        PROTEINS["P12345"][1],
-    )
+    try:
+        host, port = server.get_host_and_port()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        client = botocore.session.get_session().create_client("s3")
+        client.create_bucket(Bucket="proteins")
+        client.put_object(Bucket="proteins", Key="a.fasta.gz", Body=gzip.compress(TEXT))
+        tag = client.put_object(Bucket="proteins", Key="a.fasta", Body=TEXT)["ETag"]
+        assert read("s3://proteins/a.fasta.gz") == read("s3://proteins/a.fasta") == TEXT
+        assert read("s3://proteins/a.fasta", 1_000_000) == TEXT[1_000_000:]
+        stamp = ByteStream("s3://proteins/a.fasta", LIMITS).stamp()
+        assert stamp[:3] == ["s3://proteins/a.fasta", len(TEXT), f"ETag={tag}"]
+        with pytest.raises(ValueError, match=r"s3://proteins/none: no such file; check data.sources"):
+            read("s3://proteins/none")
+        with pytest.raises(ValueError, match=r"s3://nobody/none: cannot be reached: .* bucket does not exist"):
+            read("s3://nobody/none")
+    finally:
+        server.stop()

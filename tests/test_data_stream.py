@@ -142,7 +142,7 @@ def test_a_bad_record_arrives_as_it_does_without_streaming(tmp_path: Path) -> No
     folder = start_builder_of([SeededSource("s", bad_every=450)], "count", INGEST, tmp_path / "stores")
     with pytest.raises(ValueError, match=r"^s: record 450 \('bad 449.'\) has no sequence; fill it$"):
         GrowingStore(folder).wait(1000)
-    assert sorted(contents(folder)) == ["failed.json"]
+    assert "tokens.bin" in contents(folder)  # what was read so far may be in use
     with pytest.raises(ValueError, match=r"^s: record 450 "):
         open_or_build([SeededSource("s", bad_every=450)], tmp_path / "stores", "count", INGEST)
     assert not folder.exists()

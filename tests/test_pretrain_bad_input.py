@@ -273,7 +273,7 @@ def test_two_processes_say_it_once(command: Command) -> None:
     assert (said["rank"], said["attempt"], said["phase"], said["class"]) == (0, 1, "start", "input")
     assert (said["error"], said["message"]) == ("ValueError", error.removeprefix("error: "))
     assert said["traceback"].startswith("Traceback")
-    assert "data/fasta.py" in said["traceback"]
+    assert "data/build.py" in said["traceback"]
     (peer,) = lines(command.run / "ranks/rank-00001.jsonl")
     assert (peer["rank"], peer["class"], peer["error"]) == (1, "peer", "PeerError")
     assert said["message"] in peer["message"]
@@ -288,7 +288,7 @@ def test_two_processes_say_it_once(command: Command) -> None:
         ("run.directory={file}/run", ["my.fasta/run", "choose another run.directory"]),
         ("data.store_dir={file}/stores", ["my.fasta/stores", "choose another data.store_dir"]),
         ("data.clusters={folder}", ["is no file", "data.clusters"]),
-        ("data.sources=['{folder}']", ["cannot be read", "directory"]),
+        ("data.sources=['{folder}']", ["is a folder, and no finished token store"]),
     ],
 )
 def test_paths_that_cannot_be_used(setting: str, words: list[str], command: Command) -> None:

@@ -16,7 +16,7 @@ def words(gain: float, gain_low: float, floor: float | None = None, world_size: 
     summary = SimpleNamespace(
         evaluations={"mask_all": score, "80_10_10": score},
         state=SimpleNamespace(tokens_seen=1000, step=10),
-        corpus=SimpleNamespace(split=SimpleNamespace(training=np.arange(7))),
+        corpora=SimpleNamespace(num_training=7),
         run=RunDirectory(Path("runs/x")),
         seconds=3.0,
     )

@@ -15,7 +15,7 @@ from pretrain.telemetry import records
 
 STEP_KEYS = {
     *("step", "tokens", "attempt", "time", "loss", "learning_rate", "grad_norm", "tokens_per_s", "targets"),
-    *("padding", "skipped_steps"),
+    *("loader_wait", "padding", "imbalance", "skipped_steps"),
 }
 SCORE_KEYS = {"perplexity", "low", "high", "unigram", "gain", "gain_low", "sequences", "targets"}
 
@@ -55,7 +55,7 @@ def test_trackers_get_the_numbers_without_an_account(recipe_in, tmp_path: Path, 
 
 
 def test_metrics_hold_one_line_a_logged_step(recipe_in, tmp_path: Path) -> None:
-    words = [str(recipe_in(tmp_path)), "schedule.total_tokens=6_000", "schedule.warmup_tokens=2_000"]
+    words = [str(recipe_in(tmp_path)), "schedule.total_tokens=5_900", "schedule.warmup_tokens=2_000"]
     assert main([*words, "run.log_every=2", "run.evaluate_every=3"]) == 0
 
     def refuse(constant: str) -> None:
@@ -107,15 +107,15 @@ def test_attempts_tell_why_each_began_and_how_it_ended(
 
         monkeypatch.setattr(pretrain.loop, "train_step", step)
 
-    assert main([*words, "schedule.total_tokens=1_500"]) == 0  # 2 steps
+    assert main([*words, "schedule.total_tokens=1_300"]) == 0  # 2 steps
     failing(RuntimeError, at=4)
-    assert main([*words, "schedule.total_tokens=6_000"]) == 1  # steps 3 to 5; the checkpoint is of step 4
+    assert main([*words, "schedule.total_tokens=5_900"]) == 1  # steps 3 to 5; the checkpoint is of step 4
     assert "RuntimeError: the machine is on fire" in capsys.readouterr().err
     failing(KeyboardInterrupt, at=1)
-    assert main([*words, "schedule.total_tokens=6_000"]) == 130
+    assert main([*words, "schedule.total_tokens=5_900"]) == 130
     assert capsys.readouterr().err.endswith("interrupted; the same command continues from the last checkpoint\n")
     monkeypatch.undo()
-    assert main([*words, "schedule.total_tokens=6_000"]) == 0
+    assert main([*words, "schedule.total_tokens=5_900"]) == 0
 
     run = tmp_path / "run"
     attempts = lines(run / "attempts.jsonl")
