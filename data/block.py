@@ -10,6 +10,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from data.content_digest import content_digests
+
 
 class Position(NamedTuple):
     """A place between two records of a source, from which reading can go on."""
@@ -45,8 +47,6 @@ class Block:
     """(residues,) token ids of all accepted records, one behind the other."""
     lengths: NDArray[np.int64]
     """(records,) residues of each, at least 1."""
-    digests: NDArray[np.uint64]
-    """(records,) `content_digest` of each."""
     headers: NDArray[np.uint8]
     """(bytes,) header lines of all, without ``>`` and line end, one behind the other."""
     header_lengths: NDArray[np.int64]
@@ -59,6 +59,11 @@ class Block:
     """Where the source goes on behind this block."""
     bytes_read: int
     """Bytes of the source, as stored, that were read so far; for the progress line alone."""
+
+    @property
+    def digests(self) -> NDArray[np.uint64]:
+        """(records,) `content_digest` of each; computed at each call."""
+        return content_digests(self.tokens, self.lengths)
 
 
 class Source(Protocol):

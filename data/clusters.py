@@ -228,8 +228,8 @@ def _first_listed(
 def _refuse_unlisted(store: "Store", record: int, table: Path) -> None:
     wanted = " or ".join(repr(name_table.shown(name)) for name in _names(store, record))
     raise ValueError(
-        f"{', '.join(store.facts['sources'][:3])}: record {wanted} is not listed in {table}; add it to that table (a cluster of its own will "
-        "do), or leave data.clusters out"
+        f"{', '.join(store.facts['sources'][:3])}: record {wanted} is not listed in {table}; add it to that table "
+        "(a cluster of its own will do), or leave data.clusters out"
     )
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from data.alphabet import LETTER_IDS, REFUSED, UNK
 from data.block import Block, Position, Rejected
-from data.content_digest import content_digests
 from data.settings import IngestSettings, LetterPolicy
 
 BLOCK_RECORDS = 4096
@@ -82,7 +81,6 @@ def entry_blocks(
         yield Block(
             tokens=flat,
             lengths=lengths,
-            digests=content_digests(flat, lengths),
             headers=np.frombuffer(b"".join(headers), np.uint8),
             header_lengths=np.array([len(header) for header in headers], np.int64),
             rejected=tuple(rejected),

@@ -22,7 +22,6 @@ from data.block import START, Block, Position, Rejected
 from data.byte_stream import BrokenStream, ByteStream
 from data.compiled import SWITCH, compiled
 from data.compression import in_pieces
-from data.content_digest import content_digests
 from data.fasta_text import WHITESPACE, Piece, from_first_record, from_record, pieces, within_line_cap
 from data.settings import IngestSettings, LetterPolicy
 
@@ -258,7 +257,6 @@ class _Building:
         return Block(
             tokens=tokens,
             lengths=lengths,
-            digests=content_digests(tokens, lengths),
             headers=self.headers[: self.num_header_bytes],
             header_lengths=np.concatenate([np.empty(0, np.int64), *self.header_lengths]),
             rejected=tuple(self.rejected),

@@ -87,7 +87,6 @@ class Part:
         return Block(
             tokens=self._read("tokens.bin", np.uint8, int(offsets[0]), int(offsets[-1] - offsets[0])),
             lengths=np.diff(offsets).astype(np.int64),
-            digests=self._read("digests.bin", np.uint64, first, count),
             headers=self._read(
                 "headers.bin", np.uint8, int(header_offsets[0]), int(header_offsets[-1] - header_offsets[0])
             ),

@@ -15,9 +15,11 @@ from data.compiled import compiled
 from data.plan import Bin
 from data.sampler import CORPUS_BITS
 
-_MOST_TOUCHED = 2048
+_MOST_TOUCHED = 3072
 """Records after which files are mapped anew. Each touch maps some 64 KB around it, and what is mapped counts as
-resident: without this a worker would seem to grow to the size of the corpus."""
+resident: without this a worker would seem to grow to the size of the corpus. 3,072 are 200 MB at most."""
+_SMALL_BYTES = 200 << 20
+"""Stores whose files together are no larger stay mapped: mapping them anew would save nothing."""
 
 
 class Shelves:
@@ -64,8 +66,9 @@ class Shelves:
     def _map(self, corpus: int, records: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
         """Maps that hold `records`: a store that is still written grows behind its map."""
         if self._touched > _MOST_TOUCHED:
-            self._maps = [None] * len(self._folders)
             self._touched = 0
+            if sum(array.nbytes for maps in self._maps if maps for array in maps) > _SMALL_BYTES:
+                self._maps = [None] * len(self._folders)
         self._touched += len(records)
         held = self._maps[corpus]
         last = int(records.max())

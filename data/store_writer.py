@@ -115,7 +115,7 @@ class StoreWriter:
         """
         before, counts = self.journal, self.journal.counts
         residues, header_bytes = len(block.tokens), len(block.headers)
-        assert len(block.lengths) == len(block.digests) == len(block.header_lengths)
+        assert len(block.lengths) == len(block.header_lengths)
         assert block.lengths.sum() == residues
         assert block.header_lengths.sum() == header_bytes
         assert not len(block.lengths) or block.lengths.min() > 0

@@ -11,7 +11,6 @@ import numpy as np
 
 from data import draw
 from data.block import START, Block, Position, Rejected
-from data.content_digest import content_digests
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,6 @@ class SeededSource:
         return Block(
             tokens=tokens,
             lengths=lengths,
-            digests=content_digests(tokens, lengths),
             headers=np.frombuffer(b"".join(headers), np.uint8),
             header_lengths=np.array([len(header) for header in headers], np.int64),
             rejected=tuple(
@@ -101,7 +99,6 @@ class BulkSource:
             yield Block(
                 tokens=np.full(1 << 22, 4 + number % 20, np.uint8),
                 lengths=np.full(records, 256),
-                digests=np.full(records, number, np.uint64),
                 headers=np.full(16 * records, ord("h"), np.uint8),
                 header_lengths=np.full(records, 16),
                 end=Position((number + 1) * records),

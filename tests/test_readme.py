@@ -173,6 +173,12 @@ def show_help(command: str, checkout: Checkout) -> None:
     assert "  schedule.total_tokens\n      training ends here [int, in tokens; default" in checkout.bash(command)
 
 
+def show_statistics(command: str, checkout: Checkout) -> None:
+    said = checkout.bash(command)
+    assert re.search(r"records +120\b", said), said
+    assert list(checkout.folder.glob("runs/stores/*/lengths.png"))
+
+
 def pretrain(command: str, checkout: Checkout) -> None:
     run = checkout.train(command)
     model = json.loads((run / "run.json").read_text())["recipe"]["model"]
@@ -192,6 +198,7 @@ RUNNERS: dict[str, Callable[[str, Checkout], None]] = {
     r"make test": make_test,
     r"source \.venv/bin/activate": activate,
     r"python -m pretrain --help": show_help,
+    r"python -m data stats \S+": show_statistics,
     r"python -m pretrain\.export \S+": export,
     r"accelerate launch --config_file accelerate_configs/\w+\.yaml (--\w+ \w+ )*-m pretrain recipes/.*": pretrain,
 }
