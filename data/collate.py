@@ -4,6 +4,7 @@ In: filled bins, sizes. Out: `Batch` on the host. Kept: nothing.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,10 +44,9 @@ def lay_out(
     """
     slots, documents_per_bin = settings.bin_tokens, settings.documents_per_bin
     spread = compiled(_spread) or _spread_by_arrays
-    flat = torch.empty((4, len(bins) * slots), dtype=torch.int64, pin_memory=pinned)
-    targets = torch.empty(sum(len(b.targets) for b in bins), dtype=torch.int64, pin_memory=pinned)
-    boundaries = torch.empty(len(bins) * (documents_per_bin + 1) + 1, dtype=torch.int32, pin_memory=pinned)
-    rows, target_slots, cu_seqlens = flat.numpy(), targets.numpy(), boundaries.numpy()
+    rows = _empty((4, len(bins) * slots), np.int64, pinned)
+    target_slots = _empty((sum(len(b.targets) for b in bins),), np.int64, pinned)
+    cu_seqlens = _empty((len(bins) * (documents_per_bin + 1) + 1,), np.int32, pinned)
     cu_seqlens[-1] = rows.shape[1]
     spans: list[tuple[int, int]] = []
     placed = 0
@@ -63,18 +63,26 @@ def lay_out(
         block[len(ends)] = ends[-1]
         block[len(ends) + 1 :] = first + slots
         spans += zip(starts, ends, strict=True)
+    tokens, labels, positions, documents = torch.from_numpy(rows)
     return Batch(
-        tokens=flat[0],
-        labels=flat[1],
-        positions=flat[2],
-        documents=flat[3],
-        cu_seqlens=boundaries,
-        target_slots=targets,
-        counts=torch.tensor([placed]),
+        tokens=tokens,
+        labels=labels,
+        positions=positions,
+        documents=documents,
+        cu_seqlens=torch.from_numpy(cu_seqlens),
+        target_slots=torch.from_numpy(target_slots),
+        counts=torch.from_numpy(np.array([placed])),
         draw_keys=torch.from_numpy(np.array(draw_keys, np.uint64).view(np.int64)),
         digests=torch.from_numpy(np.array([b.digest for b in bins], np.uint64).view(np.int64)),
         spans=tuple(spans),
     )
+
+
+def _empty(shape: tuple[int, ...], dtype: type[np.integer], pinned: bool) -> NDArray[Any]:
+    if not pinned:
+        return np.empty(shape, dtype)
+    made = torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, pin_memory=True)
+    return np.asarray(made.numpy())
 
 
 def _spread_by_arrays(

@@ -38,8 +38,8 @@ def fill(shelves: Shelves, documents: Bin, mask: MaskSettings, seed: int) -> Fil
     tokens = shelves.tokens(documents)
     inputs, targets = corrupt(tokens, documents, mask, seed)
     truths = tokens[targets]
-    content = hashlib.blake2b(digest_size=8)
+    content = hashlib.sha256()  # which processors have instructions for
     fed: tuple[NDArray[Any], ...] = documents.samples, documents.starts, documents.lengths, inputs, targets, truths
     for array in fed:
         content.update(np.ascontiguousarray(array if _LITTLE_ENDIAN else array.byteswap()).data)
-    return FilledBin(documents.lengths, inputs, targets, truths, int.from_bytes(content.digest(), "little"))
+    return FilledBin(documents.lengths, inputs, targets, truths, int.from_bytes(content.digest()[:8], "little"))

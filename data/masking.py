@@ -7,6 +7,8 @@ The key is (seed, corpus pass, sample, residue position), so a residue's fate do
 rank or the order in which anything ran, and the next pass masks anew.
 """
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,21 +36,32 @@ def corrupt(
     Returns:
         Inputs (slots,) uint8 and the slots of the targets, ascending int32.
     """
-    passes = documents.passes.tolist()
-    of_pass = {p: (draw.key(seed, draw.SELECT, p), draw.key(seed, draw.REPLACE, p)) for p in set(passes)}
-    keys = np.array([of_pass[p] for p in passes], np.uint64)
+    first = int(documents.passes[0])
+    if (documents.passes == first).all():
+        keys = np.repeat(_keys(seed, first), len(documents.passes), axis=0)
+    else:
+        keys = np.concatenate([_keys(seed, pass_index) for pass_index in documents.passes.tolist()])
     limits = documents.select_prob, mask.mask_prob, mask.mask_prob + mask.random_prob
     kernel = compiled(_corrupt)
     if kernel is None:
         return _corrupt_by_arrays(tokens, documents, keys, *limits)
-    # A threshold of 2**64, for probability 1, has no uint64: compare with <= to one less, and tell 0 apart.
-    thresholds = [draw.threshold(limit) for limit in limits]
-    most = tuple(np.uint64(max(threshold - 1, 0)) for threshold in thresholds)
     inputs, targets = np.empty_like(tokens), np.empty(len(tokens), np.int32)
-    possible = tuple(threshold > 0 for threshold in thresholds)
     documents_arrays = documents.samples, documents.starts, documents.lengths
-    count = kernel(tokens, keys, *documents_arrays, most, possible, inputs, targets)
+    count = kernel(tokens, keys, *documents_arrays, *_thresholds(*limits), inputs, targets)
     return inputs, targets[:count]
+
+
+@lru_cache(maxsize=256)
+def _keys(seed: int, pass_index: int) -> NDArray[np.uint64]:
+    """(1, 2) keys of a pass: which residues are targets, and what stands in their place."""
+    return np.array([[draw.key(seed, use, pass_index) for use in (draw.SELECT, draw.REPLACE)]], np.uint64)
+
+
+@lru_cache(maxsize=256)
+def _thresholds(*limits: float) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """The largest hash that lies below each probability, and whether any does: 2**64, for 1, has no uint64."""
+    thresholds = [draw.threshold(limit) for limit in limits]
+    return np.array([max(t - 1, 0) for t in thresholds], np.uint64), np.array([t > 0 for t in thresholds])
 
 
 def _corrupt_by_arrays(
@@ -81,7 +94,7 @@ def _corrupt(tokens, keys, samples, starts, lengths, most, possible, inputs, tar
     slot = count = np.uint64(0)  # unsigned: numba need not ask whether an index counts from the end
     one = np.uint64(1)
     never = not possible[0]
-    select_most, masked_most, replaced_most = most
+    select_most, masked_most, replaced_most = most[0], most[1], most[2]
     can_mask, can_replace = possible[1], possible[2]
     hashed = np.empty(2, np.uint64)
     for document in range(len(lengths)):

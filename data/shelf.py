@@ -15,9 +15,9 @@ from data.compiled import compiled
 from data.plan import Bin
 from data.sampler import CORPUS_BITS
 
-_MOST_TOUCHED = 3072
+_MOST_TOUCHED = 2048
 """Records after which files are mapped anew. Each touch maps some 64 KB around it, and what is mapped counts as
-resident: without this a worker would seem to grow to the size of the corpus. 3,072 are 200 MB at most."""
+resident: without this a worker would seem to grow to the size of the corpus. 2,048 are 134 MB at most."""
 _SMALL_BYTES = 200 << 20
 """Stores whose files together are no larger stay mapped: mapping them anew would save nothing."""
 
