@@ -186,9 +186,8 @@ def filling(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
             ours_s, theirs_s = side_by_side(mine, theirs)
         ratio = (our_tokens / ours_s) / (their_tokens / theirs_s)
         how = "" if on else ", NumPy alone"
-        print(
-            f"gather + mask + labels{how}: {our_tokens / ours_s / 1e6:.1f} M tokens a CPU second, {ratio:.1f} times theirs"
-        )
+        speed = our_tokens / ours_s / 1e6
+        print(f"gather + mask + labels{how}: {speed:.1f} M tokens a CPU second, {ratio:.1f} times theirs")
         if on:
             rows.append(Row("gather + mask + labels, packed", "HF collator, sorted by length", ratio, 50.0, "higher"))
     return rows
