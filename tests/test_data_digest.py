@@ -123,3 +123,20 @@ def test_control_a_cursor_off_by_one(lines, recipe_in, tmp_path: Path, reference
 def test_more_ranks_than_bins(lines) -> None:
     with pytest.raises(ValueError, match="bins_per_step is 24, but 25 processes"):
         lines(0, 1, 25)
+
+
+def test_a_mixture_with_cluster_sampling(lines, families_files: tuple[Path, Path], tmp_path: Path) -> None:
+    fasta, clusters = families_files
+    small = tmp_path / "small.fasta"
+    small.write_text("".join(f">s{i}\n{'MKTAYIAKQR' * (i % 5 + 1)}{'ACDEFGHIKL'[i % 10]}{'W' * i}\n" for i in range(30)))
+    mixture = (
+        "data.sources=none",
+        "data.clusters=none",
+        f'data.mixture=[{{sources=["{fasta}"], clusters="{clusters}", sample_by="cluster", weight=3}}, '
+        f'{{sources=["{small}"]}}]',
+    )
+    reference = lines(0, STEPS, 1, 0, *mixture)
+    assert lines(0, STEPS, 3, 1, *mixture) == reference
+    assert lines(11, STEPS, 2, 0, *mixture) == reference[11:]
+    other = (*mixture[:2], mixture[2].replace("weight=3", "weight=2"))
+    assert lines(0, STEPS, 1, 0, *other)[0] != reference[0]

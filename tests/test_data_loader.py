@@ -281,6 +281,19 @@ def test_the_digest_sees_everything_a_bin_feeds(shelves: Shelves) -> None:
     assert digest() == digest()
 
 
+def test_the_digest_tells_equal_content_apart(tmp_path: Path) -> None:
+    """Two records and two crops that look the same: which one it was still counts."""
+    folder = write_store(tmp_path, np.array([100, 100]))
+    (folder / "tokens.bin").write_bytes(bytes([5]) * 200)
+    twins = Shelves([folder])
+
+    def digest(record: int, start: int) -> int:
+        documents = Bin(*(np.array([v]) for v in (record, 0, start, 50)), 1e-15)
+        return int(collate(twins, [documents], SETTINGS, SETTINGS.mask, 0, [0]).digests)
+
+    assert len({digest(0, 10), digest(1, 10), digest(0, 11)}) == 3
+
+
 def test_more_ranks_than_bins(shelves: Shelves) -> None:
     with pytest.raises(ValueError, match=r"bins_per_step is 7, but 8 processes train"):
         Loader(shelves, plan(shelves), Cursor(), 0, 0, 8)

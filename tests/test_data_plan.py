@@ -101,6 +101,23 @@ def test_controls_another_seed_or_cursor_is_another_stream(make) -> None:
     assert not any(same(a, b) for a, b in zip(first, shifted, strict=True))
 
 
+def test_bins_of_every_window_are_shuffled_anew() -> None:
+    """With one document a bin, the place of each bin is that of its document's arrival."""
+
+    def order(pass_index: int, window: int) -> list[int]:
+        whole = Plan(Passes(Records(300), 0, 64), lambda samples: np.full(len(samples), 126), SETTINGS, 0)
+        one_each = Plan(whole.sampler, whole.num_residues, DataSettings(**BASE | {"crop_tokens": 128}), 0)
+        arrived = one_each.sampler.window(pass_index, window)
+        assert arrived is not None
+        places = {sample: place for place, sample in enumerate(arrived.samples.tolist())}
+        return [places[int(b.samples[0])] for b in one_each.window(pass_index, window, 0) or ()]
+
+    orders = [order(0, 0), order(0, 1), order(1, 0)]
+    assert all(sorted(each) == list(range(64)) for each in orders)
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+    assert orders[0] != list(range(64))
+
+
 def test_the_curriculum_lengthens_crops_by_tokens_seen() -> None:
     settings = DataSettings(
         **BASE, curriculum=((5_000, 20), (12_000, 40)), mask=MaskSettings(select_stages=((9_000, 0.4),))
