@@ -128,7 +128,9 @@ def test_more_ranks_than_bins(lines) -> None:
 def test_a_mixture_with_cluster_sampling(lines, families_files: tuple[Path, Path], tmp_path: Path) -> None:
     fasta, clusters = families_files
     small = tmp_path / "small.fasta"
-    small.write_text("".join(f">s{i}\n{'MKTAYIAKQR' * (i % 5 + 1)}{'ACDEFGHIKL'[i % 10]}{'W' * i}\n" for i in range(30)))
+    small.write_text(
+        "".join(f">s{i}\n{'MKTAYIAKQR' * (i % 5 + 1)}{'ACDEFGHIKL'[i % 10]}{'W' * i}\n" for i in range(30))
+    )
     mixture = (
         "data.sources=none",
         "data.clusters=none",
