@@ -39,8 +39,8 @@ class Batch:
     """(targets,) int64: the slots whose label is not `IGNORED`, ascending; on the host's side of a copy, no sync."""
     counts: Tensor
     """(objectives,) int64: number of targets of each objective; length 1 for masked language modelling."""
-    draw_keys: Tensor
-    """(num_bins,) int64: key of each bin for whatever the model draws (dropout)."""
+    draw_keys: tuple[int, ...]
+    """Host side: 64-bit key of each bin for whatever the model draws (dropout)."""
     digests: Tensor
     """(num_bins,) int64: 64-bit digest of each bin's documents, inputs and labels, for the sample chain."""
     spans: tuple[tuple[int, int], ...]

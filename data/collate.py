@@ -72,7 +72,7 @@ def lay_out(
         cu_seqlens=torch.from_numpy(cu_seqlens),
         target_slots=torch.from_numpy(target_slots),
         counts=torch.from_numpy(np.array([placed])),
-        draw_keys=torch.from_numpy(np.array(draw_keys, np.uint64).view(np.int64)),
+        draw_keys=tuple(draw_keys),
         digests=torch.from_numpy(np.array([b.digest for b in bins], np.uint64).view(np.int64)),
         spans=tuple(spans),
     )

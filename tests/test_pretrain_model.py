@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from data.alphabet import CLS, EOS, MASK, PAD, STANDARD_IDS
 from data.batch import IGNORED, Batch
 from pretrain.model import encoder as encoder_module
-from pretrain.model.dropout import DroppedAdd, Site
+from pretrain.model.dropout import KeyedDropout, Site
 from pretrain.model.encoder import EXPECTED_MASK_RATIO, token_dropout_scale
 from pretrain.model.initial import WEIGHT_STD, initialise, parameter_groups
 from pretrain.model.masked_language_model import MaskedLanguageModel
@@ -54,7 +54,7 @@ def pack(bins: list[list[Document]], num_slots: int = T, most_documents: int = 6
         cu_seqlens=torch.tensor(boundaries, dtype=torch.int32),
         target_slots=target_slots,
         counts=torch.tensor([target_slots.numel()]),
-        draw_keys=torch.arange(len(bins)) * 7919 - 3,
+        draw_keys=tuple(number * 7919 - 3 for number in range(len(bins))),
         digests=torch.zeros(len(bins), dtype=torch.int64),
         spans=tuple(spans),
     )
@@ -154,17 +154,6 @@ def test_token_dropout_scale_by_hand() -> None:
     torch.testing.assert_close(scale, torch.tensor([0.88] * 4 + [1.76, 0, 0, 1.76] + [0, 0] + [0.88] * 2))
 
 
-def test_dense_equals_per_document() -> None:
-    batch = pack(mixed_bins())
-    model, dense = small_model(), MaskedLanguageModel(SMALL, backend="dense")
-    dense.load_state_dict(model.state_dict())
-    # Of every slot, pads included: both backends give them zeros.
-    assert relative(model.logits(batch), dense.logits(batch)) < 1e-6
-    for each in (model, dense):
-        each(batch).sum().backward()
-    assert worst_gradient(gradients(model), gradients(dense)) < 2e-6
-
-
 def test_a_document_may_stand_anywhere() -> None:
     model, bins = small_model(), mixed_bins()
     before, moved = pack(bins), pack([bins[1][::-1], bins[0][::-1]])
@@ -227,19 +216,20 @@ def test_dropout_does_not_depend_on_the_bins_of_a_forward() -> None:
     for i, one_bin in enumerate(bins):
         alone = replace(pack([one_bin]), draw_keys=together.draw_keys[i : i + 1])
         assert relative(model.logits(alone), logits[i * T : (i + 1) * T]) < 1e-6
-    other_keys = replace(together, draw_keys=together.draw_keys + 1)
+    other_keys = replace(together, draw_keys=tuple(key + 1 for key in together.draw_keys))
     assert relative(model.logits(other_keys), logits) > 1e-2
 
 
 def test_dropout_keeps_the_expectation_and_differs_by_layer_and_site() -> None:
-    batch = replace(pack([[]], num_slots=64), draw_keys=torch.tensor([2**63 - 1]))
-    stream, update = torch.full((64, 32), 2.0), torch.full((64, 32), 3.0)
-    dropped_add = DroppedAdd(0.25, batch)
-    sums = torch.stack([dropped_add(stream, update, layer, site) for layer in range(50) for site in Site])
-    assert sums.unique().tolist() == [2.0, 6.0]
+    batch = replace(pack([[]], num_slots=64), draw_keys=(2**63 - 1,))
+    update, dropout = torch.full((64, 32), 3.0), KeyedDropout(0.25, batch)
+    dropped = torch.stack([dropout(update, layer, site) for layer in range(50) for site in Site])
+    assert dropped.unique().tolist() == [0.0, 4.0]
     # 204,800 draws: the mean of update / (1 - p) * kept has a standard error of 0.004.
-    assert float(sums.mean()) == pytest.approx(5.0, abs=0.016)
-    assert len({s.numpy().tobytes() for s in sums}) == 100
+    assert float(dropped.mean()) == pytest.approx(3.0, abs=0.016)
+    assert len({d.numpy().tobytes() for d in dropped}) == 100
+    slots = torch.tensor([3, 60])
+    assert torch.equal(dropout(update[:2], 7, Site.ATTENTION, slots), dropout(update, 7, Site.ATTENTION)[slots])
 
 
 def test_dropout_is_off_in_evaluation() -> None:
@@ -339,6 +329,13 @@ def test_presets_are_the_published_sizes() -> None:
         "esm2_650m": (33, 1280, 20),
         "esm2_3b": (36, 2560, 40),
         "esm2_15b": (48, 5120, 40),
+        "modern_60k": (2, 48, 2),
+        "modern_800k": (4, 128, 4),
+        "modern_8m": (6, 320, 5),
+        "modern_35m": (12, 480, 10),
+        "modern_150m": (30, 640, 10),
+        "modern_300m": (30, 960, 15),
+        "modern_600m": (36, 1152, 18),
     }
 
 

@@ -1,12 +1,14 @@
-"""The ESM-2 encoder (Lin et al., 2023, doi:10.1126/science.ade2574) on a flat batch.
+"""The encoder on a flat batch: ESM-2's (Lin et al., 2023, doi:10.1126/science.ade2574) or ESM C's.
 
-In: a `Batch`. Out: one vector per slot. Kept: the parameters.
+In: a `Batch`. Out: one vector per slot, or per slot that is read. Kept: the parameters.
 
 Where transformers computes token dropout over a row of a padded batch, this computes it over a *document*, so that a
 sequence gets the same output whatever is packed beside it.
 
-Shapes: S slots of the batch, D width of the residual stream, H heads, K channels of a head.
+Shapes: S slots of the batch, D width of the residual stream.
 """
+
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,90 +16,57 @@ from torch import Tensor, nn
 
 from data.alphabet import MASK
 from data.batch import Batch
-from pretrain.model.attention import Backend, attend
-from pretrain.model.dropout import DroppedAdd, Residual, Site, add
-from pretrain.model.presets import VOCABULARY, EsmShape
-from pretrain.model.rotary import rotate, rotation
+from pretrain.model.attention.choice import Backend, Request, choose
+from pretrain.model.attention.layout import layout_of
+from pretrain.model.dropout import KeyedDropout
+from pretrain.model.layer import Layer, recomputed
+from pretrain.model.presets import EsmShape
+from pretrain.model.rotary import rotation
 
 EXPECTED_MASK_RATIO = 0.15 * 0.8
 """Share of <mask> among the tokens that ESM-2 was trained on; fixed, whatever the recipe masks, as in transformers."""
 
-
-class Attention(nn.Module):
-    """Multi-head attention inside documents, with rotary positions."""
-
-    def __init__(self, shape: EsmShape, backend: Backend) -> None:
-        """Projections of one layer."""
-        super().__init__()
-        self.heads, self.head_dim, self.backend = shape.heads, shape.head_dim, backend
-        self.qkv = nn.Linear(shape.dim, 3 * shape.dim)
-        self.out = nn.Linear(shape.dim, shape.dim)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, batch: Batch) -> Tensor:
-        """Map ``(S, D)`` to ``(S, D)``; `cos` and `sin` are those of `rotation`."""
-        query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, self.head_dim)).unbind(1)
-        query = rotate(query * self.head_dim**-0.5, cos, sin)
-        gathered = attend(query, rotate(key, cos, sin), value, batch, self.backend)
-        out: Tensor = self.out(gathered.flatten(1))
-        return out
-
-
-class FeedForward(nn.Module):
-    """Two linear maps with the exact GELU between them."""
-
-    def __init__(self, shape: EsmShape) -> None:
-        """Projections of one layer."""
-        super().__init__()
-        self.up = nn.Linear(shape.dim, shape.feed_forward_dim)
-        self.down = nn.Linear(shape.feed_forward_dim, shape.dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map ``(S, D)`` to ``(S, D)``."""
-        out: Tensor = self.down(F.gelu(self.up(x)))
-        return out
-
-
-class Layer(nn.Module):
-    """One pre-norm layer: ``x + attention(norm(x))``, then ``x + feed_forward(norm(x))``."""
-
-    def __init__(self, shape: EsmShape, index: int, backend: Backend) -> None:
-        """`index` counts layers from 0; it is part of the key of this layer's dropout."""
-        super().__init__()
-        self.index = index
-        self.attention_norm = nn.LayerNorm(shape.dim, eps=shape.layer_norm_eps)
-        self.attention = Attention(shape, backend)
-        self.feed_forward_norm = nn.LayerNorm(shape.dim, eps=shape.layer_norm_eps)
-        self.feed_forward = FeedForward(shape)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, batch: Batch, residual: Residual) -> Tensor:
-        """Map ``(S, D)`` to ``(S, D)``."""
-        x = residual(x, self.attention(self.attention_norm(x), cos, sin, batch), self.index, Site.ATTENTION)
-        return residual(x, self.feed_forward(self.feed_forward_norm(x)), self.index, Site.FEED_FORWARD)
+Checkpointing = Literal["none", "selective", "layer"]
 
 
 class Encoder(nn.Module):
     """Embedding, layers and a final norm."""
 
-    def __init__(self, shape: EsmShape, backend: Backend = "per_document") -> None:
+    def __init__(self, shape: EsmShape, attention: Request = "auto") -> None:
         """Weights are torch's defaults until `initial.initialise` or `transformers_io.load` sets them."""
         super().__init__()
         self.shape = shape
-        self.embedding = nn.Embedding(VOCABULARY, shape.dim)
-        self.layers = nn.ModuleList(Layer(shape, index, backend) for index in range(shape.layers))
-        self.final_norm = nn.LayerNorm(shape.dim, eps=shape.layer_norm_eps)
+        self.attention: Request = attention
+        self.checkpointing: Checkpointing = "none"
+        self.embedding = nn.Embedding(shape.vocabulary, shape.dim)
+        self.layers = nn.ModuleList(Layer(shape, index) for index in range(shape.layers))
+        self.final_norm = nn.LayerNorm(shape.dim, eps=shape.layer_norm_eps, bias=not shape.is_modern)
 
-    def forward(self, batch: Batch) -> Tensor:
-        """One vector per slot, ``(S, D)`` float32 under autocast too; those of pad slots mean nothing."""
+    def forward(self, batch: Batch, slots: Tensor | None = None) -> Tensor:
+        """One vector per slot, ``(S, D)`` float32 under autocast too; those of pad slots mean nothing.
+
+        Args:
+            batch: the input.
+            slots: ``(n,)`` int64, the slots whose vectors are read; the result is ``(n, D)`` then, and the last layer's
+                feed-forward is computed for them alone.
+        """
         x: Tensor = self.embedding(batch.tokens)
         if self.shape.token_dropout:
             x = x * token_dropout_scale(batch)[:, None]
         cos, sin = rotation(batch.positions, self.shape)
-        dropping = self.training and self.shape.dropout > 0
-        residual: Residual = DroppedAdd(self.shape.dropout, batch) if dropping else add
-        for layer in self.layers:
-            x = layer(x, cos, sin, batch, residual)
+        layout = layout_of(batch, self._backend(x))
+        dropout = KeyedDropout(self.shape.dropout, batch) if self.training and self.shape.dropout > 0 else None
+        last = len(self.layers) - 1
+        for index, layer in enumerate(self.layers):
+            arguments = (x, cos, sin, layout, dropout, slots if index == last else None)
+            x = recomputed(layer, *arguments) if self.checkpointing == "layer" else layer(*arguments)
         out: Tensor = self.final_norm(x)
         return out
+
+    def _backend(self, x: Tensor) -> Backend:
+        device = x.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+        return choose(self.attention, device, dtype, self.shape.head_dim)[0]
 
 
 def token_dropout_scale(batch: Batch) -> Tensor:

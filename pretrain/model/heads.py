@@ -7,21 +7,31 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrain.model.presets import VOCABULARY, EsmShape
+from pretrain.model.presets import EsmShape
 
 
 class MaskedLanguageHead(nn.Module):
-    """Logits over the 33 tokens; the last map is the embedding, transposed, with a bias of its own."""
+    """Logits over the vocabulary, V tokens.
+
+    ESM-2's last map is the embedding, transposed, with a bias of its own; the modern architecture's is its own.
+    """
 
     def __init__(self, shape: EsmShape) -> None:
-        """The embedding is not kept here but given to each call, so every parameter has one name."""
+        """A tied embedding is not kept here but given to each call, so every parameter has one name."""
         super().__init__()
         self.dense = nn.Linear(shape.dim, shape.dim)
         self.norm = nn.LayerNorm(shape.dim, eps=shape.layer_norm_eps)
-        self.bias = nn.Parameter(torch.zeros(VOCABULARY))
+        if shape.is_modern:
+            self.decoder = nn.Linear(shape.dim, shape.vocabulary)
+        else:
+            self.bias = nn.Parameter(torch.zeros(shape.vocabulary))
+        self.is_tied = not shape.is_modern
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        """Map vectors ``(n, dim)`` and the embedding ``(33, dim)`` to logits ``(n, 33)``, float32 also in autocast."""
+        """Map vectors ``(n, dim)`` and the embedding ``(V, dim)`` to logits ``(n, V)``, float32 also in autocast."""
         x = self.norm(F.gelu(self.dense(x)))
+        weight, bias = (embedding, self.bias) if self.is_tied else (self.decoder.weight, self.decoder.bias)
         with torch.autocast(x.device.type, enabled=False):
-            return F.linear(x.float(), embedding.float(), self.bias.float())
+            # Not rounded to bfloat16: the loss is read off these. A float64 model stays one.
+            dtype = torch.promote_types(x.dtype, torch.float32)
+            return F.linear(x.to(dtype), weight.to(dtype), bias.to(dtype))

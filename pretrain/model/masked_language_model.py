@@ -7,19 +7,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data.batch import Batch
-from pretrain.model.attention import Backend
+from pretrain.model.attention.choice import Request
 from pretrain.model.encoder import Encoder
 from pretrain.model.heads import MaskedLanguageHead
 from pretrain.model.presets import EsmShape
 
 
 class MaskedLanguageModel(nn.Module):
-    """ESM-2 for masked language modelling."""
+    """An encoder and its head, for masked language modelling."""
 
-    def __init__(self, shape: EsmShape, backend: Backend = "per_document") -> None:
+    def __init__(self, shape: EsmShape, attention: Request = "auto") -> None:
         """Weights are torch's defaults until `initial.initialise` or `transformers_io.load` sets them."""
         super().__init__()
-        self.encoder = Encoder(shape, backend)
+        self.encoder = Encoder(shape, attention)
         self.head = MaskedLanguageHead(shape)
 
     @property
@@ -40,9 +40,7 @@ class MaskedLanguageModel(nn.Module):
         return F.cross_entropy(logits, batch.labels[batch.target_slots], reduction="none")
 
     def logits(self, batch: Batch, slots: Tensor | None = None) -> Tensor:
-        """Logits of `slots` ``(n,)`` int64, or of every slot where None: ``(n, 33)`` float32."""
-        vectors: Tensor = self.encoder(batch)
-        if slots is not None:
-            vectors = vectors[slots]
+        """Logits of `slots` ``(n,)`` int64, or of every slot where None: ``(n, V)`` float32."""
+        vectors: Tensor = self.encoder(batch, slots)
         logits: Tensor = self.head(vectors, self.encoder.embedding.weight)
         return logits

@@ -1,8 +1,9 @@
-"""Shapes of ESM-2 encoders: the published sizes and small ones for tests and the quickstart.
+"""Shapes of encoders: ESM-2's published sizes, ESM C's and smaller ones of its shape, and small ones for tests.
 
 In: nothing. Out: `EsmShape`, everything that decides which function the weights compute. Nothing is kept.
 
-Published sizes: Lin et al., 2023, table S1 (doi:10.1126/science.ade2574).
+ESM-2's sizes: Lin et al., 2023, table S1 (doi:10.1126/science.ade2574). ESM C's: its published 300M and 600M; those
+below are ours, as deep and wide as the ESM-2 of the same name, with heads of 48 or 64 channels.
 """
 
 from dataclasses import dataclass
@@ -11,14 +12,24 @@ from typing import Literal, get_args
 from data.alphabet import TOKENS
 
 VOCABULARY = len(TOKENS)
-"""Number of token ids: embedding rows and logits per slot."""
+"""Number of token ids: embedding rows and logits per slot of an ESM-2."""
+
+MODERN_VOCABULARY = 64
+"""The same of an ESM C: ids from `VOCABULARY` on stand for nothing and make the matrices a multiple of 64."""
+
+Architecture = Literal["esm2", "modern"]
 
 RotaryPrecision = Literal["float32", "float16", "bfloat16"]
 
 
 @dataclass(frozen=True, slots=True)
 class EsmShape:
-    """What an ESM-2 encoder is made of; the feed-forward width is 4 times `dim`, the vocabulary ESM-2's 33 tokens."""
+    """What an encoder is made of: its sizes, and which of two architectures.
+
+    `esm2` is ESM-2's: biases, GELU of width 4 `dim`, a head tied to the embedding, token dropout. `modern` is ESM C's
+    (EvolutionaryScale, 2024): maps without bias, a LayerNorm over all channels of queries and of keys, SwiGLU, updates
+    divided by ``sqrt(layers / 36)``, a head of its own, no token dropout.
+    """
 
     layers: int
     """Number of layers."""
@@ -26,8 +37,10 @@ class EsmShape:
     """Width of the residual stream."""
     heads: int
     """Attention heads; `dim` divided by it must be even, because rotary positions turn pairs of channels."""
+    architecture: Architecture = "esm2"
+    """Which layers and which head."""
     token_dropout: bool = True
-    """Zero the embedding of <mask> and rescale the rest of the document, as ESM does, in training and evaluation."""
+    """Zero the embedding of <mask> and rescale the rest of the document, as ESM-2 does, in training and evaluation."""
     dropout: float = 0.0
     """Probability that a channel of what a sublayer adds to the residual stream is dropped, in training."""
     layer_norm_eps: float = 1e-5
@@ -39,6 +52,15 @@ class EsmShape:
 
     def __post_init__(self) -> None:
         """Refuse shapes that cannot be built."""
+        if self.architecture not in get_args(Architecture):
+            raise ValueError(
+                f"architecture = {self.architecture!r}: must be one of {', '.join(get_args(Architecture))}"
+            )
+        if self.is_modern and (self.token_dropout or self.rotary_precision != "float32"):
+            raise ValueError(
+                f"token_dropout = {self.token_dropout}, rotary_precision = {self.rotary_precision!r}: must be False, "
+                "'float32' in the modern architecture, because transformers' ESM C has neither; use architecture 'esm2'"
+            )
         for name in ("layers", "dim", "heads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: must be at least 1")
@@ -63,8 +85,27 @@ class EsmShape:
 
     @property
     def feed_forward_dim(self) -> int:
-        """Width inside the feed-forward sublayer."""
-        return 4 * self.dim
+        """Width inside the feed-forward sublayer: 4 `dim`, or 8/3 of it rounded up to a multiple of 128."""
+        return -(-8 * self.dim // 384) * 128 if self.is_modern else 4 * self.dim
+
+    @property
+    def is_modern(self) -> bool:
+        """Whether this is ESM C's architecture."""
+        return self.architecture == "modern"
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the embedding and logits per slot."""
+        return MODERN_VOCABULARY if self.is_modern else VOCABULARY
+
+    @property
+    def update_scale(self) -> float:
+        """Factor on what a sublayer adds to the residual stream."""
+        return (36 / self.layers) ** 0.5 if self.is_modern else 1.0
+
+
+def _modern(layers: int, dim: int, heads: int) -> EsmShape:
+    return EsmShape(layers, dim, heads, architecture="modern", token_dropout=False)
 
 
 PRESETS: dict[str, EsmShape] = {
@@ -76,5 +117,12 @@ PRESETS: dict[str, EsmShape] = {
     "esm2_650m": EsmShape(layers=33, dim=1280, heads=20),
     "esm2_3b": EsmShape(layers=36, dim=2560, heads=40),
     "esm2_15b": EsmShape(layers=48, dim=5120, heads=40),
+    "modern_60k": _modern(layers=2, dim=48, heads=2),
+    "modern_800k": _modern(layers=4, dim=128, heads=4),
+    "modern_8m": _modern(layers=6, dim=320, heads=5),
+    "modern_35m": _modern(layers=12, dim=480, heads=10),
+    "modern_150m": _modern(layers=30, dim=640, heads=10),
+    "modern_300m": _modern(layers=30, dim=960, heads=15),
+    "modern_600m": _modern(layers=36, dim=1152, heads=18),
 }
 """Shapes by name; the name says the number of parameters."""

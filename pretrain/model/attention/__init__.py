@@ -1,0 +1,42 @@
+"""Attention over a flat batch: every slot sees its own document, in both directions, and nothing else.
+
+`attend` is the one function that a layer calls. Reading order: `choice` (which backend, and what each can take),
+`layout` (where the documents are), then a backend: `varlen` on a GPU, `flash_cpu` on a CPU, `sdpa` for whatever those
+cannot take and for the reference.
+
+Shapes: S slots of the batch, H heads, K channels of a head; a batch is `num_bins` bins of T slots.
+"""
+
+from torch import Tensor
+
+from pretrain.model.attention.choice import Backend
+from pretrain.model.attention.flash_cpu import flash_cpu
+from pretrain.model.attention.layout import Layout
+from pretrain.model.attention.sdpa import dense, per_document
+from pretrain.model.attention.varlen import varlen
+from pretrain.model.rotary import rotate
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+    """Softmax attention inside each document, after queries and keys are turned by the angles of their slots.
+
+    Args:
+        query: ``(S, H, K)``, as projected: neither turned nor scaled.
+        key: ``(S, H, K)``, as projected.
+        value: ``(S, H, K)``.
+        cos: ``(S, 1, K / 2)`` float32, of `rotary.rotation`.
+        sin: likewise.
+        layout: where documents are, and which backend to take.
+
+    Returns:
+        ``(S, H, K)`` in the dtype of `value`. Pad slots get something finite that depends on pad slots alone.
+    """
+    if layout.backend == "flash_cpu":  # turns in the precision that it computes in, and again in its backward pass
+        return flash_cpu(query, key, value, cos, sin, layout)
+    query, key = rotate(query, cos, sin), rotate(key, cos, sin)
+    return OTHERS[layout.backend](query, key, value, layout)
+
+
+OTHERS = {"varlen": varlen, "per_document": per_document, "dense": dense}
+
+__all__ = ["Backend", "Layout", "attend"]

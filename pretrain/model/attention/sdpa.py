@@ -1,0 +1,50 @@
+"""Attention by `scaled_dot_product_attention`: on any device and in any dtype, and as the reference.
+
+In: turned queries and keys, values, where documents are. Out: what each slot gathered. Nothing is kept.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pretrain.model.attention.layout import Layout
+
+
+def per_document(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
+    """As `attend`, after the rotation: a call for each document, nothing computed for pads, which get zeros."""
+    pieces = list(_pieces(layout.spans.tolist(), query.shape[0]))
+    lengths = [length for length, _ in pieces]
+    # One split, not one slice per document: the gradient of a slice is a zero-filled tensor of all S slots.
+    split = (torch.split(x, lengths) for x in (query, key, value))
+    # Pads become their values times 0, not fresh zeros, so that a batch without a document still has a graph.
+    return torch.cat(
+        [_document(q, k, v) if is_document else v * 0 for (_, is_document), q, k, v in zip(pieces, *split, strict=True)]
+    )
+
+
+def _pieces(spans: list[list[int]], num_slots: int) -> Iterator[tuple[int, bool]]:
+    """Length of each stretch of slots from 0 to `num_slots`, and whether it is a document (else it is pads)."""
+    reached = 0
+    for start, end in spans:
+        if start > reached:
+            yield start - reached, False
+        yield end - start, True
+        reached = end
+    if reached < num_slots:
+        yield num_slots - reached, False
+
+
+def _document(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    q, k, v = (x.transpose(0, 1)[None] for x in (query, key, value))  # (1, H, n, K)
+    return F.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1)
+
+
+def dense(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
+    """As `attend`, after the rotation: one masked call over whole bins. Pads gather from one another."""
+    documents = layout.documents
+    same_document = documents[:, None, :, None] == documents[:, None, None, :]  # (num_bins, 1, T, T)
+    q, k, v = (x.view(*documents.shape, *x.shape[1:]).transpose(1, 2) for x in (query, key, value))
+    gathered = F.scaled_dot_product_attention(q, k, v, attn_mask=same_document)  # (num_bins, H, T, K)
+    return gathered.transpose(1, 2).flatten(0, 1)

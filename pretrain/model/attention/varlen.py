@@ -1,0 +1,28 @@
+"""Attention on a GPU: torch's FlashAttention over packed documents, one kernel for the whole batch.
+
+In: turned queries and keys, values, where documents are. Out: what each slot gathered. Nothing is kept.
+"""
+
+from torch import Tensor
+
+from pretrain.model.attention.choice import varlen_function
+from pretrain.model.attention.layout import Layout
+
+
+def varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
+    """As `attend`, after the rotation. Pads are a document of their own and gather from one another."""
+    function = varlen_function()
+    assert function is not None  # `choose` has asked
+    boundaries, longest = layout.cu_seqlens, layout.longest
+    # By keyword alone, and no other: that much is the same in every torch that has it.
+    gathered: Tensor = function(
+        query=query,
+        key=key,
+        value=value,
+        cu_seq_q=boundaries,
+        cu_seq_k=boundaries,
+        max_q=longest,
+        max_k=longest,
+        scale=query.shape[-1] ** -0.5,
+    )
+    return gathered
