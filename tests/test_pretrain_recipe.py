@@ -11,7 +11,7 @@ import pytest
 import pretrain.__main__ as program
 from data.recipe_file import read
 from data.setting import SettingClass
-from pretrain.recipe import Recipe, settings_of
+from pretrain.recipe import OptimizerSettings, Recipe, settings_of
 
 REQUIRED = {"run.directory": '"runs/x"', "model.preset": '"esm2_8m"', "data.sources": '["a.fasta"]'}
 
@@ -21,14 +21,17 @@ SURFACE = {
         data.bin_tokens data.bins_per_step data.window_sequences data.mask.select_prob data.mask.mask_prob
         data.mask.random_prob optimizer.betas optimizer.eps optimizer.weight_decay optimizer.clip_norm
         data.split_identity data.sample_by data.streaming data.curriculum data.composition data.mask.select_stages
+        optimizer.name optimizer.momentum optimizer.newton_schulz
         data.mixture.split_identity data.mixture.sample_by data.mixture.streaming data.mixture.weight
     """,
     "schedule": """
-        schedule.peak_lr schedule.total_tokens schedule.warmup_tokens schedule.decay_end schedule.final_lr
+        schedule.peak_lr schedule.total_tokens schedule.warmup_tokens schedule.decay_start schedule.decay_end
+        schedule.final_lr
     """,
     "operational": """
         run.directory run.log_every run.evaluate_every run.validation_sequences run.checkpoint_every
         run.keep_checkpoints run.trackers data.sources data.clusters data.bins_per_forward data.store_dir
+        compute.attention compute.checkpointing compute.compile
         data.exclude data.workers data.prefetch data.mixture.sources data.mixture.clusters data.mixture.exclude
         data.ingest.max_residues data.ingest.max_header_bytes data.ingest.max_line_bytes data.ingest.max_inflation
         data.ingest.max_source_bytes data.ingest.max_bad_fraction data.ingest.processes
@@ -115,6 +118,8 @@ def test_unknown_key_names_the_nearest(tmp_path: Path, how: str, wrong: str, nea
         ("optimizer__betas", "[0.9, 0.95, 0.97]", "[0.9, 0.95, 0.97]", "at most 2"),
         ("optimizer__betas", "[0.9]", "[0.9]", "item 2 is missing"),
         ("data__unknown_letters", '"maybe"', "'maybe'", "'refuse' or 'count'"),
+        ("optimizer__name", '"sgd"', "'sgd'", "'adamw' or 'muon'"),
+        ("optimizer__newton_schulz", '"float16"', "'float16'", "'float32' or 'bfloat16'"),
     ],
 )
 def test_wrong_type_names_field_got_and_expected(
@@ -137,7 +142,13 @@ def test_wrong_type_names_field_got_and_expected(
         ("schedule__total_tokens", "0", "must be positive"),
         ("schedule__warmup_tokens", "900_000_000_000", "end before the decay does, at 900000000000 tokens"),
         ("schedule__decay_end", "1.1", "must lie in (0, 1]"),
+        ("schedule__decay_start", "-0.1", "must be at least 0 and below schedule.decay_end = 0.9"),
+        ("schedule__decay_start", "0.9", "must be at least 0 and below schedule.decay_end = 0.9"),
+        ("schedule__decay_start", "nan", "must be a finite number"),
         ("schedule__final_lr", "-0.1", "must lie in [0, 1]"),
+        ("optimizer__momentum", "1.0", "must lie in [0, 1)"),
+        ("optimizer__momentum", "0.9", "only Muon reads it, and optimizer.name is 'adamw'"),
+        ("optimizer__newton_schulz", '"bfloat16"', "only Muon reads it, and optimizer.name is 'adamw'"),
         ("optimizer__betas", "[0.9, 1.0]", "must lie in [0, 1)"),
         ("optimizer__eps", "0.0", "must be positive"),
         ("optimizer__weight_decay", "-0.01", "must not be negative"),
@@ -204,6 +215,14 @@ def test_a_mixture_stands_in_place_of_sources(tmp_path: Path) -> None:
 )
 def test_settings_that_do_not_go_together(tmp_path: Path, settings: dict[str, str], message: str) -> None:
     assert message in refused(tmp_path, "override", **settings)
+
+
+def test_what_muon_reads_goes_with_muon(tmp_path: Path) -> None:
+    chosen = {"optimizer__momentum": "0.9", "optimizer__newton_schulz": '"bfloat16"'}
+    optimizer = given(tmp_path, "override", optimizer__name="muon", **chosen).optimizer
+    assert (optimizer.name, optimizer.momentum, optimizer.newton_schulz) == ("muon", 0.9, "bfloat16")
+    same = given(tmp_path, "override", optimizer__momentum="0.95", optimizer__newton_schulz='"float32"').optimizer
+    assert same == OptimizerSettings()  # the defaults, written out
 
 
 def test_missing_section_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,203 @@
+"""Muon for the matrices of the layers and AdamW for everything else, in one optimizer.
+
+In: parameter groups with gradients; those that carry `blocks` go to Muon. Out: the parameters, moved in place. Kept, by
+parameter: `momentum_buffer` (Muon), or `exp_avg`, `exp_avg_sq` and `step` (AdamW).
+
+Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) moves a matrix by its orthogonalised Nesterov
+momentum. With gradient G, momentum M, weights W of shape (A, B), momentum factor μ, learning rate η and decay λ:
+
+    M <- μ M + (1 - μ) G
+    O  = newton_schulz((1 - μ) G + μ M)
+    W <- (1 - η λ) W - η · 0.2 √max(A, B) · O
+
+The factor 0.2 √max(A, B) gives the update the root mean square that AdamW's has in practice, so that AdamW's learning
+rate and decay hold for it (Liu et al. 2025, arXiv:2502.16982, section 2.2).
+
+`torch.optim.Muon` does not serve: it iterates in bfloat16 only, orthogonalises a fused matrix as if it were one map,
+honours no `found_inf`, and takes nothing but matrices, so that the rest would need a second optimizer, which neither
+Accelerate's engines nor the checkpoint expect.
+
+A matrix must lie whole on its device: a shard of it is another matrix.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the odd quintic polynomial, chosen by Jordan et al. for its slope at 0; singular values end in about 0.7..1.2."""
+ITERATIONS = 5
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+"""What the iteration may compute in, by the recipe's word for it."""
+RMS = 0.2
+"""Root mean square of an update, over the learning rate."""
+LARGEST_STACK = 2**25
+"""Most elements of the matrices that are moved at a time, unless one alone has more: what bounds the temporary memory.
+Some eight tensors of this size live at once, 1 GB in float32."""
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon on the groups that carry `blocks`, fused AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) on the others.
+
+    Before a step, `found_inf` and `grad_scale` may be set on it as torch's GradScaler sets them on a fused optimizer:
+    tensors of no dimension on the parameters' device, or None. Where `found_inf` is 1, the step leaves parameters and
+    state bit for bit as they are, whatever the gradients hold; gradients are divided by `grad_scale`. Neither is ever
+    read by the host.
+
+    Args:
+        groups: as `model.initial.parameter_groups` makes them. Each has `params` and `weight_decay`; `blocks` says of
+            how many maps each matrix of the group is made, stacked by rows. Every block is orthogonalised by itself,
+            and √max(A, B) is of the block.
+        momentum: Muon's μ, in [0, 1).
+        newton_schulz: "float32" or "bfloat16", the dtype of the iteration. In float32 it is as exact as the run's
+            float32 matrix products are (`torch.set_float32_matmul_precision`).
+        betas: AdamW's.
+        eps: AdamW's.
+
+    Raises:
+        ValueError: a parameter given to Muon is no matrix, or its rows cannot be shared by its blocks.
+    """
+
+    # What tells GradScaler, and our own step, that `found_inf` is honoured here and need not be read on the host.
+    _step_supports_amp_scaling = True
+    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None
+
+    def __init__(
+        self,
+        groups: Iterable[dict[str, Any]],
+        *,
+        momentum: float,
+        newton_schulz: str,
+        betas: tuple[float, float],
+        eps: float,
+    ) -> None:
+        super().__init__(
+            groups,
+            {
+                "lr": 0.0,
+                "weight_decay": 0.0,
+                "blocks": None,
+                "momentum": momentum,
+                "newton_schulz": newton_schulz,
+                "betas": betas,
+                "eps": eps,
+                "fused": True,  # read by torch's load_state_dict: AdamW's steps stay on the device
+            },
+        )
+        for group in self.param_groups:
+            for matrix in group["params"] if group["blocks"] is not None else ():
+                if matrix.ndim != 2 or matrix.shape[0] % group["blocks"]:
+                    raise ValueError(
+                        f"a parameter of shape {tuple(matrix.shape)} is in a group of {group['blocks']} blocks; Muon "
+                        "moves matrices whose number of rows is a multiple of it; leave `blocks` out for AdamW"
+                    )
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Move every parameter that has a gradient; `closure` is there for callers that pass None."""
+        for group in self.param_groups:
+            moving = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if group["blocks"] is None:
+                self._adamw(group, moving)
+            else:
+                for matrices in _stacks(moving):
+                    self._muon(group, matrices)
+
+    def _muon(self, group: dict[str, Any], matrices: Sequence[nn.Parameter]) -> None:
+        """Move n matrices of one shape together."""
+        blocks, rate = group["blocks"], group["lr"]
+        buffers = []
+        for matrix in matrices:
+            cell = self.state[matrix]
+            if not cell:
+                cell["momentum_buffer"] = torch.zeros_like(matrix)
+            buffers.append(cell["momentum_buffer"])
+        gradient = torch.stack([_gradient(matrix) for matrix in matrices])
+        if self.grad_scale is not None:
+            gradient /= self.grad_scale
+        momentum = torch.stack(buffers).lerp_(gradient, 1 - group["momentum"])
+        nesterov = gradient.lerp_(momentum, group["momentum"])
+        n, rows, columns = nesterov.shape
+        by_block = nesterov.reshape(n * blocks, rows // blocks, columns)
+        update = newton_schulz(by_block, DTYPES[group["newton_schulz"]]).reshape(n, rows, columns)
+        rms = RMS * math.sqrt(max(rows // blocks, columns))
+        weights = torch.stack(list(matrices)).mul_(1 - rate * group["weight_decay"]).add_(update, alpha=-rate * rms)
+        _replace(buffers, momentum, self.found_inf)
+        _replace(matrices, weights, self.found_inf)
+
+    def _adamw(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
+        cells = []
+        for parameter in parameters:
+            cell = self.state[parameter]
+            if not cell:
+                cell["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                cell["exp_avg"] = torch.zeros_like(parameter)
+                cell["exp_avg_sq"] = torch.zeros_like(parameter)
+            cells.append(cell)
+        adamw(
+            list(parameters),
+            [_gradient(parameter) for parameter in parameters],
+            [cell["exp_avg"] for cell in cells],
+            [cell["exp_avg_sq"] for cell in cells],
+            [],
+            [cell["step"] for cell in cells],
+            fused=True,
+            grad_scale=self.grad_scale,
+            found_inf=self.found_inf,
+            amsgrad=False,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+
+
+def newton_schulz(matrices: Tensor, dtype: torch.dtype) -> Tensor:
+    """The orthogonal factor of each matrix, roughly: U S' Vᵀ of U S Vᵀ, with S' in about 0.7..1.2.
+
+    Five steps of X <- a X + (b X Xᵀ + c (X Xᵀ)²) X from X / ‖X‖, on whichever of X and Xᵀ is wide. Singular values
+    below some 2e-3 of ‖X‖ end lower, and zeros stay zeros.
+
+    Args:
+        matrices: ``(n, A, B)``, computed in one batch.
+        dtype: of the computation and of what is returned.
+
+    Returns:
+        ``(n, A, B)``.
+    """
+    a, b, c = COEFFICIENTS
+    tall = matrices.shape[1] > matrices.shape[2]
+    x = (matrices.mT if tall else matrices).to(dtype)
+    x = x / torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    for _ in range(ITERATIONS):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def _stacks(matrices: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Matrices that can be one batch: of one shape, dtype and device, and not too many elements together."""
+    alike: dict[tuple[Any, ...], list[nn.Parameter]] = {}
+    for matrix in matrices:
+        alike.setdefault((matrix.shape, matrix.dtype, matrix.device), []).append(matrix)
+    for same in alike.values():
+        at_a_time = max(1, LARGEST_STACK // same[0].numel())
+        yield from (same[start : start + at_a_time] for start in range(0, len(same), at_a_time))
+
+
+def _replace(old: Sequence[Tensor], new: Tensor, found_inf: Tensor | None) -> None:
+    """Copy `new` into `old`, except where `found_inf` is 1. A choice, not a product: what is left out may be NaN."""
+    for target, value in zip(old, new.unbind(), strict=True):
+        target.copy_(value if found_inf is None else torch.where(found_inf == 1, target, value))
