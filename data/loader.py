@@ -42,6 +42,8 @@ class Step:
     """Place in the step, 0..G-1, of each of this rank's bins, in the order of `batches`."""
     num_tokens: int
     """Real tokens of the whole step, over all ranks."""
+    squared_lengths: int
+    """Sum over the documents of the whole step of their tokens, squared: what attention costs."""
     cursor: Cursor
     """Where the stream goes on behind this step."""
     imbalance: float
@@ -137,6 +139,7 @@ class Loader:
                 batches=(),
                 bins=tuple(mine),
                 num_tokens=sum(b.num_tokens for b in bins),
+                squared_lengths=sum(costs),
                 cursor=cursors[-1],
                 imbalance=imbalance(costs, dealt),
             )

@@ -26,18 +26,25 @@ from pretrain.engine.launch import Engine
 from pretrain.engine.named_state import named_state
 from pretrain.evaluate import TITLES, Evaluation, evaluate, unigram_losses, with_floor
 from pretrain.model.build import build_model
+from pretrain.model.compute import configure
+from pretrain.model.flops import training_flops
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.optimizer import build, learning_rate
 from pretrain.recipe import Recipe, settings_of
 from pretrain.run_directory import RunDirectory, versions
-from pretrain.step import Outcome, train_step
+from pretrain.step import Reading, train_step
 from pretrain.telemetry import records
 from pretrain.telemetry.console import ProgressLine
 from pretrain.telemetry.errors import recorded
+from pretrain.telemetry.peak import peak
 from pretrain.telemetry.speed import Clock, Speed
 
 _MOST_SKIPPED = 3
-"""Steps in a row without a finite gradient that end a run: the weights are at fault then, not the data."""
+"""Steps in a row without a finite gradient that end a run: the weights are at fault then, not the data.
+
+In fp16 a scale above 1 may be at fault first. Those steps halve it and do not count, so a run gets one step for each
+halving down to 1, and these more.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +115,9 @@ class Training:
         else:
             self.plain = build_model(recipe.model, recipe.run.seed)
             engine.on_main(lambda: run.describe_model(self.plain.shape))
+        self.compute = configure(self.plain.encoder, recipe.compute, engine.device, engine.compute_dtype)
+        # Of every rank: they need not be alike, and on a CPU they share its cores while they measure.
+        self.peak_flops = sum(engine.gather(peak(engine.device, engine.compute_dtype, self.plain.shape.dim).flops))
         self.model, self.optimizer = engine.prepare(self.plain, build(self.plain, recipe.optimizer))
         self.named = named_state(self.model, self.optimizer)
         self.state = TrainerState(step=0, tokens_seen=0, cursor=Cursor().as_dict(), chain=START, skipped_steps=0)
@@ -116,6 +126,7 @@ class Training:
         if checkpoint:
             _require_same_run(checkpoint, self.fingerprints)
             self.state = restore(checkpoint, self.named)
+            engine.restore_scaler(self.state.loss_scale)
             self.parent = checkpoint.manifest_sha256
             self.saved_step = self.state.step
         self.unigram = unigram_losses(corpora)
@@ -137,9 +148,11 @@ class Training:
         )
         settled = False
         with closing(loader), ProgressLine(schedule.total_tokens, self.engine.is_main) as progress:
+            for line in self.compute:
+                progress.say(line)
             if self.state.step:
                 progress.say(f"continuing {self.run.root} at step {self.state.step}")
-            clock = Clock(self.state.tokens_seen)
+            clock = Clock()
             while self.state.tokens_seen < schedule.total_tokens:
                 with clock.waiting():
                     step = next(loader)
@@ -155,17 +168,18 @@ class Training:
                     bins_per_step=self.recipe.data.bins_per_step,
                     clip_norm=self.recipe.optimizer.clip_norm,
                     learning_rate=rate,
-                )
+                ).read()
                 self._consume(step.cursor, step.num_tokens, outcome)
+                clock.count(step.num_tokens, self._flops(step, outcome))
                 if self.state.step % settings.log_every == 0:
-                    line = self._log(outcome, step, rate, clock.read(self.state.tokens_seen))
+                    line = self._log(outcome, step, rate, clock.read())
                     progress.update(self.state.tokens_seen, line)
                 if self.state.step % settings.evaluate_every == 0:
                     progress.say(self._validation_line(self.validate()))
-                    clock = Clock(self.state.tokens_seen)
+                    clock = Clock()
                 if self.state.step % settings.checkpoint_every == 0:
                     self.save()
-                    clock = Clock(self.state.tokens_seen)
+                    clock = Clock()
         self.save()
 
     def validate(self) -> dict[str, Evaluation]:
@@ -198,6 +212,7 @@ class Training:
         if self.saved_step == self.state.step:
             return
         self.phase = "checkpoint"
+        self.state = replace(self.state, loss_scale=self.engine.scaler_state())
         committed = commit(
             self.run.checkpoints,
             state=self.named,
@@ -230,7 +245,7 @@ class Training:
         self.engine.on_main(write)
         return scores
 
-    def _consume(self, cursor: Cursor, num_tokens: int, outcome: Outcome) -> None:
+    def _consume(self, cursor: Cursor, num_tokens: int, outcome: Reading) -> None:
         """The step is taken: move the state behind it.
 
         Raises:
@@ -244,7 +259,10 @@ class Training:
             chain=extend(self.state.chain, outcome.digests),
             skipped_steps=self.state.skipped_steps + (not outcome.applied),
         )
-        self.skipped_in_a_row = 0 if outcome.applied else self.skipped_in_a_row + 1
+        if outcome.applied:
+            self.skipped_in_a_row = 0
+        elif outcome.loss_scale <= 1:
+            self.skipped_in_a_row += 1
         if self.skipped_in_a_row == _MOST_SKIPPED:
             raise FloatingPointError(
                 f"the gradient was not finite in {_MOST_SKIPPED} steps in a row, up to step {self.state.step}; lower "
@@ -252,9 +270,13 @@ class Training:
                 "last checkpoint, or choose another run.directory"
             )
 
-    def _log(self, outcome: Outcome, step: Step, rate: float, speed: Speed) -> str:
+    def _flops(self, step: Step, outcome: Reading) -> float:
+        """FLOPs that the step needed, over all ranks."""
+        return training_flops(self.plain.shape, step.num_tokens, step.squared_lengths, sum(outcome.counts), pruned=True)
+
+    def _log(self, outcome: Reading, step: Step, rate: float, speed: Speed) -> str:
         """Write one line of metrics; the text for the console."""
-        loss = float(outcome.losses.sum())
+        loss = sum(outcome.losses)
         slots = self.recipe.data.bins_per_step * self.recipe.data.bin_tokens
         values = {
             "loss": loss,
@@ -262,11 +284,15 @@ class Training:
             "grad_norm": outcome.grad_norm,
             "tokens_per_s": speed.tokens_per_s,
             "loader_wait": speed.loader_wait,
-            "targets": float(outcome.counts.sum()),
+            "flops_per_s": speed.flops_per_s,
+            "mfu": speed.flops_per_s / self.peak_flops,
+            "targets": float(sum(outcome.counts)),
             "padding": 1 - step.num_tokens / slots,
             "imbalance": step.imbalance,
             "skipped_steps": float(self.state.skipped_steps),
         }
+        if self.engine.precision == "fp16":
+            values["loss_scale"] = outcome.loss_scale
         if self.engine.is_main:
             self._record(values)
         self.engine.track(values, self.state.step)

@@ -2,6 +2,8 @@
 
 In: this rank's bins of one step. Out: new weights, and what happened. Kept: the model's and the optimizer's own state.
 
+Nothing here waits for the device: the host queues the whole step, and `Outcome.read` waits for it, once.
+
 Contract C4, divide once: the model returns loss *sums*; the number of targets of the whole step, over all ranks and
 micro-batches, is known before the first forward pass, and every sum is divided by it. So packing, accumulation and
 data parallelism give the gradient of one big batch, however unevenly the targets are spread.
@@ -18,16 +20,40 @@ from pretrain.engine.launch import Engine
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one step did, the same on every rank."""
+    """What one step did, the same on every rank; on the device, where it may not have happened yet."""
 
     losses: Tensor
     """(objectives,) float32: mean loss of each objective over the step's targets, in nats."""
     counts: Tensor
     """(objectives,) int64: targets of the step."""
+    digests: Tensor
+    """(bins_per_step,) int64: digest of each bin of the step, in global bin order."""
+    grad_norm: Tensor
+    """() float32: global gradient norm before clipping."""
+    loss_scale: Tensor
+    """() float32: what the loss was multiplied by for the backward pass; 1 but for fp16."""
+    skipped: Tensor
+    """() float32: 1 if the gradient was not finite and the weights were left alone, else 0."""
+
+    def read(self) -> "Reading":
+        """The same on the host, in one copy: waits until the device has done all that is queued."""
+        floats = torch.cat([torch.stack([self.grad_norm, self.loss_scale, self.skipped]), self.losses]).double()
+        words = torch.cat([self.counts, self.digests, floats.view(torch.int64)]).cpu()
+        objectives, integers = len(self.counts), len(self.counts) + len(self.digests)
+        grad_norm, loss_scale, skipped, *losses = words[integers:].view(torch.float64).tolist()
+        counts, digests = words[:objectives].tolist(), words[objectives:integers].tolist()
+        return Reading(losses, counts, digests, grad_norm, loss_scale, applied=not skipped)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """An `Outcome` on the host."""
+
+    losses: list[float]
+    counts: list[int]
     digests: list[int]
-    """Digest of each bin of the step, in global bin order."""
     grad_norm: float
-    """Global gradient norm before clipping."""
+    loss_scale: float
     applied: bool
     """False if the gradient was not finite and the weights were left alone."""
 
@@ -49,9 +75,9 @@ def train_step(
     ledger = torch.zeros(objectives + bins_per_step, dtype=torch.int64)
     ledger[:objectives] = local_counts
     ledger[objectives + torch.tensor(step.bins)] = torch.cat([b.digests for b in step.batches])
-    ledger = engine.sum_over_ranks(ledger)
-    counts, digests = ledger[:objectives], ledger[objectives:].tolist()
-    divisor = counts.clamp(min=1).to(engine.device)
+    ledger = engine.sum_over_ranks(engine.on_device(ledger))
+    counts, digests = ledger[:objectives], ledger[objectives:]
+    divisor = counts.clamp(min=1)
 
     # ---- forward and backward: gradients are exchanged with the last micro-batch only
     sums = torch.zeros(objectives, device=engine.device)
@@ -64,12 +90,13 @@ def train_step(
         sums += loss_sums.detach()
 
     # ---- update: a gradient that is not finite is the same on every rank, so all of them skip
+    engine.unscale_gradients(optimizer)
     grad_norm = engine.clip_gradients(model, clip_norm)
-    applied = bool(torch.isfinite(grad_norm))
-    if applied:
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate
-        optimizer.step()
+    skipped = (~grad_norm.isfinite()).float()
+    loss_scale = engine.loss_scale()
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+    engine.update(optimizer, skipped)
     optimizer.zero_grad(set_to_none=True)
     losses = engine.sum_over_ranks(sums) / divisor
-    return Outcome(losses.cpu(), counts, digests, float(grad_norm), applied)
+    return Outcome(losses, counts, digests, grad_norm, loss_scale, skipped)

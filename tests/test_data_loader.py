@@ -189,7 +189,10 @@ def test_the_world_has_no_part_in_what_comes(
     for rank in ranks:
         assert [s.cursor for s in rank] == [s.cursor for s in reference]
         assert [s.num_tokens for s in rank] == [s.num_tokens for s in reference]
+        assert [s.squared_lengths for s in rank] == [s.squared_lengths for s in reference]
         assert all(b.num_bins <= bins_per_forward for s in rank for b in s.batches)
+    spans = [end - start for batch in reference[0].batches for start, end in batch.spans]
+    assert (reference[0].num_tokens, reference[0].squared_lengths) == (sum(spans), sum(n * n for n in spans))
     keys = by_bin(ranks, 0, "draw_keys")
     assert keys == by_bin([reference], 0, "draw_keys")
     assert len(set(keys.values())) == 7

@@ -234,7 +234,8 @@ def test_what_a_backend_cannot_take_falls_to_the_next_or_is_refused(
     backend, lines = choose("auto", "cuda", dtype, head_dim)
     assert backend == "per_document"
     (line,) = lines
-    assert line.startswith("attention: not varlen, because varlen") and because in line
+    assert line.startswith("attention: not varlen, because varlen")
+    assert because in line
     with pytest.raises(ValueError, match=r"compute\.attention is 'varlen', but varlen .*take 'auto' or one of per_doc"):
         choose("varlen", "cuda", dtype, head_dim)
 

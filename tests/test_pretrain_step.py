@@ -26,7 +26,7 @@ from pretrain.model.build import build_model
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.optimizer import build, learning_rate
 from pretrain.recipe import ModelSettings, OptimizerSettings, ScheduleSettings
-from pretrain.step import Outcome, train_step
+from pretrain.step import Outcome, Reading, train_step
 
 BINS = 7
 
@@ -78,11 +78,11 @@ class Kept:
         self.model.zero_grad(set_to_none=set_to_none)
 
 
-def taken(step: Step, model: MaskedLanguageModel, engine: Engine, clip_norm: float = 1e9) -> tuple[Kept, Outcome]:
+def taken(step: Step, model: MaskedLanguageModel, engine: Engine, clip_norm: float = 1e9) -> tuple[Kept, Reading]:
     kept = Kept(model)
     outcome = train_step(step, model, kept, engine, bins_per_step=BINS, clip_norm=clip_norm, learning_rate=0.5)
     assert all(p.grad is None for p in model.parameters())
-    return kept, outcome
+    return kept, outcome.read()
 
 
 def of_one_big_batch(model: MaskedLanguageModel, batch: Batch) -> tuple[float, dict[str, Tensor]]:
@@ -114,11 +114,12 @@ def test_the_gradient_is_that_of_one_big_batch(
     loss, gradients = of_one_big_batch(model, whole)
     kept, outcome = taken(step, model, engine)
     assert distance(kept.gradients, gradients) < 1e-6
-    assert float(outcome.losses) == pytest.approx(loss, rel=1e-6)
+    assert outcome.losses == [pytest.approx(loss, rel=1e-6)]
     assert outcome.grad_norm == pytest.approx(norm(gradients), rel=1e-5)
-    assert outcome.counts.tolist() == [sum(counts)] == [len(whole.target_slots)]
+    assert outcome.counts == [sum(counts)] == [len(whole.target_slots)]
     assert outcome.digests == whole.digests.tolist()
     assert outcome.applied
+    assert outcome.loss_scale == 1
     assert kept.param_groups == [{"lr": 0.5}]
 
 
@@ -142,14 +143,14 @@ def test_a_micro_batch_without_targets_adds_nothing(
     loss, gradients = of_one_big_batch(model, replace(whole, labels=labels.flatten()))
     kept, outcome = taken(replace(step, batches=tuple(emptied)), model, engine)
     assert distance(kept.gradients, gradients) < 1e-6
-    assert float(outcome.losses) == pytest.approx(loss, rel=1e-6)
-    assert outcome.counts.tolist() == [int((labels != IGNORED).sum())]
+    assert outcome.losses == [pytest.approx(loss, rel=1e-6)]
+    assert outcome.counts == [int((labels != IGNORED).sum())]
 
 
 def test_a_step_without_any_target(shelves: Shelves, engine: Engine, model: MaskedLanguageModel) -> None:
     step = next(stream(shelves, 2))
     kept, outcome = taken(replace(step, batches=tuple(map(without_targets, step.batches))), model, engine)
-    assert (outcome.losses.tolist(), outcome.counts.tolist(), outcome.grad_norm) == ([0.0], [0], 0.0)
+    assert (outcome.losses, outcome.counts, outcome.grad_norm) == ([0.0], [0], 0.0)
     assert all((gradient == 0).all() for gradient in kept.gradients.values())
 
 
@@ -171,8 +172,8 @@ def test_a_gradient_that_is_not_finite_touches_nothing(
     optimizer = build(model, OptimizerSettings())
     bias = model.get_parameter("head.bias")
 
-    def take(step: Step) -> Outcome:
-        return train_step(step, model, optimizer, engine, bins_per_step=BINS, clip_norm=1.0, learning_rate=1e-3)
+    def take(step: Step) -> Reading:
+        return train_step(step, model, optimizer, engine, bins_per_step=BINS, clip_norm=1.0, learning_rate=1e-3).read()
 
     first, second = islice(stream(shelves, 1), 2)
     take(first)

@@ -15,7 +15,7 @@ from pretrain.telemetry import records
 
 STEP_KEYS = {
     *("step", "tokens", "attempt", "time", "loss", "learning_rate", "grad_norm", "tokens_per_s", "targets"),
-    *("loader_wait", "padding", "imbalance", "skipped_steps"),
+    *("loader_wait", "flops_per_s", "mfu", "padding", "imbalance", "skipped_steps"),
 }
 SCORE_KEYS = {"perplexity", "low", "high", "unigram", "gain", "gain_low", "sequences", "targets"}
 

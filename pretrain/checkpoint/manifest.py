@@ -35,6 +35,7 @@ _TRAINER: Kinds = {
     **dict.fromkeys(("step", "tokens_seen", "skipped_steps"), (int,)),
     **{"cursor": (dict,), "chain": (str,)},
 }
+_LOSS_SCALE: Kinds = {"scale": (float,), "growth_tracker": (int,)}
 _MANIFEST: Kinds = {
     **dict.fromkeys(("step", "attempt"), (int,)),
     **dict.fromkeys(("schema", "created"), (str,)),
@@ -94,22 +95,36 @@ class TrainerState:
     """Running hash over the bins consumed, lower-case hex."""
     skipped_steps: int
     """Steps that the optimizer did not take."""
+    loss_scale: dict[str, float] | None = None
+    """In fp16 `scale`, the factor, and `growth_tracker`, the steps since it changed. In another precision None, and
+    absent from the file, as from those written before there was fp16."""
 
     def __post_init__(self) -> None:
         """Check every value, on the way in and on the way out."""
-        require_fields("trainer", asdict(self), _TRAINER)
+        require_fields("trainer", self._record(), _trainer_kinds(self._record()))
         require_fields("trainer.cursor", self.cursor, dict.fromkeys(CURSOR, (int,)))
         if not _HEX.fullmatch(self.chain):
             raise InvalidCheckpoint("format", f"trainer.chain: got {self.chain!r}, allowed hex")
+        if self.loss_scale is not None:
+            scale = require_fields("trainer.loss_scale", self.loss_scale, _LOSS_SCALE)["scale"]
+            if not 0 < scale < 2.0**128:
+                raise InvalidCheckpoint(
+                    "format", f"trainer.loss_scale.scale: got {scale}, allowed above 0, below 2^128"
+                )
 
     def to_bytes(self) -> bytes:
         """Content of trainer.json."""
-        return canonical(asdict(self))
+        return canonical(self._record())
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
         """From the content of trainer.json; raises InvalidCheckpoint."""
-        return cls(**require_fields("trainer", parse_canonical(raw, TRAINER_FILE), _TRAINER))
+        value = parse_canonical(raw, TRAINER_FILE)
+        return cls(**require_fields("trainer", value, _trainer_kinds(value)))
+
+    def _record(self) -> dict[str, Any]:
+        """The fields as JSON has them."""
+        return {name: value for name, value in asdict(self).items() if name != "loss_scale" or value is not None}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,6 +218,11 @@ class Manifest:
     def _record(self) -> dict[str, Any]:
         record = asdict(self)
         return {**record, "files": list(record["files"])}
+
+
+def _trainer_kinds(value: object) -> Kinds:
+    has_scale = isinstance(value, dict) and "loss_scale" in value
+    return {**_TRAINER, "loss_scale": (dict,)} if has_scale else _TRAINER
 
 
 def _require_utc(created: str) -> None:

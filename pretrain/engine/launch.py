@@ -6,9 +6,9 @@ In: what the launcher set up. Out: an `Engine` with the few operations that trai
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -30,6 +30,8 @@ _TIMEOUT = timedelta(hours=6)
 """How long a rank waits for the others; longest where rank 0 builds a token store of hundreds of millions of records.
 A rank that dies is noticed at once all the same: its connections close, and the launcher ends the others."""
 
+_COMPUTE = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 class PeerError(RuntimeError):
     """Another rank failed first; its message is the one to read."""
@@ -37,9 +39,25 @@ class PeerError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What training needs from Accelerate, and nothing else."""
+    """What training needs from Accelerate, and nothing else.
+
+    Precision is the engine's own, so that it means one thing under every way of spreading a run: float32 parameters,
+    moments and sums over ranks, and autocast inside the step. The accelerator must be one of mixed_precision 'no'; with
+    another it would wrap the model's forward pass in an autocast of its own.
+    """
 
     accelerator: Accelerator
+    precision: str = "no"
+    """What the step computes in, as Accelerate names it: 'no' (float32), 'bf16' or 'fp16'."""
+    scaler: torch.amp.GradScaler = field(init=False, repr=False, compare=False)
+    """Keeps small gradients from vanishing in float16; does nothing in another precision."""
+
+    def __post_init__(self) -> None:
+        """A fresh loss scale, on this rank's device."""
+        if self.precision not in _COMPUTE:
+            raise ValueError(f"precision {self.precision!r}: must be one of {', '.join(_COMPUTE)}")
+        scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
+        object.__setattr__(self, "scaler", scaler)
 
     @property
     def rank(self) -> int:
@@ -62,14 +80,14 @@ class Engine:
         return cast(torch.device, self.accelerator.device)
 
     @property
+    def compute_dtype(self) -> torch.dtype:
+        """What matrix products are computed in: autocast's, or the parameters' float32."""
+        return _COMPUTE[self.precision]
+
+    @property
     def ranks_per_node(self) -> int:
         """Ranks on this machine; all of them where the launcher does not say."""
         return int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
-
-    @property
-    def precision(self) -> str:
-        """Autocast dtype as Accelerate names it: 'no' or 'bf16'."""
-        return str(self.accelerator.mixed_precision)
 
     @property
     def name(self) -> str:
@@ -99,7 +117,15 @@ class Engine:
 
     def autocast(self) -> AbstractContextManager[None]:
         """The step's compute dtype; parameters, moments and reductions stay float32."""
-        return cast(AbstractContextManager[None], self.accelerator.autocast())
+        if self.precision == "no":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.compute_dtype)
+
+    def on_device(self, values: Tensor) -> Tensor:
+        """A small tensor of the host's on the device; from pinned memory, so that neither waits for the other."""
+        if self.device.type == "cuda":
+            values = values.pin_memory()
+        return values.to(self.device, non_blocking=True)
 
     def accumulating(self, model: nn.Module, *, exchange: bool) -> AbstractContextManager[None]:
         """Context of one micro-batch: gradients add up locally, and are exchanged if `exchange`."""
@@ -108,21 +134,60 @@ class Engine:
         return cast(AbstractContextManager[None], self.accelerator.no_sync(model))
 
     def backward(self, loss: Tensor) -> None:
-        """Backward of this rank's share of the loss; gradients are summed over ranks."""
-        self.accelerator.backward(loss)
+        """Backward of this rank's share of the loss, times the loss scale; gradients are summed over ranks."""
+        self.accelerator.backward(self.scaler.scale(loss))
+
+    def loss_scale(self) -> Tensor:
+        """What the loss is multiplied by, a scalar on the device; 1 but for fp16."""
+        scale: Tensor = self.scaler.scale(torch.ones((), device=self.device))
+        return scale
+
+    def unscale_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take the loss scale out of the gradients; once a step, before anything measures them."""
+        self.scaler.unscale_(_inner(optimizer))
 
     def clip_gradients(self, model: nn.Module, max_norm: float) -> Tensor:
         """Scale the gradients down to a global norm of `max_norm`; the norm before, a scalar."""
         norm = self.accelerator.clip_grad_norm_(model.parameters(), max_norm)
         return cast(Tensor, norm)
 
+    def update(self, optimizer: torch.optim.Optimizer, skip: Tensor) -> None:
+        """Let the optimizer take its step unless `skip`, then adapt the loss scale.
+
+        Args:
+            optimizer: weights, moments and step counts stay as they are where the step is skipped. One that follows
+                torch's protocol for it (the fused ones) decides on the device; for another the host waits for `skip`.
+            skip: float32 scalar on the device, 1 or 0, the same on every rank.
+        """
+        inner: Any = _inner(optimizer)
+        if getattr(inner, "_step_supports_amp_scaling", False):
+            inner.grad_scale, inner.found_inf = None, skip
+            try:
+                optimizer.step()
+            finally:
+                del inner.grad_scale, inner.found_inf
+        elif not skip.item():
+            optimizer.step()
+        self.scaler.update()
+
+    def scaler_state(self) -> dict[str, float] | None:
+        """What a checkpoint keeps of the loss scale; None but for fp16."""
+        state = self.scaler.state_dict()
+        return {"scale": state["scale"], "growth_tracker": state["_growth_tracker"]} if state else None
+
+    def restore_scaler(self, kept: Mapping[str, float] | None) -> None:
+        """Go on with a checkpoint's loss scale; it is dropped in another precision, and None leaves a fresh one."""
+        if kept and self.scaler.is_enabled():
+            state = {"scale": kept["scale"], "_growth_tracker": kept["growth_tracker"]}
+            self.scaler.load_state_dict({**self.scaler.state_dict(), **state})
+
     def sum_over_ranks(self, values: Tensor) -> Tensor:
-        """Elementwise sum, the same on every rank; integers wrap modulo 2**64."""
+        """Elementwise sum of tensors on the device, the same on every rank; integers wrap modulo 2**64."""
         if self.world_size == 1:
             return values
-        shared = values.to(self.device)
-        dist.all_reduce(shared)
-        return shared.to(values.device)
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
 
     def gather(self, value: T) -> list[T]:
         """Every rank's `value`, in rank order, on every rank."""
@@ -207,13 +272,14 @@ def launch(recipe: Recipe) -> Iterator[Engine]:
     _check_devices(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     accelerator = Accelerator(
         cpu=not torch.cuda.is_available(),
+        mixed_precision="no",  # over the launcher's environment: precision is the engine's
         log_with=list(recipe.run.trackers) or None,
         project_dir=recipe.run.directory,
         kwargs_handlers=[InitProcessGroupKwargs(timeout=_TIMEOUT)],
     )
     try:
         _check(asked, accelerator)
-        yield Engine(accelerator)
+        yield Engine(accelerator, asked.precision)
     except BaseException:
         # NCCL's shutdown waits for the other ranks, and they may never come; the launcher ends them with this process.
         if dist.is_initialized() and dist.get_backend() != "nccl":
@@ -232,6 +298,11 @@ def _release(accelerator: Accelerator) -> None:
     """
     accelerator.free_memory()
     gc.collect()
+
+
+def _inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer inside Accelerate's wrapper."""
+    return cast(torch.optim.Optimizer, getattr(optimizer, "optimizer", optimizer))
 
 
 def _summed(bucket: Any) -> torch.futures.Future[Tensor]:
@@ -272,10 +343,10 @@ def _check(asked: LaunchRequest, accelerator: Accelerator) -> None:
             "accelerate_configs/ddp.yaml (MULTI_GPU, which means several processes, with or without GPUs), "
             "or num_processes: 1"
         )
-    if str(accelerator.mixed_precision) != asked.precision:
+    if asked.precision == "fp16" and accelerator.device.type == "cpu":
         raise ValueError(
-            f"{asked.origin} asks for mixed_precision {asked.precision}, but Accelerate set up "
-            f"{accelerator.mixed_precision}; start a fresh process"
+            f"{asked.origin} asks for mixed_precision fp16, and this run computes on a CPU, where allowed are 'no' and "
+            "'bf16'; launch it with --mixed_precision bf16, or on a GPU"
         )
     allowed = {DistributedType.NO, DistributedType.MULTI_GPU, DistributedType.MULTI_CPU}
     if accelerator.distributed_type not in allowed:

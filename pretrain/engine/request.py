@@ -53,10 +53,10 @@ class LaunchRequest:
                 f"{self.origin} asks for {self.distributed_type}; this version trains in one process or with DDP: "
                 "use accelerate_configs/single.yaml or accelerate_configs/ddp.yaml"
             )
-        if self.precision not in ("no", "bf16"):
+        if self.precision not in ("no", "bf16", "fp16"):
             raise ValueError(
-                f"{self.origin} asks for mixed_precision {self.precision}; allowed are 'no' and 'bf16', which needs no "
-                "loss scaling"
+                f"{self.origin} asks for mixed_precision {self.precision}; allowed are 'no', 'bf16' and, on a GPU, "
+                "'fp16': launch it with --mixed_precision bf16"
             )
         for key, value in _nested(self.config):
             neutral, in_recipe = _NOT_THE_YAMLS.get(key, (value, str))

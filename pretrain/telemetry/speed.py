@@ -1,6 +1,6 @@
 """Speed between two lines of metrics.
 
-In: tokens seen, and when the loop waits. Out: `Speed`. Kept: the time and tokens of the last line.
+In: tokens and FLOPs of each step, and when the loop waits. Out: `Speed`. Kept: the sums since the last line.
 """
 
 import time
@@ -15,16 +15,17 @@ class Speed(NamedTuple):
     tokens_per_s: float
     loader_wait: float
     """Share of the time in which the step waited for its batches."""
+    flops_per_s: float
 
 
 class Clock:
     """Measures from its making, or its last reading, to the next."""
 
-    def __init__(self, tokens_seen: int) -> None:
-        self._restart(tokens_seen)
+    def __init__(self) -> None:
+        self._restart()
 
-    def _restart(self, tokens_seen: int) -> None:
-        self._since, self._tokens, self._waited = time.perf_counter(), tokens_seen, 0.0
+    def _restart(self) -> None:
+        self._since, self._tokens, self._flops, self._waited = time.perf_counter(), 0, 0.0, 0.0
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -33,9 +34,14 @@ class Clock:
         yield
         self._waited += time.perf_counter() - started
 
-    def read(self, tokens_seen: int) -> Speed:
+    def count(self, tokens: int, flops: float) -> None:
+        """A step is done."""
+        self._tokens += tokens
+        self._flops += flops
+
+    def read(self) -> Speed:
         """The speed since the last reading, and start anew."""
         elapsed = time.perf_counter() - self._since
-        speed = Speed((tokens_seen - self._tokens) / elapsed, self._waited / elapsed)
-        self._restart(tokens_seen)
+        speed = Speed(self._tokens / elapsed, self._waited / elapsed, self._flops / elapsed)
+        self._restart()
         return speed

@@ -1,0 +1,74 @@
+"""How a model is computed on this machine: attention backend, activation checkpointing, compilation.
+
+In: a model, what the recipe asks for, device and dtype. Out: the model, set up in place, and what to say of it. Nothing
+is kept, and no choice made here changes what the weights compute beyond rounding.
+"""
+
+import torch
+
+from pretrain.model.attention.choice import choose
+from pretrain.model.encoder import Encoder
+from pretrain.model.layer import Layer
+from pretrain.recipe import ComputeSettings
+
+
+def configure(encoder: Encoder, settings: ComputeSettings, device: torch.device, dtype: torch.dtype) -> list[str]:
+    """Set `encoder` up; names of parameters stay as they are.
+
+    Args:
+        encoder: before an engine wraps it.
+        settings: what the recipe asks for.
+        device: where it will compute.
+        dtype: of matrix products: autocast's, or that of the parameters.
+
+    Returns:
+        Lines for the start of a run; the first names what was chosen.
+
+    Raises:
+        ValueError: what was asked for by name cannot be had here.
+    """
+    backend, lines = choose(settings.attention, device.type, dtype, encoder.shape.head_dim)
+    encoder.attention = settings.attention
+    encoder.checkpointing = settings.checkpointing
+    for layer in encoder.layers:
+        assert isinstance(layer, Layer)
+        layer.recomputes = settings.checkpointing == "selective"
+    compiles = _compiles(settings, device, encoder.shape.dropout)
+    if compiles:
+        compile_layers(encoder)
+    chosen = (
+        f"compute: {device.type} {str(dtype)[6:]}, attention {backend}, {'compiled' if compiles else 'not compiled'}"
+    )
+    if settings.checkpointing != "none":
+        chosen += f", checkpointing {settings.checkpointing}"
+    return [chosen, *lines, *_slow(device, dtype)]
+
+
+def compile_layers(encoder: Encoder, backend: str = "inductor") -> None:
+    """Compile each layer by itself: they share their code, so all but the last are compiled once.
+
+    In place, so that parameters keep their names. The last layer is compiled a second time, for any number of slots
+    that are read behind it, when a second batch has another number.
+    """
+    for layer in encoder.layers:
+        layer.compile(backend=backend, fullgraph=True)
+
+
+def _compiles(settings: ComputeSettings, device: torch.device, dropout: float) -> bool:
+    if settings.compile == "on" and dropout:
+        raise ValueError(
+            f"compute.compile is 'on' and model.dropout is {dropout}: keyed dropout draws outside of what is compiled; "
+            "set compile to 'off' or 'auto', or dropout to 0"
+        )
+    return settings.compile == "on" or (settings.compile == "auto" and device.type == "cuda" and not dropout)
+
+
+def _slow(device: torch.device, dtype: torch.dtype) -> list[str]:
+    """What is known to be slower here than the user will expect."""
+    capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
+    instructions = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")
+    if device.type != "cpu" or dtype != torch.bfloat16 or not capabilities or any(map(capabilities.get, instructions)):
+        return []
+    return [
+        "note: this CPU has no bfloat16 instructions, so mixed_precision 'no' trains several times faster than 'bf16'"
+    ]

@@ -1,0 +1,122 @@
+"""The most matrix-product FLOPs per second that a device reaches: what a model's speed is a share of.
+
+In: a device, a type, a width. Out: `Peak`. Kept: nothing.
+
+GPUs of the table are taken at their word, dense and without sparsity; everything else is measured here and now. A
+measured peak depends on the shape and on who else uses the machine, a known one on neither: the two are not compared.
+"""
+
+import re
+import time
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+
+KNOWN: tuple[tuple[str, float], ...] = (
+    (r"B200$", 2250e12),
+    (r"GH200\b", 990e12),
+    (r"H200 NVL\b", 835e12),
+    (r"H200\b", 989e12),
+    (r"H100 PCIe\b", 756e12),
+    (r"H100 NVL\b", 835e12),
+    (r"H100\b", 989e12),
+    (r"A100\b", 312e12),
+    (r"A40\b", 149.7e12),
+    (r"A30\b", 165e12),
+    (r"A10\b", 125e12),
+    (r"RTX A6000\b", 154.8e12),
+    (r"L40S\b", 362e12),
+    (r"L40\b", 181e12),
+    (r"L4\b", 121e12),
+    (r"RTX 4090$", 165e12),
+    (r"MI300X\b", 1307e12),
+)
+"""Pattern of the device's name, and its FLOP/s in bfloat16 and float16 with sums in float32, dense; the first that is
+found counts. From the makers' datasheets (NVIDIA's often print the figure with sparsity, which is twice these) and, for
+the RTX 4090, from the whitepaper of its architecture, Ada."""
+PARTIAL = r"\bMIG\b|Laptop|Max-Q"
+"""Names of devices that share a name with a larger one."""
+
+CPU_FLOPS = 4e9
+"""FLOPs of one product where a CPU is measured: some 40 ms on one core."""
+SECONDS = 0.4
+"""Time that measuring takes."""
+
+
+class Peak(NamedTuple):
+    """A device's peak."""
+
+    flops: float
+    """FLOPs per second."""
+    origin: Literal["known", "measured"]
+    """From the table, or measured by this process."""
+
+
+def peak(device: torch.device, dtype: torch.dtype, dim: int, clock: Callable[[], float] = time.perf_counter) -> Peak:
+    """The peak of `device` for products of `dtype`: known where the table holds it, else measured.
+
+    Args:
+        device: CPU or CUDA.
+        dtype: type of the factors.
+        dim: width of the model, for what is measured.
+        clock: likewise.
+    """
+    if device.type == "cuda":
+        known = known_peak(torch.cuda.get_device_name(device), dtype)
+        if known is not None:
+            return Peak(known, "known")
+    return Peak(measured_peak(device, dtype, dim, clock), "measured")
+
+
+def known_peak(name: str, dtype: torch.dtype) -> float | None:
+    """FLOP/s of the GPU that `torch.cuda.get_device_name` calls `name`; None where the table does not say."""
+    if dtype not in (torch.bfloat16, torch.float16) or re.search(PARTIAL, name):
+        return None
+    return next((flops for pattern, flops in KNOWN if re.search(rf"\b{pattern}", name)), None)
+
+
+def measured_peak(
+    device: torch.device, dtype: torch.dtype, dim: int, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """FLOP/s of the fastest of several products ``(tokens, dim) @ (dim, 4 dim)``, with torch's present threads.
+
+    Takes some 0.4 s, and at least three products. On a CPU the product has up to 4,096 tokens, on a GPU 16,384.
+
+    Args:
+        device: CPU or CUDA.
+        dtype: type of the factors.
+        dim: width of the model; its feed-forward is the product.
+        clock: seconds; `time.process_time` gives FLOPs per CPU second.
+    """
+    per_token = 2 * dim * 4 * dim
+    on_cuda = device.type == "cuda"
+    if on_cuda:
+        torch.cuda.synchronize(device)
+    # A first guess at the CPU's tokens may be ten times too many, where it has no instructions for the type.
+    tokens = 16_384 if on_cuda else max(64, min(4096, int(CPU_FLOPS / per_token)))
+    # Random, as a GPU multiplies ones at a higher clock rate than weights.
+    x, weight = (torch.randn(n, dim, device=device).to(dtype) for n in (tokens, 4 * dim))
+    # Forward and backward passes read weights in either layout, and which is the faster depends on the library.
+    layouts = weight.t(), weight.t().contiguous()
+    # Written to the same place each time: a CPU's fresh pages are no part of the product.
+    out = torch.empty(tokens, 4 * dim, device=device, dtype=dtype)
+    at_once = 16 if on_cuda else 1  # a GPU's products are too short to be timed alone
+
+    def timed(factor: torch.Tensor, tokens: int) -> float:
+        started = clock()
+        for _ in range(at_once):
+            torch.mm(x[:tokens], factor, out=out[:tokens])
+        if on_cuda:
+            torch.cuda.synchronize(device)
+        return clock() - started
+
+    with torch.no_grad():
+        timed(layouts[0], 64)
+        started = time.perf_counter()
+        if (fits := SECONDS / 8 / timed(layouts[0], 64)) < tokens / 64:
+            tokens = max(64, int(64 * fits))
+        seconds = [timed(factor, tokens) for factor in layouts]
+        while time.perf_counter() < started + SECONDS:
+            seconds += [timed(factor, tokens) for factor in layouts]
+    return at_once * tokens * per_token / min(seconds)

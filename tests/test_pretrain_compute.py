@@ -1,0 +1,99 @@
+"""How a model is set up for a machine: what is chosen and said, and that none of it changes the function."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from test_pretrain_model import document, gradients, mixed_bins, pack, perturb
+
+from pretrain.model.compute import compile_layers, configure
+from pretrain.model.encoder import Checkpointing
+from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.presets import PRESETS
+from pretrain.recipe import ComputeSettings
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def test_the_first_line_names_what_was_chosen() -> None:
+    encoder = MaskedLanguageModel(PRESETS["esm2_60k"]).encoder
+    settings = ComputeSettings(checkpointing="selective")
+    (line,) = configure(encoder, settings, CPU, torch.float32)
+    assert line == "compute: cpu float32, attention flash_cpu, not compiled, checkpointing selective"
+    assert encoder.checkpointing == "selective"
+    assert all(layer.recomputes for layer in encoder.layers)
+    configure(encoder, replace(settings, checkpointing="layer", attention="dense"), CPU, torch.float32)
+    assert (encoder.checkpointing, encoder.attention) == ("layer", "dense")
+    assert not any(layer.recomputes for layer in encoder.layers)
+
+
+def test_what_is_passed_over_is_said() -> None:
+    encoder = MaskedLanguageModel(PRESETS["esm2_60k"]).encoder  # heads of 12 channels
+    lines = configure(encoder, ComputeSettings(compile="off"), CUDA, torch.bfloat16)
+    assert lines == [
+        "compute: cuda bfloat16, attention per_document, not compiled",
+        "attention: not varlen, because varlen takes heads of a multiple of 8 channels up to 256 and these have 12",
+    ]
+
+
+@pytest.mark.parametrize(("capable", "expected"), [(True, 1), (False, 2)])
+def test_bfloat16_on_a_processor_without_it_is_said_to_be_slow(
+    capable: bool, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "avx512_bf16": capable}, raising=False)
+    lines = configure(MaskedLanguageModel(PRESETS["esm2_60k"]).encoder, ComputeSettings(), CPU, torch.bfloat16)
+    assert len(lines) == expected
+    assert capable or "'no' trains several times faster" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "dropout", "said"),
+    [
+        ({"attention": "varlen"}, 0.0, r"compute\.attention is 'varlen', but varlen needs a CUDA device .* 'auto'"),
+        ({"compile": "on"}, 0.1, r"compute\.compile is 'on' and model\.dropout is 0\.1: .* 'off' or 'auto'"),
+    ],
+)
+def test_what_cannot_be_had_is_refused(settings: dict[str, str], dropout: float, said: str) -> None:
+    encoder = MaskedLanguageModel(replace(PRESETS["esm2_60k"], dropout=dropout)).encoder
+    with pytest.raises(ValueError, match=said):
+        configure(encoder, ComputeSettings(**settings), CPU, torch.float32)
+
+
+def test_a_setting_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"compute\.compile is 'yes'; allowed are 'auto', 'on', 'off'"):
+        ComputeSettings(compile="yes")
+
+
+@pytest.mark.parametrize("preset", ["esm2_60k", "modern_60k"])
+@pytest.mark.parametrize("mode", ["none", "selective", "layer"])
+def test_compiled_layers_are_whole_graphs_of_the_same_function(preset: str, mode: Checkpointing) -> None:
+    """Through the compiler's front end, which is where a graph breaks; code generation is torch's business."""
+    from torch._dynamo.utils import counters
+
+    model = MaskedLanguageModel(replace(PRESETS[preset], layers=4))
+    perturb(model)
+    names = list(model.state_dict())
+    batches = [
+        pack(mixed_bins()),
+        pack([[document(200, 0.15, 1)], [document(100, 0.2, 2), document(90, 0.1, 3)]]),
+        pack([[document(30, 0.15, 1)] * 5, [document(99, 0.5, 3)]]),
+    ]
+    expected = []
+    for batch in batches:
+        model.zero_grad()
+        model(batch).sum().backward()
+        expected.append(gradients(model))
+    torch._dynamo.reset()
+    counters.clear()
+    configure(model.encoder, ComputeSettings(checkpointing=mode), CPU, torch.float32)
+    compile_layers(model.encoder, backend="aot_eager")
+    for batch, wanted in zip(batches, expected, strict=True):
+        model.zero_grad()
+        model(batch).sum().backward()
+        for name, gradient in gradients(model).items():
+            assert float((gradient - wanted[name]).norm()) <= 1e-5 * float(wanted[name].norm()), name
+    # One for the layers before the last, one for it, and one of each for any number of documents and targets.
+    assert counters["stats"]["unique_graphs"] <= 5
+    assert not counters["graph_break"]
+    assert list(model.state_dict()) == names
+    torch._dynamo.reset()
