@@ -50,8 +50,9 @@ LARGEST = {  # what differs for 15B: 3.2M tokens a step, here 3 * 2**20, over 27
     "schedule.warmup_tokens": 6_291_456_000,
     "schedule.total_tokens": 849_346_560_000,
 }
-# Parameters; weights, gradients and two moments in float32 are 16 bytes each. By hand:
-# layers * (12 dim**2 + 13 dim) + dim**2 + 38 dim + 33.
+# Parameters; weights, gradients and two moments in float32 are 16 bytes each. By hand, for ESM-2:
+# layers * (12 dim**2 + 13 dim) + dim**2 + 38 dim + 33. For the modern ones, with Muon: 12 bytes for each weight of the
+# layers' matrices, layers * (4 dim**2 + 3 dim * W), and 16 for 6 dim a layer and dim**2 + 132 dim + 64 outside.
 PARAMETERS_AND_BYTES = {
     "esm2_60k": (60_705, 971_280),
     "esm2_800k": (814_369, 13_029_904),
@@ -61,6 +62,13 @@ PARAMETERS_AND_BYTES = {
     "esm2_650m": (651_042_593, 10_416_681_488),
     "esm2_3b": (2_839_004_193, 45_424_067_088),
     "esm2_15b": (15_129_098_273, 242_065_572_368),
+    "modern_60k": (64_576, 812_032),
+    "modern_800k": (888_384, 10_806_272),
+    "modern_8m": (7_774_784, 93_922_304),
+    "modern_35m": (33_505_984, 403_385_344),
+    "modern_150m": (152_980_544, 1_838_203_904),
+    "modern_300m": (332_997_184, 4_000_850_944),
+    "modern_600m": (575_036_992, 6_907_356_160),
 }
 
 
@@ -102,15 +110,31 @@ def test_memory_of_each_preset(preset: str) -> None:
     with torch.device("meta"):
         model = MaskedLanguageModel(PRESETS[preset])
     parameters = sum(p.numel() for p in model.parameters())
-    assert (parameters, 16 * parameters) == PARAMETERS_AND_BYTES[preset]
+    of_muon = 0
+    if model.shape.is_modern:
+        of_muon = sum(p.numel() for name, p in model.named_parameters() if ".layers." in name and p.ndim == 2)
+    assert (parameters, 16 * parameters - 4 * of_muon) == PARAMETERS_AND_BYTES[preset]
 
 
-@pytest.mark.parametrize("size", ["8m", "35m", "150m", "650m", "3b", "15b"])
-def test_recipe_says_the_memory_of_its_model(size: str) -> None:
-    opening = (ROOT / "recipes" / f"esm2_{size}.toml").read_text().partition("[run]")[0]
+SIZED = [path.stem for path in RECIPES if path.stem in PARAMETERS_AND_BYTES]
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_recipe_says_the_memory_of_its_model(name: str) -> None:
+    opening = (ROOT / "recipes" / f"{name}.toml").read_text().partition("[run]")[0]
     (said,) = re.findall(r"take\s(?:#\s)?([\d.]+)\sGB", opening)
     digits = len(said.partition(".")[2])
-    assert f"{PARAMETERS_AND_BYTES[f'esm2_{size}'][1] / 1e9:.{digits}f}" == said
+    assert f"{PARAMETERS_AND_BYTES[name][1] / 1e9:.{digits}f}" == said
+
+
+@pytest.mark.parametrize("size", ["8m", "35m", "150m", "300m", "600m"])
+def test_modern_recipes_differ_in_the_preset_alone(size: str) -> None:
+    said = values(ROOT / "recipes" / f"modern_{size}.toml")
+    assert said.pop("model.preset") == f"modern_{size}"
+    reference = values(ROOT / "recipes" / "modern_8m.toml")
+    own = {"run.directory", "model.preset", "run.evaluate_every", "run.checkpoint_every"}
+    assert {n: v for n, v in said.items() if n not in own} == {n: v for n, v in reference.items() if n not in own}
+    assert (said["optimizer.name"], said["schedule.decay_start"], said["data.mask.mask_prob"]) == ("muon", 0.8, 1.0)
 
 
 def test_sixteen_bytes_a_parameter() -> None:

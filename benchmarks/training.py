@@ -1,0 +1,256 @@
+"""Training ours and transformers' model side by side: the measurements behind `benchmarks.model`.
+
+In: a `Case`, a device. Out: speeds and bytes of both sides. Kept: nothing.
+
+Both sides train the same weights on the same proteins, in turn. Theirs is `EsmForMaskedLM` with SDPA attention and the
+same autocast, on padded batches; both take steps of the same fused AdamW. Batches are made outside of what is timed.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.proteins import Document, batches, draw, packed, padded, representative, work
+from pretrain.model.flops import training_flops
+from pretrain.model.initial import initialise
+from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.presets import PRESETS, EsmShape
+from pretrain.telemetry.peak import Peak, peak
+
+Precision = Literal["fp32", "bf16"]
+DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One model in one precision, on proteins up to one length."""
+
+    preset: str
+    """Of `PRESETS`, without ``esm2_``."""
+    precision: Precision
+    crop: int
+    """Most tokens of a protein."""
+    batch_sequences: int
+    """Proteins of one padded batch."""
+    num_batches: int = 2
+    """Padded batches of a round."""
+    bin_tokens: int = 4096
+    """Slots of one of our bins, about."""
+
+    @property
+    def name(self) -> str:
+        """What ``--only`` takes the beginning of."""
+        return f"{self.preset}-{self.precision}-{self.crop}"
+
+    @property
+    def shape(self) -> EsmShape:
+        """Of the model."""
+        return PRESETS[f"esm2_{self.preset}"]
+
+
+class Side(NamedTuple):
+    """One model with what trains it."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    mean_loss: Callable[[Any], Tensor]
+
+
+def ours(case: Case, device: torch.device) -> Side:
+    """Our model with the weights that seed 0 gives; its batches are those of `packed`."""
+    model = MaskedLanguageModel(case.shape)
+    initialise(model, 0)
+    model.to(device)
+    return Side(model, _adamw(model), lambda batch: (model(batch) / batch.counts).sum())
+
+
+def theirs(case: Case, device: torch.device) -> Side:
+    """`EsmForMaskedLM` with the weights of `ours`; its batches are those of `padded`."""
+    from pretrain.model.transformers_io import to_transformers
+
+    model = MaskedLanguageModel(case.shape)
+    initialise(model, 0)
+    copied = to_transformers(model)
+    copied.set_attn_implementation("sdpa")
+    copied.to(device).train()  # type: ignore[arg-type]  # transformers wraps `to`, and its types
+    return Side(copied, _adamw(copied), lambda batch: copied(**batch).loss)
+
+
+def _adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
+
+
+def train(side: Side, some: Sequence[Any], precision: Precision, device: torch.device) -> Tensor:
+    """One step for each batch; the mean loss of the last, in nats."""
+    loss = torch.zeros(())
+    for batch in some:
+        with autocast(precision, device):
+            loss = side.mean_loss(batch)
+        torch.autograd.backward(loss)
+        side.optimizer.step()
+        side.optimizer.zero_grad(set_to_none=True)
+    return loss.detach()
+
+
+def autocast(precision: Precision, device: torch.device) -> torch.autocast:
+    """As the engine's: float32 weights, products in bfloat16 where asked."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
+
+
+def clock(device: torch.device) -> float:
+    """CPU seconds of this process, all threads; on a GPU seconds, when it has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+    return time.process_time()
+
+
+def device_peak(case: Case, device: torch.device) -> Peak:
+    """Most FLOP/s in the case's precision: of a known GPU, or measured in the seconds that `clock` counts."""
+    counted = time.perf_counter if device.type == "cuda" else time.process_time
+    return peak(device, DTYPES[case.precision], case.shape.dim, counted)
+
+
+class Turn(NamedTuple):
+    """One set of proteins, trained on by either side."""
+
+    tokens: int
+    """Real ones."""
+    flops: float
+    """Needed FLOPs."""
+    our_slots: int
+    their_slots: int
+    our_seconds: float
+    their_seconds: float
+
+
+class Speeds(NamedTuple):
+    """What one case gave, by round; seconds are those of `clock`."""
+
+    random: list[Turn]
+    """Theirs in batches as they come."""
+    grouped: list[Turn]
+    """Theirs in batches grouped by length."""
+    peak: Peak
+    """The highest of all rounds."""
+    losses: tuple[float, float]
+    """Mean loss before the first step, of ours and theirs, on the same proteins."""
+
+    @property
+    def flops(self) -> float:
+        """Needed FLOPs per second of ours: median over all turns."""
+        return median(turn.flops / turn.our_seconds for turn in self.random + self.grouped)
+
+
+def ratio(turns: Sequence[Turn]) -> float:
+    """Our speed over theirs, on the same proteins: median over rounds."""
+    return median(turn.their_seconds / turn.our_seconds for turn in turns)
+
+
+def compare(case: Case, device: torch.device, rounds: int) -> Speeds:
+    """Train both sides, in turn.
+
+    A round has two sets of proteins, each a representative part of a megabatch: for batches as they come, and for
+    batches grouped by length, whose few batches cannot be made of proteins that came together. Ours trains on both,
+    packed.
+
+    Raises:
+        RuntimeError: the sides begin with different losses, so they are not the same model.
+    """
+    mine, other = ours(case, device), theirs(case, device)
+    losses = _first_losses(mine, other, case, device)
+    random, grouped, peaks = [], [], []
+    for round_ in range(rounds):
+        peaks.append(device_peak(case, device))
+        random.append(_turn(case, mine, other, device, round_, grouped=False))
+        grouped.append(_turn(case, mine, other, device, round_, grouped=True))
+    return Speeds(random, grouped, max(peaks), losses)
+
+
+def _turn(case: Case, mine: Side, other: Side, device: torch.device, round_: int, *, grouped: bool) -> Turn:
+    all_batches = batches(case.batch_sequences, case.crop, round_, grouped=grouped)
+    chosen = representative(all_batches, case.num_batches, round_)
+    documents = [document for batch in chosen for document in batch]
+    bins = [b.to(device) for b in packed(documents, case.bin_tokens)]
+    padded_batches = _padded(chosen, device)
+    order: list[tuple[Side, Sequence[Any]]] = [(mine, bins), (other, padded_batches)]
+    seconds = {}
+    for side, some in order if round_ % 2 else reversed(order):
+        if device.type == "cuda":  # where memory is reserved, and kernels are chosen, at the first batch of a size
+            train(side, some[:1], case.precision, device)
+        started = clock(device)
+        train(side, some, case.precision, device)
+        seconds[id(side)] = clock(device) - started
+    asked = work(documents)
+    return Turn(
+        tokens=asked.tokens,
+        flops=training_flops(case.shape, *asked, pruned=True),
+        our_slots=sum(b.tokens.numel() for b in bins),
+        their_slots=sum(b["input_ids"].numel() for b in padded_batches),
+        our_seconds=seconds[id(mine)],
+        their_seconds=seconds[id(other)],
+    )
+
+
+def _first_losses(mine: Side, other: Side, case: Case, device: torch.device) -> tuple[float, float]:
+    """Mean loss of either side on a few proteins, before its first step, which is taken: what has to wake has woken."""
+    few = draw(np.array([60, 35, 20]))
+    first = float(train(mine, [_packed_whole(few, device)], case.precision, device))
+    second = float(train(other, [_padded_whole(few, device)], case.precision, device))
+    if abs(first - second) > 0.01:
+        raise RuntimeError(f"{case.name}: the first loss of ours is {first}, of transformers' {second}; must be equal")
+    return first, second
+
+
+def _padded(some: Sequence[Sequence[Document]], device: torch.device) -> list[dict[str, Tensor]]:
+    return [{name: tensor.to(device) for name, tensor in padded(documents).items()} for documents in some]
+
+
+def activation_bytes(forward: Callable[[], object], model: nn.Module) -> int:
+    """Bytes that `forward` keeps for the backward pass: every storage once and whole, parameters left out."""
+    parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, Tensor] = {}  # the tensors too: memory that is freed would be found again under its address
+
+    def keep(tensor: Tensor) -> Tensor:
+        address = tensor.untyped_storage().data_ptr()
+        if address not in parameters:
+            kept[address] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        forward()
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+def activations(case: Case, device: torch.device, length: int = 448) -> tuple[float, float]:
+    """Bytes a token that ours and theirs keep, on proteins of one length, which need no padding.
+
+    The difference between two sizes of batch, so that what does not grow with it, such as autocast's copies of the
+    weights, has no part in it. `length` is near that at which attention costs what it does on average.
+    """
+    per_token = []
+    for make, collate in ((ours, _packed_whole), (theirs, _padded_whole)):
+        side = make(case, device)
+        kept = []
+        for count in (2, 4):
+            batch = collate(draw(np.full(count, length)), device)
+            with autocast(case.precision, device):
+                kept.append(activation_bytes(partial(side.mean_loss, batch), side.model))
+        per_token.append((kept[1] - kept[0]) / (2 * length))
+    return per_token[0], per_token[1]
+
+
+def _packed_whole(documents: Sequence[Document], device: torch.device) -> Any:
+    (batch,) = packed(documents, sum(len(d) for d in documents))
+    return batch.to(device)
+
+
+def _padded_whole(documents: Sequence[Document], device: torch.device) -> Any:
+    return _padded([documents], device)[0]
