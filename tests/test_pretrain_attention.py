@@ -271,7 +271,15 @@ def test_longest_bounds_documents_and_pads(bins: list[list[int]], expected: int)
     batch = pack(documents, num_slots=320)
     layout = layout_of(batch, "varlen")
     assert layout.longest == expected
-    assert layout.longest >= int(batch.cu_seqlens.diff().max())
+    assert layout.boundaries is not None
+    lengths = layout.boundaries.diff()
+    assert layout.longest >= int(lengths.max())
+    assert layout.boundaries[0] == 0
+    assert layout.boundaries[-1] == 320 * len(bins)
+    assert len(lengths).bit_count() == 1
+    starts = set(layout.boundaries.tolist())
+    assert all(start in starts and end in starts for start, end in batch.spans)
+    assert int((lengths > 0).sum()) == len(batch.spans) + sum(sum(one) < 320 for one in bins)
     assert layout.spans.tolist() == [list(span) for span in batch.spans]
 
 

@@ -3,6 +3,7 @@
 In: a batch. Out: a `Layout`, made once for each forward pass and read by every layer. Nothing is kept.
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -16,14 +17,15 @@ _SHORTEST = 128
 
 
 class Layout(NamedTuple):
-    """Documents of a batch; what the backend does not read is left as it was cheapest to make."""
+    """Documents of a batch, in the form that one backend reads and in those that cost nothing."""
 
     backend: Backend
     spans: Tensor
     """(documents, 2) int64 on the host: first slot and end slot of each real document. A tensor and no tuple, so that
     a compiled layer is not compiled anew for each batch."""
-    cu_seqlens: Tensor
-    """(N + 1,) int32 on the device: boundaries of all documents, pad documents and empty ones included."""
+    boundaries: Tensor | None
+    """For `varlen`, (N + 1,) int32 on the device: where documents and stretches of pads begin, then S, repeated until N
+    is a power of two."""
     longest: int
     """At least the length of the longest document, pads included; a power of two, because a compiled layer is compiled
     anew for each value."""
@@ -32,20 +34,28 @@ class Layout(NamedTuple):
 
 
 def layout_of(batch: Batch, backend: Backend) -> Layout:
-    """The layout of `batch` for `backend`."""
+    """The layout of `batch` for `backend`; waits for no device."""
+    slots = batch.tokens.numel()
+    # One stretch of pads may lie over several bins; that pads see one another is nobody's concern.
+    edges = sorted({0, slots, *(edge for span in batch.spans for edge in span)})
     return Layout(
         backend,
         torch.tensor(batch.spans, dtype=torch.int64).view(-1, 2),
-        batch.cu_seqlens,
-        _longest(batch.spans, batch.tokens.numel()),
+        _boundaries(edges, batch.tokens.device) if backend == "varlen" else None,
+        _power_of_two(max([_SHORTEST, *(end - start for start, end in pairwise(edges))])),
         batch.documents.view(batch.num_bins, -1),
     )
 
 
-def _longest(spans: tuple[tuple[int, int], ...], num_slots: int) -> int:
-    """Power of two that no document and no stretch of pads exceeds; a stretch over several bins counts whole."""
-    longest, reached = _SHORTEST, 0
-    for start, end in spans:
-        longest = max(longest, end - start, start - reached)
-        reached = end
-    return 1 << (max(longest, num_slots - reached) - 1).bit_length()
+def _boundaries(edges: list[int], device: torch.device) -> Tensor:
+    # Not the batch's own `cu_seqlens`: that has room for a document in every 8 slots, and the kernel starts blocks of
+    # threads for the empty ones too.
+    boundaries = torch.full((_power_of_two(len(edges) - 1) + 1,), edges[-1], dtype=torch.int32)
+    boundaries[: len(edges)] = torch.tensor(edges)
+    if device.type == "cuda":
+        boundaries = boundaries.pin_memory()
+    return boundaries.to(device, non_blocking=True)
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << (least - 1).bit_length()

@@ -10,10 +10,10 @@ from pretrain.model.attention.layout import Layout
 
 
 def varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
-    """As `attend`, after the rotation. Pads are a document of their own and gather from one another."""
+    """As `attend`, after the rotation. Stretches of pads are documents too, and gather from one another."""
     function = varlen_function()
     assert function is not None  # `choose` has asked
-    boundaries, longest = layout.cu_seqlens, layout.longest
+    boundaries, longest = layout.boundaries, layout.longest
     # By keyword alone, and no other: that much is the same in every torch that has it.
     gathered: Tensor = function(
         query=query,
