@@ -21,6 +21,7 @@ from pretrain.checkpoint.tensors import TensorReader
 from pretrain.evaluate import TITLES
 from pretrain.model import transformers_io
 from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.presets import EsmShape
 from pretrain.run_directory import RunDirectory
 from pretrain.telemetry import records
 
@@ -42,7 +43,7 @@ def export(model: MaskedLanguageModel, run: RunDirectory, step: int, tokens_seen
     replaced = building.with_name(f"{building.name}-old")
     try:
         transformers_io.save(model, building)
-        (building / "README.md").write_text(_card(run, step, tokens_seen))
+        (building / "README.md").write_text(_card(run, model.shape, step, tokens_seen))
         building.chmod(0o755)
         if run.export.exists():
             run.export.rename(replaced)
@@ -77,7 +78,8 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"step {checkpoint.trainer.step}: {path}")
 
 
-def _card(run: RunDirectory, step: int, tokens_seen: int) -> str:
+def _card(run: RunDirectory, shape: EsmShape, step: int, tokens_seen: int) -> str:
+    title, tag = ("ESM C", "esmc") if shape.is_modern else ("ESM-2", "esm")
     description = run.read()
     recipe, corpus = description["recipe"], description["corpus"]
     scored = [line for line in records.read(run.metrics) if line.get("step") == step and "validation" in line]
@@ -86,12 +88,12 @@ def _card(run: RunDirectory, step: int, tokens_seen: int) -> str:
             "---",
             "library_name: transformers",
             "pipeline_tag: fill-mask",
-            "tags: [esm, protein-language-model]",
+            f"tags: [{tag}, protein-language-model]",
             "---",
             "",
             f"# {run.root.name}",
             "",
-            "An ESM-2 encoder, pretrained with Zymogen by masked language modelling on protein sequences.",
+            f"An {title} encoder, pretrained with Zymogen by masked language modelling on protein sequences.",
             "",
             "```python",
             "from transformers import AutoModelForMaskedLM, AutoTokenizer",
@@ -110,7 +112,9 @@ def _card(run: RunDirectory, step: int, tokens_seen: int) -> str:
             "",
             *_validation(scored[-1]["validation"] if scored else None),
             "",
-            "Contacts are not trained: `predict_contacts` answers 0.5 everywhere.",
+            "The tokenizer knows chain breaks, `|`; the model has seen none."
+            if shape.is_modern
+            else "Contacts are not trained: `predict_contacts` answers 0.5 everywhere.",
             "",
         ]
     )

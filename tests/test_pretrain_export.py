@@ -13,6 +13,7 @@ import pytest
 import torch
 from launching import End, end_of, lines
 from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from data.alphabet import CLS, EOS, TOKENS
 from data.batch import Batch
@@ -39,9 +40,9 @@ def run(recipe_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def restored(end: End) -> MaskedLanguageModel:
+def restored(end: End, preset: str = "esm2_60k") -> MaskedLanguageModel:
     """The trainer's model, from its checkpoint, read without the code under test."""
-    model = MaskedLanguageModel(PRESETS["esm2_60k"])
+    model = MaskedLanguageModel(PRESETS[preset])
     model.load_state_dict({n: t for n, t in end.tensors.items() if not n.startswith("exp_")})
     return model.eval()
 
@@ -218,6 +219,37 @@ def test_a_new_run_starts_from_an_export(run: Path, recipe_in, tmp_path: Path) -
     weights, before = load_file(new / "export/model.safetensors"), load_file(run / "export/model.safetensors")
     moved = max(float((weights[name] - before[name]).abs().max()) for name in weights)
     assert 1e-4 < moved < 0.1
+
+
+def test_a_modern_run_is_exported_as_esm_c_and_a_new_run_starts_from_it(
+    recipe_in, families_files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert main([str(recipe_in(first)), "model.preset=modern_60k", "schedule.total_tokens=4_000"]) == 0
+    exported = first / "run/export"
+    theirs, tokenizer = AutoModelForMaskedLM.from_pretrained(exported), AutoTokenizer.from_pretrained(exported)
+    assert type(theirs).__module__ == "transformers.models.esmc.modeling_esmc"
+    batch = some_proteins(families_files, tmp_path / "stores")
+    with torch.no_grad():
+        ours = restored(end_of(first / "run"), "modern_60k").logits(batch)
+        for start, end in batch.spans:
+            encoded = tokenizer("".join(TOKENS[token] for token in batch.tokens[start + 1 : end - 1].tolist()))
+            assert encoded["input_ids"] == batch.tokens[start:end].tolist()
+            logits = theirs(torch.tensor([encoded["input_ids"]])).logits[0]
+            assert (logits - ours[start:end]).abs().max() <= 1e-5 * ours[start:end].abs().max()
+    card = (exported / "README.md").read_text()
+    assert "An ESM C encoder" in card
+    assert "random weights, modern_60k" in card
+    assert "predict_contacts" not in card
+
+    before = digest(exported)
+    export.main([str(first / "run")])
+    assert digest(exported) == before
+    # At a learning rate of next to nothing the new run ends where the old one ended.
+    words = [str(recipe_in(second)), "model.preset=none", f"model.init={exported}", "schedule.total_tokens=900"]
+    assert main([*words, "schedule.peak_lr=1e-12"]) == 0
+    for name, scores in validations(first / "run")[-1].items():
+        assert validations(second / "run")[-1][name]["perplexity"] == pytest.approx(scores["perplexity"], rel=1e-5)
 
 
 def test_init_that_is_not_there_is_one_error(

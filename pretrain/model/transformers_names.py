@@ -1,66 +1,98 @@
-"""Names and layout of the weights here and in transformers' `EsmForMaskedLM`, both ways.
+"""Names and layout of the weights here and in transformers' `EsmForMaskedLM` and `EsmcForMaskedLM`, both ways.
 
 In: a state dict. Out: a state dict of the other side. Nothing is kept.
 
-The layouts differ in one thing: query, key and value are one fused matrix here, in this order.
+The layouts differ in one thing: maps of one input are one fused matrix here, their rows stacked in the order below.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
-OUTER = {
-    "encoder.embedding.weight": "esm.embeddings.word_embeddings.weight",
-    "encoder.final_norm.weight": "esm.encoder.emb_layer_norm_after.weight",
-    "encoder.final_norm.bias": "esm.encoder.emb_layer_norm_after.bias",
-    "head.dense.weight": "lm_head.dense.weight",
-    "head.dense.bias": "lm_head.dense.bias",
-    "head.norm.weight": "lm_head.layer_norm.weight",
-    "head.norm.bias": "lm_head.layer_norm.bias",
-    "head.bias": "lm_head.bias",
+from pretrain.model.presets import Architecture, EsmShape
+
+Names = Mapping[str, tuple[str, ...]]
+"""Ours to theirs; several of theirs where ours is fused."""
+
+
+def _with_both(modules: Names) -> dict[str, tuple[str, ...]]:
+    """Names of the weight and of the bias of each of `modules`."""
+    return {
+        f"{ours}.{kind}": tuple(f"{name}.{kind}" for name in theirs)
+        for ours, theirs in modules.items()
+        for kind in ("weight", "bias")
+    }
+
+
+OUTER: dict[Architecture, Names] = {
+    "esm2": {
+        "encoder.embedding.weight": ("esm.embeddings.word_embeddings.weight",),
+        **_with_both({"encoder.final_norm": ("esm.encoder.emb_layer_norm_after",)}),
+        **_with_both({"head.dense": ("lm_head.dense",), "head.norm": ("lm_head.layer_norm",)}),
+        "head.bias": ("lm_head.bias",),  # and `lm_head.decoder.weight`, tied, is the embedding here
+    },
+    "modern": {
+        "encoder.embedding.weight": ("esmc.embed_tokens.weight",),
+        "encoder.final_norm.weight": ("esmc.norm.weight",),
+        **_with_both({"head.dense": ("lm_head.dense",), "head.norm": ("lm_head.layer_norm",)}),
+        **_with_both({"head.decoder": ("lm_head.decoder",)}),
+    },
 }
-"""Ours to theirs, outside of the layers. Their `lm_head.decoder.weight` is tied and has no entry of its own."""
+"""Outside of the layers."""
 
-INNER = {
-    "attention_norm": "attention.LayerNorm",
-    "attention.out": "attention.output.dense",
-    "feed_forward_norm": "LayerNorm",
-    "feed_forward.up": "intermediate.dense",
-    "feed_forward.down": "output.dense",
+INNER: dict[Architecture, Names] = {
+    "esm2": _with_both(
+        {
+            "attention_norm": ("attention.LayerNorm",),
+            "attention.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
+            "attention.out": ("attention.output.dense",),
+            "feed_forward_norm": ("LayerNorm",),
+            "feed_forward.up": ("intermediate.dense",),
+            "feed_forward.down": ("output.dense",),
+        }
+    ),
+    "modern": {
+        **_with_both({"attention_norm": ("input_layernorm",), "feed_forward_norm": ("post_attention_layernorm",)}),
+        "attention.qkv.weight": ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"),
+        "attention.query_norm.weight": ("self_attn.q_norm.weight",),
+        "attention.key_norm.weight": ("self_attn.k_norm.weight",),
+        "attention.out.weight": ("self_attn.o_proj.weight",),
+        "feed_forward.gate_up.weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
+        "feed_forward.down.weight": ("mlp.down_proj.weight",),
+    },
 }
-"""Ours to theirs, modules of a layer; each has a weight and a bias."""
+"""Inside a layer."""
 
-FUSED = "attention.qkv"
-SPLIT = ("attention.self.query", "attention.self.key", "attention.self.value")
-
-
-def to_transformers_state(state: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """State dict of `EsmForMaskedLM` without its contact head and frequencies, from ours; float32 on the host."""
-    renamed = {theirs: state[ours] for ours, theirs in _names(layers).items()}
-    for layer in range(layers):
-        for kind in ("weight", "bias"):
-            parts = state[f"encoder.layers.{layer}.{FUSED}.{kind}"].chunk(3)
-            for name, part in zip(SPLIT, parts, strict=True):
-                renamed[f"esm.encoder.layer.{layer}.{name}.{kind}"] = part
-    renamed["lm_head.decoder.weight"] = renamed["esm.embeddings.word_embeddings.weight"]
-    return {name: tensor.detach().to("cpu", torch.float32) for name, tensor in renamed.items()}
+LAYER: dict[Architecture, str] = {"esm2": "esm.encoder.layer", "modern": "esmc.layers"}
 
 
-def from_transformers_state(state: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """Our state dict from one of `EsmForMaskedLM`, or gradients under the same names."""
-    renamed = {ours: state[theirs] for ours, theirs in _names(layers).items()}
-    for layer in range(layers):
-        for kind in ("weight", "bias"):
-            parts = [state[f"esm.encoder.layer.{layer}.{name}.{kind}"] for name in SPLIT]
-            renamed[f"encoder.layers.{layer}.{FUSED}.{kind}"] = torch.cat(parts)
+def to_transformers_state(state: Mapping[str, Tensor], shape: EsmShape) -> dict[str, Tensor]:
+    """State dict of transformers' class from ours, float32 on the host; shares what is so already.
+
+    Of an `EsmForMaskedLM`, all but its contact head and its frequencies.
+    """
+    renamed = {
+        name: part.detach().to("cpu", torch.float32)
+        for ours, theirs in _names(shape)
+        for name, part in zip(theirs, state[ours].chunk(len(theirs)), strict=True)
+    }
+    if not shape.is_modern:
+        renamed["lm_head.decoder.weight"] = renamed["esm.embeddings.word_embeddings.weight"]
     return renamed
 
 
-def _names(layers: int) -> dict[str, str]:
-    names = dict(OUTER)
-    for layer in range(layers):
-        for ours, theirs in INNER.items():
-            for kind in ("weight", "bias"):
-                names[f"encoder.layers.{layer}.{ours}.{kind}"] = f"esm.encoder.layer.{layer}.{theirs}.{kind}"
-    return names
+def from_transformers_state(state: Mapping[str, Tensor], shape: EsmShape) -> dict[str, Tensor]:
+    """Our state dict from one of transformers' class, or gradients under the same names; shares what is not fused."""
+    return {
+        ours: torch.cat([state[name] for name in theirs]) if len(theirs) > 1 else state[theirs[0]]
+        for ours, theirs in _names(shape)
+    }
+
+
+def _names(shape: EsmShape) -> Iterator[tuple[str, tuple[str, ...]]]:
+    yield from OUTER[shape.architecture].items()
+    for layer in range(shape.layers):
+        for ours, theirs in INNER[shape.architecture].items():
+            prefix = f"{LAYER[shape.architecture]}.{layer}"
+            yield f"encoder.layers.{layer}.{ours}", tuple(f"{prefix}.{name}" for name in theirs)

@@ -1,27 +1,32 @@
-"""What stands at a directory or Hub name: read through transformers, and refused where it is not an ESM-2.
+"""What stands at a directory or Hub name: read through transformers, and refused where it is no ESM-2 and no ESM C.
 
-In: a directory or Hub name. Out: its configuration, model and rotary frequencies. Nothing is kept.
+In: a directory or Hub name. Out: its configuration, shape and model. Nothing is kept.
 """
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoConfig, EsmConfig, EsmForMaskedLM
+from transformers import AutoConfig, EsmcConfig, EsmcForMaskedLM, EsmConfig, EsmForMaskedLM
 from transformers.utils.hub import cached_file
 
-from data.alphabet import MASK, PAD, TOKENS
-from pretrain.model.presets import VOCABULARY, RotaryPrecision
+from data.alphabet import CLS, EOS, MASK, PAD, TOKENS
+from pretrain.model.presets import MODERN_VOCABULARY, VOCABULARY, EsmShape, RotaryPrecision
 from pretrain.model.rotary import BASE, frequencies
 
 FREQUENCIES = "esm.rotary_embeddings.inv_freq"
-"""Where transformers 5 keeps the rotary frequencies, a buffer."""
+"""Where transformers 5 keeps the rotary frequencies of an ESM-2, a buffer. An ESM C computes them."""
 
-REQUIRED: dict[str, Any] = {
-    "model_type": "esm",
+CHAIN_BREAK = "|"
+"""What ESM C's tokenizer calls the id that ESM-2's calls <null_1>. No letter of a protein becomes it in either, so
+neither name is in the way of the weights."""
+
+ESM2: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "pad_token_id": PAD,
     "mask_token_id": MASK,
@@ -35,83 +40,103 @@ REQUIRED: dict[str, Any] = {
 }
 """What the configuration of an ESM-2 says; one that says anything else computes another function than ours."""
 
+ESMC: dict[str, Any] = {
+    "vocab_size": MODERN_VOCABULARY,
+    "bos_token_id": CLS,
+    "pad_token_id": PAD,
+    "eos_token_id": EOS,
+    "mask_token_id": MASK,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "rope_theta": BASE,
+    "rope_type": "default",
+    "tie_word_embeddings": False,
+}
+"""The same of an ESM C."""
 
-def config_of(source: str | Path) -> EsmConfig:
-    """Configuration at `source`, known to be an ESM-2's over our vocabulary."""
+
+def config_of(source: str | Path) -> EsmConfig | EsmcConfig:
+    """Configuration at `source`, known to be an ESM-2's or an ESM C's over our vocabulary.
+
+    Raises:
+        ValueError: there is none, or it computes another function than ours.
+    """
     try:
-        config: EsmConfig = AutoConfig.from_pretrained(source)
-    except (OSError, ValueError) as error:
+        config: EsmConfig | EsmcConfig = AutoConfig.from_pretrained(source)
+    except (OSError, ValueError, StrictDataclassError) as error:
         raise ValueError(
             f"{source}: no transformers model can be read there; give a directory with config.json and weights, or "
             f"the name of a model on a hub that this machine can reach. transformers says: {error}"
         ) from error
-    required = {**REQUIRED, "intermediate_size": 4 * getattr(config, "hidden_size", 0)}
-    # None, an old way to say False, is taken for it.
-    got = {name: getattr(config, name, None) or False for name in required}
-    differing = [name for name in required if got[name] != required[name]]
-    if differing:
-        said = ", ".join(f"{n} = {got[n]!r} (must be {required[n]!r})" for n in differing)
+    if isinstance(config, EsmcConfig):
+        title, dropout = "ESM C", "attention_dropout"
+        _check(source, title, config, {**ESMC, **_sizes(source, config)}, "biohub/ESMC-300M")
+        _check_tokens(source, "tokenizer.json", title)
+    elif isinstance(config, EsmConfig):
+        title, dropout = "ESM-2", "attention_probs_dropout_prob"
+        _check(source, title, config, {**ESM2, **_sizes(source, config)}, "facebook/esm2_t6_8M_UR50D")
+        _check_tokens(source, "vocab.txt", title)
+    else:
         raise ValueError(
-            f"{source}: not an ESM-2: config.json says {said}; give an ESM-2 such as facebook/esm2_t6_8M_UR50D, or "
-            "train from scratch with one of the presets"
+            f"{source}: neither an ESM-2 nor an ESM C: config.json says model_type = {config.model_type!r} (must be "
+            "'esm' or 'esmc'); give a model of one of the two, or train from scratch with one of the presets"
         )
-    vocabulary_file = _file(source, "vocab.txt")
-    if vocabulary_file is not None:
-        tokens = tuple(Path(vocabulary_file).read_text(encoding="utf-8").split())
-        if tokens != TOKENS:
-            raise ValueError(
-                f"{source}: vocab.txt lists {' '.join(tokens)}; must be ESM-2's {' '.join(TOKENS)}, in this order, "
-                "because the rows of the embedding follow it; reorder both or give another checkpoint"
-            )
-    if config.attention_probs_dropout_prob:
+    if getattr(config, dropout):
         warnings.warn(
-            f"{source}: attention_probs_dropout_prob = {config.attention_probs_dropout_prob} is not kept: attention "
-            "here has no dropout, as in the published ESM-2. Outputs in evaluation are the same.",
+            f"{source}: {dropout} = {getattr(config, dropout)} is not kept: attention here has no dropout, as in the "
+            f"published {title}. Outputs in evaluation are the same.",
             stacklevel=3,
         )
     return config
 
 
-def _file(source: str | Path, name: str) -> str | None:
-    """Path of the file called `name` at `source`, fetched where `source` is a Hub name; None where there is none."""
-    found: str | None = cached_file(
-        source,
-        name,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
+def shape_of(config: EsmConfig | EsmcConfig, precision: RotaryPrecision = "float32") -> EsmShape:
+    """The shape that `config` describes, which has no place for the precision of rotary frequencies."""
+    sizes = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads)
+    if isinstance(config, EsmcConfig):
+        return EsmShape(*sizes, architecture="modern", token_dropout=False)
+    return EsmShape(
+        *sizes,
+        token_dropout=bool(config.token_dropout),
+        dropout=float(config.hidden_dropout_prob or 0.0),
+        layer_norm_eps=float(config.layer_norm_eps or 0.0),
+        rotary_precision=precision,
     )
-    return found
 
 
-def pretrained(source: str | Path) -> EsmForMaskedLM:
-    """The `EsmForMaskedLM` at `source`, float32, with every weight read from there but the contact head's."""
+def pretrained(source: str | Path, config: EsmConfig | EsmcConfig) -> EsmForMaskedLM | EsmcForMaskedLM:
+    """The model at `source`, float32, with every weight read from there but the contact head's of an ESM-2.
+
+    Raises:
+        ValueError: weights are damaged or missing.
+    """
+    kind: Any = EsmcForMaskedLM if isinstance(config, EsmcConfig) else EsmForMaskedLM
     loaded: Any
     try:
-        loaded = EsmForMaskedLM.from_pretrained(source, dtype=torch.float32, output_loading_info=True)
+        loaded = kind.from_pretrained(source, dtype=torch.float32, output_loading_info=True)
     except (OSError, RuntimeError, SafetensorError) as error:
-        raise _unreadable(source, error) from error
-    model: EsmForMaskedLM = loaded[0]
+        raise ValueError(
+            f"{source}: its weights cannot be read; must be whole files that transformers loads, so copy or download "
+            f"them again. The error was: {error}"
+        ) from error
+    model: EsmForMaskedLM | EsmcForMaskedLM = loaded[0]
     info: dict[str, Any] = loaded[1]
     missing = sorted(key for key in info["missing_keys"] if "contact_head" not in key and "inv_freq" not in key)
     if missing:
         raise ValueError(
             f"{source}: weights of a masked language model must be there, {len(missing)} are not (the first: "
-            f"{missing[0]}); give a checkpoint saved from EsmForMaskedLM"
+            f"{missing[0]}); give a checkpoint saved from {kind.__name__}"
         )
     return model
 
 
-def _unreadable(source: str | Path, error: Exception) -> ValueError:
-    return ValueError(
-        f"{source}: its weights cannot be read; must be whole files that transformers loads, so copy or download them "
-        f"again. The error was: {error}"
-    )
+def rotary_precision(stored: Tensor, source: str | Path) -> RotaryPrecision:
+    """The precision whose frequencies `stored` ``(K / 2,)`` holds.
 
-
-def rotary_precision(stored: Tensor | None, source: str | Path) -> RotaryPrecision:
-    """The precision whose frequencies `stored` holds; float32, what transformers would compute, where it is None."""
-    if stored is None:
-        return "float32"
+    Raises:
+        ValueError: none does.
+    """
     precisions: tuple[RotaryPrecision, ...] = get_args(RotaryPrecision)
     for precision in precisions:
         if torch.allclose(stored, frequencies(2 * stored.numel(), precision, stored.device), rtol=1e-6, atol=0):
@@ -120,3 +145,59 @@ def rotary_precision(stored: Tensor | None, source: str | Path) -> RotaryPrecisi
         f"{source}: rotary frequencies are {stored.tolist()}; must be those of base {BASE:g} in one of "
         f"{', '.join(precisions)}; the checkpoint is of another architecture, or damaged"
     )
+
+
+def _sizes(source: str | Path, config: EsmConfig | EsmcConfig) -> dict[str, int]:
+    """Sizes that follow from width, heads and depth here, and stand in the configuration by themselves."""
+    try:
+        shape = shape_of(config)
+    except ValueError as error:
+        raise ValueError(f"{source}: config.json describes no model of ours: {error}") from error
+    sizes = {"intermediate_size": shape.feed_forward_dim}
+    return sizes | {"head_dim": shape.head_dim, "num_key_value_heads": shape.heads} if shape.is_modern else sizes
+
+
+def _check(
+    source: str | Path, title: str, config: EsmConfig | EsmcConfig, required: dict[str, Any], example: str
+) -> None:
+    said = config.to_dict()
+    if isinstance(config, EsmcConfig):
+        said.update(config.rope_parameters or {})
+    # None, an old way to say False, is taken for it.
+    got = {name: said.get(name) or False for name in required}
+    differing = [
+        f"{name} = {got[name]!r} (must be {required[name]!r})" for name in required if got[name] != required[name]
+    ]
+    if differing:
+        raise ValueError(
+            f"{source}: not an {title}: config.json says {', '.join(differing)}; give an {title} such as {example}, "
+            "or train from scratch with one of the presets"
+        )
+
+
+def _check_tokens(source: str | Path, name: str, title: str) -> None:
+    """Refuse a tokenizer file whose order is not ours; where there is no such file, the order is its class's, ours."""
+    path: str | None = cached_file(
+        source,
+        name,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    if path is None:
+        return
+    text = Path(path).read_text(encoding="utf-8")
+    tokens = text.split()
+    if name == "tokenizer.json":
+        try:
+            by_id = {number: token for token, number in json.loads(text)["model"]["vocab"].items()}
+            tokens = [by_id.get(number, "nothing") for number in range(VOCABULARY)]
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{source}: {name} cannot be read ({error!r}); must hold model.vocab, ids by token, as transformers "
+                "writes it; copy or download it again"
+            ) from error
+    if tuple("<null_1>" if token == CHAIN_BREAK else token for token in tokens) != TOKENS:
+        raise ValueError(
+            f"{source}: {name} lists {' '.join(tokens)}; must be {title}'s {' '.join(TOKENS)}, in this order, "
+            "because the rows of the embedding follow it; reorder both or give another checkpoint"
+        )
