@@ -6,6 +6,7 @@ import pytest
 import torch
 from test_pretrain_model import document, gradients, mixed_bins, pack, perturb
 
+from pretrain.model import compute
 from pretrain.model.compute import compile_layers, configure
 from pretrain.model.encoder import Checkpointing
 from pretrain.model.masked_language_model import MaskedLanguageModel
@@ -46,11 +47,29 @@ def test_bfloat16_on_a_processor_without_it_is_said_to_be_slow(
     assert capable or "'no' trains several times faster" in lines[1]
 
 
+def test_a_gpu_that_cannot_compile_goes_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def second_line(dropout: float = 0.0) -> str:
+        encoder = MaskedLanguageModel(replace(PRESETS["esm2_800k"], dropout=dropout)).encoder
+        first, *others = configure(encoder, ComputeSettings(), CUDA, torch.bfloat16)
+        assert first == f"compute: cuda bfloat16, attention varlen, {'not compiled' if others else 'compiled'}"
+        return "".join(others)
+
+    present = {"triton": True, "cc": True}
+    monkeypatch.setattr(compute, "find_spec", lambda name: present[name] or None)
+    monkeypatch.setattr(compute, "which", lambda name: present["cc"] or None)
+    assert second_line() == ""
+    assert second_line(dropout=0.1).startswith("compile: off, because model.dropout is 0.1")
+    present["cc"] = False
+    assert second_line() == "compile: off, because there is no C compiler (CC, cc, gcc or clang)"
+    present["triton"] = False
+    assert second_line() == "compile: off, because triton is not installed"
+
+
 @pytest.mark.parametrize(
     ("settings", "dropout", "said"),
     [
         ({"attention": "varlen"}, 0.0, r"compute\.attention is 'varlen', but varlen needs a CUDA device .* 'auto'"),
-        ({"compile": "on"}, 0.1, r"compute\.compile is 'on' and model\.dropout is 0\.1: .* 'off' or 'auto'"),
+        ({"compile": "on"}, 0.1, r"compute\.compile is 'on', but model\.dropout is 0\.1, .* set it to 'off' or 'auto'"),
     ],
 )
 def test_what_cannot_be_had_is_refused(settings: dict[str, str], dropout: float, said: str) -> None:

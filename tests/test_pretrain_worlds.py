@@ -14,7 +14,11 @@ from pretrain.__main__ import main
 # One group: the runs that several tests compare with are made once.
 pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("worlds")]
 
-WORLDS = (1, 2, 3)
+MODERN = ("model.preset=modern_60k", "optimizer.name=muon", "compute.checkpointing=selective")
+WORLDS = [
+    pytest.param(processes, overrides, id=f"{'modern-muon' if overrides else 'esm2-adamw'}-{processes}")
+    for processes, overrides in ((1, ()), (2, ()), (3, ()), (2, MODERN))
+]
 
 
 def split_noise(uninterrupted, *overrides: str) -> float:
@@ -53,12 +57,13 @@ def test_the_corpus_is_larger_than_any_buffer(uninterrupted) -> None:
     assert uninterrupted(1).tokens_seen == 22_333
 
 
-@pytest.mark.parametrize("processes", [2, 3])
-def test_worlds_end_where_one_process_ends(uninterrupted, processes: int) -> None:
-    one, other = uninterrupted(1), uninterrupted(processes)
+@pytest.mark.parametrize(("processes", "overrides"), WORLDS[1:])
+def test_worlds_end_where_one_process_ends(uninterrupted, processes: int, overrides: tuple[str, ...]) -> None:
+    one, other = uninterrupted(1, *overrides), uninterrupted(processes, *overrides)
     assert other.chain == one.chain
-    noise = split_noise(uninterrupted)
-    assert largest_difference(one, uninterrupted(1, "schedule.total_tokens=1")) > 1e-3  # parameters moved
+    noise = split_noise(uninterrupted, *overrides)
+    at_start = uninterrupted(1, *overrides, "schedule.total_tokens=1")
+    assert largest_difference(one, at_start) > 1e-3  # parameters moved
     assert largest_difference(one, other) <= 3 * noise
 
 
@@ -75,23 +80,25 @@ def test_dropout_is_the_same_in_every_world(uninterrupted) -> None:
     assert largest_difference(one, uninterrupted(2, dropped)) <= 3 * split_noise(uninterrupted, dropped)
 
 
-@pytest.mark.parametrize("processes", WORLDS)
-def test_a_killed_run_ends_bit_equal(uninterrupted, recipe_in, tmp_path: Path, processes: int) -> None:
+@pytest.mark.parametrize(("processes", "overrides"), WORLDS)
+def test_a_killed_run_ends_bit_equal(
+    uninterrupted, recipe_in, tmp_path: Path, processes: int, overrides: tuple[str, ...]
+) -> None:
     recipe, run = recipe_in(tmp_path), tmp_path / "run"
 
     def past_a_checkpoint() -> bool:
         return any(line["step"] >= 13 for line in lines(run / "metrics.jsonl"))
 
-    launch_and_kill([recipe], processes, past_a_checkpoint, tmp_path / "log")
+    launch_and_kill([recipe, *overrides], processes, past_a_checkpoint, tmp_path / "log")
     assert max(line["step"] for line in lines(run / "metrics.jsonl")) < 30
-    resumed = launch([recipe], processes)
+    resumed = launch([recipe, *overrides], processes)
     assert resumed.status == 0, resumed.output
 
     attempts = [line for line in lines(run / "attempts.jsonl") if "base_step" in line]
     assert [line["world_size"] for line in attempts] == [processes] * 2
     assert attempts[1]["base_step"] in (10, 20)
     assert attempts[1]["cause"] == "continued: attempt 1 ended as killed"
-    end, reference = end_of(run), uninterrupted(processes)
+    end, reference = end_of(run), uninterrupted(processes, *overrides)
     assert (end.step, end.chain, end.tokens_seen) == (reference.step, reference.chain, reference.tokens_seen)
     assert bit_equal(end, reference)
 

@@ -35,7 +35,6 @@ SMALL = {
     "schedule.total_tokens": "3000",
     "schedule.warmup_tokens": "0",
 }
-TINY_MODEL = {"model.preset": "esm2_60k"}
 
 
 # Reading pages --------------------------------------------------------------------------------------------------------
@@ -101,7 +100,7 @@ class Checkout:
             save(build_model(ModelSettings(preset="esm2_60k"), seed=7), published)
             shrunk = overridden(command, **SMALL, **{"model.init": str(published)}, **overrides)
         else:
-            shrunk = overridden(command, **SMALL, **TINY_MODEL, **overrides)
+            shrunk = overridden(command, **SMALL, **{"model.preset": tiny_model(command)}, **overrides)
         shrunk = shrunk.replace("--num_processes 8", "--num_processes 2")
         output = self.bash(shrunk, OMP_NUM_THREADS="1")
         run = self.folder / recipe_of(shrunk, self.folder).run.directory
@@ -183,7 +182,12 @@ def pretrain(command: str, checkout: Checkout) -> None:
     run = checkout.train(command)
     model = json.loads((run / "run.json").read_text())["recipe"]["model"]
     given = str(checkout.folder / "published") if HUB_NAME in command else None
-    assert (model["preset"], model["init"]) == (None if given else "esm2_60k", given)
+    assert (model["preset"], model["init"]) == (None if given else tiny_model(command), given)
+
+
+def tiny_model(command: str) -> str:
+    """The smallest preset with the architecture of a command's recipe."""
+    return "modern_60k" if "recipes/modern_" in command else "esm2_60k"
 
 
 def export(command: str, checkout: Checkout) -> None:
@@ -257,7 +261,8 @@ def next_commands(output: str) -> list[str]:
 @pytest.mark.xdist_group("readme")
 @pytest.mark.timeout(600)
 def test_what_a_run_proposes_runs_as_printed(checkout: Checkout) -> None:
-    chosen = SMALL | TINY_MODEL | {"data.sources": '["your.fasta.gz"]', "run.directory": "runs/proposed"}
+    chosen = SMALL | {"data.sources": '["your.fasta.gz"]', "run.directory": "runs/proposed"}
+    chosen["model.preset"] = "esm2_60k"
     recipe = checkout.folder / "recipes" / "proposed.toml"
     recipe.write_text(
         "".join(f"{name} = {value if value[0] in '0123456789[' else repr(value)}\n" for name, value in chosen.items())

@@ -4,6 +4,10 @@ In: a model, what the recipe asks for, device and dtype. Out: the model, set up 
 is kept, and no choice made here changes what the weights compute beyond rounding.
 """
 
+import os
+from importlib.util import find_spec
+from shutil import which
+
 import torch
 
 from pretrain.model.attention.choice import choose
@@ -33,7 +37,15 @@ def configure(encoder: Encoder, settings: ComputeSettings, device: torch.device,
     for layer in encoder.layers:
         assert isinstance(layer, Layer)
         layer.recomputes = settings.checkpointing == "selective"
-    compiles = _compiles(settings, device, encoder.shape.dropout)
+    wanted = settings.compile == "on" or (settings.compile == "auto" and device.type == "cuda")
+    obstacle = _obstacle(device, encoder.shape.dropout) if wanted else None
+    if obstacle and settings.compile == "on":
+        raise ValueError(
+            f"compute.compile is 'on', but {obstacle}; set it to 'off' or 'auto', or remove what is in its way"
+        )
+    if obstacle:
+        lines = (*lines, f"compile: off, because {obstacle}")
+    compiles = wanted and not obstacle
     if compiles:
         compile_layers(encoder)
     chosen = (
@@ -54,13 +66,15 @@ def compile_layers(encoder: Encoder, backend: str = "inductor") -> None:
         layer.compile(backend=backend, fullgraph=True)
 
 
-def _compiles(settings: ComputeSettings, device: torch.device, dropout: float) -> bool:
-    if settings.compile == "on" and dropout:
-        raise ValueError(
-            f"compute.compile is 'on' and model.dropout is {dropout}: keyed dropout draws outside of what is compiled; "
-            "set compile to 'off' or 'auto', or dropout to 0"
-        )
-    return settings.compile == "on" or (settings.compile == "auto" and device.type == "cuda" and not dropout)
+def _obstacle(device: torch.device, dropout: float) -> str | None:
+    """What keeps layers from being compiled; None if nothing does."""
+    if dropout:
+        return f"model.dropout is {dropout}, and keyed dropout draws outside of what is compiled"
+    if device.type == "cuda" and find_spec("triton") is None:
+        return "triton is not installed"
+    if not any(map(which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
+        return "there is no C compiler (CC, cc, gcc or clang)"
+    return None
 
 
 def _slow(device: torch.device, dtype: torch.dtype) -> list[str]:
