@@ -23,32 +23,38 @@ class Row:
     ratio: float | None
     bar: float
     better: Literal["higher", "lower"]
+    failed: bool = False
+    """Whether measuring it raised, so that the bar does not hold for want of a ratio."""
 
     @property
     def holds(self) -> bool | None:
-        """Whether the ratio reaches the bar."""
+        """Whether the ratio reaches the bar; None where it was not measured."""
         if self.ratio is None:
-            return None
+            return False if self.failed else None
         return self.ratio >= self.bar if self.better == "higher" else self.ratio <= self.bar
 
 
-def report(benchmark: str, rows: Sequence[Row]) -> None:
-    """Print the table and the JSON line."""
-    width = max(len(row.work) for row in rows)
+def report(benchmark: str, rows: Sequence[Row], machine: str = "") -> None:
+    """Print the table and the JSON line; `machine` says what there is besides the processor."""
+    width = max((len(row.work) for row in rows), default=0)
     for row in rows:
         sign = ">=" if row.better == "higher" else "<="
-        shown = "not measured" if row.ratio is None else f"{row.ratio:.2f} (bar {sign} {row.bar:g})"
+        lacking = "failed" if row.failed else "not measured"
+        digits = ".2f" if abs(row.ratio or 1) >= 0.01 else ".1e"
+        shown = lacking if row.ratio is None else f"{row.ratio:{digits}} (bar {sign} {row.bar:g})"
         print(f"{row.work:{width}}  against {row.against}: {shown}")
     content = {
         "benchmark": benchmark,
-        "machine": f"{_processor()}, {os.cpu_count()} cores",
+        "machine": ", ".join(filter(None, [machine, processor()])),
         "versions": versions(),
         "rows": [{**asdict(row), "holds": row.holds} for row in rows],
     }
     print(json.dumps(content))
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Name and cores of the processor."""
     facts = Path("/proc/cpuinfo")
     names = [line for line in facts.read_text().splitlines() if line.startswith("model name")] if facts.exists() else []
-    return names[0].partition(": ")[2] if names else platform.processor()
+    name = names[0].partition(": ")[2] if names else platform.processor()
+    return f"{name}, {os.cpu_count()} cores"

@@ -68,22 +68,28 @@ def ours(case: Case, device: torch.device) -> Side:
     model = MaskedLanguageModel(case.shape)
     initialise(model, 0)
     model.to(device)
-    return Side(model, _adamw(model), lambda batch: (model(batch) / batch.counts).sum())
+    return Side(model, adamw(model), lambda batch: (model(batch) / batch.counts).sum())
 
 
 def theirs(case: Case, device: torch.device) -> Side:
     """`EsmForMaskedLM` with the weights of `ours`; its batches are those of `padded`."""
-    from pretrain.model.transformers_io import to_transformers
-
     model = MaskedLanguageModel(case.shape)
     initialise(model, 0)
-    copied = to_transformers(model)
-    copied.set_attn_implementation("sdpa")
-    copied.to(device).train()  # type: ignore[arg-type]  # transformers wraps `to`, and its types
-    return Side(copied, _adamw(copied), lambda batch: copied(**batch).loss)
+    return copied(model, device)
 
 
-def _adamw(model: nn.Module) -> torch.optim.Optimizer:
+def copied(model: MaskedLanguageModel, device: torch.device) -> Side:
+    """Transformers' model with the weights of `model`; its batches are those of `padded`."""
+    from pretrain.model.transformers_io import to_transformers
+
+    copy = to_transformers(model)
+    copy.set_attn_implementation("sdpa")
+    copy.to(device).train()  # type: ignore[arg-type]  # transformers wraps `to`, and its types
+    return Side(copy, adamw(copy), lambda batch: copy(**batch).loss)
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    """What both sides take their steps with."""
     return torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
 
 
@@ -179,7 +185,7 @@ def _turn(case: Case, mine: Side, other: Side, device: torch.device, round_: int
     chosen = representative(all_batches, case.num_batches, round_)
     documents = [document for batch in chosen for document in batch]
     bins = [b.to(device) for b in packed(documents, case.bin_tokens)]
-    padded_batches = _padded(chosen, device)
+    padded_batches = on_device(chosen, device)
     order: list[tuple[Side, Sequence[Any]]] = [(mine, bins), (other, padded_batches)]
     seconds = {}
     for side, some in order if round_ % 2 else reversed(order):
@@ -209,7 +215,8 @@ def _first_losses(mine: Side, other: Side, case: Case, device: torch.device) -> 
     return first, second
 
 
-def _padded(some: Sequence[Sequence[Document]], device: torch.device) -> list[dict[str, Tensor]]:
+def on_device(some: Sequence[Sequence[Document]], device: torch.device) -> list[dict[str, Tensor]]:
+    """Padded batches of these proteins."""
     return [{name: tensor.to(device) for name, tensor in padded(documents).items()} for documents in some]
 
 
@@ -253,4 +260,4 @@ def _packed_whole(documents: Sequence[Document], device: torch.device) -> Any:
 
 
 def _padded_whole(documents: Sequence[Document], device: torch.device) -> Any:
-    return _padded([documents], device)[0]
+    return on_device([documents], device)[0]

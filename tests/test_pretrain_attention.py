@@ -81,6 +81,20 @@ def test_backend_equals_the_reference(
     assert max(exact) < 1e-6  # angles are float32 in both
 
 
+@pytest.mark.parametrize("shape", [ESM2, MODERN], ids=["esm2", "modern"])
+@pytest.mark.parametrize("backend", [*CPU_BACKENDS, "dense"])
+@pytest.mark.parametrize("bins", [[[document(30, 0.0, 1)], [document(20, 0.0, 2)]], [[], []]], ids=["whole", "pads"])
+def test_a_batch_without_targets_gives_every_parameter_a_zero_gradient(
+    shape: EsmShape, backend: Backend, bins: list[list[Document]]
+) -> None:
+    """DDP waits for every parameter."""
+    model = model_of(shape, backend)
+    model(pack(bins, num_slots=40)).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert not parameter.grad.any(), name
+
+
 def test_attention_in_float32_under_autocast_is_closer_to_the_truth() -> None:
     """What `flash_cpu` does beyond the reference: scores and sums of a bfloat16 run are not rounded to bfloat16."""
     batch = pack(mixed_bins())

@@ -26,6 +26,7 @@ from transformers import AutoTokenizer, EsmcConfig, EsmcForMaskedLM, EsmcModel
 from data.alphabet import LETTER_IDS, PAD, REFUSED, TOKENS
 from data.batch import IGNORED
 from pretrain.model import transformers_io
+from pretrain.model.attention.choice import Request
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.transformers_names import from_transformers_state
@@ -76,8 +77,9 @@ def one_by_one(theirs: EsmcForMaskedLM) -> Tensor:
     return torch.cat([theirs(input_ids=torch.tensor([ids])).logits[0] for ids, _ in DOCUMENTS])
 
 
-def our_answer(model: MaskedLanguageModel) -> Answer:
+def our_answer(model: MaskedLanguageModel, attention: Request = "auto") -> Answer:
     model.zero_grad()
+    model.encoder.attention = attention
     loss = model(BATCH)[0]
     loss.backward()
     return model.logits(BATCH)[REAL].detach(), loss.detach(), gradients(model)
@@ -94,7 +96,10 @@ def their_answer(model: EsmcForMaskedLM, shape: EsmShape, logits_of: Callable[[E
 
 @cache
 def answers(preset: str, kind: str) -> dict[str, Answer]:
-    """What both sides say in "fp32", "bf16" (autocast) or "fp64": "ours", "one_by_one" and "padded"."""
+    """What both sides say in "fp32", "bf16" (autocast) or "fp64".
+
+    "ours" by the backend that is chosen here, and by the others that this machine has; "one_by_one" and "padded".
+    """
     shape = PRESETS[preset]
     ours, theirs = pair(shape)
     if kind == "fp64":
@@ -102,7 +107,8 @@ def answers(preset: str, kind: str) -> dict[str, Answer]:
         theirs.double()
     with torch.autocast("cpu", torch.bfloat16, enabled=kind == "bf16"):
         said = {f.__name__: their_answer(theirs, shape, f) for f in (one_by_one, padded)}
-        return {"ours": our_answer(ours), **said}
+        others: tuple[Request, ...] = ("per_document", "dense")
+        return {"ours": our_answer(ours), **{name: our_answer(ours, name) for name in others}, **said}
 
 
 def distances(answer: Answer, reference: Answer) -> tuple[float, dict[str, float]]:
@@ -119,8 +125,9 @@ SIZES = pytest.mark.parametrize("preset", ["modern_60k", "modern_8m"])
 
 @SIZES
 @BOTH_SIDES
-def test_logits_and_gradients_equal_transformers(preset: str, theirs: str) -> None:
-    ours, expected = answers(preset, "fp32")["ours"], answers(preset, "fp32")[theirs]
+@pytest.mark.parametrize("attention", ["ours", "per_document", "dense"])
+def test_logits_and_gradients_equal_transformers(attention: str, preset: str, theirs: str) -> None:
+    ours, expected = answers(preset, "fp32")[attention], answers(preset, "fp32")[theirs]
     assert ours[0].shape == (int(REAL.sum()), 64)
     assert float(expected[0].std()) > 0.5  # the model says something
     torch.testing.assert_close(ours[1], expected[1], rtol=1e-6, atol=0)

@@ -32,6 +32,7 @@ from transformers import AutoModelForMaskedLM, BertConfig, EsmConfig, EsmForMask
 from data.alphabet import PAD, TOKENS
 from data.batch import IGNORED
 from pretrain.model import transformers_io
+from pretrain.model.attention import Backend
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.rotary import frequencies
@@ -84,11 +85,14 @@ def logits_one_by_one(theirs: EsmForMaskedLM, documents: list[Document]) -> list
 
 @pytest.mark.parametrize("reference", [logits_one_by_one, padded_logits])
 @pytest.mark.parametrize("token_dropout", [True, False])
+@pytest.mark.parametrize("attention", ["flash_cpu", "per_document", "dense"])
 def test_logits_and_gradients_equal_transformers(
+    attention: Backend,
     token_dropout: bool,
     reference: Callable[[EsmForMaskedLM, list[Document]], list[Tensor]],
 ) -> None:
     ours, theirs = pair(replace(PRESETS["esm2_8m"], token_dropout=token_dropout))
+    ours.encoder.attention = attention
     bins = mixed_bins()
     batch = pack(bins)
     documents = [one for one_bin in bins for one in one_bin]

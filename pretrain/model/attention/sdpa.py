@@ -18,10 +18,12 @@ def per_document(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> T
     lengths = [length for length, _ in pieces]
     # One split, not one slice per document: the gradient of a slice is a zero-filled tensor of all S slots.
     split = (torch.split(x, lengths) for x in (query, key, value))
-    # Pads become their values times 0, not fresh zeros, so that a batch without a document still has a graph.
-    return torch.cat(
-        [_document(q, k, v) if is_document else v * 0 for (_, is_document), q, k, v in zip(pieces, *split, strict=True)]
-    )
+    # Pads become what they were times 0, not fresh zeros, so that a batch without a document still has a graph.
+    gathered = [
+        _document(q, k, v) if is_document else (q + k + v) * 0
+        for (_, is_document), q, k, v in zip(pieces, *split, strict=True)
+    ]
+    return torch.cat(gathered)
 
 
 def _pieces(spans: list[list[int]], num_slots: int) -> Iterator[tuple[int, bool]]:

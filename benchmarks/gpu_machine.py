@@ -1,0 +1,145 @@
+"""The machine that `benchmarks.gpu` finds: what it is, what of torch it has, and how fast it multiplies.
+
+In: nothing. Out: findings; `Place`, which every check takes. Kept: nothing.
+"""
+
+import inspect
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.util import find_spec
+from itertools import pairwise
+from statistics import median
+
+import torch
+
+from benchmarks.gpu_results import Finding, Results
+from benchmarks.report import processor
+from pretrain.model.attention.choice import choose, varlen_function
+from pretrain.telemetry.peak import known_peak
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where checks run, and what was found there before."""
+
+    device: torch.device
+    results: Results = field(repr=False)
+
+    @property
+    def dry(self) -> bool:
+        """Whether this only shows that everything runs: shapes shrink, and no speed is judged."""
+        return self.device.type != "cuda"
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the device; of a host, a figure that stands for it."""
+        return torch.cuda.mem_get_info(self.device)[1] if self.device.type == "cuda" else 8 << 30
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def timed(device: torch.device, works: Sequence[Callable[[], object]], least: float) -> list[list[float]]:
+    """Seconds of each of `works`, in rounds of all of them: three rounds, and more until `least` seconds are over.
+
+    On a GPU the time between two events, and within a round the host does not wait: the device's seconds, those
+    included in which it waits for the host. Nothing is warmed up.
+    """
+    times: list[list[float]] = [[] for _ in works]
+    wait(device)
+    started = time.perf_counter()
+    while len(times[0]) < 3 or time.perf_counter() < started + least:
+        for mine, taken in zip(times, _round(device, works), strict=True):
+            mine.append(taken)
+    return times
+
+
+def _round(device: torch.device, works: Sequence[Callable[[], object]]) -> list[float]:
+    if device.type == "cuda":
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(len(works) + 1)]  # type: ignore[no-untyped-call]
+        marks[0].record()
+        for work, mark in zip(works, marks[1:], strict=True):
+            work()
+            mark.record()
+        wait(device)
+        return [float(a.elapsed_time(b)) / 1000 for a, b in pairwise(marks)]
+    marks_s = [time.perf_counter()]
+    for work in works:
+        work()
+        marks_s.append(time.perf_counter())
+    return [b - a for a, b in pairwise(marks_s)]
+
+
+def has(package: str) -> bool:
+    """Whether it can be imported."""
+    try:
+        return find_spec(package) is not None
+    except ValueError:  # what a test puts in its place
+        return False
+
+
+def facts(device: torch.device) -> dict[str, str]:
+    """What a reader of the results must know of the machine."""
+    found = {"processor": processor(), "torch": torch.__version__}
+    if device.type == "cuda":
+        about = torch.cuda.get_device_properties(device)
+        found |= {
+            "GPU": f"{about.name}, {about.total_memory / 2**30:.1f} GiB, {about.multi_processor_count} multiprocessors",
+            "CUDA": str(torch.version.cuda),
+        }
+    absent = [name for name in ("accelerate", "numba", "safetensors", "transformers", "triton") if not has(name)]
+    return found | {"absent": ", ".join(absent) or "nothing"}
+
+
+def machine(place: Place) -> Iterator[Finding]:
+    """What is there, and which attention backend is taken for what."""
+    yield Finding("device", facts(place.device).get("GPU", processor()), note=f"{os.cpu_count()} processor cores")
+    function = varlen_function()
+    if function is None:
+        yield Finding("varlen_attn", None, note="this torch has none with a scale")
+    else:
+        yield Finding("varlen_attn", "found", note=str(inspect.signature(function)))
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        chosen = {head_dim: choose("auto", place.device.type, dtype, head_dim) for head_dim in (16, 24, 32, 64, 12)}
+        said = "; ".join(dict.fromkeys(line for _, lines in chosen.values() for line in lines))
+        by_width = ", ".join(f"{backend} ({head_dim})" for head_dim, (backend, _) in chosen.items())
+        yield Finding(f"attention in {str(dtype)[6:]}, by channels of a head", by_width, note=said)
+
+
+@lru_cache(maxsize=4)
+def product_peak(device: torch.device, size: int) -> float:
+    """FLOP/s of the fastest of some products of two ``(size, size)`` bfloat16 matrices of random numbers."""
+    a, b = (torch.randn(size, size, device=device).bfloat16() for _ in range(2))
+    out = torch.empty_like(a)
+
+    def ten_products() -> None:
+        for _ in range(10):
+            torch.mm(a, b, out=out)
+
+    ten_products()
+    (times,) = timed(device, [ten_products], 0.3)
+    return 10 * 2 * size**3 / min(times)
+
+
+def peak_of(place: Place) -> float:
+    """What shares of the peak are shares of: 8,192 is past where a GPU's rate still grows with the size."""
+    return product_peak(place.device, 128 if place.dry else 8192)
+
+
+def peak(place: Place) -> Iterator[Finding]:
+    """The rate of matrix products and of copies: what everything else is bounded by."""
+    name = torch.cuda.get_device_name(place.device) if place.device.type == "cuda" else ""
+    known = known_peak(name, torch.bfloat16)
+    share = f"{peak_of(place) / known:.1%} of the datasheet's {known / 1e12:,.0f}" if known else "no datasheet known"
+    yield Finding("bfloat16 product", peak_of(place) / 1e12, "TFLOP/s", share)
+    source = torch.randn(1 << (16 if place.dry else 29), device=place.device)
+    target = torch.empty_like(source)
+    target.copy_(source)
+    (times,) = timed(place.device, [lambda: target.copy_(source)], 0.1)
+    yield Finding("copy, bytes read and written", 8 * source.numel() / median(times) / 1e12, "TB/s")

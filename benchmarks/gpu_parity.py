@@ -1,0 +1,262 @@
+"""Small models against float64: outputs and gradients, whatever computes them.
+
+In: a place. Out: findings, each an error over the error that the dense reference makes in the same precision. Kept:
+the truths, by shape.
+
+float64 is the truth. In one precision the reference differs from it by rounding, and so does what is tested, which may
+be off by three times as much: `tests/test_pretrain_attention.py` argues so, and holds it on a CPU. Documents are laid
+out as training never quite does, to be hard on boundaries: pads longer than every document, many empty documents, and a
+batch that has none at all.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.gpu_machine import Place
+from benchmarks.gpu_results import Bar, Finding
+from benchmarks.proteins import draw, filled
+from data.alphabet import PAD
+from data.batch import IGNORED, Batch
+from data.collate import lay_out
+from data.settings import DataSettings
+from pretrain.model.attention.choice import Request
+from pretrain.model.compute import compile_layers
+from pretrain.model.encoder import Checkpointing
+from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.presets import Architecture, EsmShape
+
+BAR = Bar(3.0, "lower", "the dense reference's error")
+HEADS = {16: (64, 4), 24: (96, 4), 32: (128, 4), 64: (128, 2)}
+"""Width and number of heads that give heads of so many channels."""
+Autocast = torch.dtype | None
+NAMES = {None: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+HOST = torch.device("cpu")
+
+
+class Answer(NamedTuple):
+    """What a model says of one batch, on the host in float64."""
+
+    logits: Tensor
+    """(real slots, V)."""
+    gradients: dict[str, Tensor]
+    """Of the summed loss."""
+
+
+class Error(NamedTuple):
+    """How far an answer is from another."""
+
+    logits: float
+    """Largest error over the largest logit."""
+    gradients: float
+    """Norm of the error of all gradients together, over the norm of them."""
+
+
+def batch_of(bins: Sequence[Sequence[int]], slots: int, seed: int = 0) -> Batch:
+    """Bins of `slots` slots with random proteins of these lengths; most of the documents that would fit are empty."""
+    settings = DataSettings(sources=("-",), bin_tokens=slots, crop_tokens=slots)
+    made = [filled(draw(np.array(lengths), seed + number)) for number, lengths in enumerate(bins)]
+    return lay_out(made, settings, range(len(bins)))
+
+
+def pads_alone(slots: int, documents: int = 5) -> Batch:
+    """A bin without a protein."""
+    return Batch(
+        tokens=torch.full((slots,), PAD),
+        labels=torch.full((slots,), IGNORED),
+        positions=torch.arange(slots),
+        documents=torch.zeros(slots, dtype=torch.int64),
+        cu_seqlens=torch.tensor([0] + [slots] * (documents + 1), dtype=torch.int32),
+        target_slots=torch.zeros(0, dtype=torch.int64),
+        counts=torch.zeros(1, dtype=torch.int64),
+        draw_keys=(0,),
+        digests=torch.zeros(1, dtype=torch.int64),
+        spans=(),
+    )
+
+
+@lru_cache(maxsize=2)
+def layouts(dry: bool) -> dict[str, Batch]:
+    """Batches by what is hard about them."""
+    found = {
+        "mixed": batch_of([[200, 7, 43, 61], [91, 150, 30]], 320),
+        "pads longer than documents": batch_of([[20, 9], [40, 12]], 320, 10),
+        "no pads": batch_of([[128, 128, 64]], 320, 20),
+    }
+    if not dry:
+        found["long"] = batch_of([[1024, 700, 130, 64], [513, 257, 1000]], 2048, 30)
+    return found
+
+
+def shape_of(architecture: Architecture, head_dim: int) -> EsmShape:
+    """Three layers with heads of `head_dim` channels."""
+    dim, heads = HEADS[head_dim]
+    return EsmShape(3, dim, heads, architecture=architecture, token_dropout=architecture == "esm2")
+
+
+def perturbed(
+    shape: EsmShape, attention: Request, device: torch.device, dtype: torch.dtype = torch.float32
+) -> MaskedLanguageModel:
+    """A model with random values everywhere, so wide that attention is far from uniform; the same for every device."""
+    model = MaskedLanguageModel(shape, attention)
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in sorted(model.named_parameters()):
+        std = 1.3 * parameter.shape[1] ** -0.5 if parameter.ndim == 2 else 0.1
+        centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+        parameter.data.normal_(centre, std, generator=generator)
+    return model.to(device, dtype)
+
+
+def answer(model: MaskedLanguageModel, batch: Batch, autocast: Autocast = None) -> Answer:
+    """Of one batch.
+
+    Raises:
+        AssertionError: an output, at a pad slot too, or a gradient is not finite, or a parameter has none.
+    """
+    device = next(model.parameters()).device
+    model.zero_grad()
+    placed = batch.to(device)
+    with torch.autocast(device.type, autocast or torch.bfloat16, enabled=autocast is not None):
+        logits = model.logits(placed).detach()
+        loss = model(placed).sum()
+    loss.backward()
+    for name, tensor in [("logits", logits), ("loss", loss), *gradients(model).items()]:
+        assert bool(tensor.isfinite().all()), f"{name}: not finite"
+    real = logits[placed.tokens != PAD].cpu().double()
+    return Answer(real, {name: gradient.cpu().double() for name, gradient in gradients(model).items()})
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    """By name of the parameter; every one must have one."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, f"{name}: no gradient"
+        found[name] = parameter.grad
+    return found
+
+
+def error(found: Answer, truth: Answer) -> Error:
+    """How far `found` is from the truth."""
+    difference = sum(float((found.gradients[name] - g).square().sum()) for name, g in truth.gradients.items())
+    norm = sum(float(g.square().sum()) for g in truth.gradients.values())
+    largest = float(truth.logits.abs().max())
+    return Error(float((found.logits - truth.logits).abs().max()) / largest, (difference / norm) ** 0.5)
+
+
+@lru_cache(maxsize=16)
+def truths(shape: EsmShape, device: torch.device) -> dict[str, Answer]:
+    """What float64 and the dense reference say: on the host, but for a layout that takes it many seconds."""
+    found = {}
+    for name, batch in layouts(device.type != "cuda").items():
+        at = HOST if batch.tokens.numel() <= 1024 else device
+        found[name] = answer(perturbed(shape, "dense", at, torch.float64), batch)
+    return found
+
+
+@lru_cache(maxsize=32)
+def of_reference(shape: EsmShape, device: torch.device, autocast: Autocast) -> dict[str, Error]:
+    """Errors of the dense reference in one precision, on the device."""
+    model, truth = perturbed(shape, "dense", device), truths(shape, device)
+    some = layouts(device.type != "cuda")
+    return {name: error(answer(model, batch, autocast), truth[name]) for name, batch in some.items()}
+
+
+def judged(
+    what: str, shape: EsmShape, place: Place, model: MaskedLanguageModel, autocast: Autocast, note: str = ""
+) -> Finding:
+    """The worst of a model's errors over the reference's; the note shows the errors of the worst layout."""
+    worst, shown = 0.0, ""
+    for name, batch in layouts(place.dry).items():
+        ours = error(answer(model, batch, autocast), truths(shape, place.device)[name])
+        reference = of_reference(shape, place.device, autocast)[name]
+        over = max(a / b for a, b in zip(ours, reference, strict=True))
+        if over >= worst:
+            worst = over
+            shown = (
+                f"{name}: logits {ours.logits:.1e} (reference {reference.logits:.1e}), "
+                f"gradients {ours.gradients:.1e} ({reference.gradients:.1e})"
+            )
+    return Finding(what, worst, note="; ".join(filter(None, [shown, note])), judged=True)
+
+
+def backends(place: Place, architecture: Architecture, head_dim: int) -> Iterator[Finding]:
+    """Every backend in the precisions that it takes, on every layout."""
+    shape = shape_of(architecture, head_dim)
+    for backend, autocast in _taken(place):
+        model = perturbed(shape, backend, place.device)
+        yield judged(f"{backend} {NAMES[autocast]}", shape, place, model, autocast)
+
+
+def _taken(place: Place) -> list[tuple[Request, Autocast]]:
+    takes: list[tuple[Request, Autocast]] = [("flash_cpu", torch.bfloat16), ("flash_cpu", None), ("per_document", None)]
+    if not place.dry:
+        takes = [
+            ("varlen", torch.bfloat16),
+            ("varlen", torch.float16),
+            ("per_document", None),
+            ("per_document", torch.bfloat16),
+        ]
+    return takes
+
+
+def without_documents(place: Place, architecture: Architecture) -> Iterator[Finding]:
+    """Share of the parameters whose gradient is there and is 0 behind a bin of pads alone, by backend."""
+    for backend, autocast in _taken(place):
+        model = perturbed(shape_of(architecture, 16), backend, place.device)
+        with torch.autocast(place.device.type, autocast or torch.bfloat16, enabled=autocast is not None):
+            loss = model(pads_alone(320).to(place.device)).sum()
+        loss.backward()
+        wrong = [n for n, p in model.named_parameters() if p.grad is None or bool((p.grad != 0).any())]
+        share = 1 - len(wrong) / len(list(model.parameters()))
+        yield Finding(f"{backend} {NAMES[autocast]}", share, note=", ".join(wrong[:3]), judged=True)
+
+
+def compiled(place: Place, architecture: Architecture) -> Iterator[Finding]:
+    """Compiled layers, in a dry run through the compiler's front end alone."""
+    shape = shape_of(architecture, 16 if place.dry else 64)
+    model = perturbed(shape, "auto", place.device)
+    compile_layers(model.encoder, backend="aot_eager" if place.dry else "inductor")
+    yield judged("", shape, place, model, torch.bfloat16)
+
+
+def checkpointing(place: Place, architecture: Architecture) -> Iterator[Finding]:
+    """Either way of computing again; says whether it changed a bit, which a GPU's order of sums may."""
+    shape = shape_of(architecture, 16)
+    batch = layouts(place.dry)["mixed"]
+    plain = answer(perturbed(shape, "auto", place.device), batch, torch.bfloat16)
+    modes: tuple[Checkpointing, ...] = ("selective", "layer")
+    for mode in modes:
+        model = perturbed(shape, "auto", place.device)
+        model.encoder.checkpointing = mode
+        for layer in model.encoder.layers:
+            layer.recomputes = mode == "selective"  # type: ignore[assignment]
+        same = answer(model, batch, torch.bfloat16)
+        equal = all(torch.equal(g, plain.gradients[n]) for n, g in same.gradients.items())
+        note = "gradients bit-equal to none's" if equal else f"from none's by {error(same, plain).gradients:.1e}"
+        yield judged(mode, shape, place, model, torch.bfloat16, note)
+
+
+def transformers_logits(place: Place, preset: str) -> Iterator[Finding]:
+    """Logits of all documents, packed here and padded there, in float32 and, to tell rounding from error, float64."""
+    from pretrain.model.presets import PRESETS
+    from pretrain.model.transformers_io import to_transformers
+
+    batch = layouts(place.dry)["mixed"].to(place.device)
+    documents = [batch.tokens[start:end] for start, end in batch.spans]
+    rows = nn.utils.rnn.pad_sequence(documents, batch_first=True, padding_value=PAD)
+    real = rows != PAD
+    for dtype in (torch.float32, torch.float64):
+        ours = perturbed(PRESETS[preset], "auto", place.device, dtype).eval()
+        theirs = to_transformers(perturbed(PRESETS[preset], "auto", HOST))
+        move: Callable[..., nn.Module] = theirs.to
+        move(place.device, dtype)
+        with torch.no_grad():
+            expected = theirs(input_ids=rows, attention_mask=real.long()).logits[real]
+            found = ours.logits(batch)[batch.tokens != PAD]
+        difference = float((found - expected).abs().max() / expected.abs().max())
+        exact = dtype == torch.float64
+        yield Finding("float64" if exact else "", difference, note=f"{type(theirs).__name__}", judged=not exact)
