@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import gpu
-from benchmarks.gpu_machine import Place
-from benchmarks.gpu_results import Bar, Finding, Results, Table
-from benchmarks.gpu_worker import DEVICE_LOST, Check, run, work
+from benchmarks.gpu.__main__ import supervise
+from benchmarks.gpu.machine import Place
+from benchmarks.gpu.results import Bar, Finding, Results, Table
+from benchmarks.gpu.worker import DEVICE_LOST, Check, run, work
 
 ROOT = Path(__file__).resolve().parents[1]
 MAY_BE_ABSENT = ("numba", "accelerate", "safetensors", "transformers", "datasets", "pydantic", "pytest", "isal")
@@ -81,7 +81,7 @@ def test_a_dry_run_runs_all_that_a_cpu_can(absent: tuple[str, ...], tmp_path: Pa
 
 
 def all_checks() -> tuple[Check, ...]:
-    from benchmarks.gpu_rows import CHECKS
+    from benchmarks.gpu.rows import CHECKS
 
     return CHECKS
 
@@ -187,8 +187,8 @@ def test_nothing_begins_that_time_is_too_short_for(tmp_path: Path) -> None:
 WORKER = """
 import os, sys, time
 from pathlib import Path
-from benchmarks.gpu_results import Finding
-from benchmarks.gpu_worker import Check, work
+from benchmarks.gpu.results import Finding
+from benchmarks.gpu.worker import Check, work
 
 def good(place):
     yield Finding("", 1.0)
@@ -216,7 +216,7 @@ def worker(folder: Path, checks: list[str], deadline: float, seconds: float = 1,
 
 def test_another_worker_goes_on_behind_one_that_dies(tmp_path: Path) -> None:
     deadline = time.time() + 100
-    gpu.supervise(worker(tmp_path, ["good", "dies", "good 2"], deadline, status=DEVICE_LOST), tmp_path, deadline)
+    supervise(worker(tmp_path, ["good", "dies", "good 2"], deadline, status=DEVICE_LOST), tmp_path, deadline)
     rows = rows_in(tmp_path)
     assert {name: row["status"] for name, row in rows.items()} == {
         **{"good": "measured", "dies: before": "measured", "dies": "failed", "good 2": "measured"},
@@ -227,7 +227,7 @@ def test_another_worker_goes_on_behind_one_that_dies(tmp_path: Path) -> None:
 def test_a_worker_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "GRACE", -20.0)  # a row may run for 20 s more than twice its time: here, a second more
     deadline = time.time() + 100
-    gpu.supervise(worker(tmp_path, ["hangs", "good"], deadline, seconds=0.5), tmp_path, deadline)
+    supervise(worker(tmp_path, ["hangs", "good"], deadline, seconds=0.5), tmp_path, deadline)
     rows = rows_in(tmp_path)
     assert rows["hangs"]["note"] == "its process was ended by signal 9"
     assert rows["good"]["value"] == 1
@@ -235,12 +235,12 @@ def test_a_worker_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_worker_that_never_plans_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="ended with exit status 3 before it had planned its rows"):
-        gpu.supervise([sys.executable, "-c", "import sys; sys.exit(3)"], tmp_path, time.time() + 100)
+        supervise([sys.executable, "-c", "import sys; sys.exit(3)"], tmp_path, time.time() + 100)
 
 
 def test_what_is_killed_leaves_whole_files(tmp_path: Path) -> None:
     """SIGKILL to both processes, again and again while they write."""
-    text = "from benchmarks.gpu_results import *\nfrom pathlib import Path\n"
+    text = "from benchmarks.gpu.results import *\nfrom pathlib import Path\n"
     text += f"r = Results(Path({str(tmp_path)!r}), dict(kind='x' * 4000))\nr.plan([('a', None)])\nr.start('a', 0)\n"
     text += "for n in range(10**6):\n"
     text += (

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import get_args
 
-from benchmarks import gpu_machine, gpu_parity, gpu_speed, gpu_step
-from benchmarks.gpu_machine import Place
-from benchmarks.gpu_results import Bar, Finding
-from benchmarks.gpu_worker import Check, OnCpu
+from benchmarks.gpu import machine, parity, speed, step
+from benchmarks.gpu.machine import Place
+from benchmarks.gpu.results import Bar, Finding
+from benchmarks.gpu.worker import Check, OnCpu
 from pretrain.model.presets import Architecture
 
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
@@ -21,7 +21,7 @@ WAITS = Bar(1.0, "higher", "1 where nothing waits")
 def _speed(preset: str) -> Check:
     return Check(
         name=f"speed {preset}",
-        run=partial(gpu_speed.speed, preset=preset, profiled=preset in ("esm2_8m", "esm2_650m")),
+        run=partial(speed.speed, preset=preset, profiled=preset in ("esm2_8m", "esm2_650m")),
         seconds=SECONDS.get(preset, 50),
         bar=Bar(SHARES[preset], "higher", "the rate of a bfloat16 product") if preset in SHARES else None,
         on_cpu="run" if preset == "esm2_8m" else "never",
@@ -31,7 +31,7 @@ def _speed(preset: str) -> Check:
 def _against_transformers(preset: str, seconds: float) -> Check:
     return Check(
         name=f"times HF {preset}",
-        run=partial(gpu_speed.against_transformers, preset=preset),
+        run=partial(speed.against_transformers, preset=preset),
         seconds=seconds,
         bar=Bar(2.0, "higher", "EsmForMaskedLM, batches as they come"),
         on_cpu="run" if preset == "esm2_8m" else "never",
@@ -42,7 +42,7 @@ def _against_transformers(preset: str, seconds: float) -> Check:
 def _logits(name: str, preset: str, dry_preset: str) -> Check:
     return Check(
         name=f"logits of {name}",
-        run=lambda place: gpu_parity.transformers_logits(place, dry_preset if place.dry else preset),
+        run=lambda place: parity.transformers_logits(place, dry_preset if place.dry else preset),
         seconds=12,
         bar=Bar(1e-5, "lower", "the largest logit"),
         on_cpu="judged",
@@ -52,13 +52,13 @@ def _logits(name: str, preset: str, dry_preset: str) -> Check:
 
 def _parity(name: str, run: Callable[[Place], Iterator[Finding]], seconds: float, *, dries: bool = True) -> Check:
     on_cpu: OnCpu = "judged" if dries else "never"
-    return Check(name=name, run=run, seconds=seconds, bar=gpu_parity.BAR, on_cpu=on_cpu)
+    return Check(name=name, run=run, seconds=seconds, bar=parity.BAR, on_cpu=on_cpu)
 
 
 def _without_documents(architecture: Architecture) -> Check:
     return Check(
         name=f"{architecture}, a batch of pads alone",
-        run=partial(gpu_parity.without_documents, architecture=architecture),
+        run=partial(parity.without_documents, architecture=architecture),
         seconds=5,
         bar=Bar(1.0, "higher", "all parameters: their gradient is there, and 0"),
         on_cpu="judged",
@@ -68,7 +68,7 @@ def _without_documents(architecture: Architecture) -> Check:
 def _muon(dtype: str, bar: float) -> Check:
     return Check(
         name=f"Muon in {dtype}",
-        run=partial(gpu_step.muon, dtype=dtype),
+        run=partial(step.muon, dtype=dtype),
         seconds=6,
         bar=Bar(bar, "lower", "the way that float64 goes"),
         on_cpu="judged",
@@ -76,12 +76,12 @@ def _muon(dtype: str, bar: float) -> Check:
 
 
 CHECKS: tuple[Check, ...] = (
-    Check(name="machine", run=gpu_machine.machine, seconds=3, on_cpu="run"),
-    Check(name="peak", run=gpu_machine.peak, seconds=5, on_cpu="run"),
+    Check(name="machine", run=machine.machine, seconds=3, on_cpu="run"),
+    Check(name="peak", run=machine.peak, seconds=5, on_cpu="run"),
     *(
         _parity(
             f"parity {architecture}, heads of {head_dim}",
-            partial(gpu_parity.backends, architecture=architecture, head_dim=head_dim),
+            partial(parity.backends, architecture=architecture, head_dim=head_dim),
             10,
             dries=head_dim == 16,
         )
@@ -89,26 +89,23 @@ CHECKS: tuple[Check, ...] = (
         for architecture in ARCHITECTURES
     ),
     *(_without_documents(architecture) for architecture in ARCHITECTURES),
-    Check(name="no waiting in a step", run=gpu_step.no_wait, seconds=10, bar=WAITS, on_cpu="run"),
+    Check(name="no waiting in a step", run=step.no_wait, seconds=10, bar=WAITS, on_cpu="run"),
     Check(
         name="float16 learns",
-        run=gpu_step.float16,
+        run=step.float16,
         seconds=8,
         bar=Bar(0.95, "lower", "the loss 20 steps before"),
         on_cpu="judged",
     ),
     _speed("esm2_8m"),
-    _parity("compiled esm2", partial(gpu_parity.compiled, architecture="esm2"), 40),
+    _parity("compiled esm2", partial(parity.compiled, architecture="esm2"), 40),
     _speed("esm2_650m"),
     _speed("esm2_150m"),
     _logits("EsmForMaskedLM", "esm2_8m", "esm2_60k"),
     _logits("EsmcForMaskedLM", "modern_8m", "modern_60k"),
     _muon("float32", 1e-5),
     _muon("bfloat16", 3e-2),
-    *(
-        _parity(f"checkpointing {name}", partial(gpu_parity.checkpointing, architecture=name), 8)
-        for name in ARCHITECTURES
-    ),
+    *(_parity(f"checkpointing {name}", partial(parity.checkpointing, architecture=name), 8) for name in ARCHITECTURES),
     _speed("esm2_35m"),
     _speed("esm2_3b"),
     _against_transformers("esm2_8m", 15),
@@ -116,19 +113,19 @@ CHECKS: tuple[Check, ...] = (
     _against_transformers("esm2_650m", 25),
     Check(
         name="attention, with room for documents",
-        run=partial(gpu_speed.empty_documents, preset="esm2_8m"),
+        run=partial(speed.empty_documents, preset="esm2_8m"),
         seconds=5,
     ),
     Check(
         name="memory esm2_650m",
-        run=partial(gpu_speed.memory, preset="esm2_650m"),
+        run=partial(speed.memory, preset="esm2_650m"),
         seconds=20,
         on_cpu="run",
     ),
     _speed("modern_150m"),
-    _parity("compiled modern", partial(gpu_parity.compiled, architecture="modern"), 40, dries=False),
+    _parity("compiled modern", partial(parity.compiled, architecture="modern"), 40, dries=False),
     _speed("modern_600m"),
-    Check(name="no waiting in a compiled step", run=gpu_step.no_wait_compiled, seconds=40, bar=WAITS),
+    Check(name="no waiting in a compiled step", run=step.no_wait_compiled, seconds=40, bar=WAITS),
     _against_transformers("esm2_35m", 15),
     _against_transformers("esm2_3b", 40),
 )

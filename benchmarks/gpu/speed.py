@@ -18,8 +18,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.data import lengths
-from benchmarks.gpu_machine import Place, peak_of, timed, wait
-from benchmarks.gpu_results import Finding, Table
+from benchmarks.gpu.machine import Place, peak_of, timed, wait
+from benchmarks.gpu.results import Finding, Table
 from benchmarks.proteins import Work, batches, draw, packed, representative, work
 from benchmarks.training import Side, activation_bytes, adamw, autocast, copied, on_device, train
 from data.batch import Batch

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.gpu_machine import Place
-from benchmarks.gpu_results import Bar, Finding
+from benchmarks.gpu.machine import Place
+from benchmarks.gpu.results import Bar, Finding
 from benchmarks.proteins import draw, filled
 from data.alphabet import PAD
 from data.batch import IGNORED, Batch

@@ -20,8 +20,8 @@ from typing import Literal
 
 import torch
 
-from benchmarks.gpu_machine import Place, facts, has
-from benchmarks.gpu_results import Bar, Finding, Results, Table
+from benchmarks.gpu.machine import Place, facts, has
+from benchmarks.gpu.results import Bar, Finding, Results, Table
 from pretrain.run_directory import versions
 
 OnCpu = Literal["judged", "run", "never"]
@@ -130,7 +130,7 @@ def run(check: Check, place: Place, limit: float) -> bool:
 def one_line(error: BaseException) -> str:
     """What went wrong, and the line of ours in which it did."""
     frames = traceback.extract_tb(error.__traceback__)
-    root = str(Path(__file__).resolve().parents[1])
+    root = str(Path(__file__).resolve().parents[2])
     ours = [frame for frame in frames if frame.filename.startswith(root) and ".venv" not in frame.filename]
     where = f" ({Path(ours[-1].filename).name}:{ours[-1].lineno})" if ours else ""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}{where}"

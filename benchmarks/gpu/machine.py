@@ -15,7 +15,7 @@ from statistics import median
 
 import torch
 
-from benchmarks.gpu_results import Finding, Results
+from benchmarks.gpu.results import Finding, Results
 from benchmarks.report import processor
 from pretrain.model.attention.choice import choose, varlen_function
 from pretrain.telemetry.peak import known_peak

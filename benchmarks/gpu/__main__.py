@@ -7,7 +7,7 @@ file, `results.md` and `results.json`, after every row, so that a run that is ki
 benchmark does, it prints one JSON object last. Without a GPU, or with ``--dry-run``, all that can run on a CPU does, on
 tiny shapes, and no speed is judged.
 
-What runs is `benchmarks.gpu_rows`, in a process of its own (`benchmarks.gpu_worker`). This one watches: a worker that
+What runs is `benchmarks.gpu.rows`, in a process of its own (`benchmarks.gpu.worker`). This one watches: a worker that
 crashes or hangs costs the row that it was at, and another goes on with the next. The exit status is 0 unless a row
 failed; a bar that is missed is no failure.
 """
@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from benchmarks.gpu_results import Results, shown
+from benchmarks.gpu.results import Results, shown
 from benchmarks.report import report
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 GRACE = 10
 """Seconds between the moment when a worker should have interrupted a row itself and that when it is killed."""
 
@@ -92,8 +92,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--deadline", type=float, help=argparse.SUPPRESS)  # of a worker
     options = parser.parse_args(words)
     if options.list or options.deadline:
-        from benchmarks.gpu_rows import CHECKS
-        from benchmarks.gpu_worker import work
+        from benchmarks.gpu.rows import CHECKS
+        from benchmarks.gpu.worker import work
 
         if options.list:
             print("\n".join(check.name for check in CHECKS))

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.gpu_machine import Place, has, wait
-from benchmarks.gpu_parity import batch_of
-from benchmarks.gpu_results import Finding
+from benchmarks.gpu.machine import Place, has, wait
+from benchmarks.gpu.parity import batch_of
+from benchmarks.gpu.results import Finding
 from data.batch import Batch
 from pretrain.model.compute import configure
 from pretrain.model.initial import initialise
