@@ -28,7 +28,7 @@ ARMS = {
     "modern, AdamW": ("modern", "adamw"),
     "modern, Muon": ("modern", "muon"),
 }
-RATES = {"adamw": (5e-4, 1e-3, 2e-3), "muon": (1e-3, 2e-3, 4e-3)}
+RATES = {"adamw": (5e-4, 1e-3, 2e-3), "muon": (2e-3, 4e-3, 8e-3)}
 SEEDS = (0, 1, 2)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.gpu.__main__ import supervise
+from benchmarks.gpu import __main__ as program
 from benchmarks.gpu.machine import Place
 from benchmarks.gpu.results import Bar, Finding, Results, Table
 from benchmarks.gpu.worker import DEVICE_LOST, Check, run, work
@@ -216,7 +216,7 @@ def worker(folder: Path, checks: list[str], deadline: float, seconds: float = 1,
 
 def test_another_worker_goes_on_behind_one_that_dies(tmp_path: Path) -> None:
     deadline = time.time() + 100
-    supervise(worker(tmp_path, ["good", "dies", "good 2"], deadline, status=DEVICE_LOST), tmp_path, deadline)
+    program.supervise(worker(tmp_path, ["good", "dies", "good 2"], deadline, status=DEVICE_LOST), tmp_path, deadline)
     rows = rows_in(tmp_path)
     assert {name: row["status"] for name, row in rows.items()} == {
         **{"good": "measured", "dies: before": "measured", "dies": "failed", "good 2": "measured"},
@@ -225,9 +225,9 @@ def test_another_worker_goes_on_behind_one_that_dies(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "GRACE", -20.0)  # a row may run for 20 s more than twice its time: here, a second more
+    monkeypatch.setattr(program, "GRACE", -20.0)  # a row may run for 20 s more than twice its time: here, a second more
     deadline = time.time() + 100
-    supervise(worker(tmp_path, ["hangs", "good"], deadline, seconds=0.5), tmp_path, deadline)
+    program.supervise(worker(tmp_path, ["hangs", "good"], deadline, seconds=0.5), tmp_path, deadline)
     rows = rows_in(tmp_path)
     assert rows["hangs"]["note"] == "its process was ended by signal 9"
     assert rows["good"]["value"] == 1
@@ -235,7 +235,7 @@ def test_a_worker_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_worker_that_never_plans_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="ended with exit status 3 before it had planned its rows"):
-        supervise([sys.executable, "-c", "import sys; sys.exit(3)"], tmp_path, time.time() + 100)
+        program.supervise([sys.executable, "-c", "import sys; sys.exit(3)"], tmp_path, time.time() + 100)
 
 
 def test_what_is_killed_leaves_whole_files(tmp_path: Path) -> None:
