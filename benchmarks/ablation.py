@@ -3,7 +3,7 @@
     python -m benchmarks.ablation 'proteins/*.gz' --runs runs/ablation
 
 Four arms, each trained from scratch by `python -m pretrain` on the same bins in the same order with the same masks and
-schedule. Every arm gets each of three learning rates with the first seed, and the best of them with the other seeds: a
+schedule. Every arm gets each of its learning rates with the first seed, and the best of them with the other seeds: a
 seed changes weights, order and masks. What is compared is the validation loss, on every target masked, of whole
 clusters that were held out. A run that is there is not run again, so what was interrupted goes on.
 
@@ -28,7 +28,7 @@ ARMS = {
     "modern, AdamW": ("modern", "adamw"),
     "modern, Muon": ("modern", "muon"),
 }
-RATES = {"adamw": (5e-4, 1e-3, 2e-3), "muon": (2e-3, 4e-3, 8e-3)}
+RATES = {"adamw": (5e-4, 1e-3, 2e-3), "muon": (1e-3, 2e-3, 4e-3, 8e-3)}
 SEEDS = (0, 1, 2)
 
 
@@ -63,7 +63,7 @@ class Plan:
 
     def directory(self, arm: str, rate: float, seed: int) -> Path:
         """Where it lives."""
-        return self.runs / f"{arm.replace(', ', '_').lower()}_{rate:g}_{seed}"
+        return self.runs / f"{arm.replace(', ', '_').lower()}_{self.size}_{self.tokens}_{rate:g}_{seed}"
 
     def loss(self, arm: str, rate: float, seed: int) -> float:
         """Validation loss of the run in nats a target, every target masked; trains where it is not there yet."""
@@ -71,6 +71,9 @@ class Plan:
         if not (folder / "export" / "config.json").exists():
             environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
             subprocess.run(self.command(arm, rate, seed), env=environment, stdout=subprocess.DEVNULL, check=True)
+        sources = json.loads((folder / "run.json").read_text())["recipe"]["data"]["sources"]
+        if sources != list(self.sources):
+            raise ValueError(f"{folder} was trained on {sources}, not {list(self.sources)}; choose another --runs")
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         (*_, last) = (line["validation"] for line in lines if "validation" in line)
         found = math.log(last["mask_all"]["perplexity"])

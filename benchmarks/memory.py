@@ -71,8 +71,8 @@ def one_protein(residues: int, checkpointing: Checkpointing) -> Row:
     model = model_of("esm2_8m", checkpointing, torch.float32)
     optimizer, batch = adamw(model), one_bin([residues + 2])
     started, cpu_started = time.perf_counter(), time.process_time()
-    loss = model(batch) / batch.counts
-    loss.sum().backward()
+    loss = model(batch).sum() / int(batch.counts)
+    loss.backward()
     optimizer.step()
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
     (kib,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())

@@ -68,7 +68,7 @@ def ours(case: Case, device: torch.device) -> Side:
     model = MaskedLanguageModel(case.shape)
     initialise(model, 0)
     model.to(device)
-    return Side(model, adamw(model), lambda batch: (model(batch) / batch.counts).sum())
+    return Side(model, adamw(model), lambda batch: model(batch).sum() / int(batch.counts))
 
 
 def theirs(case: Case, device: torch.device) -> Side:

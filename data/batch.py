@@ -57,10 +57,13 @@ class Batch:
         return self.cu_seqlens.numel() - 1
 
     def to(self, device: torch.device | str) -> "Batch":
-        """The same batch with every tensor on `device`, copied without blocking where memory is pinned."""
+        """The same batch with what a model reads on `device`, copied without blocking where memory is pinned.
+
+        `counts` and `digests` stay where they are: the step sums them on the host.
+        """
         moved: dict[str, Any] = {
             f.name: value.to(device, non_blocking=True)
             for f in fields(self)
-            if isinstance(value := getattr(self, f.name), Tensor)
+            if isinstance(value := getattr(self, f.name), Tensor) and f.name not in ("counts", "digests")
         }
         return replace(self, **moved)

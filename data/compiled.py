@@ -1,6 +1,7 @@
 """Compiled kernels: a function of loops over arrays, compiled by numba where numba is there.
 
-In: a module-level function. Out: its compiled form, or None, and then the caller does the same in NumPy, to the byte.
+In: a module-level function. Out: its compiled form, or None, and then the caller does the same without: in this package
+in NumPy and to the byte.
 Kept: machine code, in numba's own cache beside the module or in the user's cache folder.
 
 numba is imported when a kernel is first asked for, so that importing the data package costs nothing of it.

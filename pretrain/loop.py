@@ -116,6 +116,7 @@ class Training:
             self.plain = build_model(recipe.model, recipe.run.seed)
             engine.on_main(lambda: run.describe_model(self.plain.shape))
         self.compute = configure(self.plain.encoder, recipe.compute, engine.device, engine.compute_dtype)
+        engine.on_main(lambda: run.describe_compute(self.compute))
         # Of every rank: they need not be alike, and on a CPU they share its cores while they measure.
         self.peak_flops = sum(engine.gather(peak(engine.device, engine.compute_dtype, self.plain.shape.dim).flops))
         self.model, self.optimizer = engine.prepare(self.plain, build(self.plain, recipe.optimizer))

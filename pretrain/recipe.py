@@ -1,4 +1,4 @@
-"""The recipe: what is trained. Plain frozen dataclasses; `recipe_file` reads them from TOML and the command line."""
+"""The recipe: what is trained. Plain frozen dataclasses; `data.recipe_file` reads them from TOML and command line."""
 
 import difflib
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class ModelSettings:
 
     preset: str | None = setting(IDENTITY, "architecture to start from random weights, such as 'esm2_8m'", default=None)
     init: str | None = setting(
-        IDENTITY, "folder or Hub name of an EsmForMaskedLM to start from; brings its own architecture", default=None
+        IDENTITY, "folder or Hub name of an ESM-2 or ESM C to start from; brings its own architecture", default=None
     )
     dropout: float = setting(
         IDENTITY, "dropout behind attention and feed-forward (ESM-2: 0)", unit="probability", default=0.0
@@ -62,11 +62,17 @@ class OptimizerSettings:
 
     def __post_init__(self) -> None:
         _require(self.name in ("adamw", "muon"), "optimizer.name", self.name, "allowed are 'adamw' and 'muon'")
+        iterations = get_args(get_type_hints(type(self))["newton_schulz"])
+        said = f"allowed are {' and '.join(map(repr, iterations))}"
+        _require(self.newton_schulz in iterations, "optimizer.newton_schulz", self.newton_schulz, said)
         _require(0.0 <= self.momentum < 1.0, "optimizer.momentum", self.momentum, "it must lie in [0, 1)")
         default = {f.name: f.default for f in fields(self)}
         for name in ("momentum", "newton_schulz"):
             value = getattr(self, name)
-            said = f"only Muon reads it, and optimizer.name is {self.name!r}: leave it out, or set the name to 'muon'"
+            said = (
+                f"only Muon reads it, and optimizer.name is {self.name!r}: take it out with optimizer.{name}=none, or "
+                "set the name to 'muon'"
+            )
             _require(self.name == "muon" or value == default[name], f"optimizer.{name}", value, said)
         _require(all(0.0 <= b < 1.0 for b in self.betas), "optimizer.betas", self.betas, "both must lie in [0, 1)")
         _require(self.eps > 0.0, "optimizer.eps", self.eps, "it must be positive")

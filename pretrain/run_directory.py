@@ -22,7 +22,7 @@ from pretrain.telemetry import records
 
 FORMAT = "zymogen.run/1"
 LOCK, WRITING = "run.lock", "run.tmp"
-_PACKAGES = ("zymogen", "torch", "accelerate", "transformers", "safetensors", "numpy")
+_PACKAGES = ("zymogen", "torch", "accelerate", "transformers", "safetensors", "numpy", "numba")
 
 
 class RunDirectory:
@@ -90,6 +90,10 @@ class RunDirectory:
     def describe_model(self, shape: EsmShape) -> None:
         """Add the architecture to run.json: from the first checkpoint on, what `model.init` names is not read again."""
         self._write({"model": asdict(shape)})
+
+    def describe_compute(self, lines: list[str]) -> None:
+        """Add how this attempt computes to run.json: what "auto" became on this machine."""
+        self._write({"compute": lines})
 
     def model_shape(self) -> EsmShape:
         """The architecture that run.json describes.

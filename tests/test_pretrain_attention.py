@@ -6,6 +6,7 @@ where what is off is the matrix products that every backend shares, and each is 
 """
 
 import copy
+import multiprocessing
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -260,14 +261,53 @@ def test_a_torch_whose_varlen_has_no_scale_is_passed_over(monkeypatch: pytest.Mo
     def of_torch_2_10(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False, return_aux=None):  # type: ignore[no-untyped-def]
         raise AssertionError
 
+    assert choice._varlen() is choice.VARLEN is not None
     monkeypatch.setattr(module, "varlen_attn", of_torch_2_10)
-    for cached in (choice.varlen_function, choose):
-        cached.cache_clear()
+    monkeypatch.setattr(choice, "VARLEN", choice._varlen())
+    choose.cache_clear()
     try:
         assert choose("auto", "cuda", torch.bfloat16, 64)[0] == "per_document"
     finally:
-        for cached in (choice.varlen_function, choose):
-            cached.cache_clear()
+        choose.cache_clear()
+
+
+def test_a_gpu_before_ampere_goes_without_varlen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
+    choose.cache_clear()
+    try:
+        backend, (line,) = choose("auto", "cuda", torch.float16, 64)
+    finally:
+        choose.cache_clear()
+    assert backend == "per_document"
+    assert "varlen needs a GPU from Ampere on and this is Tesla T4" in line
+
+
+def _turned_in_a_child() -> None:
+    from pretrain.model.rotary_kernel import turned
+
+    batch = pack(mixed_bins())
+    cos, sin = rotation(batch.positions, ESM2)
+    torch.set_num_threads(2)
+    x = torch.ones(640, 2, 16)  # few enough numbers that torch itself starts no threads, which would hang in the child
+    if not torch.equal(turned(x, cos, sin, torch.float32), rotate(x, cos, sin)):
+        raise SystemExit(1)
+
+
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    threads = torch.get_num_threads()
+    try:
+        _turned_in_a_child()
+        child = multiprocessing.get_context("fork").Process(target=_turned_in_a_child)
+        child.start()
+        child.join(30)
+        alive = child.is_alive()
+        child.kill()
+        assert not alive
+        assert child.exitcode == 0
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(

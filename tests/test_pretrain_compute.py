@@ -78,6 +78,42 @@ def test_what_cannot_be_had_is_refused(settings: dict[str, str], dropout: float,
         configure(encoder, ComputeSettings(**settings), CPU, torch.float32)
 
 
+def test_float32_on_a_gpu_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its attention is a loop over documents, which no graph holds."""
+    encoder = MaskedLanguageModel(PRESETS["esm2_800k"]).encoder
+    lines = configure(encoder, ComputeSettings(), CUDA, torch.float32)
+    assert lines[0] == "compute: cuda float32, attention per_document, not compiled"
+    assert lines[-1].startswith("compile: off, because attention is per_document")
+    with pytest.raises(ValueError, match=r"compute\.compile is 'on', but attention is per_document"):
+        configure(encoder, ComputeSettings(compile="on"), CUDA, torch.float32)
+
+
+def test_a_compiled_run_validates_and_meets_many_layouts() -> None:
+    """Layers share one count of graphs: beyond torch's usual 8 a run would go on uncompiled, or end."""
+    from torch._dynamo.utils import counters
+
+    model = MaskedLanguageModel(replace(PRESETS["esm2_60k"], layers=3))
+    perturb(model)
+    plain = MaskedLanguageModel(model.shape)
+    plain.load_state_dict(model.state_dict())
+    torch._dynamo.reset()
+    counters.clear()
+    compile_layers(model.encoder, backend="eager")
+    sizes = [([200], 320), ([30] * 6, 320), ([100, 90], 320), ([99], 160), ([20] * 3, 160), ([400], 480), ([7], 128)]
+    for lengths, slots in sizes:
+        batch = pack([[document(n, 0.2, n) for n in lengths]], num_slots=slots)
+        model(batch).sum().backward()
+        for validating in (model, plain):
+            validating.eval()
+        with torch.no_grad():
+            torch.testing.assert_close(model.target_losses(batch), plain.target_losses(batch))
+        model.train()
+    assert not counters["graph_break"]
+    assert not counters["resume_in_convert_frame"]
+    assert torch._dynamo.config.recompile_limit >= 64
+    torch._dynamo.reset()
+
+
 def test_a_setting_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match=r"compute\.compile is 'yes'; allowed are 'auto', 'on', 'off'"):
         ComputeSettings(compile="yes")

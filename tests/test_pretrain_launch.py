@@ -60,6 +60,7 @@ def test_another_precision_is_refused() -> None:
         ("fsdp_activation_checkpointing", True),
         ("parallelism_config_cp_size", 2),
         ("parallelism_config_sp_size", 2),
+        ("dynamo_backend", "inductor"),
     ],
 )
 @pytest.mark.parametrize("nested", [False, True])
@@ -75,6 +76,7 @@ def test_the_refusal_names_both_values() -> None:
 
 
 def test_values_that_ask_for_nothing_pass() -> None:
+    asked(dynamo_config={"dynamo_backend": "no"}).check(RECIPE)
     asked(gradient_accumulation_steps=1, parallelism_config_cp_size=1, fsdp_activation_checkpointing=False).check(
         RECIPE
     )

@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.gpu.results import Finding, Results
 from benchmarks.report import processor
-from pretrain.model.attention.choice import choose, varlen_function
+from pretrain.model.attention.choice import VARLEN, choose
 from pretrain.telemetry.peak import known_peak
 
 
@@ -100,7 +100,7 @@ def facts(device: torch.device) -> dict[str, str]:
 def machine(place: Place) -> Iterator[Finding]:
     """What is there, and which attention backend is taken for what."""
     yield Finding("device", facts(place.device).get("GPU", processor()), note=f"{os.cpu_count()} processor cores")
-    function = varlen_function()
+    function = VARLEN
     if function is None:
         yield Finding("varlen_attn", None, note="this torch has none with a scale")
     else:

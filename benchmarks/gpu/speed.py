@@ -72,7 +72,7 @@ def fresh(shape: EsmShape, device: torch.device) -> MaskedLanguageModel:
 
 def side(model: MaskedLanguageModel) -> Side:
     """Ours, ready to train."""
-    return Side(model, adamw(model), lambda batch: (model(batch) / batch.counts).sum())
+    return Side(model, adamw(model), lambda batch: model(batch).sum() / int(batch.counts))
 
 
 def micro_batches(slots: int, count: int, device: torch.device, crop: int = CROP) -> list[tuple[Batch, Work]]:

@@ -18,10 +18,11 @@ import yaml
 
 from pretrain.recipe import Recipe
 
-_NOT_THE_YAMLS: dict[str, tuple[int | bool | None, Callable[[Recipe], str]]] = {
+_NOT_THE_YAMLS: dict[str, tuple[int | bool | str | None, Callable[[Recipe], str]]] = {
     "gradient_accumulation_steps": (1, lambda r: f"data.bins_per_step = {r.data.bins_per_step}, which decides it"),
     "gradient_clipping": (None, lambda r: f"optimizer.clip_norm = {r.optimizer.clip_norm}"),
     "fsdp_activation_checkpointing": (False, lambda r: "no such setting, and DDP has no use for it"),
+    "dynamo_backend": ("NO", lambda r: f"compute.compile = {r.compute.compile!r}"),
     "parallelism_config_cp_size": (1, lambda r: "no such setting: Accelerate's turns an encoder causal"),
     "parallelism_config_sp_size": (1, lambda r: "no such setting: Accelerate's needs a decoder"),
 }
@@ -60,7 +61,7 @@ class LaunchRequest:
             )
         for key, value in _nested(self.config):
             neutral, in_recipe = _NOT_THE_YAMLS.get(key, (value, str))
-            if value not in (None, neutral):
+            if value not in (None, neutral) and str(value).upper() != neutral:
                 raise ValueError(
                     f"{self.origin} sets {key}: {value}, the recipe has {in_recipe(recipe)}; a YAML says how a run is "
                     f"spread, the recipe what is trained: remove {key} from the launch"
@@ -71,8 +72,10 @@ def requested() -> LaunchRequest:
     """The launch that this process belongs to."""
     request = _requested()
     steps = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1")
+    dynamo = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "NO")
     # Beside the YAML's own value, not in its place: Accelerate divides every loss by what the flag says.
-    return replace(request, config={**request.config, "environment": {"gradient_accumulation_steps": int(steps)}})
+    from_flags = {"gradient_accumulation_steps": int(steps), "dynamo_backend": dynamo}
+    return replace(request, config={**request.config, "environment": from_flags})
 
 
 def _requested() -> LaunchRequest:

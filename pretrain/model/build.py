@@ -17,7 +17,7 @@ def build_model(settings: ModelSettings, seed: int) -> MaskedLanguageModel:
     """Random weights in the preset's shape, or the weights of `settings.init`.
 
     Raises:
-        ValueError: `init` is not there or is no ESM-2.
+        ValueError: `init` is not there, or is neither an ESM-2 nor an ESM C.
     """
     if settings.init is not None:
         from pretrain.model import transformers_io

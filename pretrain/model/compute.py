@@ -9,8 +9,9 @@ from importlib.util import find_spec
 from shutil import which
 
 import torch
+import torch._dynamo
 
-from pretrain.model.attention.choice import choose
+from pretrain.model.attention.choice import Backend, choose
 from pretrain.model.encoder import Encoder
 from pretrain.model.layer import Layer
 from pretrain.recipe import ComputeSettings
@@ -38,7 +39,7 @@ def configure(encoder: Encoder, settings: ComputeSettings, device: torch.device,
         assert isinstance(layer, Layer)
         layer.recomputes = settings.checkpointing == "selective"
     wanted = settings.compile == "on" or (settings.compile == "auto" and device.type == "cuda")
-    obstacle = _obstacle(device, encoder.shape.dropout) if wanted else None
+    obstacle = _obstacle(device, encoder.shape.dropout, backend) if wanted else None
     if obstacle and settings.compile == "on":
         raise ValueError(
             f"compute.compile is 'on', but {obstacle}; set it to 'off' or 'auto', or remove what is in its way"
@@ -59,17 +60,27 @@ def configure(encoder: Encoder, settings: ComputeSettings, device: torch.device,
 def compile_layers(encoder: Encoder, backend: str = "inductor") -> None:
     """Compile each layer by itself: they share their code, so all but the last are compiled once.
 
-    In place, so that parameters keep their names. The last layer is compiled a second time, for any number of slots
-    that are read behind it, when a second batch has another number.
+    In place, so that parameters keep their names. They are compiled anew for what a second batch has otherwise: the
+    slots that are read behind the last layer, the number of documents, the bound of their lengths; and once more where
+    no gradient is taken.
     """
+    # All layers share one count of these, and beyond the usual 8 torch would compute them uncompiled from then on.
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_GRAPHS)
+    # It would cut what is compiled at DDP's buckets; layers are smaller than those already.
+    torch._dynamo.config.optimize_ddp = False
     for layer in encoder.layers:
-        layer.compile(backend=backend, fullgraph=True)
+        layer.compile(backend=backend)
 
 
-def _obstacle(device: torch.device, dropout: float) -> str | None:
+_MOST_GRAPHS = 64
+
+
+def _obstacle(device: torch.device, dropout: float, backend: Backend) -> str | None:
     """What keeps layers from being compiled; None if nothing does."""
     if dropout:
         return f"model.dropout is {dropout}, and keyed dropout draws outside of what is compiled"
+    if backend == "per_document":
+        return "attention is per_document, whose loop over lengths is another program for each batch"
     if device.type == "cuda" and find_spec("triton") is None:
         return "triton is not installed"
     if not any(map(which, (os.environ.get("CC", "cc"), "gcc", "clang"))):

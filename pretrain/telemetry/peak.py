@@ -114,7 +114,7 @@ def measured_peak(
     with torch.no_grad():
         timed(layouts[0], 64)
         started = time.perf_counter()
-        if (fits := SECONDS / 8 / timed(layouts[0], 64)) < tokens / 64:
+        if not on_cuda and (fits := SECONDS / 8 / timed(layouts[0], 64)) < tokens / 64:
             tokens = max(64, int(64 * fits))
         seconds = [timed(factor, tokens) for factor in layouts]
         while time.perf_counter() < started + SECONDS:

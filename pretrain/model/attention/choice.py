@@ -61,9 +61,11 @@ def _obstacle(backend: Backend, device_type: str, dtype: torch.dtype, head_dim: 
             return f"varlen needs a CUDA device and this is {device_type}"
         if dtype not in (torch.bfloat16, torch.float16):
             return f"varlen takes bfloat16 and float16 and this is {str(dtype)[6:]}"
+        if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0):
+            return f"varlen needs a GPU from Ampere on and this is {torch.cuda.get_device_name()}"
         if head_dim % 8 or head_dim > 256:
             return f"varlen takes heads of a multiple of 8 channels up to 256 and these have {head_dim}"
-        if varlen_function() is None:
+        if VARLEN is None:
             return f"torch {torch.__version__} has no torch.nn.attention.varlen with a scale (2.11 has)"
     if backend == "flash_cpu":
         if device_type != "cpu":
@@ -73,8 +75,7 @@ def _obstacle(backend: Backend, device_type: str, dtype: torch.dtype, head_dim: 
     return None
 
 
-@lru_cache(maxsize=1)
-def varlen_function() -> Callable[..., Any] | None:
+def _varlen() -> Callable[..., Any] | None:
     """`torch.nn.attention.varlen.varlen_attn`, if this torch has it with the arguments that are used here.
 
     Its signature moved: 2.10 takes `is_causal` and no scale, 2.11 `scale` and `window_size`, 2.12 adds grouped queries.
@@ -85,3 +86,7 @@ def varlen_function() -> Callable[..., Any] | None:
         return None
     function: Callable[..., Any] = varlen_attn
     return function if inspect.signature(function).parameters.keys() >= _NEEDED_BY_VARLEN else None
+
+
+VARLEN = _varlen()
+"""The function itself; found once, because a compiler would look into a function that looks for it."""

@@ -5,17 +5,16 @@ In: turned queries and keys, values, where documents are. Out: what each slot ga
 
 from torch import Tensor
 
-from pretrain.model.attention.choice import varlen_function
+from pretrain.model.attention.choice import VARLEN
 from pretrain.model.attention.layout import Layout
 
 
 def varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
     """As `attend`, after the rotation. Stretches of pads are documents too, and gather from one another."""
-    function = varlen_function()
-    assert function is not None  # `choose` has asked
+    assert VARLEN is not None  # `choose` has asked
     boundaries, longest = layout.boundaries, layout.longest
     # By keyword alone, and no other: that much is the same in every torch that has it.
-    gathered: Tensor = function(
+    gathered: Tensor = VARLEN(
         query=query,
         key=key,
         value=value,
