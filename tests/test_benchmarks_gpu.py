@@ -258,3 +258,13 @@ def test_what_is_killed_leaves_whole_files(tmp_path: Path) -> None:
         markdown = (tmp_path / "results.md").read_text()
         assert markdown.endswith("|\n")
         assert "| a | running |" in markdown
+
+
+def test_an_interpreter_without_torch_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(program, "find_spec", lambda name: None if name == "torch" else name)
+    assert program.main(["--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {sys.executable} has no torch; ")
+    assert "make gpu PYTHON=" in said

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
@@ -25,6 +26,7 @@ from benchmarks.gpu.results import Results, shown
 from benchmarks.report import report
 
 ROOT = Path(__file__).resolve().parents[2]
+NEEDED = ("torch", "numpy")
 GRACE = 10
 """Seconds between the moment when a worker should have interrupted a row itself and that when it is killed."""
 
@@ -91,6 +93,14 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="print the names of all checks")
     parser.add_argument("--deadline", type=float, help=argparse.SUPPRESS)  # of a worker
     options = parser.parse_args(words)
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        print(
+            f"error: {sys.executable} has no {' and no '.join(missing)}; this needs torch 2.11 or newer and NumPy, and "
+            "nothing else: name an interpreter that has them, as in make gpu PYTHON=.venv/bin/python",
+            file=sys.stderr,
+        )
+        return 2
     if options.list or options.deadline:
         from benchmarks.gpu.rows import CHECKS
         from benchmarks.gpu.worker import work
