@@ -145,8 +145,6 @@ def test_checkpointing_changes_no_bit(shape: EsmShape, dropout: float, autocast:
     for mode in ("selective", "layer"):
         model.zero_grad()
         model.encoder.checkpointing = mode
-        for layer in model.encoder.layers:
-            layer.recomputes = mode == "selective"
         with torch.autocast("cpu", autocast) if autocast else nullcontext():
             model(batch).sum().backward()
         for name, gradient in gradients(model).items():
@@ -159,8 +157,6 @@ def test_checkpointing_keeps_fewer_bytes() -> None:
     for mode in ("none", "selective", "layer"):
         model = model_of(replace(ESM2, layers=8), "auto")
         model.encoder.checkpointing = mode
-        for layer in model.encoder.layers:
-            layer.recomputes = mode == "selective"
         kept[mode] = saved_bytes(model, batch) / (300 * 64 * 8)
     print(kept)
     # Numbers of 4 bytes a slot, channel and layer. None: what two norms take and give, 4; queries, keys, values and

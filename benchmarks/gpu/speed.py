@@ -209,8 +209,6 @@ def memory(place: Place, preset: str) -> Iterator[Finding]:
     modes: tuple[Checkpointing, ...] = ("none", "selective", "layer")
     for mode in modes:
         encoder.checkpointing = mode
-        for layer in encoder.layers:
-            layer.recomputes = mode == "selective"  # type: ignore[assignment]
         small, large = (_step_bytes(mine, batch, place) for batch in sizes)
         numbers = [batch.tokens.numel() for batch in sizes]
         per_slot = (large - small) / (numbers[1] - numbers[0])

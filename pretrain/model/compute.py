@@ -13,7 +13,6 @@ import torch._dynamo
 
 from pretrain.model.attention.choice import Backend, choose
 from pretrain.model.encoder import Encoder
-from pretrain.model.layer import Layer
 from pretrain.recipe import ComputeSettings
 
 
@@ -35,9 +34,6 @@ def configure(encoder: Encoder, settings: ComputeSettings, device: torch.device,
     backend, lines = choose(settings.attention, device.type, dtype, encoder.shape.head_dim)
     encoder.attention = settings.attention
     encoder.checkpointing = settings.checkpointing
-    for layer in encoder.layers:
-        assert isinstance(layer, Layer)
-        layer.recomputes = settings.checkpointing == "selective"
     wanted = settings.compile == "on" or (settings.compile == "auto" and device.type == "cuda")
     obstacle = _obstacle(device, encoder.shape.dropout, backend) if wanted else None
     if obstacle and settings.compile == "on":

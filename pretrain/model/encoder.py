@@ -37,10 +37,22 @@ class Encoder(nn.Module):
         super().__init__()
         self.shape = shape
         self.attention: Request = attention
-        self.checkpointing: Checkpointing = "none"
         self.embedding = nn.Embedding(shape.vocabulary, shape.dim)
         self.layers = nn.ModuleList(Layer(shape, index) for index in range(shape.layers))
         self.final_norm = nn.LayerNorm(shape.dim, eps=shape.layer_norm_eps, bias=not shape.is_modern)
+        self.checkpointing = "none"
+
+    @property
+    def checkpointing(self) -> Checkpointing:
+        """What the backward pass computes again instead of keeping it."""
+        return self._checkpointing
+
+    @checkpointing.setter
+    def checkpointing(self, mode: Checkpointing) -> None:
+        self._checkpointing = mode
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            layer.recomputes = mode == "selective"
 
     def forward(self, batch: Batch, slots: Tensor | None = None) -> Tensor:
         """One vector per slot, ``(S, D)`` float32 under autocast too; those of pad slots mean nothing.

@@ -33,8 +33,8 @@ KNOWN: tuple[tuple[str, float], ...] = (
     (r"MI300X\b", 1307e12),
 )
 """Pattern of the device's name, and its FLOP/s in bfloat16 and float16 with sums in float32, dense; the first that is
-found counts. From the makers' datasheets (NVIDIA's often print the figure with sparsity, which is twice these) and, for
-the RTX 4090, from the whitepaper of its architecture, Ada."""
+found counts. The figures of the makers' datasheets, written down from memory and not looked up again (NVIDIA's often
+print the one with sparsity, which is twice these)."""
 PARTIAL = r"\bMIG\b|Laptop|Max-Q"
 """Names of devices that share a name with a larger one."""
 
