@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from data.alphabet import PAD
+
 IGNORED = -100
 """Label of a slot that is no target (the value torch's and transformers' losses ignore)."""
 
@@ -56,6 +58,44 @@ class Batch:
         """Number of document numbers, empty and pad documents included."""
         return self.cu_seqlens.numel() - 1
 
+    def share(self, rank: int, size: int) -> "Batch":
+        """The same batch for one of `size` ranks that share it: whole, but for targets, which are its own slots' alone.
+
+        For a batch on the host. `target_slots` keep their numbers in the whole batch.
+
+        Raises:
+            ValueError: the slots cannot be shared evenly.
+        """
+        if size == 1:
+            return self
+        span = torch.tensor(span_of_rank(self.tokens.numel(), rank, size))
+        first, end = torch.searchsorted(self.target_slots, span).tolist()
+        return replace(self, target_slots=self.target_slots[first:end], counts=torch.tensor([end - first]))
+
+    def idle(self) -> "Batch":
+        """A batch of the same shapes with nothing but pads: no document, no target, no digest.
+
+        For a rank without a bin in a round that all ranks must compute together.
+        """
+        slots, documents = self.tokens.numel() // self.num_bins, self.num_documents // self.num_bins
+        bins = torch.arange(self.num_bins)
+        boundaries = torch.full((self.num_documents + 1,), self.tokens.numel(), dtype=self.cu_seqlens.dtype)
+        boundaries[:-1] = (bins[:, None] + 1).repeat(1, documents).flatten() * slots
+        boundaries[:-1:documents] = bins * slots  # the pad document of a bin is its first here, and fills it
+        return replace(
+            self,
+            tokens=torch.full_like(self.tokens, PAD),
+            labels=torch.full_like(self.labels, IGNORED),
+            positions=torch.arange(slots).repeat(self.num_bins),
+            documents=(bins * documents).repeat_interleave(slots),
+            cu_seqlens=boundaries,
+            target_slots=self.target_slots[:0],
+            counts=torch.zeros_like(self.counts),
+            draw_keys=(0,) * self.num_bins,
+            digests=torch.zeros_like(self.digests),
+            spans=(),
+        )
+
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch with what a model reads on `device`, copied without blocking where memory is pinned.
 
@@ -67,3 +107,17 @@ class Batch:
             if isinstance(value := getattr(self, f.name), Tensor) and f.name not in ("counts", "digests")
         }
         return replace(self, **moved)
+
+
+def span_of_rank(slots: int, rank: int, size: int) -> tuple[int, int]:
+    """First and end slot of what one of `size` ranks computes of a batch that they share.
+
+    Raises:
+        ValueError: `slots` cannot be shared evenly.
+    """
+    if slots % size:
+        raise ValueError(
+            f"a batch of {slots} slots cannot be shared by {size} ranks evenly: data.bin_tokens must be a multiple of "
+            f"parallel.context, {size}; change one of them"
+        )
+    return rank * slots // size, (rank + 1) * slots // size

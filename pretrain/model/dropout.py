@@ -26,10 +26,18 @@ class Site(IntEnum):
 class KeyedDropout:
     """Dropout for one forward pass of one batch."""
 
-    def __init__(self, probability: float, batch: Batch) -> None:
-        """Take the keys of `batch`."""
-        self.probability, self.keys = probability, batch.draw_keys
+    def __init__(self, probability: float, batch: Batch, share: slice = slice(None)) -> None:
+        """Take the keys of `batch`, and the slots of it that are computed: all, or those of one rank."""
+        self.probability = probability
         self.bin_slots = batch.tokens.numel() // batch.num_bins
+        first, end, _ = share.indices(batch.tokens.numel())
+        starts = range(0, batch.tokens.numel(), self.bin_slots)
+        self.bins = [
+            (key, slice(max(first - start, 0), min(end - start, self.bin_slots)))
+            for key, start in zip(batch.draw_keys, starts, strict=True)
+            if start < end and first < start + self.bin_slots
+        ]
+        """Key of each bin that has such slots, and where they are in it."""
 
     def __call__(self, update: Tensor, layer: int, site: Site, slots: Tensor | None = None) -> Tensor:
         """`update` with channels dropped and the rest scaled by ``1 / (1 - probability)``.
@@ -38,10 +46,10 @@ class KeyedDropout:
             update: ``(S, dim)``, or ``(n, dim)`` where it was computed for some slots alone.
             layer: index of the layer.
             site: where in the layer.
-            slots: ``(n,)`` int64, those slots; None for all.
+            slots: ``(n,)`` int64, those slots, counted from the first that is computed; None for all.
         """
         size = torch.Size((self.bin_slots, update.shape[1]))
-        kept = torch.cat([self._kept(draw.key(key, layer, site), size, update.device) for key in self.keys])
+        kept = torch.cat([self._kept(draw.key(key, layer, site), size, update.device)[own] for key, own in self.bins])
         if slots is not None:
             kept = kept.index_select(0, slots)
         return update * kept / (1 - self.probability)

@@ -5,7 +5,8 @@ In: a `Batch`. Out: one vector per slot, or per slot that is read. Kept: the par
 Where transformers computes token dropout over a row of a padded batch, this computes it over a *document*, so that a
 sequence gets the same output whatever is packed beside it.
 
-Shapes: S slots of the batch, D width of the residual stream.
+Shapes: S slots of the batch, D width of the residual stream. Where ranks share a batch, what is said of all slots is
+true of this rank's share of them.
 """
 
 from typing import Literal
@@ -18,6 +19,7 @@ from data.alphabet import MASK
 from data.batch import Batch
 from pretrain.model.attention.choice import Backend, Request, choose
 from pretrain.model.attention.layout import layout_of
+from pretrain.model.context import Context
 from pretrain.model.dropout import KeyedDropout
 from pretrain.model.layer import Layer, recomputed
 from pretrain.model.presets import EsmShape
@@ -41,6 +43,8 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(Layer(shape, index) for index in range(shape.layers))
         self.final_norm = nn.LayerNorm(shape.dim, eps=shape.layer_norm_eps, bias=not shape.is_modern)
         self.checkpointing = "none"
+        self.context: Context | None = None
+        """With which ranks every batch is shared; None where this one computes all of its slots."""
 
     @property
     def checkpointing(self) -> Checkpointing:
@@ -60,14 +64,18 @@ class Encoder(nn.Module):
         Args:
             batch: the input.
             slots: ``(n,)`` int64, the slots whose vectors are read; the result is ``(n, D)`` then, and the last layer's
-                feed-forward is computed for them alone.
+                feed-forward is computed for them alone. Numbers of the whole batch, all of them in this rank's share.
         """
-        x: Tensor = self.embedding(batch.tokens)
+        share = slice(None)
+        if self.context:
+            share = slice(*self.context.span(batch.tokens.numel()))
+            slots = slots - share.start if slots is not None else None
+        x: Tensor = self.embedding(batch.tokens[share])
         if self.shape.token_dropout:
-            x = x * token_dropout_scale(batch)[:, None]
+            x = x * token_dropout_scale(batch)[share, None]
         cos, sin = rotation(batch.positions, self.shape)
-        layout = layout_of(batch, self._backend(x))
-        dropout = KeyedDropout(self.shape.dropout, batch) if self.training and self.shape.dropout > 0 else None
+        layout = layout_of(batch, self._backend(x), self.context)
+        dropout = KeyedDropout(self.shape.dropout, batch, share) if self.training and self.shape.dropout > 0 else None
         last = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
             arguments = (x, cos, sin, layout, dropout, slots if index == last else None)

@@ -27,12 +27,18 @@ class MaskedLanguageModel(nn.Module):
         """The shape that the encoder was built with."""
         return self.encoder.shape
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: Batch, each: bool = False) -> Tensor:
         """Cross-entropy summed over the targets, ``(1,)`` float32 in nats: one entry per objective.
 
         Without a target it is 0 and still reaches every parameter, with gradient 0: DDP waits for all of them.
+
+        Args:
+            batch: the input.
+            each: the loss of each target instead, as `target_losses`. For engines that gather parameters when the
+                model itself is called, and not when a method of it is.
         """
-        return self.target_losses(batch).sum()[None]
+        losses = self.target_losses(batch)
+        return losses if each else losses.sum(0, keepdim=True)
 
     def target_losses(self, batch: Batch) -> Tensor:
         """Negative log-likelihood of each target, ``(targets,)`` float32 in nats, in the order of `target_slots`."""
@@ -40,7 +46,10 @@ class MaskedLanguageModel(nn.Module):
         return F.cross_entropy(logits, batch.labels[batch.target_slots], reduction="none")
 
     def logits(self, batch: Batch, slots: Tensor | None = None) -> Tensor:
-        """Logits of `slots` ``(n,)`` int64, or of every slot where None: ``(n, V)`` float32."""
+        """Logits of `slots` ``(n,)`` int64, or of every slot where None: ``(n, V)`` float32.
+
+        Where ranks share a batch, `slots` lie in this rank's share, and every slot is every slot of that.
+        """
         vectors: Tensor = self.encoder(batch, slots)
         logits: Tensor = self.head(vectors, self.encoder.embedding.weight)
         return logits

@@ -2,14 +2,16 @@
 
 `attend` is the one function that a layer calls. Reading order: `choice` (which backend, and what each can take),
 `layout` (where the documents are), then a backend: `varlen` on a GPU, `flash_cpu` on a CPU, `sdpa` for whatever those
-cannot take and for the reference.
+cannot take and for the reference. Where ranks share a batch, `exchange` brings slots together around them.
 
-Shapes: S slots of the batch, H heads, K channels of a head; a batch is `num_bins` bins of T slots.
+Shapes: S slots of the batch, H heads, K channels of a head; a batch is `num_bins` bins of T slots. Of slots that c
+ranks share, queries, keys, values and what is gathered have S / c here; angles have S.
 """
 
 from torch import Tensor
 
 from pretrain.model.attention.choice import Backend
+from pretrain.model.attention.exchange import of_all_slots, to_heads, to_slots
 from pretrain.model.attention.flash_cpu import flash_cpu
 from pretrain.model.attention.layout import Layout
 from pretrain.model.attention.sdpa import dense, per_document
@@ -31,9 +33,23 @@ def attend(query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, 
     Returns:
         ``(S, H, K)`` in the dtype of `value`. Pad slots get something finite that depends on pad slots alone.
     """
+    if layout.exchange != "ulysses":
+        return _attend(query, key, value, cos, sin, layout)
+    query, key, value = to_heads(query, key, value, layout.group)
+    return to_slots(_attend(query, key, value, cos, sin, layout), layout.group)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
     if layout.backend == "flash_cpu":  # turns in the precision that it computes in, and again in its backward pass
         return flash_cpu(query, key, value, cos, sin, layout)
+    if layout.exchange == "all_gather":
+        own = slice(layout.first_query, layout.first_query + len(query))
+        cos, sin = cos[own], sin[own]
     query, key = rotate(query, cos, sin), rotate(key, cos, sin)
+    if layout.exchange == "all_gather":
+        # Kept whole for the backward pass, unlike by `flash_cpu`: these backends' gradients are torch's own, and to
+        # gather again there would be to attend again. Checkpointing of layers keeps those of one layer at a time.
+        key, value = of_all_slots(key, value, layout.group)
     return OTHERS[layout.backend](query, key, value, layout)
 
 

@@ -4,41 +4,50 @@ In: queries and keys as projected, values, angles, where documents are. Out: wha
 backward pass: the inputs, the output and one number a slot and head; what is turned is turned again there.
 
 Wrapped as one operator, with its gradient, so that autograd keeps a node for a layer and not for each document, and so
-that `torch.compile` sees no loop over lengths that change with every batch. The kernel is called in float32 under
-autocast too: in bfloat16 it is up to 4 times slower on CPUs, those with bfloat16 instructions among them.
+that `torch.compile` sees no loop over lengths that change with every batch. Keys and values of other ranks are gathered
+inside it, and again in its backward pass, so that they are not kept. The kernel is called in float32 under autocast
+too: in bfloat16 it is up to 4 times slower on CPUs, those with bfloat16 instructions among them.
 """
+
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from pretrain.model.attention.exchange import gather, scatter_sum
 from pretrain.model.attention.layout import Layout
+from pretrain.model.context import group_of
 from pretrain.model.rotary_kernel import turned
 
 
 def flash_cpu(query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
     """As `attend`; pads get zeros."""
-    gathered: Tensor = _forward(query, key, value, cos, sin, layout.spans)[0]
+    group = layout.group if layout.exchange == "all_gather" else ""
+    gathered: Tensor = _forward(query, key, value, cos, sin, layout.spans, group)[0]
     return gathered
 
 
 @torch.library.custom_op("zymogen::flash_cpu", mutates_args=())
 def _forward(
-    query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, spans: Tensor
+    query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, spans: Tensor, group: str = ""
 ) -> tuple[Tensor, Tensor]:
-    """What each slot gathered, ``(S, H, K)`` in the dtype of `value`, and log-sum-exp of its scores, ``(S, H)``."""
-    dtype = _compute_dtype(value)
-    q, k, v = turned(query, cos, sin, dtype), turned(key, cos, sin, dtype), value.to(dtype)
-    gathered = torch.empty(value.shape, dtype=value.dtype)
-    log_sums = torch.empty(value.shape[:2], dtype=v.dtype)
+    """What each slot gathered, ``(S, H, K)`` in the dtype of `value`, and log-sum-exp of its scores, ``(S, H)``.
+
+    With the name of a `group`, all but `cos`, `sin` and `spans` is of this rank's slots.
+    """
+    q, k, v, own = _turned(query, key, value, cos, sin, group)
+    gathered = torch.empty(query.shape, dtype=value.dtype)
+    log_sums = torch.empty(query.shape[:2], dtype=v.dtype)
     reached = 0
-    for start, end in spans.tolist():
-        gathered[reached:start] = log_sums[reached:start] = 0
+    for (start, end), (first, last) in _documents(spans, own):
+        gathered[reached:first] = log_sums[reached:first] = 0
         out, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            *(_document(x, start, end) for x in (q, k, v))
+            _document(q, first, last), _document(k, start, end), _document(v, start, end)
         )
-        gathered[start:end] = out[0].transpose(0, 1)
-        log_sums[start:end] = sums[0].transpose(0, 1)
-        reached = end
+        gathered[first:last] = out[0].transpose(0, 1)
+        log_sums[first:last] = sums[0].transpose(0, 1)
+        reached = last
     gathered[reached:] = log_sums[reached:] = 0
     return gathered, log_sums
 
@@ -54,32 +63,55 @@ def _backward(
     spans: Tensor,
     gathered: Tensor,
     log_sums: Tensor,
+    group: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys and values, in their dtypes."""
-    dtype = _compute_dtype(value)
-    q, k, v = turned(query, cos, sin, dtype), turned(key, cos, sin, dtype), value.to(dtype)
+    q, k, v, own = _turned(query, key, value, cos, sin, group)
     gradient, gathered = gradient.to(v.dtype), gathered.to(v.dtype)
-    of_q, of_k, of_v = (torch.empty(value.shape, dtype=v.dtype) for _ in range(3))
-    reached = 0
-    for start, end in spans.tolist():
+    of_q, of_k, of_v = (torch.empty(x.shape, dtype=v.dtype) for x in (q, k, v))
+    reached, reached_query = 0, 0
+    for (start, end), (first, last) in _documents(spans, own):
         of_document = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            *(_document(x, start, end) for x in (gradient, q, k, v, gathered)),
-            log_sums[start:end].transpose(0, 1)[None],
+            _document(gradient, first, last),
+            _document(q, first, last),
+            _document(k, start, end),
+            _document(v, start, end),
+            _document(gathered, first, last),
+            log_sums[first:last].transpose(0, 1)[None],
             0.0,
             False,
         )
-        for whole, part in zip((of_q, of_k, of_v), of_document, strict=True):
-            whole[reached:start] = 0
-            whole[start:end] = part[0].transpose(0, 1)
-        reached = end
-    for whole in (of_q, of_k, of_v):
-        whole[reached:] = 0
-    of_q, of_k = turned(of_q, cos, sin, dtype, back=True), turned(of_k, cos, sin, dtype, back=True)
-    return of_q.to(query.dtype), of_k.to(key.dtype), of_v.to(value.dtype)
+        of_q[reached_query:first] = of_k[reached:start] = of_v[reached:start] = 0
+        of_q[first:last], of_k[start:end], of_v[start:end] = (part[0].transpose(0, 1) for part in of_document)
+        reached, reached_query = end, last
+    of_q[reached_query:] = of_k[reached:] = of_v[reached:] = 0
+    of_q = turned(of_q, cos[own], sin[own], v.dtype, back=True)
+    of_k = turned(of_k, cos, sin, v.dtype, back=True)
+    if group:
+        of_k, of_v = scatter_sum(torch.stack((of_k, of_v), 1), group).unbind(1)
+    # Parts of one tensor are copied, because what an operator returns may not share memory.
+    return of_q.to(query.dtype), of_k.to(key.dtype).contiguous(), of_v.to(value.dtype).contiguous()
 
 
-def _compute_dtype(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
+def _turned(
+    query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, group: str
+) -> tuple[Tensor, Tensor, Tensor, slice]:
+    """Turned queries, turned keys and values of all slots as the kernel takes them, and the slots of the queries."""
+    dtype = torch.promote_types(value.dtype, torch.float32)
+    first = 0
+    if group:
+        first = group_of(group).rank() * len(query)
+        key, value = gather(key, value, group).unbind(1)
+    own = slice(first, first + len(query))
+    return turned(query, cos[own], sin[own], dtype), turned(key, cos, sin, dtype), value.to(dtype), own
+
+
+def _documents(spans: Tensor, own: slice) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """First and end slot of each document that has queries in `own`, and first and end of those, counted from it."""
+    for start, end in spans.tolist():
+        first, last = max(start, own.start), min(end, own.stop)
+        if first < last:
+            yield (start, end), (first - own.start, last - own.start)
 
 
 def _document(x: Tensor, start: int, end: int) -> Tensor:
@@ -88,8 +120,11 @@ def _document(x: Tensor, start: int, end: int) -> Tensor:
 
 
 @_forward.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, spans: Tensor) -> tuple[Tensor, Tensor]:
-    return value.new_empty(value.shape), value.new_empty(value.shape[:2], dtype=_compute_dtype(value))
+def _(
+    query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, spans: Tensor, group: str = ""
+) -> tuple[Tensor, Tensor]:
+    dtype = torch.promote_types(value.dtype, torch.float32)
+    return value.new_empty(value.shape), value.new_empty(value.shape[:2], dtype=dtype)
 
 
 @_backward.register_fake
@@ -103,16 +138,18 @@ def _(
     spans: Tensor,
     gathered: Tensor,
     log_sums: Tensor,
+    group: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
 
 
-def _save(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs, *output)
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.group = inputs
+    ctx.save_for_backward(*tensors, *output)
 
 
 def _gradients(ctx, gradient: Tensor, _: Tensor):  # type: ignore[no-untyped-def]
-    return *_backward(gradient, *ctx.saved_tensors), None, None, None
+    return *_backward(gradient, *ctx.saved_tensors, ctx.group), None, None, None, None
 
 
 _forward.register_autograd(_gradients, setup_context=_save)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from data.batch import Batch
 from pretrain.model.attention.choice import Backend
+from pretrain.model.context import Context, Exchange
 
 _SHORTEST = 128
 """Rows that a block of the GPU kernel takes; nothing is gained by a finer bound than this."""
@@ -31,19 +32,38 @@ class Layout(NamedTuple):
     anew for each value."""
     documents: Tensor
     """(num_bins, T) int64 on the device: number of each slot's document."""
+    query_boundaries: Tensor | None
+    """As `boundaries`, for the queries of the same stretches: those of this rank, counted from `first_query`."""
+    first_query: int
+    """Slot of the first query; above 0 where keys and values are gathered and queries are not."""
+    exchange: Exchange | None
+    """How ranks that share the batch come together in attention; None where this one has all slots."""
+    group: str
+    """Name of those ranks' group, for `exchange`; empty where there is none."""
 
 
-def layout_of(batch: Batch, backend: Backend) -> Layout:
-    """The layout of `batch` for `backend`; waits for no device."""
+def layout_of(batch: Batch, backend: Backend, context: Context | None = None) -> Layout:
+    """The layout of `batch` for `backend`, on one of the ranks that share it; waits for no device."""
     slots = batch.tokens.numel()
     # One stretch of pads may lie over several bins; that pads see one another is nobody's concern.
     edges = sorted({0, slots, *(edge for span in batch.spans for edge in span)})
+    first, end = context.span(slots) if context and context.exchange == "all_gather" else (0, slots)
+    boundaries = query_boundaries = None
+    if backend == "varlen":
+        boundaries = query_boundaries = _boundaries(edges, batch.tokens.device)
+        if end - first < slots:  # stretches without a query get an empty one: the kernel takes it
+            of_queries = [min(max(edge, first), end) - first for edge in edges]
+            query_boundaries = _boundaries(of_queries, batch.tokens.device)
     return Layout(
         backend,
         torch.tensor(batch.spans, dtype=torch.int64).view(-1, 2),
-        _boundaries(edges, batch.tokens.device) if backend == "varlen" else None,
+        boundaries,
         _power_of_two(max([_SHORTEST, *(end - start for start, end in pairwise(edges))])),
         batch.documents.view(batch.num_bins, -1),
+        query_boundaries,
+        first,
+        context.exchange if context else None,
+        context.name if context else "",
     )
 
 

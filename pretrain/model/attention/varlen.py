@@ -18,7 +18,7 @@ def varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
         query=query,
         key=key,
         value=value,
-        cu_seq_q=boundaries,
+        cu_seq_q=layout.query_boundaries,
         cu_seq_k=boundaries,
         max_q=longest,
         max_k=longest,
