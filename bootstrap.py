@@ -137,7 +137,7 @@ def main() -> None:
     install_torch()
     say("installing the rest, at the versions in constraints.txt")
     advice = "pip could not install the above; the same command goes on from here"
-    demand(pip_install("-e", ".[s3,trackers,test,dev]", *PINNED), advice)
+    demand(pip_install("-e", ".[deepspeed,s3,trackers,test,dev]", *PINNED), advice)
     unfinished = STAMP.with_suffix(".part")
     unfinished.write_text(wanted, encoding="utf-8")
     unfinished.replace(STAMP)

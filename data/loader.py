@@ -38,6 +38,8 @@ class Step:
 
     batches: tuple[Batch, ...]
     """This rank's bins, `bins_per_forward` at a time; the last may hold fewer."""
+    rounds: int
+    """Micro-batches of the rank that has most of them."""
     bins: tuple[int, ...]
     """Place in the step, 0..G-1, of each of this rank's bins, in the order of `batches`."""
     num_tokens: int
@@ -69,8 +71,8 @@ class Loader:
         plan: which bins come.
         cursor: where step number `first_step` begins.
         first_step: its number, which keys what the model draws.
-        rank: of this process.
-        world_size: number of ranks.
+        rank: of this process among those that bins are dealt to.
+        world_size: number of these; ranks that share their batches count as one.
 
     Raises:
         ValueError: fewer bins in a step than ranks.
@@ -80,12 +82,7 @@ class Loader:
         self, shelves: Shelves, plan: Plan, cursor: Cursor, first_step: int, rank: int, world_size: int
     ) -> None:
         settings = plan.settings
-        if settings.bins_per_step < world_size:
-            raise ValueError(
-                f"data.bins_per_step is {settings.bins_per_step}, but {world_size} processes train: each needs a bin; "
-                "raise bins_per_step (and lower bin_tokens by the same factor to keep the tokens of a step), "
-                "or start fewer processes"
-            )
+        require_enough_bins(settings.bins_per_step, world_size)
         self._plan, self._cursor, self._number = plan, cursor, first_step
         self._rank, self._world_size = rank, world_size
         self._pinned = torch.cuda.is_available()
@@ -137,6 +134,7 @@ class Loader:
             groups = [mine[i : i + per_forward] for i in range(0, len(mine), per_forward)]
             step = Step(
                 batches=(),
+                rounds=-(-max(map(len, dealt)) // per_forward),
                 bins=tuple(mine),
                 num_tokens=sum(b.num_tokens for b in bins),
                 squared_lengths=sum(costs),
@@ -148,6 +146,16 @@ class Loader:
             for group in groups:
                 yield tuple(bins[i] for i in group)
             number += 1
+
+
+def require_enough_bins(bins_per_step: int, world_size: int) -> None:
+    """Raises ValueError where a step has fewer bins than there are ranks to deal them to."""
+    if bins_per_step < world_size:
+        raise ValueError(
+            f"data.bins_per_step is {bins_per_step}, but {world_size} processes train: each needs a bin; "
+            "raise bins_per_step (and lower bin_tokens by the same factor to keep the tokens of a step), "
+            "start fewer processes, or let some share their bins with parallel.context"
+        )
 
 
 class _Planned(NamedTuple):

@@ -7,7 +7,7 @@ builds while the others wait.
 from data.corpora import Corpora
 from data.prepare import open_corpora, prepare
 from data.settings import DataSettings
-from pretrain.engine.launch import Engine
+from pretrain.engine.engine import Engine
 
 
 def open_on_every_rank(settings: DataSettings, engine: Engine) -> Corpora:

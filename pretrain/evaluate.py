@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from data import draw
 from data.alphabet import IS_TARGET
@@ -23,8 +24,7 @@ from data.packing import pack
 from data.plan import Bin, crop
 from data.settings import DataSettings, MaskSettings
 from data.synthetic import floor
-from pretrain.engine.launch import Engine
-from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.engine.engine import Engine
 
 _SELECT_PROB = 0.15
 CORRUPTIONS = {
@@ -80,7 +80,7 @@ def validation_bins(corpora: Corpora, settings: DataSettings, max_sequences: int
 
 @torch.no_grad()
 def evaluate(
-    model: MaskedLanguageModel,
+    model: nn.Module,
     corpora: Corpora,
     settings: DataSettings,
     max_sequences: int,
@@ -90,7 +90,7 @@ def evaluate(
     """Score the model under both corruptions; collective, the same result on every rank.
 
     Args:
-        model: the plain module; left in the mode it was in.
+        model: a `MaskedLanguageModel`, as the engine prepared it; left in the mode it was in.
         corpora: whose validation side is scored.
         settings: sizes of crop and bin.
         max_sequences: most proteins scored.
@@ -102,14 +102,17 @@ def evaluate(
     model.train(False)
     results = {}
     for name, mask in CORRUPTIONS.items():
-        rows: list[tuple[int, float, float, int]] = []
-        for index in range(engine.rank, len(bins), engine.world_size):
-            batch = collate(corpora.shelves, [bins[index]], settings, mask, _SEED, [0])
+        rows: list[Row] = []
+        # As many for each rank, the last ones idle: an engine that spreads parameters needs all of them in each pass.
+        for first in range(0, len(bins), engine.data_world_size):
+            index = first + engine.data_rank
+            batch = collate(corpora.shelves, [bins[min(index, len(bins) - 1)]], settings, mask, _SEED, [0])
+            batch = engine.share(batch if index < len(bins) else batch.idle())
             with engine.autocast():
-                losses = model.target_losses(batch.to(engine.device)).cpu().numpy().astype(np.float64)
-            rows += _by_document(bins[index], batch, losses, unigram)
-        gathered = sorted(row for part in engine.gather(rows) for row in part)
-        results[name] = _evaluation(np.array([row[1:] for row in gathered]))
+                losses = model(batch.to(engine.device), each=True).cpu().numpy().astype(np.float64)
+            if index < len(bins):
+                rows += _by_document(bins[index], batch, losses, unigram)
+        results[name] = _evaluation(np.array([row[1:] for row in _merged(engine.gather(rows))]))
     model.train(was_training)
     return results
 
@@ -149,10 +152,21 @@ def unigram_losses(corpora: Corpora) -> NDArray[np.float64]:
         return np.asarray(-np.log(smoothed / smoothed.sum()))
 
 
-def _by_document(
-    scored: Bin, batch: Batch, losses: NDArray[np.float64], unigram: NDArray[np.float64]
-) -> Iterator[tuple[int, float, float, int]]:
-    """(record, summed loss, summed unigram loss, targets) of each document that has targets."""
+Row = tuple[int, float, float, int]
+"""(record, summed loss, summed unigram loss, targets) of a document."""
+
+
+def _merged(rows: list[list[Row]]) -> list[Row]:
+    """Every rank's rows by record; ranks that share a batch have a part of a document each."""
+    documents: dict[int, Row] = {}
+    for record, loss, baseline, count in (row for part in rows for row in part):
+        _, losses, baselines, counts = documents.get(record, (record, 0.0, 0.0, 0))
+        documents[record] = record, losses + loss, baselines + baseline, counts + count
+    return [documents[record] for record in sorted(documents)]
+
+
+def _by_document(scored: Bin, batch: Batch, losses: NDArray[np.float64], unigram: NDArray[np.float64]) -> Iterator[Row]:
+    """A row for each document that has targets in this rank's share of the batch."""
     slots = batch.target_slots.numpy()
     baseline = unigram[batch.labels.numpy()[slots]]
     for record, (start, end) in zip(scored.samples.tolist(), batch.spans, strict=True):

@@ -2,7 +2,7 @@
 
     python -m pretrain.export runs/quickstart
 
-In: a model, or a run directory with a checkpoint. Out: `export/` with config.json, model.safetensors, tokenizer files
+In: a run directory with a checkpoint. Out: `export/` with config.json, model.safetensors, tokenizer files
 and README.md, the model card. Kept: nothing.
 """
 
@@ -26,18 +26,23 @@ from pretrain.run_directory import RunDirectory
 from pretrain.telemetry import records
 
 
-def export(model: MaskedLanguageModel, run: RunDirectory, step: int, tokens_seen: int) -> Path:
-    """Write the export of `model` beside an older one, then take its place.
-
-    Args:
-        model: the weights.
-        run: whose description and metrics go into the card.
-        step: optimizer steps behind the weights.
-        tokens_seen: real tokens behind the weights.
+def export(run: RunDirectory) -> tuple[Path, int]:
+    """Write the export of a run's newest whole checkpoint beside an older one, then take its place.
 
     Returns:
-        The directory.
+        The directory, and the optimizer steps behind the weights.
+
+    Raises:
+        ValueError: there is no checkpoint.
     """
+    shape = run.model_shape()
+    checkpoint = newest_valid(run.checkpoints, writer=False)
+    if checkpoint is None:
+        raise ValueError(f"{run.root} has no checkpoint yet; train until the first one is written")
+    model = MaskedLanguageModel(shape)
+    reader = TensorReader(checkpoint.path, "model", frozenset(f.path for f in checkpoint.manifest.files))
+    model.load_state_dict({name: reader.read(name) for name in reader.shapes})
+    step, tokens_seen = checkpoint.trainer.step, checkpoint.trainer.tokens_seen
     logging.disable_progress_bar()  # or transformers draws one for a single file
     building = Path(tempfile.mkdtemp(prefix=".export-", dir=run.root))
     replaced = building.with_name(f"{building.name}-old")
@@ -55,7 +60,7 @@ def export(model: MaskedLanguageModel, run: RunDirectory, step: int, tokens_seen
     finally:
         for leftover in (building, replaced):
             shutil.rmtree(leftover, ignore_errors=True)
-    return run.export
+    return run.export, step
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -64,18 +69,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("run", type=Path, help="run directory")
     folder = parser.parse_args(arguments).run
     try:
-        run = RunDirectory(folder)
-        shape = run.model_shape()
-        checkpoint = newest_valid(run.checkpoints, writer=False)
-        if checkpoint is None:
-            raise ValueError(f"{folder} has no checkpoint yet; train until the first one is written")
+        path, step = export(RunDirectory(folder))
     except (ValueError, RuntimeError) as error:
         sys.exit(f"error: {error}")
-    model = MaskedLanguageModel(shape)
-    reader = TensorReader(checkpoint.path, "model", frozenset(f.path for f in checkpoint.manifest.files))
-    model.load_state_dict({name: reader.read(name) for name in reader.shapes})
-    path = export(model, run, checkpoint.trainer.step, checkpoint.trainer.tokens_seen)
-    print(f"step {checkpoint.trainer.step}: {path}")
+    print(f"step {step}: {path}")
 
 
 def _card(run: RunDirectory, shape: EsmShape, step: int, tokens_seen: int) -> str:

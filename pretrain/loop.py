@@ -22,8 +22,8 @@ from pretrain.checkpoint.load import Verified, newest_valid, open_checkpoint, re
 from pretrain.checkpoint.manifest import MANIFEST_FILE, CheckpointError, Manifest, Topology, TrainerState
 from pretrain.checkpoint.retention import retain, sweep
 from pretrain.corpus import open_on_every_rank
-from pretrain.engine.launch import Engine
-from pretrain.engine.named_state import named_state
+from pretrain.engine.context_parallel import share_context
+from pretrain.engine.engine import Engine
 from pretrain.evaluate import TITLES, Evaluation, evaluate, unigram_losses, with_floor
 from pretrain.model.build import build_model
 from pretrain.model.compute import configure
@@ -111,16 +111,18 @@ class Training:
         self.phase = "start"
         self.fingerprints = _fingerprints(recipe, corpora)
         if checkpoint:
-            self.plain = MaskedLanguageModel(run.model_shape())
+            plain = MaskedLanguageModel(run.model_shape())
         else:
-            self.plain = build_model(recipe.model, recipe.run.seed)
-            engine.on_main(lambda: run.describe_model(self.plain.shape))
-        self.compute = configure(self.plain.encoder, recipe.compute, engine.device, engine.compute_dtype)
+            plain = build_model(recipe.model, recipe.run.seed)
+            engine.on_main(lambda: run.describe_model(plain.shape))
+        self.shape = plain.shape
+        self.compute = configure(plain.encoder, recipe.compute, engine.device, engine.compute_dtype)
+        self.compute += share_context(plain.encoder, engine.context, recipe.parallel.exchange)
         engine.on_main(lambda: run.describe_compute(self.compute))
         # Of every rank: they need not be alike, and on a CPU they share its cores while they measure.
-        self.peak_flops = sum(engine.gather(peak(engine.device, engine.compute_dtype, self.plain.shape.dim).flops))
-        self.model, self.optimizer = engine.prepare(self.plain, build(self.plain, recipe.optimizer))
-        self.named = named_state(self.model, self.optimizer)
+        self.peak_flops = sum(engine.gather(peak(engine.device, engine.compute_dtype, self.shape.dim).flops))
+        self.model, self.optimizer = engine.prepare(plain, build(plain, recipe.optimizer))
+        self.named = engine.named_state(self.model, self.optimizer)
         self.state = TrainerState(step=0, tokens_seen=0, cursor=Cursor().as_dict(), chain=START, skipped_steps=0)
         self.parent: str | None = None
         self.saved_step = -1
@@ -144,8 +146,8 @@ class Training:
             self.corpora.plan(self.recipe.run.seed),
             Cursor(**self.state.cursor),
             self.state.step,
-            self.engine.rank,
-            self.engine.world_size,
+            self.engine.data_rank,
+            self.engine.data_world_size,
         )
         settled = False
         with closing(loader), ProgressLine(schedule.total_tokens, self.engine.is_main) as progress:
@@ -187,7 +189,7 @@ class Training:
         """Score the weights as they are, and write it down; collective."""
         self.phase = "validate"
         scores = evaluate(
-            self.plain,
+            self.model,
             self.corpora,
             self.recipe.data,
             self.recipe.run.validation_sequences,
@@ -241,7 +243,7 @@ class Training:
         def write() -> None:
             from pretrain.export import export  # transformers takes seconds to import, and rank 0 alone needs it
 
-            export(self.plain, self.run, self.state.step, self.state.tokens_seen)
+            export(self.run)  # from the checkpoint, which is whole, as no model is whose parameters are spread
 
         self.engine.on_main(write)
         return scores
@@ -273,7 +275,7 @@ class Training:
 
     def _flops(self, step: Step, outcome: Reading) -> float:
         """FLOPs that the step needed, over all ranks."""
-        return training_flops(self.plain.shape, step.num_tokens, step.squared_lengths, sum(outcome.counts), pruned=True)
+        return training_flops(self.shape, step.num_tokens, step.squared_lengths, sum(outcome.counts), pruned=True)
 
     def _log(self, outcome: Reading, step: Step, rate: float, speed: Speed) -> str:
         """Write one line of metrics; the text for the console."""

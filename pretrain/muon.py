@@ -17,7 +17,9 @@ rate and decay hold for it (Liu et al. 2025, arXiv:2502.16982, section 2.2).
 honours no `found_inf`, and takes nothing but matrices, so that the rest would need a second optimizer, which neither
 Accelerate's engines nor the checkpoint expect.
 
-A matrix must lie whole on its device: a shard of it is another matrix.
+A shard of a matrix is another matrix, so where matrices are cut over ranks (FSDP2, HSDP: DTensors) the momentum stays
+cut, and its combination with the gradient is gathered: one all-gather for each stack of matrices. Every rank then
+orthogonalises all of it, and keeps its part.
 """
 
 import math
@@ -26,6 +28,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim.adamw import adamw
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -123,8 +126,8 @@ class Muon(torch.optim.Optimizer):
         momentum = torch.stack(buffers).lerp_(gradient, 1 - group["momentum"])
         nesterov = gradient.lerp_(momentum, group["momentum"])
         n, rows, columns = nesterov.shape
-        by_block = nesterov.reshape(n * blocks, rows // blocks, columns)
-        update = newton_schulz(by_block, DTYPES[group["newton_schulz"]]).reshape(n, rows, columns)
+        by_block = _whole(nesterov).reshape(n * blocks, rows // blocks, columns)
+        update = _cut_as(nesterov, newton_schulz(by_block, DTYPES[group["newton_schulz"]]).reshape(n, rows, columns))
         rms = RMS * math.sqrt(max(rows // blocks, columns))
         weights = torch.stack(list(matrices)).mul_(1 - rate * group["weight_decay"]).add_(update, alpha=-rate * rms)
         _replace(buffers, momentum, self.found_inf)
@@ -185,6 +188,18 @@ def newton_schulz(matrices: Tensor, dtype: torch.dtype) -> Tensor:
 def _gradient(parameter: nn.Parameter) -> Tensor:
     assert parameter.grad is not None
     return parameter.grad
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """What all ranks hold of a tensor, on each of them."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _cut_as(pattern: Tensor, whole: Tensor) -> Tensor:
+    """This rank's part of a tensor that each rank has whole, cut as `pattern` is; sends nothing."""
+    if not isinstance(pattern, DTensor):
+        return whole
+    return distribute_tensor(whole, pattern.device_mesh, pattern.placements, src_data_rank=None)
 
 
 def _stacks(matrices: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

@@ -142,6 +142,28 @@ class ComputeSettings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ParallelSettings:
+    """What an Accelerate YAML has no word for. Everything else of how a run is spread stands there."""
+
+    context: int = setting(
+        OPERATIONAL, "processes that share every batch, each with a part of its slots", unit="processes", default=1
+    )
+    exchange: Literal["auto", "ulysses", "all_gather"] = setting(
+        OPERATIONAL,
+        "what they exchange for attention: heads ('ulysses') or keys and values; 'auto': heads, if they divide",
+        default="auto",
+    )
+
+    def __post_init__(self) -> None:
+        _require(self.context >= 1, "parallel.context", self.context, "it must be at least 1")
+        allowed = get_args(get_type_hints(type(self))["exchange"])
+        said = f"allowed are {', '.join(map(repr, allowed))}"
+        _require(self.exchange in allowed, "parallel.exchange", self.exchange, said)
+        said = f"nothing is exchanged with parallel.context = {self.context}: take it out, or raise parallel.context"
+        _require(self.context > 1 or self.exchange == "auto", "parallel.exchange", self.exchange, said)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunSettings:
     """Where a run lives and how often it reports, evaluates and saves."""
 
@@ -175,6 +197,15 @@ class Recipe:
     optimizer: OptimizerSettings = field(default=OptimizerSettings())
     schedule: ScheduleSettings = field(default=ScheduleSettings())
     compute: ComputeSettings = field(default=ComputeSettings())
+    parallel: ParallelSettings = field(default=ParallelSettings())
+
+    def __post_init__(self) -> None:
+        size, slots = self.parallel.context, self.data.bin_tokens
+        said = f"it must be a multiple of parallel.context = {size}, so that every process gets equally many slots"
+        _require(slots % size == 0, "data.bin_tokens", slots, said)
+        heads = PRESETS[self.model.preset].heads if self.model.preset else size
+        said = f"{size} processes cannot share the {heads} heads of {self.model.preset}: take 'auto' or 'all_gather'"
+        _require(self.parallel.exchange != "ulysses" or heads % size == 0, "parallel.exchange", "ulysses", said)
 
 
 def settings_of(recipe: Any, prefix: str = "") -> Iterator[tuple[str, SettingClass, Any]]:

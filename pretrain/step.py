@@ -5,8 +5,8 @@ In: this rank's bins of one step. Out: new weights, and what happened. Kept: the
 Nothing here waits for the device: the host queues the whole step, and `Outcome.read` waits for it, once.
 
 Contract C4, divide once: the model returns loss *sums*; the number of targets of the whole step, over all ranks and
-micro-batches, is known before the first forward pass, and every sum is divided by it. So packing, accumulation and
-data parallelism give the gradient of one big batch, however unevenly the targets are spread.
+micro-batches, is known before the first forward pass, and every sum is divided by it. So packing, accumulation,
+data and context parallelism give the gradient of one big batch, however unevenly the targets are spread.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from data.loader import Step
-from pretrain.engine.launch import Engine
+from pretrain.engine.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,34 +69,33 @@ def train_step(
     learning_rate: float,
 ) -> Outcome:
     """Read the window, count once, forward and backward by micro-batch, clip, update."""
+    batches = engine.rounds(step)
+
     # ---- count: targets of the whole step, and the digests for the sample chain, in one all-reduce
-    local_counts = torch.stack([batch.counts for batch in step.batches]).sum(0)
+    local_counts = torch.stack([batch.counts for batch in batches]).sum(0)
     objectives = len(local_counts)
     ledger = torch.zeros(objectives + bins_per_step, dtype=torch.int64)
     ledger[:objectives] = local_counts
-    ledger[objectives + torch.tensor(step.bins)] = torch.cat([b.digests for b in step.batches])
+    if engine.context.rank == 0:  # once for each bin, though a context-parallel group shares it
+        ledger[objectives + torch.tensor(step.bins)] = torch.cat([b.digests for b in step.batches])
     ledger = engine.sum_over_ranks(engine.on_device(ledger))
     counts, digests = ledger[:objectives], ledger[objectives:]
     divisor = counts.clamp(min=1)
 
-    # ---- forward and backward: gradients are exchanged with the last micro-batch only
+    # ---- forward and backward: what is exchanged with every micro-batch, and what with the last, the engine says
     sums = torch.zeros(objectives, device=engine.device)
-    for index, batch in enumerate(step.batches):
+    for index, batch in enumerate(batches):
         on_device = batch.to(engine.device)
-        with engine.accumulating(model, exchange=index + 1 == len(step.batches)):
+        with engine.accumulating(model, last=index + 1 == len(batches)):
             with engine.autocast():
                 loss_sums = model(on_device)
-            engine.backward((loss_sums / divisor).sum())
+            engine.backward(model, (loss_sums / divisor).sum())
         sums += loss_sums.detach()
 
     # ---- update: a gradient that is not finite is the same on every rank, so all of them skip
-    engine.unscale_gradients(optimizer)
-    grad_norm = engine.clip_gradients(model, clip_norm)
-    skipped = (~grad_norm.isfinite()).float()
     loss_scale = engine.loss_scale()
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
-    engine.update(optimizer, skipped)
-    optimizer.zero_grad(set_to_none=True)
+    grad_norm, skipped = engine.update(model, optimizer, clip_norm)
     losses = engine.sum_over_ranks(sums) / divisor
     return Outcome(losses, counts, digests, grad_norm, loss_scale, skipped)

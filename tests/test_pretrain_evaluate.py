@@ -24,7 +24,7 @@ from data.plan import Cursor
 from data.prepare import open_corpora, prepare
 from data.settings import DataSettings
 from data.synthetic import Families
-from pretrain.engine.launch import Engine
+from pretrain.engine.engine import Engine
 from pretrain.evaluate import Evaluation, evaluate, unigram_losses, validation_bins, with_floor
 from pretrain.model.build import build_model
 from pretrain.optimizer import build

@@ -29,7 +29,8 @@ from data.settings import DataSettings
 from data.shelf import Shelves
 from pretrain.checkpoint.canonical import InvalidCheckpoint, canonical
 from pretrain.checkpoint.manifest import TrainerState
-from pretrain.engine.launch import Engine, launch
+from pretrain.engine.engine import Engine
+from pretrain.engine.launch import launch
 from pretrain.loop import train
 from pretrain.model.build import build_model
 from pretrain.optimizer import build

@@ -21,7 +21,7 @@ from data.plan import Cursor
 from data.settings import DataSettings
 from data.shelf import Shelves
 from pretrain.__main__ import main
-from pretrain.engine.launch import Engine
+from pretrain.engine.engine import Engine
 from pretrain.model.build import build_model
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.optimizer import build, learning_rate

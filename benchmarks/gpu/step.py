@@ -45,7 +45,7 @@ def stepper(
 
     from data.loader import Step
     from data.plan import Cursor
-    from pretrain.engine.launch import Engine
+    from pretrain.engine.engine import Engine
     from pretrain.step import train_step
 
     engine = Engine(Accelerator(cpu=place.dry, mixed_precision="no"), precision)

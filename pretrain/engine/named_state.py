@@ -4,15 +4,17 @@ In: the model and optimizer that `Accelerator.prepare` returned. Out: one tensor
 the plain module, so that no file knows which engine wrote it. Kept across restarts: parameters, moments and the
 optimizer's step per parameter. Not kept: learning rate and other group settings, which belong to the recipe.
 
-One class per way of holding state. `TorchState` serves a single process and DDP, where every rank holds every tensor
-whole; engines that shard are further classes with the methods of `NamedState`.
+One class per way of holding state, with the methods of `NamedState`. `TorchState` serves every engine of torch's own:
+one process and DDP, where each rank holds every tensor whole, and FSDP2 and HSDP, where a tensor is a DTensor.
+`zero_state.ZeroState` serves DeepSpeed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence, Set
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -62,9 +64,9 @@ class NamedState(Protocol):
 
 
 def plain_module(model: nn.Module) -> nn.Module:
-    """The module inside DDP. By type: a module may itself have a child called `module`."""
-    while isinstance(model, DistributedDataParallel):
-        model = model.module
+    """The module inside DDP or DeepSpeed. By type: a module may itself have a child called `module`."""
+    while isinstance(model, DistributedDataParallel) or type(model).__name__ == "DeepSpeedEngine":
+        model = cast(nn.Module, model.module)
     return model
 
 
@@ -89,10 +91,10 @@ def named_parameters(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[st
 
 
 class TorchState:
-    """State of one process or of DDP.
+    """State of one process, of DDP, FSDP2 or HSDP.
 
     Args:
-        model: the module, or DDP around it. Frozen parameters are stored too, without moments.
+        model: the module, or DDP around it, or FSDP2 in it. Frozen parameters are stored too, without moments.
         optimizer: a torch optimizer, or Accelerate's wrapper of one.
 
     Raises:
@@ -104,24 +106,16 @@ class TorchState:
         self._parameters, self._aliases = named_parameters(model)
         self._optimizer: Optimizer = getattr(optimizer, "optimizer", optimizer)
         held = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
-        mine = {id(p) for p in self._parameters.values()}
-        orphans = [n for n, p in self._parameters.items() if p.requires_grad and id(p) not in held]
-        if orphans:
+        require_held(self._parameters, held)
+        strangers = held - {id(p) for p in self._parameters.values()}
+        if strangers:
             raise ValueError(
-                f"{len(orphans)} trainable parameters are held by no optimizer: {orphans[:5]}; "
-                "freeze them or add them to a parameter group"
-            )
-        if held - mine:
-            raise ValueError(
-                f"the optimizer holds {len(held - mine)} parameters that the model does not have; "
+                f"the optimizer holds {len(strangers)} parameters that the model does not have; "
                 "build it from this model's parameters, and take both from one `prepare`"
             )
         for name, parameter in self._parameters.items():
-            _require_whole_float(name, parameter)
-        stored = self._parameters.keys() | self._aliases.keys()
-        buffers = sorted({plain_name(n) for n in plain_module(model).state_dict()} - stored)
-        if buffers:
-            raise ValueError(f"persistent buffers are not stored: {buffers[:5]}; register them with persistent=False")
+            _require_float(name, parameter)
+        require_no_buffers(model, self._parameters.keys() | self._aliases.keys())
 
     @property
     def names(self) -> Sequence[str]:
@@ -153,7 +147,7 @@ class TorchState:
                     f"optimizer state {key!r} of {name!r} is {got}; only a step and tensors of the "
                     f"parameter's shape {self.shape(name)} can be stored by name"
                 )
-            _require_whole_float(f"{key}/{name}", value)
+            _require_float(f"{key}/{name}", value)
             keys.append(key)
         return sorted(keys)
 
@@ -163,7 +157,9 @@ class TorchState:
 
     def gather(self, name: str, key: str) -> Tensor:
         """Whole fp32 tensor on the CPU, sharing memory with the live one where that is such."""
-        return self._tensor(name, key).detach().to("cpu", torch.float32)
+        tensor = self._tensor(name, key).detach()
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        return whole.to("cpu", torch.float32)
 
     def begin_load(self) -> None:
         """Allocate the moments of parameters that have none yet: zeros, at step 0."""
@@ -172,10 +168,12 @@ class TorchState:
 
     @torch.no_grad()
     def scatter(self, name: str, key: str, full: Tensor) -> None:
-        """Copy a whole tensor into place, so that ties and the optimizer's references hold."""
+        """Copy this rank's part of a whole tensor into place, so that ties and the optimizer's references hold."""
         target = self._tensor(name, key)
         if full.shape != target.shape:  # copy_ would broadcast
             raise ValueError(f"{key} of {name!r}: {tuple(full.shape)} into {tuple(target.shape)}")
+        if isinstance(target, DTensor):  # each rank cuts its part out of what it has; the default sends rank 0's
+            full = distribute_tensor(full.to(target.device), target.device_mesh, target.placements, src_data_rank=None)
         target.copy_(full)
 
     def set_step(self, name: str, step: int) -> None:
@@ -197,11 +195,6 @@ class TorchState:
 
     def _tensor(self, name: str, key: str) -> Tensor:
         return self._parameters[name] if key == "param" else cast(Tensor, self._cell(name)[key])
-
-
-def named_state(model: nn.Module, optimizer: Optimizer) -> NamedState:
-    """The view that fits what `Accelerator.prepare` returned; build it anew after every prepare."""
-    return TorchState(model, optimizer)
 
 
 def prime(optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:
@@ -238,11 +231,28 @@ def prime(optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:
             group.update(before)
 
 
-def _require_whole_float(name: str, tensor: Tensor) -> None:
-    """A sharded tensor or one that fp32 cannot hold would be stored wrong without a word."""
-    if type(tensor) not in (Tensor, nn.Parameter):
+def require_held(parameters: Mapping[str, nn.Parameter], held: Container[int]) -> None:
+    """Raises ValueError where a trainable parameter's id is not among those that an optimizer holds."""
+    orphans = [n for n, p in parameters.items() if p.requires_grad and id(p) not in held]
+    if orphans:
+        raise ValueError(
+            f"{len(orphans)} trainable parameters are held by no optimizer: {orphans[:5]}; "
+            "freeze them or add them to a parameter group"
+        )
+
+
+def require_no_buffers(model: nn.Module, stored: Set[str]) -> None:
+    """Raises ValueError where the module has persistent state that is no parameter."""
+    buffers = sorted({plain_name(name) for name in plain_module(model).state_dict()} - stored)
+    if buffers:
+        raise ValueError(f"persistent buffers are not stored: {buffers[:5]}; register them with persistent=False")
+
+
+def _require_float(name: str, tensor: Tensor) -> None:
+    """A part of a tensor of unknown whole, or a tensor that fp32 cannot hold, would be stored wrong without a word."""
+    if type(tensor) not in (Tensor, nn.Parameter) and not isinstance(tensor, DTensor):
         got = type(tensor).__name__
-        raise ValueError(f"{name!r} is a {got}, a part of a tensor; run with one process or DDP")
+        raise ValueError(f"{name!r} is a {got}; only tensors, and DTensors of FSDP2, can be stored by name")
     if tensor.dtype not in _FITS_FP32:
         allowed = sorted(str(dtype) for dtype in _FITS_FP32)
         raise ValueError(f"{name!r} is {tensor.dtype}; fp32 can store {allowed} without loss")

@@ -8,26 +8,47 @@ In: the process tree and the environment. Out: `LaunchRequest`. Kept: nothing.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import psutil
+import torch
 import yaml
 
+from data.loader import require_enough_bins
+from pretrain.engine.context_parallel import require_divides
 from pretrain.recipe import Recipe
 
 _NOT_THE_YAMLS: dict[str, tuple[int | bool | str | None, Callable[[Recipe], str]]] = {
     "gradient_accumulation_steps": (1, lambda r: f"data.bins_per_step = {r.data.bins_per_step}, which decides it"),
     "gradient_clipping": (None, lambda r: f"optimizer.clip_norm = {r.optimizer.clip_norm}"),
-    "fsdp_activation_checkpointing": (False, lambda r: "no such setting, and DDP has no use for it"),
+    "activation_checkpointing": (False, lambda r: f"compute.checkpointing = {r.compute.checkpointing!r}"),
+    "activation_checkpointing_offload": (False, lambda r: f"compute.checkpointing = {r.compute.checkpointing!r}"),
     "dynamo_backend": ("NO", lambda r: f"compute.compile = {r.compute.compile!r}"),
-    "parallelism_config_cp_size": (1, lambda r: "no such setting: Accelerate's turns an encoder causal"),
-    "parallelism_config_sp_size": (1, lambda r: "no such setting: Accelerate's needs a decoder"),
+    "cp_size": (1, lambda r: f"parallel.context = {r.parallel.context}; Accelerate's turns an encoder causal"),
+    "sp_size": (1, lambda r: f"parallel.context = {r.parallel.context}; Accelerate's needs a decoder"),
+    "tp_size": (1, lambda r: "no such setting: no layer is cut inside, parallel.context shares its heads"),
+    "offload_params": (False, lambda r: "no such setting: accelerate_configs/zero3_offload.yaml does that"),
+    "cpu_ram_efficient_loading": (False, lambda r: "no such setting: every process draws or reads the same weights"),
+    "zero3_init_flag": (False, lambda r: "no such setting: every process draws or reads the same weights"),
+    "deepspeed_config_file": (None, lambda r: "all that such a file would hold; zero_stage and offload go in the YAML"),
 }
-"""Keys that belong to the recipe or are wrong for an encoder: the value that asks for nothing, and what the recipe has
-in their place. A YAML that sets another value is refused."""
+"""Keys that belong to the recipe or are wrong for an encoder, without the prefixes that Accelerate allows: the value
+that asks for nothing, and what the recipe has in their place. A launch that sets another value is refused."""
+
+_FROM_FLAGS = {
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "gradient_accumulation_steps",
+    "ACCELERATE_DYNAMO_BACKEND": "dynamo_backend",
+    "FSDP_ACTIVATION_CHECKPOINTING": "fsdp_activation_checkpointing",
+    "FSDP_OFFLOAD_PARAMS": "fsdp_offload_params",
+    "PARALLELISM_CONFIG_CP_SIZE": "parallelism_config_cp_size",
+    "PARALLELISM_CONFIG_SP_SIZE": "parallelism_config_sp_size",
+    "PARALLELISM_CONFIG_TP_SIZE": "parallelism_config_tp_size",
+}
+"""Variables with which the launcher tells a process what its flags said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,32 +70,75 @@ class LaunchRequest:
         Raises:
             ValueError: an engine or precision that does not work here, or a YAML that carries the recipe's values.
         """
-        if self.distributed_type not in ("NO", "MULTI_GPU", "MULTI_CPU"):
+        if self.distributed_type not in ENGINES:
             raise ValueError(
-                f"{self.origin} asks for {self.distributed_type}; this version trains in one process or with DDP: "
-                "use accelerate_configs/single.yaml or accelerate_configs/ddp.yaml"
+                f"{self.origin} asks for {self.distributed_type}; allowed are {', '.join(ENGINES)}: "
+                "use one of the files in accelerate_configs/, which one its README.md says"
             )
+        self._check_sharded()
         if self.precision not in ("no", "bf16", "fp16"):
             raise ValueError(
                 f"{self.origin} asks for mixed_precision {self.precision}; allowed are 'no', 'bf16' and, on a GPU, "
                 "'fp16': launch it with --mixed_precision bf16"
             )
+        for key in unknown_keys(self.config):
+            raise ValueError(
+                f"{self.origin} sets {key}, which no setting of Accelerate's is called; it would be ignored: "
+                "correct or remove it (accelerate launch --help lists them)"
+            )
         for key, value in _nested(self.config):
-            neutral, in_recipe = _NOT_THE_YAMLS.get(key, (value, str))
-            if value not in (None, neutral) and str(value).upper() != neutral:
+            plain = key.removeprefix("fsdp_").removeprefix("parallelism_config_")
+            neutral, in_recipe = _NOT_THE_YAMLS.get(plain, (value, str))
+            if value not in (None, neutral) and str(value).upper() != str(neutral).upper():
                 raise ValueError(
                     f"{self.origin} sets {key}: {value}, the recipe has {in_recipe(recipe)}; a YAML says how a run is "
                     f"spread, the recipe what is trained: remove {key} from the launch"
                 )
+        if self.world_size is not None:
+            require_divides(recipe.parallel.context, self.world_size)
+            require_enough_bins(recipe.data.bins_per_step, self.world_size // recipe.parallel.context)
+        if self.distributed_type == "DEEPSPEED" and recipe.optimizer.name == "muon":
+            raise ValueError(
+                f"{self.origin} asks for DEEPSPEED and optimizer.name is 'muon', which needs whole matrices, and ZeRO "
+                "flattens them; use accelerate_configs/fsdp2.yaml, which shards as ZeRO-3 does, or optimizer.name=adamw"
+            )
+
+    def _check_sharded(self) -> None:
+        if self.distributed_type not in ("FSDP", "DEEPSPEED"):
+            return
+        if self.precision == "fp16":
+            raise ValueError(
+                f"{self.origin} asks for {self.distributed_type} in mixed_precision fp16, whose loss scaler is for one "
+                "process and DDP; launch it with --mixed_precision bf16, or with accelerate_configs/ddp.yaml"
+            )
+        version = os.environ.get("FSDP_VERSION", "1")
+        if self.distributed_type == "FSDP" and version != "2":
+            raise ValueError(
+                f"{self.origin} asks for FSDP in version {version}; only version 2 keeps parameters by name: use "
+                "accelerate_configs/fsdp2.yaml, or set fsdp_config.fsdp_version: 2"
+            )
+        if self.distributed_type == "DEEPSPEED" and find_spec("deepspeed") is None:
+            raise ValueError(
+                f"{self.origin} asks for DEEPSPEED, and deepspeed is not installed; install it with pip install "
+                "'zymogen[deepspeed]', or use accelerate_configs/fsdp2.yaml, which needs nothing but torch"
+            )
+        offloads = {os.environ.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{what}_DEVICE") for what in ("OPTIMIZER", "PARAM")}
+        if self.distributed_type == "DEEPSPEED" and offloads - {None, "none"} and not torch.cuda.is_available():
+            raise ValueError(
+                f"{self.origin} asks for offload to the host, and this run computes there already; use "
+                "accelerate_configs/zero3.yaml, or a machine with GPUs"
+            )
+
+
+ENGINES = ("NO", "MULTI_GPU", "MULTI_CPU", "FSDP", "DEEPSPEED")
+"""What this program trains with, as Accelerate names it; MULTI_CPU stands for several processes without a launcher."""
 
 
 def requested() -> LaunchRequest:
     """The launch that this process belongs to."""
     request = _requested()
-    steps = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1")
-    dynamo = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "NO")
-    # Beside the YAML's own value, not in its place: Accelerate divides every loss by what the flag says.
-    from_flags = {"gradient_accumulation_steps": int(steps), "dynamo_backend": dynamo}
+    # Beside the YAML's own value, not in its place: what the flags say, Accelerate does.
+    from_flags = {key: os.environ[variable] for variable, key in _FROM_FLAGS.items() if variable in os.environ}
     return replace(request, config={**request.config, "environment": from_flags})
 
 
@@ -143,3 +207,32 @@ def _nested(config: dict[str, Any]) -> list[tuple[str, Any]]:
     for key, value in config.items():
         pairs += _nested(value) if isinstance(value, dict) else [(key, value)]
     return pairs
+
+
+def unknown_keys(config: Mapping[str, Any]) -> list[str]:
+    """Keys of a launcher's YAML that Accelerate has no setting for.
+
+    It refuses those at the top itself; of a section it makes attributes that nobody reads.
+    """
+    from accelerate.commands.launch import launch_command_parser
+
+    groups = {g.title: {a.dest for a in g._group_actions} for g in launch_command_parser()._action_groups}
+    unknown = []
+    for section, (title, prefix) in _SECTIONS.items():
+        for key in config.get(section) or {}:
+            dest = key if key.startswith(prefix) else prefix + key
+            if dest not in groups[title]:
+                unknown.append(f"{section}.{key}")
+    return unknown
+
+
+_SECTIONS = {
+    "deepspeed_config": ("DeepSpeed Arguments", ""),
+    "fsdp_config": ("FSDP Arguments", "fsdp_"),
+    "fp8_config": ("FP8 Arguments", "fp8_"),
+    "dynamo_config": ("Resource Selection Arguments", "dynamo_"),
+    "parallelism_config": ("ParallelismConfig Arguments", ""),
+    "megatron_lm_config": ("Megatron-LM Arguments", ""),
+    "mpirun_config": ("MPI Arguments", ""),
+}
+"""Sections of the launcher's YAML: title of their flags, and the prefix that a key there may leave out."""

@@ -7,7 +7,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from pretrain.engine.launch import Engine, PeerError
+from pretrain.engine.engine import Engine
+from pretrain.engine.ranks import PeerError
 from pretrain.run_directory import RunDirectory
 from pretrain.telemetry import records
 

@@ -1,0 +1,60 @@
+"""Context parallelism: which ranks share every batch, each computing a share of its slots.
+
+In: how many share. Out: the group of this rank. Kept: the process group, torch's.
+
+Ranks of a group are neighbours, so that a group lies inside a node wherever its size divides the ranks of one. They
+count like data-parallel ranks in everything else: gradients and loss sums are added up over the whole world.
+"""
+
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from pretrain.model.context import Context, ExchangeRequest, choose_exchange
+from pretrain.model.encoder import Encoder
+
+
+@dataclass(frozen=True, slots=True)
+class ContextGroup:
+    """This rank's place among those that share its batches; alone by default."""
+
+    rank: int = 0
+    size: int = 1
+    group: "dist.ProcessGroup | None" = None
+
+
+def context_group(size: int, rank: int, world_size: int) -> ContextGroup:
+    """The group of this rank; collective, over the whole world.
+
+    Raises:
+        ValueError: the world cannot be cut into groups of this size.
+    """
+    require_divides(size, world_size)
+    if size == 1:
+        return ContextGroup()
+    groups = [dist.new_group(list(range(first, first + size))) for first in range(0, world_size, size)]
+    return ContextGroup(rank % size, size, groups[rank // size])
+
+
+def require_divides(size: int, world_size: int) -> None:
+    """Raises ValueError where `world_size` processes cannot be cut into groups of `size`."""
+    if world_size % size:
+        raise ValueError(
+            f"parallel.context is {size}, and {world_size} process(es) train together, which is no multiple of it; "
+            f"start {max(1, world_size // size) * size} with --num_processes, or set parallel.context to a divisor of "
+            f"{world_size}"
+        )
+
+
+def share_context(encoder: Encoder, group: ContextGroup, request: ExchangeRequest) -> list[str]:
+    """Let `encoder` compute its rank's share of every batch; lines for the start of a run.
+
+    Raises:
+        ValueError: the exchange that was asked for by name cannot be had with this many heads.
+    """
+    if group.size == 1:
+        return []
+    exchange, lines = choose_exchange(request, encoder.shape.heads, group.size)
+    assert group.group is not None
+    encoder.context = Context(group.rank, group.size, exchange, group.group)
+    return [f"context: {group.size} ranks share every batch, by {exchange}", *lines]

@@ -1,0 +1,42 @@
+"""FSDP and DeepSpeed on a machine without an accelerator: what Accelerate and DeepSpeed lack for it.
+
+In: the kind of engine that was asked for. Out: a context in which to build the `Accelerator`. Kept: nothing. Where
+torch sees a GPU, nothing is touched.
+
+Accelerate 1.15 turns FSDP and DeepSpeed on for GPUs alone: on a CPU each process trains a model of its own, or it dies
+in DeepSpeed's checks of batch sizes. DeepSpeed 0.19 compiles collectives in shared memory before the first is called,
+which takes a minute and a compiler; gloo serves as well.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from accelerate.state import DistributedType, PartialState
+
+
+@contextmanager
+def sharding_on_a_cpu(distributed_type: str) -> Iterator[None]:
+    """Let Accelerate take 'FSDP' and 'DEEPSPEED' at their word on a CPU, while the `Accelerator` is built."""
+    if not torch.cuda.is_available():
+        # Accelerate imports DeepSpeed wherever that is installed, and each process would warn that it found no GPU.
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    if torch.cuda.is_available() or distributed_type not in ("FSDP", "DEEPSPEED"):
+        yield
+        return
+    with patch.dict(os.environ, ACCELERATE_TORCH_DEVICE="cpu"), patch.object(PartialState, "_prepare_backend", _gloo):
+        if distributed_type == "FSDP":
+            yield
+            return
+        with patch("deepspeed.comm.torch.build_shm_op", lambda: None):
+            yield
+
+
+def _gloo(self: PartialState, *_: Any, **__: Any) -> tuple[str | None, DistributedType]:
+    """Backend and kind of a launch, as for a machine with GPUs, from which Accelerate goes on to FSDP or DeepSpeed."""
+    if int(os.environ.get("LOCAL_RANK", -1)) == -1:
+        return None, DistributedType.NO
+    return "gloo", DistributedType.MULTI_GPU

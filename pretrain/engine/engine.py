@@ -1,0 +1,223 @@
+"""An engine: what training needs from a way of spreading a run. This one is a single process, or DDP.
+
+In: model, optimizer, micro-batches. Out: gradients of the whole step, and the optimizer's step. Kept: the loss scale.
+
+Contract C5: every engine ends where one process ends. What could make them differ is said in `Engine`'s methods, and
+the engines that shard override those: `fully_sharded` (FSDP2, HSDP) and `zero` (DeepSpeed).
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import torch
+import torch.distributed as dist
+from accelerate.utils import DistributedType
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from data.batch import Batch
+from data.loader import Step
+from pretrain.engine.context_parallel import ContextGroup
+from pretrain.engine.named_state import NamedState, TorchState
+from pretrain.engine.ranks import Ranks
+
+_COMPUTE = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Engine(Ranks):
+    """What training needs from Accelerate, and nothing else.
+
+    Precision is the engine's own, so that it means one thing under every way of spreading a run: float32 parameters,
+    moments and sums over ranks, and autocast inside the step. The accelerator must be one of mixed_precision 'no'; with
+    another it would wrap the model's forward pass in an autocast of its own.
+    """
+
+    distributed_types: ClassVar[frozenset[DistributedType]] = frozenset(
+        {DistributedType.NO, DistributedType.MULTI_GPU, DistributedType.MULTI_CPU}
+    )
+    """What Accelerate must have set up for this engine."""
+
+    precision: str = "no"
+    """What the step computes in, as Accelerate names it: 'no' (float32), 'bf16' or 'fp16'."""
+    context: ContextGroup = field(default=ContextGroup())
+    """The ranks that share every batch with this one."""
+    scaler: torch.amp.GradScaler = field(init=False, repr=False, compare=False)
+    """Keeps small gradients from vanishing in float16; does nothing in another precision."""
+
+    def __post_init__(self) -> None:
+        """A fresh loss scale, on this rank's device."""
+        if self.precision not in _COMPUTE:
+            raise ValueError(f"precision {self.precision!r}: must be one of {', '.join(_COMPUTE)}")
+        scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
+        object.__setattr__(self, "scaler", scaler)
+
+    @staticmethod
+    def plugins(clip_norm: float) -> dict[str, Any]:
+        """What the `Accelerator` of this engine is built with."""
+        del clip_norm  # for engines that clip by themselves
+        return {}
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """What matrix products are computed in: autocast's, or the parameters' float32."""
+        return _COMPUTE[self.precision]
+
+    @property
+    def name(self) -> str:
+        """The engine's name, as recorded in checkpoints."""
+        return "single" if self.world_size == 1 else "ddp"
+
+    @property
+    def data_rank(self) -> int:
+        """Which bins of a step are this rank's; ranks of one context-parallel group have the same."""
+        return self.rank // self.context.size
+
+    @property
+    def data_world_size(self) -> int:
+        """Among how many the bins of a step are dealt."""
+        return self.world_size // self.context.size
+
+    @property
+    def in_lockstep(self) -> bool:
+        """Whether all ranks must make a pass through the model when one does, because its parameters are spread."""
+        return False
+
+    def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
+        """Model and optimizer as the engine runs them; never the loader, which Accelerate would shard again."""
+        prepared_model, prepared_optimizer = self.accelerator.prepare(model, optimizer)
+        if isinstance(prepared_model, DistributedDataParallel):
+            prepared_model.register_comm_hook(None, lambda _, bucket: _summed(bucket))
+        return prepared_model, prepared_optimizer
+
+    def named_state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> NamedState:
+        """State by name of what `prepare` returned; to be made anew after every prepare."""
+        return TorchState(model, optimizer)
+
+    def settle(self, model: nn.Module, batch: Batch) -> None:
+        """One forward and backward pass whose gradients are thrown away, so that DDP's buckets have their final layout.
+
+        DDP reduces its first gradients in buckets by registration order, then rebuilds them by order of arrival. A
+        run that resumes at step n would reduce that step in the first layout, an uninterrupted one in the second;
+        with three or more ranks the sums then differ in their last bit. Settling before the first step of every
+        start gives both the same layout.
+        """
+        if self.world_size > 1:
+            with self.autocast():
+                loss = model(self.share(batch).to(self.device)).sum()
+            self.accelerator.backward(loss)
+            model.zero_grad(set_to_none=True)
+
+    def share(self, batch: Batch) -> Batch:
+        """What this rank computes of a batch that its context-parallel group shares."""
+        return batch.share(self.context.rank, self.context.size)
+
+    def rounds(self, step: Step) -> list[Batch]:
+        """This rank's micro-batches; idle ones behind them where another rank has more and all must keep step."""
+        missing = step.rounds - len(step.batches) if self.in_lockstep else 0
+        return [self.share(batch) for batch in (*step.batches, *[step.batches[0].idle()] * missing)]
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """The step's compute dtype; parameters, moments and reductions stay float32."""
+        if self.precision == "no":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.compute_dtype)
+
+    def accumulating(self, model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+        """Context of one micro-batch: gradients add up locally, and are exchanged with the `last` of a step."""
+        return nullcontext() if last else cast(AbstractContextManager[None], self.accelerator.no_sync(model))
+
+    def backward(self, model: nn.Module, loss: Tensor) -> None:
+        """Backward of this rank's share of the loss, times the loss scale; gradients are *summed* over ranks.
+
+        Not averaged, as engines do by themselves: the loss is divided already, once (C4).
+        """
+        del model
+        self.accelerator.backward(self.scaler.scale(loss))
+
+    def loss_scale(self) -> Tensor:
+        """What the loss is multiplied by, a scalar on the device; 1 but for fp16."""
+        scale: Tensor = self.scaler.scale(torch.ones((), device=self.device))
+        return scale
+
+    def update(self, model: nn.Module, optimizer: Any, clip_norm: float) -> tuple[Tensor, Tensor]:
+        """Clip the gradients and let the optimizer take its step, unless they are not finite; adapt the loss scale.
+
+        Args:
+            model: as prepared.
+            optimizer: as prepared. Weights, moments and step counts stay as they are where the step is skipped. One
+                that follows torch's protocol for it (the fused ones) decides on the device; for another the host waits.
+            clip_norm: largest global norm of the gradient.
+
+        Returns:
+            The global norm before clipping, and 1 or 0 whether the step was skipped: float32 scalars on the device, the
+            same on every rank.
+        """
+        inner = cast(Any, _inner(optimizer))
+        self.scaler.unscale_(inner)
+        norm = self._clip(model, clip_norm)
+        skipped = (~norm.isfinite()).float()
+        if getattr(inner, "_step_supports_amp_scaling", False):
+            inner.grad_scale, inner.found_inf = None, skipped
+            try:
+                optimizer.step()
+            finally:
+                del inner.grad_scale, inner.found_inf
+        elif not skipped.item():
+            optimizer.step()
+        self.scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        return norm, skipped
+
+    def _clip(self, model: nn.Module, clip_norm: float) -> Tensor:
+        """Scale the gradients down to a global norm of `clip_norm`; the norm before, a scalar."""
+        return torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+
+    def scaler_state(self) -> dict[str, float] | None:
+        """What a checkpoint keeps of the loss scale; None but for fp16."""
+        state = self.scaler.state_dict()
+        return {"scale": state["scale"], "growth_tracker": state["_growth_tracker"]} if state else None
+
+    def restore_scaler(self, kept: Mapping[str, float] | None) -> None:
+        """Go on with a checkpoint's loss scale; it is dropped in another precision, and None leaves a fresh one."""
+        if kept and self.scaler.is_enabled():
+            state = {"scale": kept["scale"], "_growth_tracker": kept["growth_tracker"]}
+            self.scaler.load_state_dict({**self.scaler.state_dict(), **state})
+
+    def start_trackers(self, config: dict[str, Any], folder: Path) -> None:
+        """Open the experiment trackers that were asked for."""
+        if not self.accelerator.log_with:
+            return
+        if not (os.environ.get("WANDB_API_KEY") or _has_wandb_login()):
+            os.environ.setdefault("WANDB_MODE", "offline")  # without an account, keep the run on disk
+        self.accelerator.init_trackers(
+            "zymogen", config=config, init_kwargs={"wandb": {"dir": str(folder), "name": folder.name}}
+        )
+
+    def track(self, values: dict[str, float], step: int) -> None:
+        """Send numbers to the trackers, if any."""
+        self.accelerator.log(values, step=step)
+
+
+def _inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer inside Accelerate's wrapper."""
+    return cast(torch.optim.Optimizer, getattr(optimizer, "optimizer", optimizer))
+
+
+def _summed(bucket: Any) -> torch.futures.Future[Tensor]:
+    """Gradients of all ranks, added up; DDP's own hook averages.
+
+    The loss is divided already. Undoing DDP's division by the world size would round every gradient twice unless that
+    size is a power of two: three ranks then end 2 to 4 times further from one process than regrouping its sums does.
+    """
+    future: torch.futures.Future[list[Tensor]] = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+    return future.then(lambda reduced: reduced.value()[0])
+
+
+def _has_wandb_login() -> bool:
+    netrc = Path.home() / ".netrc"
+    return netrc.exists() and "wandb" in netrc.read_text()

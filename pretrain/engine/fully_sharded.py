@@ -1,0 +1,79 @@
+"""FSDP2 and HSDP: parameters, gradients and moments are cut over ranks, a layer is whole while it computes.
+
+In and out: as `engine`. Kept: shards, as DTensors.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
+from torch.distributed.tensor import DTensor
+
+from data.batch import Batch
+from pretrain.engine.engine import Engine
+
+
+class FullyShardedEngine(Engine):
+    """FSDP2, in one group of ranks or, as HSDP, with copies of it."""
+
+    distributed_types = frozenset({DistributedType.FSDP})
+
+    @staticmethod
+    def plugins(clip_norm: float) -> dict[str, Any]:
+        """Accelerate's settings, as the launcher's YAML has them, but for precision: that is the engine's (DESIGN §4).
+
+        Accelerate's own bf16 would also exchange gradients in bfloat16.
+        """
+        del clip_norm
+        plugin = FullyShardedDataParallelPlugin(cpu_ram_efficient_loading=False)  # every rank has the same weights
+        plugin.mixed_precision_policy = MixedPrecisionPolicy()
+        return {"fsdp_plugin": plugin}
+
+    @property
+    def name(self) -> str:
+        """The engine's name, as recorded in checkpoints."""
+        parallelism = self.accelerator.parallelism_config
+        return "hsdp" if parallelism is not None and parallelism.dp_replicate_enabled else "fsdp2"
+
+    @property
+    def in_lockstep(self) -> bool:
+        """Every rank holds a part of each layer."""
+        return True
+
+    def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
+        """Cut the model in place; its modules gather their parameters when they are called."""
+        prepared_model, prepared_optimizer = self.accelerator.prepare(model, optimizer)
+        for module in prepared_model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(1.0)  # sums, not means
+                module.set_force_sum_reduction_for_comms(True)
+        return prepared_model, prepared_optimizer
+
+    def settle(self, model: nn.Module, batch: Batch) -> None:
+        """Nothing to do: every step reduces the same groups, the first one too."""
+
+    def accumulating(self, model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+        """Gradients are cut with every micro-batch, because whole ones would fill the memory that sharding freed.
+
+        Copies (HSDP) exchange theirs with the last.
+        """
+        return _exchanging_copies(model, last)
+
+    def _clip(self, model: nn.Module, clip_norm: float) -> Tensor:
+        parameters = [p for p in model.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, whole)
+        return whole
+
+
+@contextmanager
+def _exchanging_copies(model: nn.Module, exchange: bool) -> Iterator[None]:
+    assert isinstance(model, FSDPModule)
+    model.set_is_last_backward(exchange)
+    model.set_requires_all_reduce(exchange)
+    yield

@@ -1,0 +1,122 @@
+"""Ranks: which one this process is, and what all of them do together.
+
+In: the Accelerator. Out: sums, objects and work shared between ranks. Kept: nothing; the process group is torch's.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+class PeerError(RuntimeError):
+    """Another rank failed first; its message is the one to read."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that train together."""
+
+    accelerator: Accelerator
+
+    @property
+    def rank(self) -> int:
+        """This process's number in the world."""
+        return int(self.accelerator.process_index)
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes that train together."""
+        return int(self.accelerator.num_processes)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which writes and speaks."""
+        return self.rank == 0
+
+    @property
+    def device(self) -> torch.device:
+        """Where this rank computes."""
+        return cast(torch.device, self.accelerator.device)
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks on this machine; all of them where the launcher does not say."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
+
+    def on_device(self, values: Tensor) -> Tensor:
+        """A small tensor of the host's on the device; from pinned memory, so that neither waits for the other."""
+        if self.device.type == "cuda":
+            values = values.pin_memory()
+        return values.to(self.device, non_blocking=True)
+
+    def sum_over_ranks(self, values: Tensor) -> Tensor:
+        """Elementwise sum of tensors on the device, the same on every rank; integers wrap modulo 2**64."""
+        if self.world_size == 1:
+            return values
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's `value`, in rank order, on every rank."""
+        if self.world_size == 1:
+            return [value]
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return cast(list[T], values)
+
+    def on_main(self, work: Callable[[], T]) -> T:
+        """What `work` returns on rank 0, on every rank. If it raises there, every rank stops.
+
+        Raises:
+            PeerError: on the other ranks, where `work` raised on rank 0.
+        """
+        if self.world_size == 1:
+            return work()
+        answer: list[Any] = [None, None]
+        failure: BaseException | None = None
+        if self.is_main:
+            try:
+                answer[0] = work()
+            except Exception as error:
+                failure, answer[1] = error, f"{type(error).__name__}: {error}"
+        dist.broadcast_object_list(answer, src=0, device=self.device)
+        if failure:
+            raise failure
+        if answer[1] is not None:
+            raise PeerError(f"rank 0 failed: {answer[1]}")
+        return cast(T, answer[0])
+
+    def on_each_node(self, work: Callable[[], T]) -> T:
+        """What `work` returns on the first rank of this node; rank 0 comes first. If it raises anywhere, all stop.
+
+        Nodes that share a disk find there what rank 0 made; nodes that do not, make their own.
+
+        Raises:
+            PeerError: on the other ranks, where `work` raised on one.
+        """
+        made = self.on_main(work)
+        if self.world_size == self.ranks_per_node:
+            return made
+        answer: tuple[T | None, str | None] = made, None
+        failure: BaseException | None = None
+        if self.rank % self.ranks_per_node == 0 and not self.is_main:
+            try:
+                answer = work(), None
+            except Exception as error:
+                failure, answer = error, (None, f"rank {self.rank} failed: {type(error).__name__}: {error}")
+        answers = self.gather(answer)
+        if failure:
+            raise failure
+        for _, failed in answers:
+            if failed:
+                raise PeerError(failed)
+        return cast(T, answers[self.rank - self.rank % self.ranks_per_node][0])

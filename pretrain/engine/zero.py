@@ -1,0 +1,116 @@
+"""ZeRO (DeepSpeed): moments, gradients and, from stage 3, parameters are cut over ranks.
+
+In and out: as `engine`. Kept: DeepSpeed's flat partitions.
+
+DeepSpeed does by itself what other engines leave to the step: it clips, refuses gradients that are not finite, updates,
+and divides. Its settings are written from the recipe here, and nowhere else.
+"""
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+import torch
+from accelerate.utils import DeepSpeedPlugin, DistributedType
+from torch import Tensor, nn
+
+from data.batch import Batch
+from pretrain.engine.engine import Engine
+from pretrain.engine.named_state import NamedState
+from pretrain.engine.zero_state import ZeroState
+
+# Once for each call of DeepSpeed's, hundreds of lines: torch 2.13 renamed collectives that DeepSpeed 0.19 calls.
+warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
+
+_BUCKET = 2**23
+"""Elements that are reduced or gathered at a time, 32 MiB. DeepSpeed's own 5e8 would be a buffer of 2 GB."""
+
+
+class ZeroEngine(Engine):
+    """ZeRO-1, 2 and 3."""
+
+    distributed_types = frozenset({DistributedType.DEEPSPEED})
+
+    @staticmethod
+    def plugins(clip_norm: float) -> dict[str, Any]:
+        """Accelerate's settings: stage and offload as the launcher's YAML has them, everything else the program's."""
+        plugin = DeepSpeedPlugin(gradient_clipping=clip_norm, gradient_accumulation_steps=1, zero3_init_flag=False)
+        plugin.deepspeed_config |= {
+            "train_micro_batch_size_per_gpu": 1,  # a batch of ours is what DeepSpeed calls a sample
+            # torch's AdamW moves offloaded parameters too; DeepSpeed's own would be compiled first.
+            "zero_force_ds_cpu_optimizer": False,
+            "zero_allow_untested_optimizer": True,
+        }
+        plugin.deepspeed_config["zero_optimization"] |= {
+            "reduce_bucket_size": _BUCKET,
+            "allgather_bucket_size": _BUCKET,
+            "overlap_comm": torch.cuda.is_available(),
+            "contiguous_gradients": True,
+            "stage3_prefetch_bucket_size": _BUCKET,
+        }
+        return {"deepspeed_plugin": plugin}
+
+    @property
+    def name(self) -> str:
+        """The engine's name, as recorded in checkpoints."""
+        return f"zero{self._stage}"
+
+    @property
+    def in_lockstep(self) -> bool:
+        """From stage 2 on, ranks exchange something with every micro-batch."""
+        return self._stage > 1
+
+    @property
+    def _stage(self) -> int:
+        return int(self._zero_settings["stage"])
+
+    @property
+    def _zero_settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = self.accelerator.deepspeed_plugin.deepspeed_config["zero_optimization"]
+        return settings
+
+    def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
+        """DeepSpeed's engine around the model, and its optimizer around ours."""
+        forward: Callable[..., Any] = model.forward
+
+        def in_autocast(*arguments: Any, **options: Any) -> Any:
+            with super(ZeroEngine, self).autocast():
+                return forward(*arguments, **options)
+
+        model.forward = in_autocast
+        # Norms and biases stay whole in stage 3, too: they are not worth a message each.
+        vectors = [p.numel() for p in model.parameters() if p.ndim < 2]
+        self._zero_settings["stage3_param_persistence_threshold"] = max(vectors, default=0)
+        return super().prepare(model, optimizer)
+
+    def named_state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> NamedState:
+        """State by name of what `prepare` returned; to be made anew after every prepare."""
+        del optimizer  # DeepSpeed's engine holds it
+        return ZeroState(model)
+
+    def settle(self, model: nn.Module, batch: Batch) -> None:
+        """Nothing to do: every step reduces the same buckets, the first one too."""
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Nothing: DeepSpeed turns off an autocast around its engine, so the model has it inside."""
+        return nullcontext()
+
+    def accumulating(self, model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+        """Stage 1 exchanges gradients with the last micro-batch, later ones with each, of which they keep a part."""
+        cast(Any, model).set_gradient_accumulation_boundary(last)
+        return nullcontext()
+
+    def backward(self, model: nn.Module, loss: Tensor) -> None:
+        """Backward of this rank's share of the loss; DeepSpeed averages, so that share is multiplied first.
+
+        Both are exact where the world size is a power of two; elsewhere each gradient is rounded twice.
+        """
+        cast(Any, model).backward(loss * self.world_size, scale_wrt_gas=False)
+
+    def update(self, model: nn.Module, optimizer: Any, clip_norm: float) -> tuple[Tensor, Tensor]:
+        """Let DeepSpeed clip (to what `plugins` was given), check and update."""
+        deepspeed = cast(Any, model)
+        deepspeed.step()
+        norm, skipped = deepspeed.get_global_grad_norm(), float(deepspeed.optimizer.overflow)
+        return torch.as_tensor(norm, dtype=torch.float32, device=self.device), torch.tensor(skipped, device=self.device)
