@@ -2,11 +2,13 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from checkpoint_run import write_two
+from rank_pool import RankPool
 
 from data.synthetic import Families, write
 
@@ -64,6 +66,13 @@ def recipe_in(families_files: tuple[Path, Path]):
         return path
 
     return write_recipe
+
+
+@pytest.fixture(scope="session")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    """Processes that run the program, kept for all tests; those that use it are in one xdist group, "engines"."""
+    with RankPool(tmp_path_factory.mktemp("pool")) as kept:
+        yield kept
 
 
 @pytest.fixture(scope="session")

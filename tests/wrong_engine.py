@@ -1,32 +1,113 @@
 """The program with a deliberate fault, for tests that must be able to see it: `python wrong_engine.py FAULT ARGS`.
 
-`local_counts` divides by each rank's own target count, as a loss averaged per rank does. `unsettled` leaves out the
-pass that gives DDP's buckets their final layout before the first step.
+Each fault is a context in which the program has it.
 """
 
+import json
 import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
+from pretrain import loop
 from pretrain.__main__ import main
-from pretrain.engine.launch import Engine
+from pretrain.checkpoint.tensors import TensorReader
+from pretrain.engine.engine import Engine
+from pretrain.model import layer
+from pretrain.model.attention import sdpa
+from pretrain.model.context import group_of
 
 
-def local_counts() -> None:
+def local_counts() -> AbstractContextManager[Any]:
+    """Divides by each rank's own target count, as a loss averaged per rank does."""
     summed = Engine.sum_over_ranks
 
-    def faulty(self: Engine, values: torch.Tensor) -> torch.Tensor:
+    def faulty(self: Engine, values: Tensor) -> Tensor:
         is_ledger = values.dtype == torch.int64
         total = summed(self, values)
         return torch.cat([values[:1] * self.world_size, total[1:]]) if is_ledger else total
 
-    Engine.sum_over_ranks = faulty
+    return mock.patch.object(Engine, "sum_over_ranks", faulty)
 
 
-def unsettled() -> None:
-    Engine.settle = lambda self, model, batch: None
+def unsettled() -> AbstractContextManager[Any]:
+    """Leaves out the pass that gives DDP's buckets their final layout before the first step."""
 
+    def faulty(self: Engine, model: Any, batch: Any) -> None:
+        pass
+
+    return mock.patch.object(Engine, "settle", faulty)
+
+
+def causal() -> AbstractContextManager[Any]:
+    """A residue sees none that come after it in its document; with compute.attention=per_document."""
+
+    def faulty(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        q, k, v = (x.transpose(0, 1)[None] for x in (query, key, value))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)[0].transpose(0, 1)
+
+    return mock.patch.object(sdpa, "_document", faulty)
+
+
+def own_share() -> AbstractContextManager[Any]:
+    """With parallel.context, a residue sees those of its document that this rank holds, and no others."""
+    attend = layer.attend
+
+    def faulty(query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, layout: Any) -> Tensor:
+        if layout.exchange is None:
+            return attend(query, key, value, cos, sin, layout)
+        first, slots = group_of(layout.group).rank() * len(query), len(query)
+        spans = (layout.spans - first).clamp(0, slots)
+        own = layout._replace(exchange=None, spans=spans[spans[:, 0] < spans[:, 1]])
+        return attend(query, key, value, cos[first : first + slots], sin[first : first + slots], own)
+
+    return mock.patch.object(layer, "attend", faulty)
+
+
+def compare_what_was_restored() -> AbstractContextManager[Any]:
+    """No fault: what each engine holds after a checkpoint was read is compared with the file, bit for bit."""
+    restore = loop.restore
+
+    def compared(checkpoint: Any, state: Any) -> Any:
+        trainer = restore(checkpoint, state)
+        listed = frozenset(f.path for f in checkpoint.manifest.files)
+        model, optimizer = (TensorReader(checkpoint.path, part, listed) for part in ("model", "optimizer"))
+        steps = json.loads((checkpoint.path / "optimizer/index.json").read_text())["steps"]
+        kept = {key for name in state.names for key in (f"{moment}/{name}" for moment in state.moments(name))}
+        assert kept == set(optimizer.shapes)
+        for name in state.names:
+            assert state.step_of(name) == steps[name], name
+            assert torch.equal(state.gather(name, "param"), model.read(name)), name
+            for moment in state.moments(name):
+                assert torch.equal(state.gather(name, moment), optimizer.read(f"{moment}/{name}")), (moment, name)
+        print("restored: every tensor and step as in the file", flush=True)
+        return trainer
+
+    return mock.patch.object(loop, "restore", compared)
+
+
+def hang() -> AbstractContextManager[Any]:
+    """Rank 1 does nothing, for ever."""
+    train = loop.train
+
+    def faulty(recipe: Any, engine: Engine, **how: Any) -> Any:
+        while engine.rank == 1:
+            time.sleep(1)
+        return train(recipe, engine, **how)
+
+    return mock.patch.object(loop, "train", faulty)
+
+
+FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    fault.__name__: fault for fault in (local_counts, unsettled, causal, own_share, compare_what_was_restored, hang)
+}
 
 if __name__ == "__main__":
-    {"local_counts": local_counts, "unsettled": unsettled}[sys.argv[1]]()
-    sys.exit(main(sys.argv[2:]))
+    with FAULTS[sys.argv[1]]():
+        sys.exit(main(sys.argv[2:]))

@@ -1,0 +1,160 @@
+"""The matrix: every engine, with and without context parallelism, ends where one process ends (contract C5).
+
+Every run is the real program over 30 steps of 7 bins: ranks have unequal numbers of bins and of targets, several
+micro-batches each, and on the engines that keep step one rank has a micro-batch without a target. The yardstick is how
+far one process ends from itself when the bins of a step are grouped otherwise: that is rounding, and nothing else.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+from launching import ROOT, End, end_of, largest_difference, lines
+from rank_pool import RankPool
+
+pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
+
+MODERN = ("model.preset=modern_60k",)
+MUON = (*MODERN, "optimizer.name=muon")
+TWO = ("parallel.context=2",)
+GATHER = (*TWO, "parallel.exchange=all_gather")
+CHECKPOINTED = ("compute.checkpointing=layer",)
+BF16 = ("--mixed_precision", "bf16")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Where a run ended, and how it came there."""
+
+    end: End
+    losses: list[float]
+    """Of every step."""
+
+
+Trained = Callable[..., Ended]
+
+
+@pytest.fixture(scope="session")
+def trained(pool: RankPool, recipe_in, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The end of a run of 30 steps; each is made once."""
+    made: dict[tuple, Ended] = {}
+
+    def run(
+        engine: str,
+        processes: int,
+        overrides: Sequence[str] = (),
+        *,
+        fault: str | None = None,
+        flags: Sequence[str] = (),
+    ) -> Ended:
+        key = (engine, processes, tuple(overrides), fault, tuple(flags))
+        if key not in made:
+            folder = tmp_path_factory.mktemp(f"{engine}{processes}")
+            config = ROOT / f"accelerate_configs/{engine}.yaml"
+            done = pool.run(processes, config, [recipe_in(folder), *overrides], fault=fault, flags=flags)
+            assert done.status == 0, done.output
+            losses = [line["loss"] for line in lines(folder / "run/metrics.jsonl") if "loss" in line]
+            made[key] = Ended(end_of(folder / "run"), losses)
+        return made[key]
+
+    return run
+
+
+def distances(a: Ended, b: Ended) -> tuple[float, float]:
+    """Largest difference of a weight, and of a step's loss."""
+    assert a.end.chain == b.end.chain
+    return largest_difference(a.end, b.end), max(abs(x - y) for x, y in zip(a.losses, b.losses, strict=True))
+
+
+def yardstick(trained: Trained, overrides: Sequence[str] = (), flags: Sequence[str] = ()) -> tuple[float, float]:
+    """How far one process ends from itself when the grouping of a step's bins alone differs."""
+    one = trained("single", 1, overrides, flags=flags)
+    others = [trained("single", 1, [*overrides, f"data.bins_per_forward={n}"], flags=flags) for n in (3, 7)]
+    weights, losses = zip(*(distances(one, other) for other in others), strict=True)
+    return max(weights), max(losses)
+
+
+def model_of(overrides: Sequence[str]) -> list[str]:
+    """Those overrides that one process has too."""
+    return [o for o in overrides if o.startswith(("model.", "optimizer."))]
+
+
+def cell(engine: str, processes: int, *overrides: str, slow: bool = False) -> object:
+    """A parameter of the matrix, named for what it is."""
+    words = [o.partition("=")[2] if not o.startswith("parallel.c") else "context" for o in overrides]
+    marks = [pytest.mark.slow] if slow else []
+    return pytest.param(engine, processes, overrides, id="-".join([engine, str(processes), *words]), marks=marks)
+
+
+MATRIX = [
+    *(cell(engine, 2) for engine in ("ddp", "fsdp2", "zero1", "zero2", "zero3")),
+    *(cell(engine, 2, *TWO) for engine in ("ddp", "fsdp2", "zero1", "zero2", "zero3")),
+    cell("hsdp", 4),
+    cell("hsdp", 4, *TWO),
+    cell("fsdp2", 2, *GATHER),
+    *(cell(engine, 4, *TWO) for engine in ("ddp", "fsdp2", "zero3")),
+    # the untied head, whose weight is read outside of its module's own forward pass
+    *(cell(engine, 2, *MODERN, *TWO) for engine in ("fsdp2", "zero3")),
+    *(cell(engine, 2, *MODERN, slow=True) for engine in ("fsdp2", "zero1", "zero2", "zero3")),
+    *(cell(engine, 2, *MUON) for engine in ("fsdp2",)),
+    *(cell(engine, 2, *MUON, *TWO, slow=True) for engine in ("ddp", "fsdp2")),
+    cell("hsdp", 4, *MUON, slow=True),
+    *(cell(engine, 2, *CHECKPOINTED, *TWO) for engine in ("fsdp2", "zero3")),
+    *(cell(engine, 2, "compute.checkpointing=selective", slow=True) for engine in ("fsdp2", "zero2", "zero3")),
+    *(cell(engine, 3, slow=True) for engine in ("fsdp2", "zero1", "zero2", "zero3")),
+]
+
+
+@pytest.mark.parametrize(("engine", "processes", "overrides"), MATRIX)
+def test_every_engine_ends_where_one_process_ends(
+    trained: Trained, engine: str, processes: int, overrides: tuple[str, ...]
+) -> None:
+    model = model_of(overrides)
+    one = trained("single", 1, model)
+    at_start = trained("single", 1, [*model, "schedule.total_tokens=1"])
+    assert largest_difference(one.end, at_start.end) > 1e-3  # parameters moved
+    of_weights, of_losses = yardstick(trained, model)
+    assert of_weights < 2e-6  # what rounding in float32 amounts to over these steps
+    weights, losses = distances(one, trained(engine, processes, overrides))
+    assert weights <= 3 * of_weights
+    assert losses <= 3 * of_losses
+
+
+@pytest.mark.parametrize(
+    ("engine", "overrides"),
+    [("ddp", ()), ("fsdp2", ()), ("zero2", ()), ("zero3", ()), ("fsdp2", TWO), ("zero3", TWO)],
+)
+def test_engines_agree_in_bf16_as_far_as_bf16_does_with_itself(
+    trained: Trained, engine: str, overrides: tuple[str, ...]
+) -> None:
+    """Sums of a step are rounded to bfloat16 once for each micro-batch, so the yardstick is the same: regrouping."""
+    one = trained("single", 1, flags=BF16)
+    of_weights, of_losses = yardstick(trained, flags=BF16)
+    assert of_weights > 1e-5  # a thousand times what float32 has: these runs did compute in bfloat16
+    weights, losses = distances(one, trained(engine, 2, overrides, flags=BF16))
+    assert weights <= 3 * of_weights
+    assert losses <= 3 * of_losses
+
+
+@pytest.mark.parametrize(
+    ("fault", "engine", "overrides"),
+    [
+        ("local_counts", "fsdp2", ()),
+        ("local_counts", "zero2", ()),
+        ("causal", "fsdp2", ("compute.attention=per_document", *TWO)),
+        ("own_share", "ddp", TWO),
+    ],
+)
+def test_controls_are_seen(trained: Trained, fault: str, engine: str, overrides: tuple[str, ...]) -> None:
+    """Division by each rank's own counts; attention to earlier positions alone, or to a rank's own slots."""
+    one, wrong = trained("single", 1), trained(engine, 2, overrides, fault=fault)
+    assert largest_difference(one.end, wrong.end) > 300 * yardstick(trained)[0]
+
+
+@pytest.mark.parametrize("engine", ["ddp", "fsdp2", "zero3"])
+def test_a_context_reads_every_sequence_once(trained: Trained, engine: str) -> None:
+    """Digests of the bins, in order: two ranks that share read what one alone would, and four what two would."""
+    one = trained("single", 1).end
+    assert trained(engine, 2, TWO).end.chain == one.chain
+    assert trained(engine, 4, TWO).end.chain == one.chain
+    assert trained(engine, 2, TWO).end.cursor == one.cursor
