@@ -19,11 +19,20 @@ SWITCH = "ZYMOGEN_COMPILED"
 @cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any] | None:
     """The compiled form of `function`, without the interpreter's lock; None where numba is absent or switched off."""
-    if os.environ.get(SWITCH) == "0":
+    if not available():
         return None
-    try:
-        import numba
-    except ImportError:
-        return None
+    import numba
+
     kernel: Callable[..., Any] = numba.njit(cache=True, nogil=True)(function)
     return kernel
+
+
+def available() -> bool:
+    """Whether numba is there and not switched off."""
+    if os.environ.get(SWITCH) == "0":
+        return False
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        return False
+    return True

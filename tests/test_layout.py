@@ -23,7 +23,7 @@ ARITHMETIC = ("alphabet", "draw", "order", "curriculum", "sampler", "packing", "
 NUMPY_ITSELF = (*ARITHMETIC, "masking", "synthetic")  # what stands in the file
 HOT_PATH = ("pretrain.step", "pretrain.model.encoder", "data.loader")
 HOT_PATH_MAY_NAME = {
-    *("torch", "numpy", "numba", "accelerate", "transformers", "safetensors"),
+    *("torch", "numpy", "numba", "llvmlite", "accelerate", "transformers", "safetensors"),
     *(
         "huggingface_hub",
         "packaging",

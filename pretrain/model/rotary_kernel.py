@@ -43,7 +43,7 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype, *, back: boo
         return out
     bounds = [slots * part // threads for part in range(threads + 1)]
     parts = [[a[start:end] for a in arrays] for start, end in pairwise(bounds)]
-    list(_pool(threads).map(lambda part: kernel(*part, sign), parts))
+    list(thread_pool(threads).map(lambda part: kernel(*part, sign), parts))
     return out
 
 
@@ -52,11 +52,12 @@ _FEWEST = 256
 
 
 @lru_cache(maxsize=1)
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, "rotary")
+def thread_pool(threads: int) -> ThreadPoolExecutor:
+    """Threads for kernels that work without the interpreter's lock."""
+    return ThreadPoolExecutor(threads, "kernels")
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has the pool, and none of its threads
+os.register_at_fork(after_in_child=thread_pool.cache_clear)  # a child has the pool, and none of its threads
 
 
 def _turned_by_operators(x: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype, sign: float) -> Tensor:
