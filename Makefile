@@ -40,7 +40,7 @@ format: setup ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff format .
 
 bench: setup ## run the benchmarks that need neither a GPU nor a corpus, one after the other
-	@for name in data engines memory model; do \
+	@for name in data engines communication memory model; do \
 		echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; \
 	done
 

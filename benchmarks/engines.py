@@ -1,25 +1,29 @@
-"""How far several processes end from one: contract C5, measured.
+"""How far every engine ends from one process: contract C5, measured.
 
-    python -m benchmarks.engines
+    python -m benchmarks.engines                    # 28 launches, some minutes
+    python -m benchmarks.engines fsdp2 zero3        # these engines alone
 
-Each run is a real launch of one recipe: no warm-up, lr 1e-3, so that parameters move. The yardstick is how far one
-process ends from itself when only the grouping of a step's bins into forward passes differs: that is rounding.
+Each run is a real launch of one recipe: no warm-up, lr 1e-3, so that parameters move, and 7 bins a step, so that ranks
+have unequal numbers of micro-batches and targets. The yardstick is how far one process ends from itself when only the
+grouping of a step's bins into forward passes differs: that is rounding, in the precision of the run.
 """
 
+import argparse
 import contextlib
+import json
 import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from benchmarks.report import Row, report
 from pretrain.checkpoint.load import newest_valid
 from pretrain.checkpoint.tensors import TensorReader
-
-Weights = dict[str, torch.Tensor]
 
 SETTINGS = (
     "model.preset=esm2_60k",
@@ -29,49 +33,101 @@ SETTINGS = (
     "schedule.peak_lr=1e-3",
     "schedule.warmup_tokens=0",
     "run.validation_sequences=50",
+    "run.log_every=1",
 )
-STEPS_TOKENS = 100_000
-"""About 30 steps."""
+TOKENS = 60_000
+"""About 18 steps."""
+UNTIED = ("model.preset=modern_60k",)
+CONTEXT = ("parallel.context=2",)
+BF16 = ("--mixed_precision", "bf16")
+Case = tuple[str, int, tuple[str, ...], tuple[str, ...]]
+"""Engine, processes, overrides of the recipe, flags of the launcher."""
+CASES: list[Case] = [
+    *((engine, 2, (), ()) for engine in ("ddp", "fsdp2", "zero1", "zero2", "zero3")),
+    ("hsdp", 4, (), ()),
+    ("ddp", 3, (), ()),
+    *((engine, 2, CONTEXT, ()) for engine in ("ddp", "fsdp2", "zero1", "zero2", "zero3")),
+    ("fsdp2", 2, (*CONTEXT, "parallel.exchange=all_gather"), ()),
+    ("hsdp", 4, CONTEXT, ()),
+    *((engine, 4, CONTEXT, ()) for engine in ("ddp", "fsdp2", "zero3")),
+    *((engine, 2, (*UNTIED, *CONTEXT), ()) for engine in ("fsdp2", "zero3")),
+    ("fsdp2", 2, (*UNTIED, "optimizer.name=muon"), ()),
+    *((engine, 2, (), BF16) for engine in ("ddp", "fsdp2", "zero3")),
+]
 
 
-def trained(folder: Path, name: str, processes: int, *overrides: str) -> Weights:
-    """Final weights of one launch."""
-    words = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", "accelerate_configs/ddp.yaml"]
-    words += ["--num_processes", str(processes), "-m", "pretrain", "recipes/quickstart.toml", *SETTINGS]
-    words += [f"run.directory={folder / name}", f"data.store_dir={folder / 'stores'}"]
-    words += [f"schedule.total_tokens={STEPS_TOKENS}", *overrides]
+@dataclass(frozen=True)
+class Run:
+    """Where a launch ended."""
+
+    weights: dict[str, torch.Tensor]
+    losses: list[float]
+    """Of every step."""
+
+
+def trained(folder: Path, case: Case) -> Run:
+    """One launch."""
+    engine, processes, overrides, flags = case
+    run = folder / "-".join([engine, str(processes), *overrides, *flags])
+    words = [sys.executable, "-m", "accelerate.commands.launch"]
+    words += ["--config_file", f"accelerate_configs/{engine}.yaml", "--num_processes", str(processes), *flags]
+    words += ["-m", "pretrain", "recipes/quickstart.toml", *SETTINGS, f"schedule.total_tokens={TOKENS}"]
+    words += [f"run.directory={run}", f"data.store_dir={folder / 'stores'}", *overrides]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(words)}\n{done.stdout}{done.stderr}")
     with contextlib.redirect_stderr(sys.stdout):
-        checkpoint = newest_valid(folder / name / "checkpoints", writer=False)
+        checkpoint = newest_valid(run / "checkpoints", writer=False)
     if checkpoint is None:
-        sys.exit(f"{folder / name} has no checkpoint")
+        sys.exit(f"{run} has no checkpoint")
     reader = TensorReader(checkpoint.path, "model", frozenset(f.path for f in checkpoint.manifest.files))
-    return {tensor: reader.read(tensor) for tensor in reader.shapes}
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return Run(
+        {tensor: reader.read(tensor) for tensor in reader.shapes}, [line["loss"] for line in lines if "loss" in line]
+    )
 
 
-def distance(a: Weights, b: Weights) -> float:
-    """Largest absolute difference between two sets of weights."""
-    return max(float((a[name] - b[name]).abs().max()) for name in a)
+def distances(a: Run, b: Run) -> tuple[float, float]:
+    """Largest difference of a weight, and of a step's loss."""
+    weights = max(float((a.weights[name] - b.weights[name]).abs().max()) for name in a.weights)
+    return weights, max(abs(x - y) for x, y in zip(a.losses, b.losses, strict=True))
 
 
 def main() -> None:
     """Run the matrix and print it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.engines", description=__doc__.split("\n")[0])
+    parser.add_argument("engines", nargs="*", help="names of files in accelerate_configs/; all of the matrix if none")
+    chosen = parser.parse_args().engines
+    rows = []
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        one = trained(folder, "one", 1)
-        moved = distance(one, trained(folder, "start", 1, "schedule.total_tokens=1"))
-        regrouped = [trained(folder, f"by{n}", 1, f"data.bins_per_forward={n}") for n in (3, 7)]
-        yardstick = max(distance(one, other) for other in regrouped)
-        print(f"parameters moved by up to {moved:.1e}; one process regrouped differs by {yardstick:.1e}")
-        rows = []
-        for processes in (2, 3):
-            difference = distance(one, trained(folder, f"ddp{processes}", processes))
-            print(f"ddp, {processes} processes: differs from one by {difference:.1e}")
-            work = f"ddp, {processes} processes: distance to one process"
-            rows.append(Row(work, "one process, bins regrouped", difference / yardstick, 3.0, "lower"))
+        made: dict[Case, Run] = {}
+
+        def run(*case: Any) -> Run:
+            if case not in made:
+                made[case] = trained(Path(scratch), case)
+            return made[case]
+
+        for engine, processes, overrides, flags in CASES:
+            if chosen and engine not in chosen:
+                continue
+            model = tuple(o for o in overrides if o.startswith(("model.", "optimizer.")))
+            one = run("single", 1, model, flags)
+            moved, _ = distances(
+                one, Run(run("single", 1, (*model, "schedule.total_tokens=1"), flags).weights, one.losses)
+            )
+            groupings = [run("single", 1, (*model, f"data.bins_per_forward={n}"), flags) for n in (3, 7)]
+            of_weights, of_losses = (max(each) for each in zip(*(distances(one, g) for g in groupings), strict=True))
+            weights, losses = distances(one, run(engine, processes, overrides, flags))
+            name = ", ".join([engine, f"{processes} processes", *overrides, *flags[1:]])
+            print(
+                f"{name}: moved {moved:.1e}; differs by {weights:.1e} (regrouping {of_weights:.1e}), "
+                f"losses by {losses:.1e} ({of_losses:.1e})",
+                flush=True,
+            )
+            against = "one process, bins regrouped"
+            rows.append(Row(f"{name}: weights", against, weights / of_weights, 3.0, "lower"))
+            rows.append(Row(f"{name}: losses", against, losses / of_losses, 3.0, "lower"))
     report("engines", rows)
 
 

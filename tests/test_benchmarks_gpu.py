@@ -15,11 +15,14 @@ import torch
 
 from benchmarks.gpu import __main__ as program
 from benchmarks.gpu.machine import Place
+from benchmarks.gpu.ranks import together
 from benchmarks.gpu.results import Bar, Finding, Results, Table
 from benchmarks.gpu.worker import DEVICE_LOST, Check, run, work
 
 ROOT = Path(__file__).resolve().parents[1]
-MAY_BE_ABSENT = ("numba", "accelerate", "safetensors", "transformers", "datasets", "pydantic", "pytest", "isal")
+MAY_BE_ABSENT = ("numba", "accelerate", "deepspeed", "psutil", "safetensors", "transformers", "datasets", "pydantic")
+MAY_BE_ABSENT += ("pytest", "isal", "yaml")
+ENGINES = ("DDP", "FSDP2", "ZeRO", "context")
 BAR = Bar(2.0, "higher", "nothing")
 
 
@@ -39,15 +42,16 @@ def dry_run(folder: Path, *words: str, absent: tuple[str, ...] = ()) -> tuple[su
     (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({absent!r}))\n")
     environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "benchmarks.gpu", "--dry-run", "--out", str(folder / "out"), *words]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=580)
     assert done.returncode == 0, done.stdout + done.stderr
     return done, json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("absent", [(), MAY_BE_ABSENT], ids=["all packages", "torch and numpy"])
 def test_a_dry_run_runs_all_that_a_cpu_can(absent: tuple[str, ...], tmp_path: Path) -> None:
-    _, last = dry_run(tmp_path, absent=absent)
+    _, last = dry_run(tmp_path, "--budget-s", "560", absent=absent)
     rows = rows_in(tmp_path / "out")
     assert {row["status"] for row in rows.values()} == {"measured", "not measured"}
     assert last["benchmark"] == "gpu"
@@ -57,8 +61,17 @@ def test_a_dry_run_runs_all_that_a_cpu_can(absent: tuple[str, ...], tmp_path: Pa
     assert all(
         row["holds"]
         for name, row in rows.items()
-        if name.startswith(("parity", "compiled", "Muon", "float16")) and row["value"]
+        if name.startswith(("parity", "compiled", "Muon", "float16", *ENGINES))
+        and row["bar"]
+        and row["value"] is not None
     )
+    for exchange in ("esm2, ulysses", "esm2, all_gather", "modern, ulysses", "modern, all_gather"):
+        assert 0.5 < rows[f"context parallelism, two ranks: {exchange}"]["value"] < 2
+        assert 0.5 < rows[f"context parallelism, two ranks: {exchange}, activations of one rank"]["value"] < 0.6
+        assert rows[f"context parallelism, one rank on NCCL: {exchange}"]["holds"]
+    for engine in ("DDP", "FSDP2"):
+        assert rows[f"{engine}, one rank"]["holds"]
+        assert rows[f"{engine}, one rank: a step"]["value"] > 0
     assert rows["parity esm2, heads of 16: flash_cpu bfloat16"]["value"] < 3
     assert rows["speed esm2_8m: eager, real tokens/s"]["value"] > 0
     assert rows["speed esm2_8m: MFU, compiled"]["holds"] is None
@@ -69,8 +82,13 @@ def test_a_dry_run_runs_all_that_a_cpu_can(absent: tuple[str, ...], tmp_path: Pa
         assert "forward, backward, update" in step
         assert rows["times HF esm2_8m"]["note"] == "no transformers and no safetensors here"
         assert rows["logits of EsmForMaskedLM"]["status"] == "not measured"
+        assert "torch's parts" in rows["FSDP2, one rank"]["note"]
+        assert rows["ZeRO-3, one rank"]["note"] == "no accelerate and no deepspeed here"
     else:
         assert "pretrain.step.train_step" in step
+        for name, engine in (("FSDP2", "fsdp2"), ("ZeRO-2", "zero2"), ("ZeRO-3", "zero3")):
+            assert f"pretrain.engine's {engine}, pretrain.step" in rows[f"{name}, one rank"]["note"]
+            assert rows[f"{name}, one rank"]["holds"]
         assert rows["logits of EsmForMaskedLM"]["holds"]
         assert rows["logits of EsmcForMaskedLM"]["holds"]
         assert rows["times HF esm2_8m: HF, real tokens/s"]["value"] > 0
@@ -258,6 +276,77 @@ def test_what_is_killed_leaves_whole_files(tmp_path: Path) -> None:
         markdown = (tmp_path / "results.md").read_text()
         assert markdown.endswith("|\n")
         assert "| a | running |" in markdown
+
+
+# Ranks ----------------------------------------------------------------------------------------------------------------
+
+
+def of_ranks(folder: Path, work: str, world: int = 2) -> Iterator[Finding]:
+    (folder / "rank_work.py").write_text(RANK_WORK)
+    return together(f"rank_work:{work}", Place(torch.device("cpu"), Results(folder)), "nccl", world, given=str(folder))
+
+
+RANK_WORK = """
+import os, time
+from pathlib import Path
+import torch.distributed as dist
+from benchmarks.gpu.results import Finding
+
+def counts(place, given):
+    print("chatter")  # of a library
+    yield Finding(f"{dist.get_backend()} of {dist.get_world_size()}, rank {dist.get_rank()}", 1.0, judged=True)
+
+def raises(place, given):
+    yield Finding("before", 1.0)
+    if dist.get_rank() == 1:
+        raise ValueError("no such thing")
+    dist.barrier()
+
+def dies(place, given):
+    os._exit(3)
+    yield
+
+def hangs(place, given):
+    Path(given, str(dist.get_rank())).write_text(str(os.getpid()))
+    yield Finding("before", 1.0)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def rank_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which the package `benchmarks.gpu` finds modules, too, in processes that begin from here on."""
+    add = f"import benchmarks.gpu\nbenchmarks.gpu.__path__.append({str(tmp_path)!r})\n"
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.path.append({str(ROOT)!r})\n{add}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return tmp_path
+
+
+def test_ranks_say_what_the_first_finds(rank_work: Path) -> None:
+    assert list(of_ranks(rank_work, "counts")) == [Finding("gloo of 2, rank 0", 1.0, judged=True)]
+
+
+def test_a_rank_that_raises_is_heard(rank_work: Path) -> None:
+    found = of_ranks(rank_work, "raises")
+    assert next(found).what == "before"
+    with pytest.raises(RuntimeError, match=r"rank 1: ValueError: no such thing"):
+        next(found)
+
+
+def test_a_rank_that_dies_is_noticed(rank_work: Path) -> None:
+    with pytest.raises(RuntimeError, match="its ranks ended with exit status 3"):
+        list(of_ranks(rank_work, "dies", 1))
+
+
+def test_ranks_end_with_their_check(rank_work: Path) -> None:
+    """Interrupted by its time, or by whoever stops listening."""
+    found = of_ranks(rank_work, "hangs")
+    assert next(found).what == "before"
+    found.close()
+    for rank in "01":
+        pid = int((rank_work / rank).read_text())
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_an_interpreter_without_torch_is_told_so(

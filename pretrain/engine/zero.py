@@ -47,7 +47,11 @@ class ZeroEngine(Engine):
             "allgather_bucket_size": _BUCKET,
             "overlap_comm": torch.cuda.is_available(),
             "contiguous_gradients": True,
+            # Gradients go to their owners alone; by default each rank gets all of them, twice the bytes.
+            "use_multi_rank_bucket_allreduce": False,
             "stage3_prefetch_bucket_size": _BUCKET,
+            # What is not used again within so many elements is let go; by default models below 1e9 stay whole.
+            "stage3_max_reuse_distance": _BUCKET,
         }
         return {"deepspeed_plugin": plugin}
 

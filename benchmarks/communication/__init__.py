@@ -1,0 +1,1 @@
+"""What ranks tell one another in a training step, measured: `python -m benchmarks.communication`."""
