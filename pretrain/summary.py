@@ -16,13 +16,21 @@ PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
 """Something to fill in: the start of asparagine synthetase A of E. coli, with a leucine hidden."""
 
 
-def closing_words(summary: Summary, recipe: Path, overrides: Sequence[str], world_size: int) -> str:
-    """A few lines for whoever started the run; every command in them works as it stands."""
+def closing_words(summary: Summary, recipe: Path, overrides: Sequence[str], engine: str, world_size: int) -> str:
+    """A few lines for whoever started the run; every command in them works as it stands.
+
+    Args:
+        summary: what the run has to say.
+        recipe: the file that it was started with.
+        overrides: and the settings on top of it.
+        engine: the name of its engine, which is that of a file in `accelerate_configs/`.
+        world_size: number of its processes.
+    """
     state, model = summary.state, summary.run.export
     judged = summary.evaluations["mask_all"]
     floor_head = f"{'floor':>8}" if judged.floor is not None else ""
     of_proteins = f" of {training:,} proteins" if (training := summary.corpora.num_training) else ""
-    commands = next_commands(summary, recipe, overrides, world_size)
+    commands = next_commands(summary, recipe, overrides, engine, world_size)
     lines = [
         "",
         f"Trained on {state.tokens_seen:,} tokens{of_proteins} in {state.step} steps "
@@ -40,14 +48,15 @@ def closing_words(summary: Summary, recipe: Path, overrides: Sequence[str], worl
     return "\n".join([*lines, *(f"  {what}\n    {command}" for what, command in commands)])
 
 
-def next_commands(summary: Summary, recipe: Path, overrides: Sequence[str], world_size: int) -> list[tuple[str, str]]:
+def next_commands(
+    summary: Summary, recipe: Path, overrides: Sequence[str], engine: str, world_size: int
+) -> list[tuple[str, str]]:
     """(what it does, command) of three things to do with a fresh model, on as many processes as made it."""
     binaries = Path(sys.executable).parent
     if binaries.is_relative_to(Path.cwd()):
         binaries = binaries.relative_to(Path.cwd())
-    spread = "single.yaml" if world_size == 1 else "ddp.yaml"
     processes = f" --num_processes {world_size}" if world_size > 2 else ""
-    launch = f"{binaries}/accelerate launch --config_file accelerate_configs/{spread}{processes} -m pretrain"
+    launch = f"{binaries}/accelerate launch --config_file accelerate_configs/{engine}.yaml{processes} -m pretrain"
     kept = [shlex.quote(o) for o in overrides if not o.startswith("schedule.total_tokens=")]
     longer = 2 * summary.state.tokens_seen
     return [

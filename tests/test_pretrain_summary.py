@@ -11,7 +11,7 @@ from pretrain.run_directory import RunDirectory
 from pretrain.summary import closing_words
 
 
-def words(gain: float, gain_low: float, floor: float | None = None, world_size: int = 2) -> str:
+def words(gain: float, gain_low: float, floor: float | None = None, engine: str = "ddp", world_size: int = 2) -> str:
     score = Evaluation(9.0, 8.5, 9.5, 18.0, gain, gain_low, floor, 40, 900)
     summary = SimpleNamespace(
         evaluations={"mask_all": score, "80_10_10": score},
@@ -20,7 +20,7 @@ def words(gain: float, gain_low: float, floor: float | None = None, world_size: 
         run=RunDirectory(Path("runs/x")),
         seconds=3.0,
     )
-    return closing_words(summary, Path("r.toml"), ["run.seed=1", "data.sources=['a b.fasta']"], world_size)
+    return closing_words(summary, Path("r.toml"), ["run.seed=1", "data.sources=['a b.fasta']"], engine, world_size)
 
 
 def test_a_gain_beyond_chance_is_claimed() -> None:
@@ -45,4 +45,5 @@ def test_commands_repeat_what_was_given() -> None:
         "accelerate launch --config_file accelerate_configs/ddp.yaml --num_processes 3 -m pretrain r.toml run.seed=1 "
         "'data.sources=['\"'\"'a b.fasta'\"'\"']' schedule.total_tokens=2000 --allow-schedule-change"
     ) in said
-    assert "single.yaml -m pretrain" in words(0.5, 0.4, world_size=1)
+    assert "single.yaml -m pretrain" in words(0.5, 0.4, engine="single", world_size=1)
+    assert "accelerate_configs/fsdp2.yaml -m pretrain" in words(0.5, 0.4, engine="fsdp2")
