@@ -93,7 +93,9 @@ def facts(device: torch.device) -> dict[str, str]:
             "GPU": f"{about.name}, {about.total_memory / 2**30:.1f} GiB, {about.multi_processor_count} multiprocessors",
             "CUDA": str(torch.version.cuda),
         }
-    absent = [name for name in ("accelerate", "numba", "safetensors", "transformers", "triton") if not has(name)]
+    absent = [
+        name for name in ("accelerate", "deepspeed", "numba", "safetensors", "transformers", "triton") if not has(name)
+    ]
     return found | {"absent": ", ".join(absent) or "nothing"}
 
 

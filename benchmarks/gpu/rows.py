@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import get_args
 
-from benchmarks.gpu import machine, parity, speed, step
+from benchmarks.gpu import context, engines, machine, parity, speed, step
 from benchmarks.gpu.machine import Place
 from benchmarks.gpu.results import Bar, Finding
 from benchmarks.gpu.worker import Check, OnCpu
@@ -75,6 +75,21 @@ def _muon(dtype: str, bar: float) -> Check:
     )
 
 
+def _engine(kind: engines.Kind, seconds: float, *needs: str) -> Check:
+    return Check(
+        name=f"{kind}, one rank",
+        run=partial(engines.engine, kind=kind),
+        seconds=seconds,
+        bar=engines.BAR,
+        on_cpu="judged",
+        needs=needs,
+    )
+
+
+def _context(name: str, run: Callable[[Place], Iterator[Finding]], seconds: float) -> Check:
+    return Check(name=f"context parallelism, {name}", run=run, seconds=seconds, bar=context.BAR, on_cpu="judged")
+
+
 CHECKS: tuple[Check, ...] = (
     Check(name="machine", run=machine.machine, seconds=3, on_cpu="run"),
     Check(name="peak", run=machine.peak, seconds=5, on_cpu="run"),
@@ -106,6 +121,12 @@ CHECKS: tuple[Check, ...] = (
     _muon("float32", 1e-5),
     _muon("bfloat16", 3e-2),
     *(_parity(f"checkpointing {name}", partial(parity.checkpointing, architecture=name), 8) for name in ARCHITECTURES),
+    _context("two ranks", context.shared, 40),
+    _context("one rank on NCCL", context.on_nccl, 25),
+    _engine("DDP", 30),
+    _engine("FSDP2", 30),
+    _engine("ZeRO-2", 40, "accelerate", "deepspeed"),
+    _engine("ZeRO-3", 40, "accelerate", "deepspeed"),
     _speed("esm2_35m"),
     _speed("esm2_3b"),
     _against_transformers("esm2_8m", 15),

@@ -50,7 +50,7 @@ def stepper(
 
     engine = Engine(Accelerator(cpu=place.dry, mixed_precision="no"), precision)
     prepared, wrapped = engine.prepare(model, moved)
-    step = Step(tuple(batches), (0, 1, 2, 3), 706, 0, Cursor(), 1.0)
+    step = Step(tuple(batches), len(batches), (0, 1, 2, 3), 706, 0, Cursor(), 1.0)
 
     def take() -> Tensor:
         outcome = train_step(step, prepared, wrapped, engine, bins_per_step=4, clip_norm=1.0, learning_rate=rate)
