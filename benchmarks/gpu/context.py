@@ -1,0 +1,223 @@
+"""Context parallelism on a GPU: ranks that share a batch compute together what one process does, and keep less of it.
+
+In: a place. Out: findings. Kept: the truths, by shape.
+
+Two processes share the GPU, over gloo, because NCCL wants a GPU for each of its ranks. What they exchange goes through
+the host's memory, so that of a step only its numbers and its memory mean something: no time is measured, for want of
+what it would be spent on. That NCCL takes these collectives as they are called is shown by a group of one rank.
+
+Errors are those of `parity`, over those of one process with the same kernel in the same precision.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import lru_cache
+from itertools import product
+from types import SimpleNamespace
+from typing import Any, NamedTuple, get_args
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from benchmarks.gpu.machine import Place, wait
+from benchmarks.gpu.parity import HOST, Autocast, batch_of, gradients, perturbed, shape_of
+from benchmarks.gpu.ranks import together
+from benchmarks.gpu.results import Bar, Finding
+from benchmarks.gpu.speed import fresh, micro_batches
+from benchmarks.training import activation_bytes
+from data.alphabet import PAD
+from data.batch import Batch
+from pretrain.model.attention import exchange as exchanges
+from pretrain.model.context import Context, Exchange
+from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.presets import PRESETS, Architecture
+
+BAR = Bar(3.0, "lower", "one process's error")
+SLOTS = 16_384
+"""Of the batch whose activations are counted."""
+
+
+class Said(NamedTuple):
+    """What a model says of one batch, on the host in float64."""
+
+    losses: Tensor
+    """(targets,)."""
+    logits: Tensor
+    """(real slots, V)."""
+    gradients: Tensor
+    """Of the summed loss, of all parameters one behind the other."""
+
+
+def shared(place: Place) -> Iterator[Finding]:
+    """Two ranks: their numbers, then what each of them keeps."""
+    yield from together("context:of_a_rank", place, "gloo", world=2)
+
+
+def on_nccl(place: Place) -> Iterator[Finding]:
+    """A group of one rank, whose collectives are the GPU's own."""
+    yield from together("context:of_a_rank", place, "nccl")
+
+
+def of_a_rank(place: Place) -> Iterator[Finding]:
+    """Errors of the default group's ranks together; if there are several, activations of the worst of them."""
+    with ExitStack() as stack:
+        if dist.get_world_size() > 1:
+            for patch in _through_the_host():
+                stack.enter_context(patch)
+        cases: list[tuple[Architecture, Exchange]] = list(product(get_args(Architecture), get_args(Exchange)))
+        for architecture, exchange in cases:
+            yield _judged(place, architecture, exchange)
+        if dist.get_world_size() > 1:
+            for architecture, exchange in cases:
+                yield _kept(place, architecture, exchange)
+
+
+def _context(exchange: Exchange) -> Context:
+    group = dist.group.WORLD
+    assert group is not None
+    return Context(dist.get_rank(), dist.get_world_size(), exchange, group)
+
+
+def _through_the_host() -> Iterator[Any]:
+    """Which collectives gloo has for a GPU's tensors differs from torch to torch; for the host's it has all."""
+
+    def staged(collective: Callable[..., Any]) -> Callable[..., None]:
+        def run(received: Tensor, sent: Tensor, group: dist.ProcessGroup) -> None:
+            landed = torch.empty_like(received, device=HOST)
+            collective(landed, sent.cpu(), group=group)
+            received.copy_(landed)
+
+        return run
+
+    to_all = SimpleNamespace(all_to_all_single=staged(dist.all_to_all_single))
+    yield mock.patch.object(exchanges, "dist", to_all)
+    for name in ("_ALL_GATHER", "_REDUCE_SCATTER"):
+        yield mock.patch.object(exchanges, name, staged(getattr(exchanges, name)))
+
+
+# What they compute --------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=2)
+def layouts(dry: bool) -> dict[str, Batch]:
+    """Batches by what is hard about them; shares of two ranks end inside a document in all but the third."""
+    found = {
+        "three bins": batch_of([[200, 7, 43, 61], [91, 150, 30], [150, 100]], 320),
+        "one document": batch_of([[320]], 320, 10),
+        "a share of pads": batch_of([[60]], 320, 20),
+    }
+    if not dry:
+        found["long"] = batch_of([[1024, 700, 130, 64], [1500, 513], [2048]], 2048, 30)
+    return found
+
+
+def said(model: MaskedLanguageModel, batch: Batch, autocast: Autocast, context: Context | None = None) -> Said:
+    """Of one batch; with a context, of all of its ranks together.
+
+    Raises:
+        AssertionError: something is not finite, or a parameter has no gradient.
+    """
+    model.zero_grad()
+    model.encoder.context = context
+    device = next(model.parameters()).device
+    placed = (batch.share(context.rank, context.size) if context else batch).to(device)
+    with torch.autocast(device.type, autocast or torch.bfloat16, enabled=autocast is not None):
+        logits = model.logits(placed).detach()
+        losses: Tensor = model(placed, each=True)
+    torch.autograd.backward(losses.sum())
+    parts = losses.detach(), logits, torch.cat([g.flatten() for g in gradients(model).values()])
+    mine = Said(*(part.cpu().double() for part in parts))
+    for name, tensor in mine._asdict().items():
+        assert bool(tensor.isfinite().all()), f"{name}: not finite"
+    each = [mine] * (context.size if context else 1)
+    if context and context.size > 1:
+        dist.all_gather_object(each, mine, context.group)
+    real = batch.tokens != PAD
+    return Said(
+        torch.cat([one.losses for one in each]),
+        torch.cat([one.logits for one in each])[real],
+        torch.stack([one.gradients for one in each]).sum(0),
+    )
+
+
+def _errors(found: Said, truth: Said) -> tuple[float, float, float]:
+    """Of losses and gradients, norm over norm; of logits, largest over largest."""
+    return (
+        float((found.losses - truth.losses).norm() / truth.losses.norm()),
+        float((found.logits - truth.logits).abs().max() / truth.logits.abs().max()),
+        float((found.gradients - truth.gradients).norm() / truth.gradients.norm()),
+    )
+
+
+@lru_cache(maxsize=4)
+def _alone(
+    device: torch.device, architecture: Architecture, head_dim: int
+) -> dict[str, tuple[Said, tuple[float, float, float]]]:
+    """Of each layout the truth, which is float64's and the dense reference's, and the errors of one process."""
+    shape, found = shape_of(architecture, head_dim), {}
+    model = perturbed(shape, "auto", device)
+    for name, batch in layouts(device.type != "cuda").items():
+        at = HOST if batch.tokens.numel() <= 1024 else device
+        truth = said(perturbed(shape, "dense", at, torch.float64), batch, None)
+        found[name] = truth, _errors(said(model, batch, torch.bfloat16), truth)
+    return found
+
+
+def _judged(place: Place, architecture: Architecture, exchange: Exchange) -> Finding:
+    """The worst error of all layouts over one process's."""
+    worst, shown = 0.0, ""
+    for head_dim in (16,) if place.dry else (16, 64):
+        model = perturbed(shape_of(architecture, head_dim), "auto", place.device)
+        for name, batch in layouts(place.dry).items():
+            truth, alone = _alone(place.device, architecture, head_dim)[name]
+            ours = _errors(said(model, batch, torch.bfloat16, _context(exchange)), truth)
+            over = max(a / b for a, b in zip(ours, alone, strict=True))
+            if over >= worst:
+                worst = over
+                parts = zip(("losses", "logits", "gradients"), ours, alone, strict=True)
+                errors = ", ".join(f"{what} {a:.1e} (one process {b:.1e})" for what, a, b in parts)
+                shown = f"{name}, heads of {head_dim}: {errors}"
+    return Finding(f"{architecture}, {exchange}", worst, note=shown, judged=True)
+
+
+# What they keep -----------------------------------------------------------------------------------
+
+
+def _kept(place: Place, architecture: Architecture, exchange: Exchange) -> Finding:
+    """Bytes kept for the backward pass over one process's, and on a GPU the most that a pass takes."""
+    preset = f"{architecture}_{'60k' if place.dry else '35m'}"
+    torch.manual_seed(0)
+    model = fresh(PRESETS[preset], place.device)
+    batch = micro_batches(1024 if place.dry else SLOTS, 1, HOST)[0][0]
+    alone, context = _bytes(model, batch, place), _context(exchange)
+    model.encoder.context = context
+    each: list[tuple[int, int]] = [(0, 0)] * context.size
+    dist.all_gather_object(each, _bytes(model, batch.share(context.rank, context.size), place), context.group)
+    kept, most = (max(column) for column in zip(*each, strict=True))
+    note = f"{kept / 2**20:,.1f} of {alone[0] / 2**20:,.1f} MiB, {preset}, {batch.tokens.numel():,} slots"
+    if not place.dry:
+        note += f"; a pass takes {most / 2**20:,.0f} of {alone[1] / 2**20:,.0f} MiB"
+    what = f"{architecture}, {exchange}, activations of one rank"
+    return Finding(what, kept / alone[0], "of one process's", note)
+
+
+def _bytes(model: MaskedLanguageModel, batch: Batch, place: Place) -> tuple[int, int]:
+    """Kept, and the most that a forward and backward pass adds to what is there."""
+    placed = batch.to(place.device)
+
+    def forward() -> Tensor:
+        with torch.autocast(place.device.type, torch.bfloat16):
+            loss: Tensor = model(placed).sum()
+        return loss
+
+    kept = activation_bytes(forward, model)
+    if place.dry:
+        return kept, 0
+    torch.autograd.backward(forward())  # its gradients are there from here on
+    wait(place.device)
+    before = torch.cuda.memory_allocated(place.device)
+    torch.cuda.reset_peak_memory_stats(place.device)
+    torch.autograd.backward(forward())
+    return kept, torch.cuda.max_memory_allocated(place.device) - before

@@ -1,0 +1,274 @@
+"""Engines on one GPU: with NCCL and a world of one, they end where a single process does, and what they cost there.
+
+In: a place, an engine. Out: findings. Kept: nothing.
+
+The yardstick is that of `benchmarks.engines`: how far one process ends from itself when only the grouping of a step's
+bins into forward passes differs, which is rounding. Distances are norms over all weights, because the largest single
+one belongs to weights whose gradient is nothing but rounding, such as a bias of keys, and these Adam moves as fast as
+any other.
+
+FSDP2 and ZeRO run as `pretrain.engine` sets them up, through `pretrain.step.train_step`, where Accelerate can be
+imported; without it FSDP2 is put together from torch's parts as that does. DDP always is: Accelerate leaves a world of
+one alone.
+"""
+
+import gc
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from statistics import median
+from typing import Any, Literal, NamedTuple, cast
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.data import lengths
+from benchmarks.gpu.machine import Place, has, timed, wait
+from benchmarks.gpu.parity import batch_of
+from benchmarks.gpu.ranks import together
+from benchmarks.gpu.results import Bar, Finding
+from data.batch import Batch
+from data.plan import SPECIAL_TOKENS
+from pretrain.model.initial import initialise
+from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.presets import PRESETS
+from pretrain.optimizer import build
+from pretrain.recipe import OptimizerSettings
+
+BAR = Bar(3.0, "lower", "one process, bins regrouped")
+Kind = Literal["DDP", "FSDP2", "ZeRO-2", "ZeRO-3"]
+PRESET, BINS, SLOTS = "esm2_35m", 4, 8192
+"""What is trained, and bins of a step and slots of one: 7 of an H200's 139 GiB."""
+DRY = "esm2_60k", 512
+STEPS, RATE, CLIP = 5, 1e-3, 1.0
+OPTIMIZER = OptimizerSettings(eps=1e-6)
+VARIABLES: dict[str, dict[str, str]] = {
+    "FSDP2": {
+        "ACCELERATE_USE_FSDP": "true",
+        "FSDP_VERSION": "2",
+        "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+        "FSDP_TRANSFORMER_CLS_TO_WRAP": "Layer",
+        "FSDP_RESHARD_AFTER_FORWARD": "true",
+    },
+    "ZeRO-2": {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2"},
+    "ZeRO-3": {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"},
+}
+"""What `accelerate launch` tells a process, of the files in `accelerate_configs`."""
+
+Weights = dict[str, Tensor]
+
+
+class Way(NamedTuple):
+    """A model with a way of training it."""
+
+    take: Callable[[], object]
+    """One step."""
+    weights: Callable[[], Weights]
+    """Whole, in copies on the host, by name."""
+    name: str
+
+
+class Trained(NamedTuple):
+    """What a way gave."""
+
+    weights: Weights
+    """Behind `STEPS` steps."""
+    step_s: float
+    peak_bytes: int
+
+
+def engine(place: Place, kind: Kind) -> Iterator[Finding]:
+    """One engine, in a process of its own."""
+    yield from together("engines:of_a_rank", place, "nccl", kind=kind)
+
+
+def of_a_rank(place: Place, kind: Kind) -> Iterator[Finding]:
+    """Weights against the plain process's, then time and memory beside its."""
+    lengths_of_bins, slots = _bins(place.dry)
+    batches = [_placed(lengths_of_bins, slots, first, 2, place) for first in range(0, BINS, 2)]
+    regrouped = [_placed(lengths_of_bins, slots, first, 1, place) for first in range(BINS)]
+    plain = _trained(Direct(place, batches).way(), place)
+    _let_go(place)
+    noise = _distance(plain.weights, _trained(Direct(place, regrouped).way(), place, timing=False).weights)
+    moved = _distance(plain.weights, Direct(place, batches).weights())
+    _let_go(place)
+    if kind != "DDP" and has("accelerate"):
+        way = _launched(place, kind, batches, lengths_of_bins)
+    else:
+        way = Direct(place, batches, kind).way()
+    found = _trained(way, place)
+    off = _distance(plain.weights, found.weights)
+    note = f"{off:.1e} from one process after {STEPS} steps, regrouping {noise:.1e}, weights moved by {moved:.1e}"
+    yield Finding("", off / noise, note=f"{note}; {way.name}", judged=True)
+    model = f"{DRY[0] if place.dry else PRESET}, {BINS * slots:,} slots in {len(batches)} micro-batches, eager"
+    yield Finding("a step", 1000 * found.step_s, "ms", f"plain {1000 * plain.step_s:.3g}; {model}")
+    if not place.dry:
+        memory = f"plain {plain.peak_bytes / 2**30:.3g}"
+        yield Finding("most memory", found.peak_bytes / 2**30, "GiB", memory)
+
+
+def _trained(way: Way, place: Place, *, timing: bool = True) -> Trained:
+    for _ in range(STEPS):
+        way.take()
+    weights, step_s, peak = way.weights(), 0.0, 0
+    if timing:
+        wait(place.device)
+        if not place.dry:
+            torch.cuda.reset_peak_memory_stats(place.device)
+        step_s = median(timed(place.device, [way.take], 0.1 if place.dry else 1.0)[0])
+        peak = 0 if place.dry else torch.cuda.max_memory_allocated(place.device)
+    return Trained(weights, step_s, peak)
+
+
+def _let_go(place: Place) -> None:
+    """Of memory, before what is trained next is measured."""
+    gc.collect()
+    if not place.dry:
+        torch.cuda.empty_cache()
+
+
+def _distance(a: Weights, b: Weights) -> float:
+    assert a.keys() == b.keys(), f"not the same weights: {sorted(a.keys() ^ b.keys())[:4]}"
+    return float(torch.stack([(a[name].double() - b[name].double()).norm() for name in a]).norm())
+
+
+def _bins(dry: bool) -> tuple[list[list[int]], int]:
+    """Tokens of the proteins of each bin, log-normal, as they come; slots of a bin."""
+    slots = DRY[1] if dry else SLOTS
+    coming = iter(np.minimum(lengths(BINS * slots // 16) + SPECIAL_TOKENS, min(1024, slots)).tolist())
+    found: list[list[int]] = []
+    waiting = next(coming)
+    for _ in range(BINS):
+        found.append([])
+        while sum(found[-1]) + waiting <= slots:
+            found[-1].append(waiting)
+            waiting = next(coming)
+    return found, slots
+
+
+def _placed(bins: Sequence[Sequence[int]], slots: int, first: int, count: int, place: Place) -> Batch:
+    return batch_of(bins[first : first + count], slots, first).to(place.device)
+
+
+def _model(place: Place) -> MaskedLanguageModel:
+    model = MaskedLanguageModel(PRESETS[DRY[0] if place.dry else PRESET])
+    initialise(model, 0)
+    return model.to(place.device)
+
+
+# Torch's parts ------------------------------------------------------------------------------------
+
+
+class Direct:
+    """A single process, DDP or FSDP2, with the step of `pretrain.step` in a few words."""
+
+    def __init__(self, place: Place, batches: Sequence[Batch], kind: Kind | None = None) -> None:
+        self.device, self.batches, self.model = place.device, batches, _model(place)
+        self.targets = sum(int(batch.counts.sum()) for batch in batches)
+        self.wrapped: nn.Module = self.model
+        if kind == "DDP":
+            ddp = DistributedDataParallel(self.model, device_ids=None if place.dry else [0])
+            ddp.register_comm_hook(None, lambda _, bucket: _summed(bucket))
+            self.wrapped = ddp
+        elif kind == "FSDP2":
+            _cut(self.model, place.device)
+        self.optimizer = build(self.model, OPTIMIZER)
+        for group in self.optimizer.param_groups:
+            group["lr"] = RATE
+
+    def way(self) -> Way:
+        """To be taken."""
+        return Way(self, self.weights, "torch's parts, as the engine puts them together")
+
+    def __call__(self) -> None:
+        """One step."""
+        for index, batch in enumerate(self.batches):
+            with self._accumulating(last=index + 1 == len(self.batches)):
+                with torch.autocast(self.device.type, torch.bfloat16):
+                    loss = self.wrapped(batch).sum() / self.targets
+                torch.autograd.backward(loss)
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        nn.utils.clip_grads_with_norm_(self.model.parameters(), CLIP, whole)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def weights(self) -> Weights:
+        """Whole, in copies on the host."""
+        found = {}
+        for name, parameter in self.model.named_parameters():
+            whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+            found[name] = whole.detach().to("cpu", copy=True)
+        return found
+
+    def _accumulating(self, *, last: bool) -> AbstractContextManager[None]:
+        if isinstance(self.wrapped, FSDPModule):
+            self.wrapped.set_is_last_backward(last)
+            self.wrapped.set_requires_all_reduce(last)
+        if isinstance(self.wrapped, DistributedDataParallel) and not last:
+            return cast(AbstractContextManager[None], self.wrapped.no_sync())
+        return nullcontext()
+
+
+def _summed(bucket: Any) -> torch.futures.Future[Tensor]:
+    future: torch.futures.Future[list[Tensor]] = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+    return future.then(lambda reduced: reduced.value()[0])
+
+
+def _cut(model: MaskedLanguageModel, device: torch.device) -> None:
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for layer in model.encoder.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+
+
+# The engines --------------------------------------------------------------------------------------
+
+
+def _launched(place: Place, kind: Kind, batches: Sequence[Batch], bins: Sequence[Sequence[int]]) -> Way:
+    """An engine as `pretrain.engine.launch` builds it."""
+    os.environ.update(VARIABLES[kind])
+    from accelerate import Accelerator
+
+    from data.loader import Step
+    from data.plan import Cursor
+    from pretrain.engine.cpu import sharding_on_a_cpu
+    from pretrain.engine.engine import Engine
+    from pretrain.step import train_step
+
+    of_engine: type[Engine]
+    if kind == "FSDP2":
+        from pretrain.engine.fully_sharded import FullyShardedEngine as of_engine
+    else:
+        from pretrain.engine.zero import ZeroEngine as of_engine
+
+    with sharding_on_a_cpu("FSDP" if kind == "FSDP2" else "DEEPSPEED"):
+        accelerator = Accelerator(mixed_precision="no", **of_engine.plugins(CLIP))
+    running = of_engine(accelerator, "bf16")
+    if accelerator.distributed_type not in of_engine.distributed_types:
+        raise RuntimeError(f"asked for {kind}, and Accelerate set up {accelerator.distributed_type.value}")
+    model = _model(place)
+    prepared, optimizer = running.prepare(model, build(model, OPTIMIZER))
+    state = running.named_state(prepared, optimizer)
+    documents = [tokens for some in bins for tokens in some]
+    squares = sum(tokens**2 for tokens in documents)
+    step = Step(tuple(batches), len(batches), tuple(range(BINS)), sum(documents), squares, Cursor(), 1.0)
+
+    def take() -> object:
+        return train_step(step, prepared, optimizer, running, bins_per_step=BINS, clip_norm=CLIP, learning_rate=RATE)
+
+    def weights() -> Weights:
+        return {name: state.gather(name, "param").to("cpu", copy=True) for name in state.names}
+
+    return Way(take, weights, f"pretrain.engine's {running.name}, pretrain.step.train_step")
