@@ -116,7 +116,9 @@ class Training:
             plain = build_model(recipe.model, recipe.run.seed)
             engine.on_main(lambda: run.describe_model(plain.shape))
         self.shape = plain.shape
-        self.compute = configure(plain.encoder, recipe.compute, engine.device, engine.compute_dtype)
+        self.compute = configure(
+            plain.encoder, recipe.compute, engine.device, engine.compute_dtype, engine.compile_obstacle
+        )
         self.compute += share_context(plain.encoder, engine.context, recipe.parallel.exchange)
         engine.on_main(lambda: run.describe_compute(self.compute))
         # Of every rank: they need not be alike, and on a CPU they share its cores while they measure.

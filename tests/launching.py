@@ -90,6 +90,7 @@ class End:
     chain: str
     tokens_seen: int
     cursor: dict[str, int]
+    skipped_steps: int
     tensors: dict[str, torch.Tensor]
     """Weights, and moments as ``exp_avg/...``."""
 
@@ -99,7 +100,9 @@ def end_of(run_dir: Path) -> End:
     newest = sorted((run_dir / "checkpoints").glob("step-*"))[-1]
     trainer = json.loads((newest / "trainer.json").read_text())
     tensors = {**load_file(newest / "model/00000.safetensors"), **load_file(newest / "optimizer/00000.safetensors")}
-    return End(trainer["step"], trainer["chain"], trainer["tokens_seen"], trainer["cursor"], tensors)
+    return End(
+        trainer["step"], trainer["chain"], trainer["tokens_seen"], trainer["cursor"], trainer["skipped_steps"], tensors
+    )
 
 
 def largest_difference(a: End, b: End) -> float:

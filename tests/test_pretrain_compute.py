@@ -78,6 +78,15 @@ def test_what_cannot_be_had_is_refused(settings: dict[str, str], dropout: float,
         configure(encoder, ComputeSettings(**settings), CPU, torch.float32)
 
 
+def test_an_engine_may_be_in_the_way_of_compiling() -> None:
+    encoder = MaskedLanguageModel(PRESETS["esm2_60k"]).encoder
+    obstacle = "ZeRO-3 gathers parameters in hooks inside of what is compiled"
+    with pytest.raises(ValueError, match=f"compute.compile is 'on', but {obstacle}; set it to 'off' or 'auto'"):
+        configure(encoder, ComputeSettings(compile="on"), CPU, torch.float32, obstacle)
+    assert configure(encoder, ComputeSettings(), CPU, torch.float32, obstacle)[1:] == []  # not wanted there anyway
+    assert f"compile: off, because {obstacle}" in configure(encoder, ComputeSettings(), CUDA, torch.bfloat16, obstacle)
+
+
 def test_float32_on_a_gpu_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its attention is a loop over documents, which no graph holds."""
     encoder = MaskedLanguageModel(PRESETS["esm2_800k"]).encoder

@@ -99,6 +99,7 @@ MATRIX = [
     *(cell(engine, 2, *MUON) for engine in ("fsdp2",)),
     *(cell(engine, 2, *MUON, *TWO, slow=True) for engine in ("ddp", "fsdp2")),
     cell("hsdp", 4, *MUON, slow=True),
+    cell("fsdp2", 3, *MUON, slow=True),  # shards of unequal sizes
     *(cell(engine, 2, *CHECKPOINTED, *TWO) for engine in ("fsdp2", "zero3")),
     *(cell(engine, 2, "compute.checkpointing=selective", slow=True) for engine in ("fsdp2", "zero2", "zero3")),
     *(cell(engine, 3, slow=True) for engine in ("fsdp2", "zero1", "zero2", "zero3")),
@@ -149,6 +150,20 @@ def test_controls_are_seen(trained: Trained, fault: str, engine: str, overrides:
     """Division by each rank's own counts; attention to earlier positions alone, or to a rank's own slots."""
     one, wrong = trained("single", 1), trained(engine, 2, overrides, fault=fault)
     assert largest_difference(one.end, wrong.end) > 300 * yardstick(trained)[0]
+
+
+@pytest.mark.parametrize(
+    ("engine", "overrides"), [("fsdp2", ()), ("zero1", ()), ("zero2", ()), ("zero3", ()), ("fsdp2", MUON), ("ddp", TWO)]
+)
+def test_a_gradient_that_is_not_finite_on_one_rank_moves_nothing_on_any(
+    trained: Trained, engine: str, overrides: tuple[str, ...]
+) -> None:
+    """And leaves nothing behind: the steps after it go where one process goes that skipped the same step."""
+    model = model_of(overrides)
+    one, skipped = trained("single", 1, model, fault="infinite"), trained(engine, 2, overrides, fault="infinite")
+    assert one.end.skipped_steps == skipped.end.skipped_steps == 1
+    assert largest_difference(one.end, trained("single", 1, model).end) > 1e-4
+    assert distances(one, skipped)[0] <= 3 * yardstick(trained, model)[0]
 
 
 @pytest.mark.parametrize("engine", ["ddp", "fsdp2", "zero3"])

@@ -64,6 +64,9 @@ OTHER_WORLDS: list[tuple[Spread, Spread]] = [
     (("zero3", 4), ("zero2", 2)),
     (("hsdp", 4), ("fsdp2", 2)),
     (("zero1", 2), ("hsdp", 4)),
+    (("ddp", 2), ("fsdp2", 1)),
+    (("fsdp2", 2), ("zero2", 1)),
+    (("zero2", 1), ("zero3", 2)),
 ]
 
 

@@ -21,6 +21,8 @@ RECIPE = Recipe(
 NOTHING_ASKED = (
     *("WORLD_SIZE", "RANK", "LOCAL_RANK", "ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_FSDP", "FSDP_VERSION"),
     *("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_DYNAMO_BACKEND"),
+    *("ACCELERATE_GRADIENT_CLIPPING", "ACCELERATE_DEEPSPEED_CONFIG_FILE", "ACCELERATE_DEEPSPEED_ZERO_STAGE"),
+    *(f"PARALLELISM_CONFIG_DP_{what}_SIZE" for what in ("REPLICATE", "SHARD")),
     *(f"ACCELERATE_DEEPSPEED_OFFLOAD_{what}_DEVICE" for what in ("OPTIMIZER", "PARAM")),
 )
 
@@ -74,7 +76,9 @@ def test_the_first_fsdp_is_refused(version: str | None, no_launcher: pytest.Monk
 
 def test_without_deepspeed_zero_is_refused(no_launcher: pytest.MonkeyPatch) -> None:
     no_launcher.setattr(request, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"deepspeed is not installed; .*zymogen\[deepspeed\].*fsdp2\.yaml"):
+    with pytest.raises(
+        ValueError, match=r"deepspeed is not installed; .*pip install 'deepspeed>=0\.19\.8,<0\.20', .*fsdp2\.yaml"
+    ):
         asked("DEEPSPEED").check(RECIPE)
     asked("MULTI_GPU").check(RECIPE)
 
@@ -89,6 +93,37 @@ def test_offload_is_refused_on_a_cpu(what: str, no_launcher: pytest.MonkeyPatch)
         asked("DEEPSPEED").check(RECIPE)
     no_launcher.setattr(torch.cuda, "is_available", lambda: True)
     asked("DEEPSPEED").check(RECIPE)
+
+
+def test_offload_to_a_disk_is_refused(no_launcher: pytest.MonkeyPatch) -> None:
+    no_launcher.setattr(torch.cuda, "is_available", lambda: True)
+    no_launcher.setenv("ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", "nvme")
+    with pytest.raises(ValueError, match=r"offload to nvme; allowed are 'none' and 'cpu'"):
+        asked("DEEPSPEED").check(RECIPE)
+
+
+@pytest.mark.parametrize("stage", ["0", "4"])
+def test_another_stage_of_zero_is_refused(stage: str, no_launcher: pytest.MonkeyPatch) -> None:
+    no_launcher.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", stage)
+    with pytest.raises(ValueError, match=rf"zero_stage {stage}; allowed are 1, 2 and 3: .*ddp\.yaml"):
+        asked("DEEPSPEED").check(RECIPE)
+
+
+def test_copies_and_shards_must_make_the_world(no_launcher: pytest.MonkeyPatch) -> None:
+    no_launcher.setenv("FSDP_VERSION", "2")
+    no_launcher.setenv("PARALLELISM_CONFIG_DP_SHARD_SIZE", "2")
+    asked("FSDP").check(RECIPE)
+    no_launcher.setenv("PARALLELISM_CONFIG_DP_REPLICATE_SIZE", "2")
+    with pytest.raises(ValueError, match=r"2 copies of 2 processes each, and for 2 processes; .*_shard_size must be"):
+        asked("FSDP").check(RECIPE)
+
+
+def test_clipping_by_flag_is_refused(no_launcher: pytest.MonkeyPatch) -> None:
+    no_launcher.setenv("ACCELERATE_GRADIENT_CLIPPING", "none")
+    requested().check(RECIPE)
+    no_launcher.setenv("ACCELERATE_GRADIENT_CLIPPING", "0.5")  # what --gradient_clipping 0.5 sets under DeepSpeed
+    with pytest.raises(ValueError, match=r"gradient_clipping: 0\.5, the recipe has optimizer\.clip_norm = 1\.0"):
+        requested().check(RECIPE)
 
 
 def test_muon_is_refused_under_zero(no_launcher: pytest.MonkeyPatch) -> None:
@@ -145,6 +180,8 @@ def test_another_precision_is_refused() -> None:
         ("fsdp_cpu_ram_efficient_loading", True),
         ("zero3_init_flag", True),
         ("deepspeed_config_file", "zero.json"),
+        ("fsdp_transformer_layer_cls_to_wrap", "EsmLayer"),
+        ("fsdp_auto_wrap_policy", "NO_WRAP"),
         ("dynamo_backend", "inductor"),
     ],
 )

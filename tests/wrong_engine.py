@@ -3,6 +3,7 @@
 Each fault is a context in which the program has it.
 """
 
+import itertools
 import json
 import sys
 import time
@@ -70,6 +71,20 @@ def own_share() -> AbstractContextManager[Any]:
     return mock.patch.object(layer, "attend", faulty)
 
 
+def infinite() -> AbstractContextManager[Any]:
+    """The loss of rank 0 is infinite in the fifth step."""
+    train_step, steps = loop.train_step, itertools.count(1)
+
+    def faulty(step: Any, model: Any, optimizer: Any, engine: Engine, **how: Any) -> Any:
+        kind = type(engine)
+        backward = kind.backward
+        factor = float("inf") if next(steps) == 5 and engine.rank == 0 else 1.0
+        with mock.patch.object(kind, "backward", lambda self, model, loss: backward(self, model, loss * factor)):
+            return train_step(step, model, optimizer, engine, **how)
+
+    return mock.patch.object(loop, "train_step", faulty)
+
+
 def compare_what_was_restored() -> AbstractContextManager[Any]:
     """No fault: what each engine holds after a checkpoint was read is compared with the file, bit for bit."""
     restore = loop.restore
@@ -105,7 +120,8 @@ def hang() -> AbstractContextManager[Any]:
 
 
 FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    fault.__name__: fault for fault in (local_counts, unsettled, causal, own_share, compare_what_was_restored, hang)
+    fault.__name__: fault
+    for fault in (local_counts, unsettled, causal, own_share, infinite, compare_what_was_restored, hang)
 }
 
 if __name__ == "__main__":

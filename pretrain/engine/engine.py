@@ -87,6 +87,11 @@ class Engine(Ranks):
         """Whether all ranks must make a pass through the model when one does, because its parameters are spread."""
         return False
 
+    @property
+    def compile_obstacle(self) -> str | None:
+        """What keeps the layers of a model from being compiled under this engine; None if nothing does."""
+        return None
+
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
         """Model and optimizer as the engine runs them; never the loader, which Accelerate would shard again."""
         prepared_model, prepared_optimizer = self.accelerator.prepare(model, optimizer)

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from data.batch import Batch
 from pretrain.engine.engine import Engine
+from pretrain.model.layer import Layer
 
 
 class FullyShardedEngine(Engine):
@@ -29,7 +30,11 @@ class FullyShardedEngine(Engine):
         Accelerate's own bf16 would also exchange gradients in bfloat16.
         """
         del clip_norm
-        plugin = FullyShardedDataParallelPlugin(cpu_ram_efficient_loading=False)  # every rank has the same weights
+        plugin = FullyShardedDataParallelPlugin(
+            auto_wrap_policy="transformer_based_wrap",
+            transformer_cls_names_to_wrap=[Layer.__name__],
+            cpu_ram_efficient_loading=False,  # every rank has the same weights
+        )
         plugin.mixed_precision_policy = MixedPrecisionPolicy()
         return {"fsdp_plugin": plugin}
 

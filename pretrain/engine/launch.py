@@ -38,8 +38,9 @@ def launch(recipe: Recipe) -> Iterator[Engine]:
     asked.check(recipe)
     _check_devices(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     kind = _engine(asked)
-    accelerator = _accelerator(asked, kind, recipe)
+    accelerator: Accelerator | None = None
     try:
+        accelerator = _accelerator(asked, kind, recipe)
         _check(asked, kind, accelerator)
         context = context_group(recipe.parallel.context, accelerator.process_index, accelerator.num_processes)
         yield kind(accelerator, asked.precision, context)
@@ -78,13 +79,14 @@ def _engine(asked: LaunchRequest) -> type[Engine]:
     return Engine
 
 
-def _release(accelerator: Accelerator) -> None:
+def _release(accelerator: Accelerator | None) -> None:
     """Let go of the model.
 
     DDP holds the process group. What is left of either when the interpreter goes down takes its threads with it, and
     they abort the process (exit -6 in 5 of 12 launches with three ranks).
     """
-    accelerator.free_memory()
+    if accelerator:
+        accelerator.free_memory()
     gc.collect()
 
 

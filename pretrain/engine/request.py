@@ -34,6 +34,8 @@ _NOT_THE_YAMLS: dict[str, tuple[int | bool | str | None, Callable[[Recipe], str]
     "offload_params": (False, lambda r: "no such setting: accelerate_configs/zero3_offload.yaml does that"),
     "cpu_ram_efficient_loading": (False, lambda r: "no such setting: every process draws or reads the same weights"),
     "zero3_init_flag": (False, lambda r: "no such setting: every process draws or reads the same weights"),
+    "auto_wrap_policy": ("TRANSFORMER_BASED_WRAP", lambda r: "a model whose layers are always what is gathered"),
+    "transformer_layer_cls_to_wrap": ("Layer", lambda r: "a model whose layers are always what is gathered"),
     "deepspeed_config_file": (None, lambda r: "all that such a file would hold; zero_stage and offload go in the YAML"),
 }
 """Keys that belong to the recipe or are wrong for an encoder, without the prefixes that Accelerate allows: the value
@@ -41,6 +43,8 @@ that asks for nothing, and what the recipe has in their place. A launch that set
 
 _FROM_FLAGS = {
     "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "gradient_accumulation_steps",
+    "ACCELERATE_GRADIENT_CLIPPING": "gradient_clipping",
+    "ACCELERATE_DEEPSPEED_CONFIG_FILE": "deepspeed_config_file",
     "ACCELERATE_DYNAMO_BACKEND": "dynamo_backend",
     "FSDP_ACTIVATION_CHECKPOINTING": "fsdp_activation_checkpointing",
     "FSDP_OFFLOAD_PARAMS": "fsdp_offload_params",
@@ -117,13 +121,40 @@ class LaunchRequest:
                 f"{self.origin} asks for FSDP in version {version}; only version 2 keeps parameters by name: use "
                 "accelerate_configs/fsdp2.yaml, or set fsdp_config.fsdp_version: 2"
             )
-        if self.distributed_type == "DEEPSPEED" and find_spec("deepspeed") is None:
+        if self.distributed_type == "FSDP":
+            self._check_mesh()
+        else:
+            self._check_zero()
+
+    def _check_mesh(self) -> None:
+        copies, shards = (int(os.environ.get(f"PARALLELISM_CONFIG_DP_{x}_SIZE", "1")) for x in ("REPLICATE", "SHARD"))
+        if copies * shards > 1 and self.world_size is not None and copies * shards != self.world_size:
+            raise ValueError(
+                f"{self.origin} asks for {copies} copies of {shards} processes each, and for {self.world_size} "
+                "processes; give numbers that agree: --parallelism_config_dp_replicate_size (copies) times "
+                "--parallelism_config_dp_shard_size must be --num_processes"
+            )
+
+    def _check_zero(self) -> None:
+        if find_spec("deepspeed") is None:
             raise ValueError(
                 f"{self.origin} asks for DEEPSPEED, and deepspeed is not installed; install it with pip install "
-                "'zymogen[deepspeed]', or use accelerate_configs/fsdp2.yaml, which needs nothing but torch"
+                "'deepspeed>=0.19.8,<0.20', or use accelerate_configs/fsdp2.yaml, which needs nothing but torch"
+            )
+        stage = os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")
+        if stage not in ("1", "2", "3"):
+            raise ValueError(
+                f"{self.origin} asks for DeepSpeed with zero_stage {stage}; allowed are 1, 2 and 3: without any, "
+                "accelerate_configs/ddp.yaml does the same"
             )
         offloads = {os.environ.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{what}_DEVICE") for what in ("OPTIMIZER", "PARAM")}
-        if self.distributed_type == "DEEPSPEED" and offloads - {None, "none"} and not torch.cuda.is_available():
+        offloads -= {None, "none"}
+        if offloads - {"cpu"}:
+            raise ValueError(
+                f"{self.origin} asks for offload to {', '.join(map(str, offloads))}; allowed are 'none' and 'cpu', "
+                "because checkpoints read what is offloaded from memory: use accelerate_configs/zero3_offload.yaml"
+            )
+        if offloads and not torch.cuda.is_available():
             raise ValueError(
                 f"{self.origin} asks for offload to the host, and this run computes there already; use "
                 "accelerate_configs/zero3.yaml, or a machine with GPUs"

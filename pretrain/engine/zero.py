@@ -66,6 +66,11 @@ class ZeroEngine(Engine):
         return self._stage > 1
 
     @property
+    def compile_obstacle(self) -> str | None:
+        """DeepSpeed's bookkeeping in those hooks is traced, and broken up, for minutes a module."""
+        return "ZeRO-3 gathers parameters in hooks inside of what is compiled" if self._stage == 3 else None
+
+    @property
     def _stage(self) -> int:
         return int(self._zero_settings["stage"])
 
@@ -113,7 +118,10 @@ class ZeroEngine(Engine):
         cast(Any, model).backward(loss * self.world_size, scale_wrt_gas=False)
 
     def update(self, model: nn.Module, optimizer: Any, clip_norm: float) -> tuple[Tensor, Tensor]:
-        """Let DeepSpeed clip (to what `plugins` was given), check and update."""
+        """Let DeepSpeed clip (to what `plugins` was given), check and update.
+
+        It looks for infinities in gradients only in float16; here the norm, which is not finite then, is what it heeds.
+        """
         deepspeed = cast(Any, model)
         deepspeed.step()
         norm, skipped = deepspeed.get_global_grad_norm(), float(deepspeed.optimizer.overflow)

@@ -16,7 +16,13 @@ from pretrain.model.encoder import Encoder
 from pretrain.recipe import ComputeSettings
 
 
-def configure(encoder: Encoder, settings: ComputeSettings, device: torch.device, dtype: torch.dtype) -> list[str]:
+def configure(
+    encoder: Encoder,
+    settings: ComputeSettings,
+    device: torch.device,
+    dtype: torch.dtype,
+    compile_obstacle: str | None = None,
+) -> list[str]:
     """Set `encoder` up; names of parameters stay as they are.
 
     Args:
@@ -24,6 +30,7 @@ def configure(encoder: Encoder, settings: ComputeSettings, device: torch.device,
         settings: what the recipe asks for.
         device: where it will compute.
         dtype: of matrix products: autocast's, or that of the parameters.
+        compile_obstacle: what keeps the engine's layers from being compiled, if anything does.
 
     Returns:
         Lines for the start of a run; the first names what was chosen.
@@ -35,7 +42,7 @@ def configure(encoder: Encoder, settings: ComputeSettings, device: torch.device,
     encoder.attention = settings.attention
     encoder.checkpointing = settings.checkpointing
     wanted = settings.compile == "on" or (settings.compile == "auto" and device.type == "cuda")
-    obstacle = _obstacle(device, encoder.shape.dropout, backend) if wanted else None
+    obstacle = compile_obstacle or _obstacle(device, encoder.shape.dropout, backend) if wanted else None
     if obstacle and settings.compile == "on":
         raise ValueError(
             f"compute.compile is 'on', but {obstacle}; set it to 'off' or 'auto', or remove what is in its way"
