@@ -22,7 +22,7 @@ from pretrain.telemetry import records
 
 FORMAT = "zymogen.run/1"
 LOCK, WRITING = "run.lock", "run.tmp"
-_PACKAGES = ("zymogen", "torch", "accelerate", "transformers", "safetensors", "numpy", "numba")
+_PACKAGES = ("zymogen", "torch", "accelerate", "deepspeed", "transformers", "safetensors", "numpy", "numba")
 
 
 class RunDirectory:
