@@ -5,27 +5,31 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from launching import DDP, LIMIT_S, Launched, command, end_of, environment, launch
+from launching import DDP, LIMIT_S, ROOT, Launched, command, end_of, environment, largest_difference, launch
 
 from data.synthetic import Families, write
 
 pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("nodes")]
 
 
-def on_two_nodes(recipe: Path, folders: tuple[Path, Path], *overrides: str) -> list[Launched]:
+def on_two_nodes(
+    recipe: Path, folders: tuple[Path, Path], *overrides: str, config: Path = DDP, processes: int = 2
+) -> list[Launched]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    processes = []
+    launchers = []
     for rank, folder in enumerate(folders):
-        words = command([recipe, "data.store_dir=stores", "schedule.total_tokens=5_000", *overrides], 2)
-        at = words.index(str(DDP)) + 1
+        words = command(
+            [recipe, "data.store_dir=stores", "schedule.total_tokens=5_000", *overrides], processes, config=config
+        )
+        at = words.index(str(config)) + 1
         place = ["--main_process_ip", "127.0.0.1", "--main_process_port", str(port)]
         words[at:at] = ["--num_machines", "2", "--machine_rank", str(rank), *place]
         piped = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        processes.append(subprocess.Popen(words, cwd=folder, env=environment(), text=True, **piped))
-    outputs = [process.communicate(timeout=LIMIT_S)[0] for process in processes]
-    return [Launched(process.returncode, output) for process, output in zip(processes, outputs, strict=True)]
+        launchers.append(subprocess.Popen(words, cwd=folder, env=environment(), text=True, **piped))
+    outputs = [process.communicate(timeout=LIMIT_S)[0] for process in launchers]
+    return [Launched(process.returncode, output) for process, output in zip(launchers, outputs, strict=True)]
 
 
 @pytest.fixture
@@ -55,3 +59,23 @@ def test_nodes_with_other_files_do_not_train(recipe_in, tmp_path: Path, nodes: t
     assert second.status != 0
     assert "rank 1 has another corpus than rank 0" in first.errors()[0], first.output
     assert not (tmp_path / "run/checkpoints").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "processes", "overrides"),
+    [("hsdp", 4, ()), ("zero3", 2, ()), ("fsdp2", 4, ("parallel.context=2",))],
+    ids=["hsdp", "zero3", "fsdp2-context"],
+)
+def test_engines_that_shard_go_over_two_nodes(
+    recipe_in, tmp_path: Path, nodes: tuple[Path, Path], engine: str, processes: int, overrides: tuple[str, ...]
+) -> None:
+    """Copies on each node, shards over both, and groups that share batches inside of one."""
+    config = ROOT / f"accelerate_configs/{engine}.yaml"
+    recipe = recipe_in(tmp_path / "two")
+    for done in on_two_nodes(recipe, nodes, *LOCAL, *overrides, config=config, processes=processes):
+        assert done.status == 0, done.output
+    assert launch([recipe_in(tmp_path / "one"), "schedule.total_tokens=5_000"], 1).status == 0
+    two, one = end_of(tmp_path / "two/run"), end_of(tmp_path / "one/run")
+    assert two.chain == one.chain
+    assert largest_difference(two, one) < 2e-6  # what rounding amounts to; 8.4e-3 where something is wrong
