@@ -69,7 +69,8 @@ class Fake(nn.Module):
         self.losses = losses
         self.seen: list[Batch] = []
 
-    def target_losses(self, batch: Batch) -> Tensor:
+    def forward(self, batch: Batch, each: bool) -> Tensor:
+        assert each
         assert not self.training
         self.seen.append(batch)
         return self.losses(batch)
@@ -163,16 +164,19 @@ def test_both_corruptions_ask_for_the_same_targets(corpora: Corpora, engine: Eng
 class Ranks:
     """One rank of two; what the other one had is replayed where ranks gather."""
 
-    world_size = 2
     device = "cpu"
 
-    def __init__(self, rank: int, others: Sequence[list] | None = None) -> None:
+    def __init__(self, rank: int, others: Sequence[list] | None = None, *, share_batches: bool = False) -> None:
         self.rank = rank
+        self.data_rank, self.data_world_size = (0, 1) if share_batches else (rank, 2)
         self.others = iter(others) if others else None
         self.given: list[list] = []
 
     def autocast(self) -> nullcontext:
         return nullcontext()
+
+    def share(self, batch: Batch) -> Batch:
+        return batch.share(self.rank, 2) if self.data_world_size == 1 else batch
 
     def gather(self, rows: list) -> list[list]:
         self.given.append(rows)
@@ -186,6 +190,20 @@ def test_neither_world_nor_bins_per_forward_has_a_part(corpora: Corpora, engine:
     assert 0 < of_rank_1["mask_all"].sequences < alone["mask_all"].sequences
     assert scored(Fake(uneven), corpora, Ranks(0, one.given), unigram) == alone
     assert scored(Fake(uneven), corpora, engine, unigram, settings=replace(SETTINGS, bins_per_forward=5)) == alone
+
+
+def test_ranks_that_share_batches_score_each_target_once(corpora: Corpora, engine: Engine, unigram: np.ndarray) -> None:
+    """A document that lies on both has a row from each, and counts as one sequence."""
+
+    def of_slots(batch: Batch) -> Tensor:
+        return 1.0 + (batch.target_slots % 7).float()  # of a target, whoever computes it
+
+    alone = scored(Fake(of_slots), corpora, engine, unigram)
+    one = Ranks(1, share_batches=True)
+    assert 0 < scored(Fake(of_slots), corpora, one, unigram)["mask_all"].targets < alone["mask_all"].targets
+    both = scored(Fake(of_slots), corpora, Ranks(0, one.given, share_batches=True), unigram)
+    for name, evaluation in alone.items():
+        assert both[name].numbers() == pytest.approx(evaluation.numbers(), rel=1e-12)
 
 
 def test_unigram_counts_the_training_side_alone(tmp_path: Path) -> None:
