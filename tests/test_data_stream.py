@@ -32,7 +32,12 @@ def _quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_builder_stays() -> Iterator[None]:
+    _end_builders()  # of tests of other files that ran in this process
     yield
+    _end_builders()
+
+
+def _end_builders() -> None:
     while stream._builders:
         builder = stream._builders.pop()
         builder.kill()
