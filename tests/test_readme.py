@@ -106,7 +106,7 @@ class Checkout:
         run = self.folder / recipe_of(shrunk, self.folder).run.directory
         attempts = lines(run / "attempts.jsonl")
         assert attempts[-1]["exit"] == "finished"
-        assert attempts[-2]["world_size"] == (2 if "ddp.yaml" in command else 1)
+        assert attempts[-2]["world_size"] == (2 if "ddp.yaml" in command or "--num_processes" in command else 1)
         (newest,) = sorted((run / "checkpoints").glob("step-*"))[-1:]
         assert json.loads((newest / "trainer.json").read_text())["tokens_seen"] >= 3000
         precision = json.loads((newest / "manifest.json").read_text())["topology"]["precision"]
