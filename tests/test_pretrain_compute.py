@@ -37,14 +37,13 @@ def test_what_is_passed_over_is_said() -> None:
     ]
 
 
-@pytest.mark.parametrize(("capable", "expected"), [(True, 1), (False, 2)])
-def test_bfloat16_on_a_processor_without_it_is_said_to_be_slow(
-    capable: bool, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "avx512_bf16": capable}, raising=False)
-    lines = configure(MaskedLanguageModel(PRESETS["esm2_60k"]).encoder, ComputeSettings(), CPU, torch.bfloat16)
-    assert len(lines) == expected
-    assert capable or "'no' trains several times faster" in lines[1]
+@pytest.mark.parametrize("emulates", [False, True])
+def test_what_bfloat16_gains_on_a_processor_without_it_is_said(emulates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute, "EMULATES_BFLOAT16", emulates)
+    encoder = MaskedLanguageModel(PRESETS["esm2_60k"]).encoder
+    for dtype, expected in ((torch.bfloat16, emulates), (torch.float32, False)):
+        lines = configure(encoder, ComputeSettings(), CPU, dtype)
+        assert any("saves memory here and no time" in line for line in lines) == expected
 
 
 def test_a_gpu_that_cannot_compile_goes_without(monkeypatch: pytest.MonkeyPatch) -> None:

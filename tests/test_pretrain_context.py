@@ -233,10 +233,7 @@ def test_each_of_two_ranks_keeps_half(
         each = ranks.run(case, _kept_bytes)
         ratios[backend] = max(each) / (_kept_bytes(case, None) / 2)
     print(preset, checkpointing, exchange, ratios)
-    # Between the two exchanges around attention, and not of layers checkpointed whole: what was gathered is kept by
-    # attention for all slots of some heads, and by the projection behind it for some slots of all heads, and so a
-    # selective ESM-2 keeps 7 numbers a slot, channel and layer and not 6.
-    assert ratios["flash_cpu"] < (1.15 if checkpointing != "selective" else 7 / 6)
+    assert ratios["flash_cpu"] < 1.15
 
 
 def _checked_operators(case: Case, context: Context) -> None:

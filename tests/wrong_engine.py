@@ -68,7 +68,7 @@ def own_share() -> AbstractContextManager[Any]:
         own = layout._replace(exchange=None, spans=spans[spans[:, 0] < spans[:, 1]])
         return attend(query, key, value, cos[first : first + slots], sin[first : first + slots], own)
 
-    return mock.patch.object(layer, "attend", faulty)
+    return mock.patch.multiple(layer, attend=faulty, own_slots=lambda gathered, _: gathered)
 
 
 def infinite() -> AbstractContextManager[Any]:

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretrain.model.linear import Linear
 from pretrain.model.presets import EsmShape
 
 
@@ -19,7 +20,7 @@ class MaskedLanguageHead(nn.Module):
     def __init__(self, shape: EsmShape) -> None:
         """A tied embedding is not kept here but given to each call, so every parameter has one name."""
         super().__init__()
-        self.dense = nn.Linear(shape.dim, shape.dim)
+        self.dense = Linear(shape.dim, shape.dim)
         self.norm = nn.LayerNorm(shape.dim, eps=shape.layer_norm_eps)
         if shape.is_modern:
             self.decoder = nn.Linear(shape.dim, shape.vocabulary)

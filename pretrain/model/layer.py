@@ -14,18 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pretrain.model.attention import Layout, attend
+from pretrain.model.attention import Layout, attend, own_slots
 from pretrain.model.dropout import KeyedDropout, Site
+from pretrain.model.linear import FusedLinear, Linear
 from pretrain.model.presets import EsmShape
-
-
-class FusedLinear(nn.Linear):
-    """Several linear maps of one input, as one matrix with a block of rows for each."""
-
-    def __init__(self, width: int, block_width: int, blocks: int, bias: bool) -> None:
-        """`blocks` is for optimizers that treat each map by itself."""
-        super().__init__(width, blocks * block_width, bias)
-        self.blocks = blocks
 
 
 class Attention(nn.Module):
@@ -39,7 +31,7 @@ class Attention(nn.Module):
         if self.has_norms:
             self.query_norm = nn.LayerNorm(shape.dim, eps=shape.layer_norm_eps, bias=False)
             self.key_norm = nn.LayerNorm(shape.dim, eps=shape.layer_norm_eps, bias=False)
-        self.out = nn.Linear(shape.dim, shape.dim, bias=not shape.is_modern)
+        self.out = Linear(shape.dim, shape.dim, bias=not shape.is_modern)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, ``(S, H, K)`` each, of ``(S, D)``."""
@@ -56,8 +48,8 @@ class FeedForward(nn.Module):
     def __init__(self, shape: EsmShape) -> None:
         """Projections of one layer."""
         super().__init__()
-        self.up = nn.Linear(shape.dim, shape.feed_forward_dim)
-        self.down = nn.Linear(shape.feed_forward_dim, shape.dim)
+        self.up = Linear(shape.dim, shape.feed_forward_dim)
+        self.down = Linear(shape.feed_forward_dim, shape.dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(S, D)`` to ``(S, D)``."""
@@ -72,7 +64,7 @@ class GatedFeedForward(nn.Module):
         """Projections of one layer; the rows of the gate stand before those of what it gates."""
         super().__init__()
         self.gate_up = FusedLinear(shape.dim, shape.feed_forward_dim, 2, bias=False)
-        self.down = nn.Linear(shape.feed_forward_dim, shape.dim, bias=False)
+        self.down = Linear(shape.feed_forward_dim, shape.dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(S, D)`` to ``(S, D)``."""
@@ -112,14 +104,23 @@ class Layer(nn.Module):
         """
         run = recomputed if self.recomputes else _called
         query, key, value = run(self._project, x)
-        gathered = attend(query, key, value, cos, sin, layout).flatten(1)
+        gathered = attend(query, key, value, cos, sin, layout)
+        # Attention keeps it as it is before Ulysses' exchange, so what the projection reads need not be kept too.
+        update = (run if layout.exchange == "ulysses" else _called)(self._gather, gathered, layout, slots)
         if slots is not None:
-            x, gathered = x.index_select(0, slots), gathered.index_select(0, slots)
-        x = self._sum(x, self.attention.out(gathered), Site.ATTENTION, dropout, slots)
+            x = x.index_select(0, slots)
+        x = self._sum(x, update, Site.ATTENTION, dropout, slots)
         return self._sum(x, run(self._feed_forward, x), Site.FEED_FORWARD, dropout, slots)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.attention.project(self.attention_norm(x))
+
+    def _gather(self, gathered: Tensor, layout: Layout, slots: Tensor | None) -> Tensor:
+        gathered = own_slots(gathered, layout).flatten(1)
+        if slots is not None:
+            gathered = gathered.index_select(0, slots)
+        out: Tensor = self.attention.out(gathered)
+        return out
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.feed_forward(self.feed_forward_norm(x))
@@ -138,5 +139,5 @@ recomputed: Callable[..., Any] = partial(checkpoint, use_reentrant=False, preser
 from a generator's state, so none is kept."""
 
 
-def _called(function: Callable[..., Any], x: Tensor) -> Any:
-    return function(x)
+def _called(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)

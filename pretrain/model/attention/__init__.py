@@ -1,6 +1,6 @@
 """Attention over a flat batch: every slot sees its own document, in both directions, and nothing else.
 
-`attend` is the one function that a layer calls. Reading order: `choice` (which backend, and what each can take),
+A layer calls `attend`, and `own_slots` with what it gets. Reading order: `choice` (which backend, and what each can take),
 `layout` (where the documents are), then a backend: `varlen` on a GPU, `flash_cpu` on a CPU, `sdpa` for whatever those
 cannot take and for the reference. Where ranks share a batch, `exchange` brings slots together around them.
 
@@ -31,12 +31,17 @@ def attend(query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, 
         layout: where documents are, and which backend to take.
 
     Returns:
-        ``(S, H, K)`` in the dtype of `value`. Pad slots get something finite that depends on pad slots alone.
+        ``(S, H, K)`` in the dtype of `value`; by Ulysses ``(S, H / c, K)``, all slots for this rank's heads, which
+        `own_slots` takes. Pad slots get something finite that depends on pad slots alone.
     """
-    if layout.exchange != "ulysses":
-        return _attend(query, key, value, cos, sin, layout)
-    query, key, value = to_heads(query, key, value, layout.group)
-    return to_slots(_attend(query, key, value, cos, sin, layout), layout.group)
+    if layout.exchange == "ulysses":
+        query, key, value = to_heads(query, key, value, layout.group)
+    return _attend(query, key, value, cos, sin, layout)
+
+
+def own_slots(gathered: Tensor, layout: Layout) -> Tensor:
+    """All heads of this rank's slots, ``(S / c, H, K)``, of what `attend` returned."""
+    return to_slots(gathered, layout.group) if layout.exchange == "ulysses" else gathered
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
@@ -55,4 +60,4 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor,
 
 OTHERS = {"varlen": varlen, "per_document": per_document, "dense": dense}
 
-__all__ = ["Backend", "Layout", "attend"]
+__all__ = ["Backend", "Layout", "attend", "own_slots"]

@@ -1,0 +1,104 @@
+"""Linear maps under bfloat16 autocast on a CPU that emulates it: float64 of the rounded factors is the truth."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from pretrain.model import linear
+from pretrain.model.linear import FusedLinear, Linear
+
+ROUNDING = 2.0**-8
+"""Largest relative error of one rounding to bfloat16, whose numbers have 8 binary digits."""
+SUMMING = 1e-5
+"""Of a sum of products in float32, over the sum of their sizes: 60 terms, 2**-24 each, and a wide margin."""
+
+
+@pytest.fixture(params=[False, True], ids=["as it is", "emulated"])
+def emulates(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Both ways, whatever this machine's CPU can."""
+    monkeypatch.setattr(linear, "EMULATES_BFLOAT16", request.param)
+    return bool(request.param)
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def rounded(x: Tensor) -> Tensor:
+    return x.detach().bfloat16().double()
+
+
+def within(x: Tensor, truth: Tensor, sizes: Tensor, *, rounding: float) -> bool:
+    """Whether `x` is `truth` up to float32 sums of terms of these sizes, and then one rounding."""
+    return bool(((x.double() - truth).abs() <= rounding * truth.abs() + SUMMING * sizes).all())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("leading", [(37,), (5, 7)], ids=["flat", "batched"])
+def test_values_and_gradients(emulates: bool, bias: bool, leading: tuple[int, ...]) -> None:
+    layer = Linear(60, 48, bias=bias)
+    x = drawn(*leading, 60).requires_grad_()
+    gradient = drawn(*leading, 48, seed=1).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        out = layer(x)
+    assert out.dtype == torch.bfloat16
+    out.backward(gradient)
+
+    inputs, weight, of_out = rounded(x).flatten(0, -2), rounded(layer.weight), gradient.double().flatten(0, -2)
+    truth, sizes = inputs @ weight.t(), inputs.abs() @ weight.abs().t()
+    if bias:
+        truth, sizes = truth + rounded(layer.bias), sizes + rounded(layer.bias).abs()
+    assert within(out.detach().flatten(0, -2), truth, sizes, rounding=ROUNDING)
+    assert x.grad is not None
+    assert layer.weight.grad is not None
+    assert x.grad.dtype == layer.weight.grad.dtype == torch.float32
+    of_x = x.grad.flatten(0, -2)
+    assert within(of_x, of_out @ weight, of_out.abs() @ weight.abs(), rounding=ROUNDING)
+    # Summed in float32 and left so, where autocast rounds it; a bias takes the same way.
+    rounding = 0 if emulates else ROUNDING
+    assert within(layer.weight.grad, of_out.t() @ inputs, of_out.abs().t() @ inputs.abs(), rounding=rounding)
+    if bias:
+        assert within(layer.bias.grad, of_out.sum(0), of_out.abs().sum(0), rounding=rounding)
+
+
+def test_a_model_of_bfloat16_needs_no_autocast(emulates: bool) -> None:
+    layer = Linear(60, 48).bfloat16()
+    x = drawn(9, 60).bfloat16().requires_grad_()
+    out = layer(x)
+    out.sum().backward()
+    assert x.grad is not None
+    assert layer.weight.grad is not None
+    assert out.dtype == layer.weight.grad.dtype == x.grad.dtype == torch.bfloat16
+    truth = rounded(x) @ rounded(layer.weight).t() + rounded(layer.bias)
+    sizes = rounded(x).abs() @ rounded(layer.weight).abs().t() + rounded(layer.bias).abs()
+    assert within(out.detach(), truth, sizes, rounding=ROUNDING)
+
+
+@pytest.mark.parametrize("autocast", [None, torch.float16], ids=["float32", "float16"])
+def test_other_types_are_torch_s_own(emulates: bool, autocast: torch.dtype | None) -> None:
+    layer, x = Linear(60, 48), drawn(9, 60)
+    with torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None):
+        assert torch.equal(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
+
+
+def test_the_input_is_kept_once_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "EMULATES_BFLOAT16", True)
+    layer = FusedLinear(60, 16, 3, bias=True)
+    kept: list[Tensor] = []
+    with (
+        torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x),
+        torch.autocast("cpu", torch.bfloat16),
+    ):
+        layer(drawn(9, 60))
+    assert [(tuple(x.shape), x.dtype) for x in kept if x is not layer.weight] == [((9, 60), torch.bfloat16)]
+
+
+def test_it_is_compiled_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "EMULATES_BFLOAT16", True)
+    layer, x = Linear(60, 48), drawn(9, 60)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    with torch.autocast("cpu", torch.bfloat16):
+        plain, out = layer(x), compiled(x)
+    assert torch.equal(plain, out)
+    of_plain, of_out = (torch.autograd.grad(y.float().square().sum(), layer.weight)[0] for y in (plain, out))
+    torch.testing.assert_close(of_out, of_plain, rtol=1e-6, atol=1e-5)
