@@ -1,8 +1,8 @@
 """Attention over a flat batch: every slot sees its own document, in both directions, and nothing else.
 
-A layer calls `attend`, and `own_slots` with what it gets. Reading order: `choice` (which backend, and what each can take),
-`layout` (where the documents are), then a backend: `varlen` on a GPU, `flash_cpu` on a CPU, `sdpa` for whatever those
-cannot take and for the reference. Where ranks share a batch, `exchange` brings slots together around them.
+A layer calls `attend`, and `own_slots` with what it gets. Reading order: `choice` (which backend, and what each can
+take), `layout` (where the documents are), then a backend: `varlen` on a GPU, `flash_cpu` on a CPU, `sdpa` for whatever
+those cannot take and for the reference. Where ranks share a batch, `exchange` brings slots together around them.
 
 Shapes: S slots of the batch, H heads, K channels of a head; a batch is `num_bins` bins of T slots. Of slots that c
 ranks share, queries, keys, values and what is gathered have S / c here; angles have S.
