@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from benchmarks.proteins import Document, batches, draw, packed, padded, representative, work
 from pretrain.model.flops import training_flops
 from pretrain.model.initial import initialise
+from pretrain.model.linear import EMULATES_BFLOAT16
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.telemetry.peak import Peak, peak
@@ -124,6 +125,27 @@ def device_peak(case: Case, device: torch.device) -> Peak:
     return peak(device, DTYPES[case.precision], case.shape.dim, counted)
 
 
+def own_products(case: Case, device: torch.device) -> float:
+    """FLOP/s of the products of a layer's linear maps, forward and backward, each alone on one bin: medians of 5."""
+    dim, wide = case.shape.dim, case.shape.feed_forward_dim
+    dtype = torch.float32 if device.type == "cpu" and EMULATES_BFLOAT16 else DTYPES[case.precision]
+    flops = seconds = 0.0
+    for columns, rows in ((dim, 3 * dim), (dim, dim), (dim, wide), (wide, dim)):
+        shapes = (case.bin_tokens, columns), (rows, columns), (case.bin_tokens, rows)
+        x, weight, gradient = (torch.randn(shape, device=device).to(dtype) for shape in shapes)
+        for out, left, right in ((gradient, x, weight.t()), (x, gradient, weight), (weight, gradient.t(), x)):
+            product = partial(torch.mm, left, right, out=torch.empty_like(out))
+            product()
+            times = []
+            for _ in range(5):
+                started = clock(device)
+                product()
+                times.append(clock(device) - started)
+            seconds += median(times)
+            flops += 2 * case.bin_tokens * rows * columns
+    return flops / seconds
+
+
 class Turn(NamedTuple):
     """One set of proteins, trained on by either side."""
 
@@ -146,6 +168,8 @@ class Speeds(NamedTuple):
     """Theirs in batches grouped by length."""
     peak: Peak
     """The highest of all rounds."""
+    own_products: float
+    """FLOPs per second of the model's own products, each by itself: median over rounds."""
     losses: tuple[float, float]
     """Mean loss before the first step, of ours and theirs, on the same proteins."""
 
@@ -172,12 +196,13 @@ def compare(case: Case, device: torch.device, rounds: int) -> Speeds:
     """
     mine, other = ours(case, device), theirs(case, device)
     losses = _first_losses(mine, other, case, device)
-    random, grouped, peaks = [], [], []
+    random, grouped, peaks, products = [], [], [], []
     for round_ in range(rounds):
         peaks.append(device_peak(case, device))
+        products.append(own_products(case, device))
         random.append(_turn(case, mine, other, device, round_, grouped=False))
         grouped.append(_turn(case, mine, other, device, round_, grouped=True))
-    return Speeds(random, grouped, max(peaks), losses)
+    return Speeds(random, grouped, max(peaks), median(products), losses)
 
 
 def _turn(case: Case, mine: Side, other: Side, device: torch.device, round_: int, *, grouped: bool) -> Turn:

@@ -166,6 +166,23 @@ def test_a_gradient_that_is_not_finite_on_one_rank_moves_nothing_on_any(
     assert distances(one, skipped)[0] <= 3 * yardstick(trained, model)[0]
 
 
+@pytest.mark.parametrize(
+    ("engine", "overrides"),
+    [
+        *((engine, ()) for engine in ("ddp", "zero1")),
+        *(pytest.param(engine, (), marks=pytest.mark.slow) for engine in ("fsdp2", "zero2", "zero3")),
+        *(pytest.param(engine, TWO, marks=pytest.mark.slow) for engine in ("ddp", "zero1", "fsdp2", "zero2", "zero3")),
+    ],
+)
+def test_bins_without_a_target_change_no_mean(trained: Trained, engine: str, overrides: tuple[str, ...]) -> None:
+    """Three of the seven of every step: micro-batches that a rank computes, and whose loss has no term."""
+    one = trained("single", 1, fault="targetless")
+    assert largest_difference(one.end, trained("single", 1).end) > 1e-4
+    weights, losses = distances(one, trained(engine, 2, overrides, fault="targetless"))
+    assert weights <= 3 * yardstick(trained)[0]
+    assert losses <= 3 * yardstick(trained)[1]
+
+
 @pytest.mark.parametrize("engine", ["ddp", "fsdp2", "zero3"])
 def test_a_context_reads_every_sequence_once(trained: Trained, engine: str) -> None:
     """Digests of the bins, in order: two ranks that share read what one alone would, and four what two would."""

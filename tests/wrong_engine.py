@@ -7,8 +7,9 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -16,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from data.batch import Batch
+from data.loader import Step
 from pretrain import loop
 from pretrain.__main__ import main
 from pretrain.checkpoint.tensors import TensorReader
@@ -85,6 +88,24 @@ def infinite() -> AbstractContextManager[Any]:
     return mock.patch.object(loop, "train_step", faulty)
 
 
+def targetless() -> AbstractContextManager[Any]:
+    """No fault: in every world the same three of a step's bins have nothing to predict."""
+    train_step = loop.train_step
+
+    def without_targets(batch: Batch, places: Sequence[int]) -> Batch:
+        slots = batch.tokens.numel() // batch.num_bins
+        kept = torch.tensor([place not in (0, 3, 4) for place in places])[batch.target_slots // slots]
+        return replace(batch, target_slots=batch.target_slots[kept], counts=kept.sum()[None])
+
+    def altered(step: Step, *arguments: Any, **how: Any) -> Any:
+        places, batches = iter(step.bins), []
+        for batch in step.batches:
+            batches.append(without_targets(batch, list(itertools.islice(places, batch.num_bins))))
+        return train_step(replace(step, batches=tuple(batches)), *arguments, **how)
+
+    return mock.patch.object(loop, "train_step", altered)
+
+
 def compare_what_was_restored() -> AbstractContextManager[Any]:
     """No fault: what each engine holds after a checkpoint was read is compared with the file, bit for bit."""
     restore = loop.restore
@@ -121,7 +142,7 @@ def hang() -> AbstractContextManager[Any]:
 
 FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     fault.__name__: fault
-    for fault in (local_counts, unsettled, causal, own_share, infinite, compare_what_was_restored, hang)
+    for fault in (local_counts, unsettled, causal, own_share, infinite, targetless, compare_what_was_restored, hang)
 }
 
 if __name__ == "__main__":
