@@ -92,15 +92,15 @@ MATRIX = [
     cell("hsdp", 4),
     cell("hsdp", 4, *TWO),
     cell("fsdp2", 2, *GATHER),
-    *(cell(engine, 4, *TWO) for engine in ("ddp", "fsdp2", "zero3")),
+    *(cell(engine, 4, *TWO, slow=engine == "zero3") for engine in ("ddp", "fsdp2", "zero3")),
     # the untied head, whose weight is read outside of its module's own forward pass
-    *(cell(engine, 2, *MODERN, *TWO) for engine in ("fsdp2", "zero3")),
+    *(cell(engine, 2, *MODERN, *TWO, slow=engine == "zero3") for engine in ("fsdp2", "zero3")),
     *(cell(engine, 2, *MODERN, slow=True) for engine in ("fsdp2", "zero1", "zero2", "zero3")),
     *(cell(engine, 2, *MUON) for engine in ("fsdp2",)),
     *(cell(engine, 2, *MUON, *TWO, slow=True) for engine in ("ddp", "fsdp2")),
     cell("hsdp", 4, *MUON, slow=True),
     cell("fsdp2", 3, *MUON, slow=True),  # shards of unequal sizes
-    *(cell(engine, 2, *CHECKPOINTED, *TWO) for engine in ("fsdp2", "zero3")),
+    *(cell(engine, 2, *CHECKPOINTED, *TWO, slow=engine == "zero3") for engine in ("fsdp2", "zero3")),
     *(cell(engine, 2, "compute.checkpointing=selective", slow=True) for engine in ("fsdp2", "zero2", "zero3")),
     *(cell(engine, 3, slow=True) for engine in ("fsdp2", "zero1", "zero2", "zero3")),
 ]
@@ -123,7 +123,12 @@ def test_every_engine_ends_where_one_process_ends(
 
 @pytest.mark.parametrize(
     ("engine", "overrides"),
-    [("ddp", ()), ("fsdp2", ()), ("zero2", ()), ("zero3", ()), ("fsdp2", TWO), ("zero3", TWO)],
+    [
+        *((engine, ()) for engine in ("ddp", "fsdp2", "zero2", "zero3")),
+        ("fsdp2", TWO),
+        *(pytest.param(engine, TWO, marks=pytest.mark.slow) for engine in ("ddp", "zero3")),
+        pytest.param("zero1", (), marks=pytest.mark.slow),
+    ],
 )
 def test_engines_agree_in_bf16_as_far_as_bf16_does_with_itself(
     trained: Trained, engine: str, overrides: tuple[str, ...]
@@ -183,7 +188,7 @@ def test_bins_without_a_target_change_no_mean(trained: Trained, engine: str, ove
     assert losses <= 3 * yardstick(trained)[1]
 
 
-@pytest.mark.parametrize("engine", ["ddp", "fsdp2", "zero3"])
+@pytest.mark.parametrize("engine", ["ddp", "fsdp2", pytest.param("zero3", marks=pytest.mark.slow)])
 def test_a_context_reads_every_sequence_once(trained: Trained, engine: str) -> None:
     """Digests of the bins, in order: two ranks that share read what one alone would, and four what two would."""
     one = trained("single", 1).end
