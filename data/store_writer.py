@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from queue import Empty, Queue
+from queue import Empty, SimpleQueue
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,8 @@ COMMIT_S = 1.0
 """Most seconds between a block and its commit."""
 COMMIT_BYTES = 64 << 20
 """Bytes after which a commit comes earlier."""
+_AHEAD = 2
+"""Blocks that wait to be written, at most, the one that is written among them."""
 _PIECE_BYTES = 256 << 10
 """Hashed and written while they are in the cache."""
 _UINT64 = "<u8"
@@ -41,6 +43,13 @@ class _Write(NamedTuple):
     journal: Journal
     """How far the store is behind it."""
     commit: bool = False
+
+
+class _Reached(NamedTuple):
+    """A mark between writes."""
+
+    told: SimpleQueue[None]
+    """Gets an item when all before the mark is done."""
 
 
 class StoreWriter:
@@ -79,7 +88,12 @@ class StoreWriter:
             self._close_files()
             raise
         self._uncommitted = 0
-        self._queue: Queue[_Write | None] = Queue(maxsize=1)
+        # Not a `Queue` of two: an interrupt in its methods, which are Python, can leave its lock locked, and a build
+        # that is interrupted would hang. Between these two an interrupt costs room at most.
+        self._queue: SimpleQueue[_Write | _Reached | None] = SimpleQueue()
+        self._room: SimpleQueue[None] = SimpleQueue()
+        for _ in range(_AHEAD):
+            self._room.put(None)
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"writer of {folder.name}", daemon=True)
         self._thread.start()
@@ -169,7 +183,9 @@ class StoreWriter:
         """Have all that was appended on disk, and say so in the journal."""
         if self.committed != self.journal:
             self._hand_over(_Write((), self.journal, commit=True))
-        self._queue.join()
+        mark = _Reached(SimpleQueue())
+        self._queue.put(mark)
+        mark.told.get()
         self._require_well()
 
     def publish(self, sources: Sequence[str]) -> None:
@@ -217,6 +233,7 @@ class StoreWriter:
 
     def _hand_over(self, write: _Write) -> None:
         self._require_well()
+        self._room.get()
         self._queue.put(write)
 
     def _require_well(self) -> None:
@@ -228,16 +245,17 @@ class StoreWriter:
     def _run(self) -> None:
         while True:
             try:
-                write = self._queue.get(timeout=self._idle_s())
+                item = self._queue.get(timeout=self._idle_s())
             except Empty:
                 self._attempt(None)
                 continue
-            try:
-                if write is None:
-                    return
-                self._attempt(write)
-            finally:
-                self._queue.task_done()
+            if item is None:
+                return
+            if isinstance(item, _Reached):
+                item.told.put(None)
+                continue
+            self._attempt(item)
+            self._room.put(None)
 
     def _idle_s(self) -> float | None:
         if not self._uncommitted or self._failure is not None:

@@ -2,8 +2,11 @@
 
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from data.journal import read_journal
 from data.parts import Part
 from data.settings import IngestSettings
 from data.store import Store
+from data.store_writer import StoreWriter
 
 QUARTER = IngestSettings(max_bad_fraction=0.25)
 SOURCES = [SeededSource("a", 1, 300, bad_every=9), SeededSource("b", 2, 250), SeededSource("c", 3, 70, bad_every=5)]
@@ -331,6 +335,38 @@ class DyingSource(SeededSource):
     def blocks(self, *_: Any) -> Iterator[Any]:
         os.kill(os.getpid(), signal.SIGKILL)
         yield
+
+
+@pytest.mark.timeout(60)
+def test_an_interrupt_at_any_moment_ends_the_writer(tmp_path: Path) -> None:
+    """Hundreds, each at another: one that leaves a lock behind would leave the build waiting for it."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def soon(seconds: float) -> None:
+        time.sleep(seconds)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    block, moments = SeededSource("s").block(0, 5), np.random.default_rng(0).uniform(5e-4, 3e-3, 300).tolist()
+    try:
+        for number, seconds in enumerate(moments):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            writer, killer = StoreWriter(folder, "key"), threading.Thread(target=soon, args=(seconds,))
+            with suppress(KeyboardInterrupt):
+                killer.start()
+                while True:
+                    if number % 2:
+                        writer.append(block, "s")
+                    writer.commit()
+            writer.roll_back()
+            killer.join()
+            committed = writer.committed.num_read // len(block.lengths)
+            assert contents(folder)["tokens.bin"] == committed * block.tokens.tobytes()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def build_and_log(send: Send, folder: Path, source: Source) -> None:

@@ -112,7 +112,7 @@ SAME = [
     ("fsdp2", 4, CONTEXT),
     ("zero3", 2, CONTEXT),
 ]
-FAST_SAME = [("fsdp2", 3, ()), ("zero3", 3, ()), ("zero2", 2, ())]
+FAST_SAME = [("fsdp2", 3, ()), ("zero2", 2, ())]
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_compare_gives_ratios() -> None:
     assert speeds.losses[0] == pytest.approx(speeds.losses[1], rel=1e-5)
     assert len(speeds.random) == len(speeds.grouped) == 2
     rows = benchmark.rows_of(case, BARS, speeds)
-    assert len(rows) == 3
+    assert len(rows) == 4
     assert all(row.ratio is not None and row.ratio > 0 for row in rows)
 
 
@@ -181,5 +181,5 @@ def test_the_benchmark_runs(capsys: pytest.CaptureFixture) -> None:
         torch.set_num_threads(threads)
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["benchmark"] == "model"
-    assert len(result["rows"]) == 13
+    assert len(result["rows"]) == 16
     assert all(row["ratio"] is None and row["holds"] is None for row in result["rows"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from launching import lines
+from seeded_source import until
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import pretrain.loop
@@ -48,9 +49,8 @@ def test_trackers_get_the_numbers_without_an_account(recipe_in, tmp_path: Path, 
     assert set(events.Tags()["scalars"]) >= STEP_KEYS - {"step", "tokens", "attempt", "time"}
 
     (offline,) = (run / "wandb").glob("offline-run-*/run-*.wandb")
-    recorded = offline.read_bytes()
-    for loss in losses.values():
-        assert json.dumps(loss).encode() in recorded
+    written = [json.dumps(loss).encode() for loss in losses.values()]
+    until(lambda: all(loss in offline.read_bytes() for loss in written))  # by wandb's own process, when it gets to it
     assert not list(tmp_path.glob("wandb")) + list(tmp_path.glob("*.tfevents*"))
 
 

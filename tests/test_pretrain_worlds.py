@@ -67,6 +67,7 @@ def test_worlds_end_where_one_process_ends(uninterrupted, processes: int, overri
     assert largest_difference(one, other) <= 3 * noise
 
 
+@pytest.mark.slow  # the controls of test_pretrain_engines.py are not
 def test_control_division_by_local_counts_is_seen(uninterrupted) -> None:
     wrong = uninterrupted(2, script=(str(ROOT / "tests/wrong_engine.py"), "local_counts"))
     assert largest_difference(uninterrupted(1), wrong) > 300 * split_noise(uninterrupted)
