@@ -81,6 +81,12 @@ def test_other_types_are_torch_s_own(emulates: bool, autocast: torch.dtype | Non
         assert torch.equal(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
 
 
+def test_autocast_leaves_float64_alone(emulates: bool) -> None:
+    layer, x = Linear(60, 48).double(), drawn(9, 60).double()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
+
+
 def test_the_input_is_kept_once_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "EMULATES_BFLOAT16", True)
     layer = FusedLinear(60, 16, 3, bias=True)

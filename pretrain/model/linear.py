@@ -46,8 +46,8 @@ class FusedLinear(Linear):
 
 
 def _is_bfloat16(x: Tensor) -> bool:
-    if torch.is_autocast_enabled("cpu"):
-        return torch.get_autocast_dtype("cpu") == torch.bfloat16
+    if torch.is_autocast_enabled("cpu"):  # which leaves float64 alone
+        return torch.get_autocast_dtype("cpu") == torch.bfloat16 and x.dtype != torch.float64
     return x.dtype == torch.bfloat16
 
 
