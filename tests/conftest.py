@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from data.synthetic import Families, write
 # A small tensor on two threads of a busy machine waits for the second thread ten times as long as it computes.
 torch.set_num_threads(1)
 os.environ["HF_HUB_OFFLINE"] = "1"
+# A shell's background job ignores an interrupt, and so would each process that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 RECIPE = """
 [run]
