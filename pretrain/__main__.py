@@ -52,7 +52,8 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
     with launch(recipe) as engine:
         summary = train(recipe, engine, allow_schedule_change=options.allow_schedule_change)
         if engine.is_main:
-            words = closing_words(summary, options.recipe, options.overrides, engine.name, engine.world_size)
+            launched = engine.name, engine.world_size, engine.precision
+            words = closing_words(summary, options.recipe, options.overrides, *launched)
             print(words, flush=True)
 
 

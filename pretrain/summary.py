@@ -16,7 +16,9 @@ PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
 """Something to fill in: the start of asparagine synthetase A of E. coli, with a leucine hidden."""
 
 
-def closing_words(summary: Summary, recipe: Path, overrides: Sequence[str], engine: str, world_size: int) -> str:
+def closing_words(
+    summary: Summary, recipe: Path, overrides: Sequence[str], engine: str, world_size: int, precision: str
+) -> str:
     """A few lines for whoever started the run; every command in them works as it stands.
 
     Args:
@@ -25,12 +27,13 @@ def closing_words(summary: Summary, recipe: Path, overrides: Sequence[str], engi
         overrides: and the settings on top of it.
         engine: the name of its engine, which is that of a file in `accelerate_configs/`.
         world_size: number of its processes.
+        precision: of the launch: 'no', 'bf16' or 'fp16'.
     """
     state, model = summary.state, summary.run.export
     judged = summary.evaluations["mask_all"]
     floor_head = f"{'floor':>8}" if judged.floor is not None else ""
     of_proteins = f" of {training:,} proteins" if (training := summary.corpora.num_training) else ""
-    commands = next_commands(summary, recipe, overrides, engine, world_size)
+    commands = next_commands(summary, recipe, overrides, engine, world_size, precision)
     lines = [
         "",
         f"Trained on {state.tokens_seen:,} tokens{of_proteins} in {state.step} steps "
@@ -49,14 +52,15 @@ def closing_words(summary: Summary, recipe: Path, overrides: Sequence[str], engi
 
 
 def next_commands(
-    summary: Summary, recipe: Path, overrides: Sequence[str], engine: str, world_size: int
+    summary: Summary, recipe: Path, overrides: Sequence[str], engine: str, world_size: int, precision: str
 ) -> list[tuple[str, str]]:
-    """(what it does, command) of three things to do with a fresh model, on as many processes as made it."""
+    """(what it does, command) of three things to do with a fresh model, launched as what made it was."""
     binaries = Path(sys.executable).parent
     if binaries.is_relative_to(Path.cwd()):
         binaries = binaries.relative_to(Path.cwd())
-    processes = f" --num_processes {world_size}" if world_size > 2 else ""
-    launch = f"{binaries}/accelerate launch --config_file accelerate_configs/{engine}.yaml{processes} -m pretrain"
+    flags = f" --num_processes {world_size}" if world_size > 2 else ""
+    flags += f" --mixed_precision {precision}" if precision != "no" else ""
+    launch = f"{binaries}/accelerate launch --config_file accelerate_configs/{engine}.yaml{flags} -m pretrain"
     kept = [shlex.quote(o) for o in overrides if not o.startswith("schedule.total_tokens=")]
     longer = 2 * summary.state.tokens_seen
     return [

@@ -11,7 +11,14 @@ from pretrain.run_directory import RunDirectory
 from pretrain.summary import closing_words
 
 
-def words(gain: float, gain_low: float, floor: float | None = None, engine: str = "ddp", world_size: int = 2) -> str:
+def words(
+    gain: float,
+    gain_low: float,
+    floor: float | None = None,
+    engine: str = "ddp",
+    world_size: int = 2,
+    precision: str = "no",
+) -> str:
     score = Evaluation(9.0, 8.5, 9.5, 18.0, gain, gain_low, floor, 40, 900)
     summary = SimpleNamespace(
         evaluations={"mask_all": score, "80_10_10": score},
@@ -20,7 +27,8 @@ def words(gain: float, gain_low: float, floor: float | None = None, engine: str 
         run=RunDirectory(Path("runs/x")),
         seconds=3.0,
     )
-    return closing_words(summary, Path("r.toml"), ["run.seed=1", "data.sources=['a b.fasta']"], engine, world_size)
+    overrides = ["run.seed=1", "data.sources=['a b.fasta']"]
+    return closing_words(summary, Path("r.toml"), overrides, engine, world_size, precision)
 
 
 def test_a_gain_beyond_chance_is_claimed() -> None:
@@ -47,3 +55,4 @@ def test_commands_repeat_what_was_given() -> None:
     ) in said
     assert "single.yaml -m pretrain" in words(0.5, 0.4, engine="single", world_size=1)
     assert "accelerate_configs/fsdp2.yaml -m pretrain" in words(0.5, 0.4, engine="fsdp2")
+    assert "ddp.yaml --mixed_precision bf16 -m pretrain r.toml" in words(0.5, 0.4, precision="bf16")
