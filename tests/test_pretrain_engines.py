@@ -21,6 +21,8 @@ TWO = ("parallel.context=2",)
 GATHER = (*TWO, "parallel.exchange=all_gather")
 CHECKPOINTED = ("compute.checkpointing=layer",)
 SHORTEST = "schedule.total_tokens=1"
+LONG = "schedule.total_tokens=22_000"
+"""30 steps: ZeRO rounds a gradient twice where the world is no power of two, and 14 are too few to even that out."""
 BF16 = ("--mixed_precision", "bf16")
 
 
@@ -53,7 +55,7 @@ def trained(pool: RankPool, recipe_in, tmp_path_factory: pytest.TempPathFactory)
         if key not in made:
             folder = tmp_path_factory.mktemp(f"{engine}{processes}")
             config = ROOT / f"accelerate_configs/{engine}.yaml"
-            length = [] if SHORTEST in overrides else ["schedule.total_tokens=10_000"]
+            length = [] if {SHORTEST, LONG} & {*overrides} else ["schedule.total_tokens=10_000"]
             words = [recipe_in(folder), *length, *overrides]
             done = pool.run(processes, config, words, fault=fault, flags=flags)
             assert done.status == 0, done.output
@@ -80,7 +82,7 @@ def yardstick(trained: Trained, overrides: Sequence[str] = (), flags: Sequence[s
 
 def model_of(overrides: Sequence[str]) -> list[str]:
     """Those overrides that one process has too."""
-    return [o for o in overrides if o.startswith(("model.", "optimizer."))]
+    return [o for o in overrides if o.startswith(("model.", "optimizer.", "schedule."))]
 
 
 def cell(engine: str, processes: int, *overrides: str, slow: bool = False) -> object:
@@ -106,7 +108,7 @@ MATRIX = [
     cell("fsdp2", 3, *MUON, slow=True),  # shards of unequal sizes
     *(cell(engine, 2, *CHECKPOINTED, *TWO, slow=True) for engine in ("fsdp2", "zero3")),
     *(cell(engine, 2, "compute.checkpointing=selective", slow=True) for engine in ("fsdp2", "zero2", "zero3")),
-    *(cell(engine, 3, slow=True) for engine in ("fsdp2", "zero1", "zero2", "zero3")),
+    *(cell(engine, 3, LONG, slow=True) for engine in ("fsdp2", "zero1", "zero2", "zero3")),
 ]
 
 
@@ -116,7 +118,7 @@ def test_every_engine_ends_where_one_process_ends(
 ) -> None:
     model = model_of(overrides)
     one = trained("single", 1, model)
-    at_start = trained("single", 1, [*model, SHORTEST])
+    at_start = trained("single", 1, [*(o for o in model if o != LONG), SHORTEST])
     assert largest_difference(one.end, at_start.end) > 1e-3  # parameters moved
     of_weights, of_losses = yardstick(trained, model)
     assert of_weights < 2e-6  # what rounding in float32 amounts to over these steps
