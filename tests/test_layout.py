@@ -260,6 +260,14 @@ def test_hot_path_imports_without_the_other_packages() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_contributing_names_the_imports_of_the_hot_path() -> None:
+    text = " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
+    _, _, said = text.partition("The path of a training step imports ")
+    named = set(said.partition(" alone")[0].replace(" and ", ", ").split(", "))
+    required_by_these = {"llvmlite", "huggingface_hub", "packaging", "psutil", "yaml"}
+    assert named == HOT_PATH_MAY_NAME - required_by_these
+
+
 def test_git_sees_the_data_package() -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")

@@ -127,6 +127,20 @@ def test_recipe_says_the_memory_of_its_model(name: str) -> None:
     assert f"{PARAMETERS_AND_BYTES[name][1] / 1e9:.{digits}f}" == said
 
 
+def test_a_recipe_beyond_one_gpu_names_the_engines_that_shard() -> None:
+    """The texts beside it said that no engine does, long after five of them did."""
+    sharding = {"fsdp2.yaml", "hsdp.yaml", "zero3.yaml"}
+    assert sharding <= {path.name for path in CONFIGS}
+    table = (ROOT / "recipes" / "README.md").read_text().splitlines()
+    beyond = [name for name in SIZED if PARAMETERS_AND_BYTES[name][1] > 80e9]
+    assert beyond == ["esm2_15b"]
+    for name in beyond:
+        (row,) = (line for line in table if f"| `{name}.toml` |" in line)
+        opening = (ROOT / "recipes" / f"{name}.toml").read_text().partition("[run]")[0]
+        for text in (row, opening):
+            assert set(re.findall(r"\w+\.yaml", text)) == sharding
+
+
 @pytest.mark.parametrize("size", ["8m", "35m", "150m", "300m", "600m"])
 def test_modern_recipes_differ_in_the_preset_alone(size: str) -> None:
     said = values(ROOT / "recipes" / f"modern_{size}.toml")
@@ -153,6 +167,13 @@ def test_sixteen_bytes_a_parameter() -> None:
 
 def resolved(settings: DataSettings) -> Resolved:
     return resolve(settings, settings.unknown_letters, settings.ingest, Path(settings.store_dir))
+
+
+def test_the_quickstart_takes_as_long_as_the_readme_says() -> None:
+    opening = (ROOT / "recipes" / "quickstart.toml").read_text().partition("[run]")[0]
+    readme = (ROOT / "README.md").read_text()
+    said = [re.findall(r"about (\w+) minutes", " ".join(text.replace("#", " ").split())) for text in (opening, readme)]
+    assert said == [["three"], ["three"]]
 
 
 def test_quickstart_resolves_to_the_embedded_corpus(tmp_path: Path) -> None:
