@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from data.store import Store
 
 FORMAT = "zymogen.clusters/1"
+EXCLUDED_FORMAT = "zymogen.excluded/2"
 _BLOCK = 1 << 20
 
 
@@ -157,19 +158,20 @@ def write(building: Path, hashes: Iterable[NDArray[np.uint64]], facts: dict[str,
 def excluded(store: "Store", table: Path) -> NDArray[np.int64]:
     """Records that the first column of a headerless TSV names, int64, rising; a memory map where there are any.
 
-    Names that the store does not have are left out, with a warning that counts them.
+    Names that the store does not have are left out, and a name that several records have excludes all of them; a
+    warning counts either.
 
     Raises:
         ValueError: no such table; lines of unequal columns; names, and none of them in the store.
     """
-    folder = store.folder / f"excluded-{_stamp(table, 'data.exclude')}"
+    folder = store.folder / f"excluded-{_stamp(table, 'data.exclude', EXCLUDED_FORMAT)}"
     if not folder.is_dir():
         with published(folder) as building, name_table.session(building) as connection:
-            records, num_names, num_unknown = name_table.records_named(connection, store, table)
+            records, named = name_table.records_named(connection, store, table)
             with (building / "records.bin").open("wb") as file:
                 for block in records:
                     file.write(block.tobytes())
-            facts = {"format": FORMAT, "table": str(table), "names": num_names, "unknown": num_unknown}
+            facts = {"format": EXCLUDED_FORMAT, "table": str(table), **named._asdict()}
             (building / "excluded.json").write_text(json.dumps(facts, indent=1))
     facts = json.loads((folder / "excluded.json").read_text())
     if facts["unknown"] and facts["unknown"] == facts["names"]:
@@ -180,17 +182,24 @@ def excluded(store: "Store", table: Path) -> NDArray[np.int64]:
     if facts["unknown"]:
         message = f"{table}: {facts['unknown']} of {facts['names']} names are not in {store.folder}"
         warnings.warn(message, stacklevel=2)
+    if facts["shared"]:
+        message = (
+            f"{table}: {facts['shared']} of {facts['names']} names are shared by {facts['sharing']} records of "
+            f"{store.folder}, and all of these are excluded; a name is the first word of a header, or the accession in "
+            "it: where only some are meant, give every record a first word of its own"
+        )
+        warnings.warn(message, stacklevel=2)
     path = folder / "records.bin"
     return np.memmap(path, np.int64, "r") if path.stat().st_size else np.zeros(0, np.int64)
 
 
-def _stamp(table: Path, setting: str) -> str:
+def _stamp(table: Path, setting: str, format_of: str = FORMAT) -> str:
     """What tells one table from another without reading it, with the format, as a short hash."""
     try:
         status = table.stat()
     except OSError as error:
         raise ValueError(f"{table}: {error.strerror}; check {setting}") from None
-    content = json.dumps([FORMAT, str(table.resolve()), status.st_size, status.st_mtime_ns])
+    content = json.dumps([format_of, str(table.resolve()), status.st_size, status.st_mtime_ns])
     return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
 

@@ -80,7 +80,7 @@ class OnePerCluster:
         return len(self.members.clusters)
 
     def records(self, items: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-        """A member of each cluster, -1 where the cluster is held out or the member excluded."""
+        """A member of each cluster, -1 where the cluster is held out, or the member excluded or a copy."""
         clusters, first = self.members.clusters[items], self.members.offsets[items]
         count = (self.members.offsets[items + 1] - first).astype(np.int64)
         chosen = first.astype(np.int64) + draw.integers(draw.hashes(key, clusters), count)
@@ -143,7 +143,7 @@ class Corpora:
 
     @property
     def split_fingerprint(self) -> str:
-        """Hash of what is held out and what is excluded."""
+        """Hash of what is held out, what is excluded, and what is taken out as equal to either."""
         each = [part.split.fingerprint for part in self.parts]
         return each[0] if len(each) == 1 else _hash(each)
 
@@ -158,9 +158,8 @@ class Corpora:
             end = int(part.store.offsets[max(last, 1)])
             for start in range(0, end, 1 << 22):  # bincount makes 8 bytes of each
                 counts += np.bincount(part.store.tokens[start : min(end, start + (1 << 22))], minlength=33)
-            for record in np.asarray(part.split.validation).tolist():
-                if record < max(last, 1):
-                    counts -= np.bincount(part.store.residues(record), minlength=33)
+            for record in np.flatnonzero(~part.split.is_training(np.arange(max(last, 1)))).tolist():
+                counts -= np.bincount(part.store.residues(record), minlength=33)
         return counts
 
     def description(self) -> dict[str, Any]:
@@ -175,6 +174,9 @@ class Corpora:
                     "residues": None if growing else int(part.store.facts["residues"]),
                     "training_records": None if growing else part.split.num_training,
                     "validation_records": len(part.split.validation),
+                    "excluded_records": len(part.split.excluded),
+                    "copies_of_validation": part.split.copies_of_validation,
+                    "copies_of_excluded": part.split.copies_of_excluded,
                     "unknown_letters": None if growing else part.store.unknown_letters,
                 }
             )

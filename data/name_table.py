@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,8 +97,20 @@ def clusters_of(connection: Any, store: "Store", table: Path) -> Iterator[tuple[
     yield from batches(connection, "SELECT DISTINCT key, cluster FROM hits ORDER BY key, cluster")
 
 
-def records_named(connection: Any, store: "Store", table: Path) -> tuple[Iterator[NDArray[np.int64]], int, int]:
-    """The records, rising, that the first column of a TSV names; how many names it has; how many of them are unknown.
+class Named(NamedTuple):
+    """What came of the names of a table."""
+
+    names: int
+    unknown: int
+    """Those that no record has."""
+    shared: int
+    """Those that several records have."""
+    sharing: int
+    """Records that have one of these."""
+
+
+def records_named(connection: Any, store: "Store", table: Path) -> tuple[Iterator[NDArray[np.int64]], Named]:
+    """The records, rising, that the first column of a TSV names; what came of its names.
 
     Raises:
         ValueError: no such file; a line with another number of columns; it names file and line.
@@ -109,8 +121,12 @@ def records_named(connection: Any, store: "Store", table: Path) -> tuple[Iterato
     _join(connection, store, "name")
     num_names = _count(connection, "SELECT count(*) FROM listed")
     num_known = _count(connection, "SELECT count(DISTINCT name) FROM hits")
+    by_name = "FROM hits GROUP BY name HAVING count(DISTINCT key // 2) > 1"
+    num_shared = _count(connection, f"SELECT count(*) FROM (SELECT name {by_name})")
+    num_sharing = _count(connection, f"SELECT count(DISTINCT key // 2) FROM hits WHERE name IN (SELECT name {by_name})")
     query = "SELECT DISTINCT (key // 2)::BIGINT AS record FROM hits ORDER BY record"
-    return (records for (records,) in batches(connection, query)), num_names, num_names - num_known
+    found = Named(num_names, num_names - num_known, num_shared, num_sharing)
+    return (records for (records,) in batches(connection, query)), found
 
 
 def shown(name: bytes) -> str:

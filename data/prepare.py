@@ -4,11 +4,12 @@ In: the recipe's data settings. Out: what `open_corpora` opens. Kept: everything
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data.clusters import Clusters, excluded, open_clusters
 from data.corpora import Corpora, Part
+from data.overlap import disjoint
 from data.settings import CorpusSettings, DataSettings
 from data.shelf import Shelves
 from data.split import open_split, prefix_split
@@ -63,7 +64,9 @@ def _prepare(corpus: CorpusSettings, settings: DataSettings) -> Prepared:
 
 def open_corpora(settings: DataSettings, prepared: Sequence[Prepared]) -> Corpora:
     """Open what was prepared; the same on every process of a node."""
-    parts = tuple(_open(corpus, found, settings) for corpus, found in zip(settings.corpora, prepared, strict=True))
+    opened = [_open(corpus, found, settings) for corpus, found in zip(settings.corpora, prepared, strict=True)]
+    splits = disjoint([part.split for part in opened])
+    parts = tuple(replace(part, split=split) for part, split in zip(opened, splits, strict=True))
     return Corpora(settings, parts, Shelves([part.store.folder for part in parts]))
 
 

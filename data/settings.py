@@ -157,7 +157,7 @@ class CorpusSettings:
 class MixedCorpus(CorpusSettings):
     """One corpus of a mixture."""
 
-    weight: int = setting(IDENTITY, "sequences drawn of it, relative to the other weights", default=1)
+    weight: int = setting(IDENTITY, "places in the order that go to it, relative to the other weights", default=1)
 
     def __post_init__(self) -> None:
         CorpusSettings.__post_init__(self)

@@ -29,16 +29,25 @@ _NONE = np.zeros(0, np.int64)
 
 @dataclass(frozen=True)
 class Split:
-    """The two sides of a corpus. A record that is held out validates; of the rest, all train but the excluded."""
+    """The two sides of a corpus.
+
+    A record that is held out validates. Of the rest all train but the excluded, and but the *copies*, which equal a
+    record that validates or is excluded in any corpus of the run (`data.overlap`).
+    """
 
     clusters: Clusters
     validation_fraction: float
     num_training: int
     """Records that train; of a growing store, those of its prefix."""
     fingerprint: str
-    """Hash of the corpus, of the validation ids and of the excluded ids."""
+    """Hash of the corpus, of the validation ids, of the excluded ids, and of the copies where there are any."""
     validation_from: Path | NDArray[np.int64]
     excluded_from: Path | NDArray[np.int64]
+    copies_from: Path | None = None
+    copies_of_validation: int = 0
+    """Of the copies, those of which an equal sequence validates."""
+    copies_of_excluded: int = 0
+    """The others: an equal sequence is excluded, and none validates."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}  # no open map
@@ -50,8 +59,13 @@ class Split:
 
     @cached_property
     def excluded(self) -> NDArray[np.int64]:
-        """Ids of the records on neither side, int64, rising; a memory map."""
+        """Ids of the records that `data.exclude` leaves on neither side, int64, rising; a memory map."""
         return _mapped(self.excluded_from)
+
+    @cached_property
+    def copies(self) -> NDArray[np.int64]:
+        """Ids of the copies, on neither side, int64, rising; a memory map."""
+        return _NONE if self.copies_from is None else _mapped(self.copies_from)
 
     def held_out(self, cluster_hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Whether each cluster is held out, by its hash."""
@@ -60,15 +74,22 @@ class Split:
     def is_training(self, records: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether each of `records`, (n,) in any order, trains; it reads nothing but their own entries."""
         training = ~self.held_out(self.clusters.of_records[records])
-        if len(self.excluded):
-            at = np.minimum(np.searchsorted(self.excluded, records), len(self.excluded) - 1)
-            training &= self.excluded[at] != records
+        for left_out in (self.excluded, self.copies):
+            if len(left_out):
+                training &= ~among(records, left_out)
         return training
 
 
 def held_out(cluster_hashes: NDArray[np.uint64], validation_fraction: float) -> NDArray[np.bool_]:
     """Whether each cluster is held out for validation, by its hash."""
     return draw.below(draw.hashes(0, np.asarray(cluster_hashes)), validation_fraction)
+
+
+def among(values: NDArray[Any], rising: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whether each of `values` stands in `rising`."""
+    if not len(rising):
+        return np.zeros(len(values), np.bool_)
+    return np.asarray(rising[np.minimum(np.searchsorted(rising, values), len(rising) - 1)] == values)
 
 
 def open_split(
@@ -115,7 +136,7 @@ def prefix_split(store: "Store", prefix: int, validation_fraction: float) -> Spl
     digests = np.asarray(store.digests[:prefix])
     validation = np.flatnonzero(held_out(digests, validation_fraction))
     _require_both(validation_fraction, len(np.unique(digests)), prefix, len(validation), 0)
-    fingerprint = _fingerprint(_content(digests), _content(validation), _content(_NONE))
+    fingerprint = fingerprint_of(_content(digests), _content(validation), _content(_NONE))
     num_training = prefix - len(validation)
     return Split(Clusters(store, None), validation_fraction, num_training, fingerprint, validation, _NONE)
 
@@ -143,7 +164,7 @@ def _write(
     contents = {name: content.hexdigest() for name, content in hashes.items()}
     facts = {
         "format": FORMAT,
-        "fingerprint": _fingerprint(store.fingerprint, contents["validation"], contents["excluded"]),
+        "fingerprint": fingerprint_of(store.fingerprint, contents["validation"], contents["excluded"]),
         "corpus": store.fingerprint,
         "clusters": clusters.fingerprint,
         "clusters_are": clusters.description,
@@ -170,7 +191,8 @@ def _require_both(
     )
 
 
-def _fingerprint(*contents: str) -> str:
+def fingerprint_of(*contents: str) -> str:
+    """One hash of several."""
     return hashlib.blake2b(json.dumps(contents).encode(), digest_size=16).hexdigest()
 
 

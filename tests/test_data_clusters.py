@@ -203,6 +203,18 @@ def test_excluded_names(tmp_path: Path, store: Store, monkeypatch: pytest.Monkey
     assert again.tolist() == [0, 3]
 
 
+def test_a_name_that_several_records_have_excludes_all_of_them_and_says_so(tmp_path: Path) -> None:
+    headers = [*(f"hypothetical protein {i}" for i in range(5)), "sp|P1|A", "tr|P1|B", "q7"]
+    store = store_of(tmp_path / "store", [(header, "MK" * (i + 1)) for i, header in enumerate(headers)])
+    path = table(tmp_path, "hypothetical\nP1\nq7\nsp|P1|A\n")
+    message = (
+        r"clusters\.tsv: 2 of 4 names are shared by 7 records of .*, and all of these are excluded; a name is the first"
+    )
+    for _ in range(2):  # written, and found again
+        with pytest.warns(UserWarning, match=message):
+            assert excluded(store, path).tolist() == list(range(8))
+
+
 @pytest.mark.filterwarnings("error")
 def test_excluded_tables_at_the_edges(tmp_path: Path, store: Store) -> None:
     assert excluded(store, table(tmp_path, "", "empty.tsv")).tolist() == []
