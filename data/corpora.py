@@ -116,6 +116,14 @@ class Corpora:
         ids = [np.asarray(part.split.validation) | (n << CORPUS_BITS) for n, part in enumerate(self.parts)]
         return np.concatenate(ids)
 
+    def clusters_of(self, samples: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """(n,) hash of the cluster of each of some sample ids; equal sequences share one where there is no table."""
+        hashes = np.empty(len(samples), np.uint64)
+        for number, part in enumerate(self.parts):
+            mine = samples >> CORPUS_BITS == number
+            hashes[mine] = part.split.clusters.of_records[samples[mine] & ((1 << CORPUS_BITS) - 1)]
+        return hashes
+
     @property
     def num_training(self) -> int | None:
         """Proteins on the training side; None while one of the corpora is still being read."""

@@ -136,14 +136,15 @@ def _validation(scores: dict[str, dict[str, float | None]] | None) -> list[str]:
         return ["Not validated at this step."]
     lines = [
         "Validation perplexity on held-out clusters, 15 % of residues as targets (exp of the mean loss over targets;",
-        "95 % interval by bootstrap over sequences). Mask-all hides every target; 80/10/10 shows a tenth of them.",
+        "95 % interval by bootstrap over clusters). Mask-all hides every target; 80/10/10 shows a tenth of them.",
         "",
         "| corruption | perplexity | 95 % interval | unigram baseline |",
         "|---|---|---|---|",
     ]
     for name, s in scores.items():
-        low, high = _number(s["low"]), _number(s["high"])
-        lines.append(f"| {TITLES[name]} | {_number(s['perplexity'])} | {low} to {high} | {_number(s['unigram'])} |")
+        low, high = s["low"], s["high"]
+        interval = "unknown" if low is None or high is None else f"{low:.2f} to {high:.2f}"
+        lines.append(f"| {TITLES[name]} | {_number(s['perplexity'])} | {interval} | {_number(s['unigram'])} |")
     return lines
 
 

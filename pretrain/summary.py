@@ -44,9 +44,8 @@ def closing_words(
     ]
     for name, s in summary.evaluations.items():
         floor = f"{s.floor:8.2f}" if s.floor is not None else ""
-        lines.append(
-            f"    {TITLES[name]:12}{s.perplexity:8.2f}{f'{s.low:.2f} to {s.high:.2f}':>18}{s.unigram:10.2f}{floor}"
-        )
+        interval = "unknown" if math.isnan(s.low) else f"{s.low:.2f} to {s.high:.2f}"
+        lines.append(f"    {TITLES[name]:12}{s.perplexity:8.2f}{interval:>18}{s.unigram:10.2f}{floor}")
     lines += ["", *_verdict(summary), "", f"The model, as transformers loads it: {model}", "", "Try next:", ""]
     return "\n".join([*lines, *(f"  {what}\n    {command}" for what, command in commands)])
 
@@ -83,6 +82,11 @@ def next_commands(
 def _verdict(summary: Summary) -> list[str]:
     """What the numbers say, judged on mask-all, where nothing can be copied."""
     s = summary.evaluations["mask_all"]
+    if math.isnan(s.gain_low) and math.isfinite(s.gain):
+        return [
+            "All validation proteins are of one cluster, so there is no interval and nothing is claimed: raise "
+            "data.validation_fraction."
+        ]
     if not s.gain_low > 0:  # so that NaN is no success
         return [
             "It has not learned anything beyond residue frequencies yet (the gain's interval holds 0): train longer."

@@ -25,7 +25,7 @@ from data.prepare import open_corpora, prepare
 from data.settings import DataSettings
 from data.synthetic import Families
 from pretrain.engine.engine import Engine
-from pretrain.evaluate import Evaluation, evaluate, unigram_losses, validation_bins, with_floor
+from pretrain.evaluate import Evaluation, evaluate, intervals, unigram_losses, validation_bins, with_floor
 from pretrain.model.build import build_model
 from pretrain.optimizer import build
 from pretrain.recipe import ModelSettings, OptimizerSettings
@@ -112,7 +112,10 @@ def test_the_unigram_itself_gains_nothing(corpora: Corpora, engine: Engine, unig
         assert 15 < result.unigram < 25
 
 
-def test_perplexity_and_interval_by_hand(corpora: Corpora, engine: Engine, unigram: np.ndarray) -> None:
+def test_perplexity_and_interval_by_hand(
+    corpora: Corpora, engine: Engine, unigram: np.ndarray, families_files: tuple[Path, Path]
+) -> None:
+    table = dict(reversed(line.split("\t")) for line in families_files[1].read_text().splitlines())
     fake = Fake(uneven)
     results = scored(fake, corpora, engine, unigram)
     half = len(fake.seen) // 2
@@ -124,15 +127,20 @@ def test_perplexity_and_interval_by_hand(corpora: Corpora, engine: Engine, unigr
         assert result.perplexity == pytest.approx(np.exp(all_losses.mean()), rel=1e-9)
         assert result.unigram == pytest.approx(np.exp(all_baseline.mean()), rel=1e-9)
         assert result.gain == pytest.approx((all_baseline - all_losses).mean(), rel=1e-6)
-        # The interval over sequences: 1.96 standard errors of a ratio of sums (Cochran 1977, eq. 2.39).
+        # The interval over families: 1.96 standard errors of a ratio of sums (Cochran 1977, eq. 2.39).
         rows = []
+        samples = np.concatenate([scored.samples for scored in validation_bins(corpora, SETTINGS, EVERY)]).tolist()
         for batch, loss, base in zip(batches, losses, baseline, strict=True):
             slots = batch.target_slots.numpy()
             for start, end in batch.spans:
                 mine = (start <= slots) & (slots < end)
-                rows.append((loss[mine].sum(), (base[mine] - loss[mine]).sum(), mine.sum()))
-        sums = np.array([row for row in rows if row[2]])
-        assert result.sequences == len(sums)
+                family = table[corpora.parts[0].store.header(samples.pop(0)).split()[0]]
+                rows.append((family, (loss[mine].sum(), (base[mine] - loss[mine]).sum(), mine.sum())))
+        scored_rows = [row for row in rows if row[1][2]]
+        assert result.sequences == len(scored_rows)
+        families = {family: np.sum([of for its, of in scored_rows if its == family], 0) for family, _ in scored_rows}
+        assert len(families) < len(scored_rows) / 2
+        sums = np.array(list(families.values()))
 
         def error(column: int, sums: np.ndarray = sums) -> float:
             ratio = sums[:, column].sum() / sums[:, 2].sum()
@@ -182,6 +190,9 @@ class Ranks:
         self.given.append(rows)
         return [rows, next(self.others)] if self.others else [rows]
 
+    def on_main(self, work: Callable[[], Any]) -> Any:
+        return work()
+
 
 def test_neither_world_nor_bins_per_forward_has_a_part(corpora: Corpora, engine: Engine, unigram: np.ndarray) -> None:
     alone = scored(Fake(uneven), corpora, engine, unigram)
@@ -204,6 +215,26 @@ def test_ranks_that_share_batches_score_each_target_once(corpora: Corpora, engin
     both = scored(Fake(of_slots), corpora, Ranks(0, one.given, share_batches=True), unigram)
     for name, evaluation in alone.items():
         assert both[name].numbers() == pytest.approx(evaluation.numbers(), rel=1e-12)
+
+
+def test_rank_0_alone_resamples(
+    corpora: Corpora, engine: Engine, unigram: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others get what it worked out."""
+    alone = scored(Fake(uneven), corpora, engine, unigram)
+    calls: list[int] = []
+
+    def counted(*arguments: Any) -> tuple[float, float, float]:
+        calls.append(1)
+        return intervals(*arguments)
+
+    monkeypatch.setattr("pretrain.evaluate.intervals", counted)
+    other = Ranks(1)
+    monkeypatch.setattr(other, "on_main", lambda work: alone, raising=False)
+    assert scored(Fake(uneven), corpora, other, unigram) is alone
+    assert not calls
+    assert scored(Fake(uneven), corpora, Ranks(0, other.given), unigram) == alone
+    assert len(calls) == len(BOTH)
 
 
 def test_unigram_counts_the_training_side_alone(tmp_path: Path) -> None:

@@ -18,8 +18,10 @@ def words(
     engine: str = "ddp",
     world_size: int = 2,
     precision: str = "no",
+    low: float = 8.5,
+    high: float = 9.5,
 ) -> str:
-    score = Evaluation(9.0, 8.5, 9.5, 18.0, gain, gain_low, floor, 40, 900)
+    score = Evaluation(9.0, low, high, 18.0, gain, gain_low, floor, 40, 900)
     summary = SimpleNamespace(
         evaluations={"mask_all": score, "80_10_10": score},
         state=SimpleNamespace(tokens_seen=1000, step=10),
@@ -40,6 +42,14 @@ def test_nothing_is_claimed_within_chance_or_without_numbers(gain: float, gain_l
     said = words(gain, gain_low)
     assert "has not learned anything" in said
     assert "beats" not in said
+
+
+def test_one_cluster_gives_no_interval_and_no_claim() -> None:
+    said = words(0.7, float("nan"), low=float("nan"), high=float("nan"))
+    assert "All validation proteins are of one cluster" in said
+    assert "mask-all        9.00           unknown     18.00" in said
+    assert "beats" not in said
+    assert "has not learned" not in said
 
 
 def test_the_share_of_what_can_be_learned() -> None:
