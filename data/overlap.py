@@ -84,10 +84,12 @@ def _write(building: Path, split: Split, validating: NDArray[np.uint64], exclude
             of_excluded += int(np.count_nonzero(~validates[equal]))
     copies = of_validation + of_excluded
     if copies == split.num_training:
+        store = split.clusters.store
         raise ValueError(
-            f"{split.clusters.store.folder}: none of its {split.clusters.store.num_records} records is left to train "
-            f"on: {of_validation} equal a sequence that validates, and {of_excluded} one that is excluded, here or in "
-            "another corpus; leave this corpus out, or lower data.validation_fraction"
+            f"{store.folder}: of its {store.num_records} records {len(split.validation)} validate and "
+            f"{len(split.excluded)} are excluded; of the others, {of_validation} equal a sequence that validates and "
+            f"{of_excluded} one that is excluded, here or in another corpus, so none is left to train on; leave this "
+            "corpus out, or lower data.validation_fraction"
         )
     facts = {
         "format": FORMAT,

@@ -3,6 +3,7 @@
 import json
 import pickle
 import random
+import re
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -274,9 +275,12 @@ def test_a_corpus_of_which_nothing_is_left(tmp_path: Path) -> None:
     held = opened(settings).parts[0].split.validation.tolist()
     names = {name: letters for i, (name, letters) in enumerate(files[1].letters.items()) if i in held}
     rest = corpus_files(tmp_path / "rest", names)
-    message = rf"none of its {len(names)} records is left to train on: \d+ equal a sequence that validates, and 0 one "
-    with pytest.raises(ValueError, match=message):
+    message = (
+        rf"of its {len(names)} records (\d+) validate and 0 are excluded; of the others, (\d+) equal a sequence that"
+    )
+    with pytest.raises(ValueError, match=message) as caught:
         opened(run_of(tmp_path, [files[0], rest]))
+    assert sum(int(count) for count in re.findall(r"(\d+) (?:validate and|equal)", str(caught.value))) == len(names)
     assert len(list((tmp_path / "stores").glob("*/overlap-*"))) == 3  # of the run before, and of the first corpus here
     assert not list((tmp_path / "stores").glob("*/.overlap-*"))
 
