@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from data.clusters import open_clusters
 from data.publish import published
 from data.split import Split, among, fingerprint_of
+from data.store import hash_of, new_hash
 
 if TYPE_CHECKING:
     from data.store import Store
@@ -70,14 +71,14 @@ def _not_for_training(splits: Sequence[Split]) -> tuple[NDArray[np.uint64], NDAr
 
 
 def _write(building: Path, split: Split, validating: NDArray[np.uint64], excluded: NDArray[np.uint64]) -> None:
-    content = hashlib.blake2b(digest_size=16)
+    content = new_hash()
     of_validation = of_excluded = 0
     with (building / "copies.bin").open("wb") as file:
         for start, digests in _digests(split.clusters.store):
             validates = among(digests, validating)
             equal = np.flatnonzero(validates | among(digests, excluded))
             equal = equal[split.is_training(start + equal)]
-            ids = (start + equal).astype(np.int64).tobytes()
+            ids = (start + equal).astype("<i8").tobytes()
             content.update(ids)
             file.write(ids)
             of_validation += int(np.count_nonzero(validates[equal]))
@@ -105,12 +106,14 @@ def _write(building: Path, split: Split, validating: NDArray[np.uint64], exclude
 def _opened(folder: Path, split: Split) -> Split:
     facts = json.loads((folder / "overlap.json").read_text())
     path = folder / "copies.bin"
-    copies = facts["copies_of_validation"] + facts["copies_of_excluded"]
-    if path.stat().st_size != 8 * copies:
+    with path.open("rb", buffering=0) as file:
+        found = hash_of(file).hexdigest()
+    if found != facts["copies_hash"]:
         raise ValueError(
-            f"{path} has {path.stat().st_size} bytes, overlap.json says {8 * copies}: it was cut short; delete the "
-            "folder, it is written again"
+            f"{path} differs from what was written: its hash is {found}, overlap.json says {facts['copies_hash']}; "
+            f"check the disk, and delete {folder}: it is written again"
         )
+    copies = facts["copies_of_validation"] + facts["copies_of_excluded"]
     if not copies:
         return split
     return replace(
