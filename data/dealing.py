@@ -8,6 +8,7 @@ the other half is longest processing time first: the costliest bin goes to the r
 """
 
 from collections.abc import Sequence
+from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,15 +28,17 @@ def deal(costs: Sequence[int], world_size: int) -> list[list[int]]:
     """
     fewest, more = divmod(len(costs), world_size)
     dealt: list[list[int]] = [[] for _ in range(world_size)]
-    load = [0] * world_size
+    by_load = [(0, rank) for rank in range(world_size)]  # a heap: least first, and of equals the lowest rank
     for bin_ in sorted(range(len(costs)), key=lambda b: (-costs[b], b)):
+        load, rank = heappop(by_load)
         # While somebody may still take one bin more than the fewest, `more` of the ranks will.
-        open_ranks = [r for r in range(world_size) if len(dealt[r]) < fewest + (more > 0)]
-        rank = min(open_ranks, key=lambda r: (load[r], r))
+        while len(dealt[rank]) == fewest + (more > 0):
+            load, rank = heappop(by_load)
         dealt[rank].append(bin_)
-        load[rank] += costs[bin_]
         if len(dealt[rank]) == fewest + 1:
             more -= 1
+        else:
+            heappush(by_load, (load + costs[bin_], rank))
     return [sorted(bins) for bins in dealt]
 
 

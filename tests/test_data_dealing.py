@@ -1,5 +1,7 @@
 """Dealing: every bin to one rank, equally many each, and equally much attention."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,48 @@ def test_every_bin_to_one_rank_and_counts_differ_by_one(bins: int, world_size: i
     counts = [len(rank) for rank in dealt]
     assert max(counts) - min(counts) <= 1
     assert sum(c == max(counts) for c in counts) == (bins % world_size or world_size)
+
+
+def by_looking_at_every_rank(costs: Sequence[int], world_size: int) -> list[list[int]]:
+    """The rule word for word: each bin, costliest first, to the rank that has least of those that may take it."""
+    fewest, more = divmod(len(costs), world_size)
+    dealt: list[list[int]] = [[] for _ in range(world_size)]
+    for bin_ in sorted(range(len(costs)), key=lambda b: (-costs[b], b)):
+        may = [r for r in range(world_size) if len(dealt[r]) < fewest + (more > 0)]
+        rank = min(may, key=lambda r: (sum(costs[b] for b in dealt[r]), r))
+        dealt[rank].append(bin_)
+        more -= len(dealt[rank]) > fewest
+    return [sorted(bins) for bins in dealt]
+
+
+@pytest.mark.parametrize("different", [1, 2, 5, 10**6], ids="of {} costs".format)
+def test_the_heap_deals_as_the_rule_says(different: int) -> None:
+    random = np.random.default_rng(different)
+    for _ in range(300):
+        world_size = int(random.integers(1, 12))
+        costs = random.integers(0, different, int(random.integers(world_size, 50))).tolist()
+        assert deal(costs, world_size) == by_looking_at_every_rank(costs, world_size), (costs, world_size)
+
+
+def test_a_rank_is_not_looked_at_for_each_bin() -> None:
+    """A thousand ranks were: 127 ms of every step."""
+
+    class Counted(int):
+        compared = 0
+
+        def __lt__(self, other: int) -> bool:
+            Counted.compared += 1
+            return int(self) < int(other)
+
+        def __add__(self, other: int) -> "Counted":
+            return Counted(int(self) + int(other))
+
+        __radd__ = __add__
+
+    costs = [Counted(cost) for cost in np.random.default_rng(0).integers(1, 10**6, 4096).tolist()]
+    dealt = deal(costs, 1024)
+    assert [len(bins) for bins in dealt] == [4] * 1024
+    assert 0 < Counted.compared < 40 * len(costs)  # some 3 log2(1024); looking at every rank is 1024
 
 
 def test_longest_first_by_hand() -> None:
