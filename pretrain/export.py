@@ -20,7 +20,7 @@ from pretrain.checkpoint.load import newest_valid
 from pretrain.checkpoint.tensors import TensorReader
 from pretrain.evaluate import TITLES
 from pretrain.model import transformers_io
-from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.build import without_memory
 from pretrain.model.presets import EsmShape
 from pretrain.run_directory import RunDirectory
 from pretrain.telemetry import records
@@ -39,9 +39,9 @@ def export(run: RunDirectory) -> tuple[Path, int]:
     checkpoint = newest_valid(run.checkpoints, writer=False)
     if checkpoint is None:
         raise ValueError(f"{run.root} has no checkpoint yet; train until the first one is written")
-    model = MaskedLanguageModel(shape)
+    model = without_memory(shape)
     reader = TensorReader(checkpoint.path, "model", frozenset(f.path for f in checkpoint.manifest.files))
-    model.load_state_dict({name: reader.read(name) for name in reader.shapes})
+    model.load_state_dict({name: reader.read(name) for name in reader.shapes}, assign=True)
     step, tokens_seen = checkpoint.trainer.step, checkpoint.trainer.tokens_seen
     logging.disable_progress_bar()  # or transformers draws one for a single file
     building = Path(tempfile.mkdtemp(prefix=".export-", dir=run.root))

@@ -24,11 +24,12 @@ from pretrain.checkpoint.retention import retain, sweep
 from pretrain.corpus import open_on_every_rank
 from pretrain.engine.context_parallel import share_context
 from pretrain.engine.engine import Engine
+from pretrain.engine.named_state import begin
 from pretrain.evaluate import TITLES, Evaluation, evaluate, unigram_losses, with_floor
-from pretrain.model.build import build_model
+from pretrain.model.build import first_model, without_memory
 from pretrain.model.compute import configure
 from pretrain.model.flops import training_flops
-from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.initial import FirstWeight
 from pretrain.optimizer import build, learning_rate
 from pretrain.recipe import Recipe, settings_of
 from pretrain.run_directory import RunDirectory, versions
@@ -110,12 +111,13 @@ class Training:
         self.recipe, self.engine, self.run, self.attempt, self.corpora = recipe, engine, run, attempt, corpora
         self.phase = "start"
         self.fingerprints = _fingerprints(recipe, corpora)
+        first: Mapping[str, FirstWeight] = {}
         if checkpoint:
-            plain = MaskedLanguageModel(run.model_shape())
+            self.shape = run.model_shape()
         else:
-            plain = build_model(recipe.model, recipe.run.seed)
-            engine.on_main(lambda: run.describe_model(plain.shape))
-        self.shape = plain.shape
+            self.shape, first = first_model(recipe.model, recipe.run.seed)
+            engine.on_main(lambda: run.describe_model(self.shape))
+        plain = without_memory(self.shape)
         self.compute = configure(
             plain.encoder, recipe.compute, engine.device, engine.compute_dtype, engine.compile_obstacle
         )
@@ -134,6 +136,8 @@ class Training:
             engine.restore_scaler(self.state.loss_scale)
             self.parent = checkpoint.manifest_sha256
             self.saved_step = self.state.step
+        else:
+            begin(self.named, first)
         self.unigram = unigram_losses(corpora)
         self.skipped_in_a_row = 0
         self.scores: dict[int, dict[str, Evaluation]] = {}  # of the step that was validated last

@@ -16,6 +16,7 @@ from unittest import mock
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from data.batch import Batch
 from data.loader import Step
@@ -23,6 +24,7 @@ from pretrain import loop
 from pretrain.__main__ import main
 from pretrain.checkpoint.tensors import TensorReader
 from pretrain.engine.engine import Engine
+from pretrain.engine.named_state import TorchState
 from pretrain.model import layer
 from pretrain.model.attention import sdpa
 from pretrain.model.context import group_of
@@ -119,13 +121,27 @@ def compare_what_was_restored() -> AbstractContextManager[Any]:
         assert kept == set(optimizer.shapes)
         for name in state.names:
             assert state.step_of(name) == steps[name], name
-            assert torch.equal(state.gather(name, "param"), model.read(name)), name
+            assert torch.equal(held(state, name, "param"), model.read(name)), name
             for moment in state.moments(name):
-                assert torch.equal(state.gather(name, moment), optimizer.read(f"{moment}/{name}")), (moment, name)
+                assert torch.equal(held(state, name, moment), optimizer.read(f"{moment}/{name}")), (moment, name)
         print("restored: every tensor and step as in the file", flush=True)
         return trainer
 
     return mock.patch.object(loop, "restore", compared)
+
+
+def held(state: Any, name: str, key: str) -> torch.Tensor:
+    """The whole tensor that the ranks hold together, on every one of them; as torch and DeepSpeed say it."""
+    if isinstance(state, TorchState):
+        tensor = state._tensor(name, key).detach()
+        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+    if not state._is_cut:  # DeepSpeed links moments to parameters when it takes a step
+        state._zero._hp_optimizer_states_linked = False
+        state._zero._lazy_init_hp_params_optimizer_state()
+    parameter = state._parameters[name]
+    return safe_get_full_fp32_param(parameter) if key == "param" else safe_get_full_optimizer_state(parameter, key)
 
 
 def hang() -> AbstractContextManager[Any]:

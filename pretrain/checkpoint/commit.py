@@ -53,7 +53,7 @@ def commit(
     versions: Mapping[str, str],
     is_writer: bool,
 ) -> Path:
-    """Save the state at an optimizer step. All ranks call it; only the writer touches the disk.
+    """Save the state at an optimizer step. All ranks call it; only the writer, the first, touches the disk.
 
     A step that exists already (the run went back and came here again) is kept if the files are the
     same, byte for byte; otherwise it moves to quarantine as superseded. An older attempt than the
@@ -116,13 +116,13 @@ def commit(
     return published
 
 
-def _gather_each(state: NamedState, sources: list[Source]) -> Iterator[Tensor]:
-    """Whole tensors, one at a time: memory beyond training is one parameter."""
+def _gather_each(state: NamedState, sources: list[Source]) -> Iterator[Tensor | None]:
+    """Whole tensors, one at a time: memory beyond training is one parameter, and on other ranks none."""
     for name, key in sources:
         yield state.gather(name, key)
 
 
-def _finish(gathered: Iterator[Tensor]) -> None:
+def _finish(gathered: Iterator[Tensor | None]) -> None:
     """Take part in the collectives that are left; otherwise the other ranks wait in them."""
     for _ in gathered:
         pass
@@ -132,7 +132,7 @@ def _write_tensors(
     temporary: Path,
     state: NamedState,
     sources: Mapping[str, Mapping[str, Source]],
-    gathered: Iterator[Tensor],
+    gathered: Iterator[Tensor | None],
 ) -> list[FileEntry]:
     """Data and index of both parts."""
     extra: dict[str, dict[str, object]] = {
@@ -152,13 +152,15 @@ def _write_tensors(
 
 
 def _write_data(
-    temporary: Path, path: str, shapes: Mapping[str, tuple[int, ...]], gathered: Iterator[Tensor]
+    temporary: Path, path: str, shapes: Mapping[str, tuple[int, ...]], gathered: Iterator[Tensor | None]
 ) -> FileEntry:
     file = HashedFile(temporary, path)
     try:
         writer = SafetensorsWriter(file, shapes)
         for key in shapes:
-            writer.append(key, next(gathered))
+            tensor = next(gathered)
+            assert tensor is not None, "the writer is the first rank"
+            writer.append(key, tensor)
         return writer.close()
     except BaseException:
         file.abandon()

@@ -10,9 +10,11 @@ import hashlib
 import os
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.manifest import (
@@ -141,7 +143,7 @@ def fsync_folder(folder: Path) -> None:
 
 
 def restore(checkpoint: Verified, state: NamedState) -> TrainerState:
-    """Load parameters, moments and steps; every check comes before the first write.
+    """Load parameters, moments and steps, each rank its own part; every check comes before the first write.
 
     A parameter without moments in a checkpoint at step 0 gets zeros, which is where it stood.
 
@@ -168,13 +170,17 @@ def restore(checkpoint: Verified, state: NamedState) -> TrainerState:
     expected = {moment: shapes[name] for moment, name in moments.items()}
     _require_same_shapes(here, optimizer.shapes, expected)
     for name in shapes:
-        state.scatter(name, "param", model.read(name))
+        state.scatter(name, "param", partial(model.read_span, name))
         state.set_step(name, optimizer.steps[name])
     for moment, name in moments.items():
-        full = torch.zeros(shapes[name]) if moment in fresh else optimizer.read(moment)
-        state.scatter(name, moment.partition("/")[0], full)
+        read = _zeros if moment in fresh else partial(optimizer.read_span, moment)
+        state.scatter(name, moment.partition("/")[0], read)
     state.end_load()
     return checkpoint.trainer
+
+
+def _zeros(start: int, stop: int) -> Tensor:
+    return torch.zeros(stop - start)
 
 
 def _open(path: Path, *, every_byte: bool) -> Verified:

@@ -145,6 +145,7 @@ class TensorReader:
         require_fields("steps", self.steps, dict.fromkeys(self.steps, (int,)))
         for name, tensor in self._index.items():
             self._check(name, tensor)
+        self._files.clear()
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -153,16 +154,22 @@ class TensorReader:
 
     def read(self, name: str) -> Tensor:
         """One whole fp32 tensor on the CPU."""
-        tensor = self._index[name]
-        pieces, shape = tensor["pieces"], tensor["shape"]
-        if len(pieces) == 1:
-            whole: Tensor = self._files[pieces[0]["file"]].get_tensor(pieces[0]["key"])
-            return whole.reshape(shape)
-        full = torch.empty(math.prod(shape), dtype=torch.float32)
-        for piece in pieces:
-            part = self._files[piece["file"]].get_tensor(piece["key"])
-            full[piece["start"] : piece["stop"]] = part.flatten()
-        return full.reshape(shape)
+        shape = self._index[name]["shape"]
+        return self.read_span(name, 0, math.prod(shape)).reshape(shape)
+
+    def read_span(self, name: str, start: int, stop: int) -> Tensor:
+        """The range `[start, stop)` of a flattened tensor, ``(stop - start,)`` fp32 on the CPU.
+
+        Of a matrix, no row is read that has nothing of the range, and nothing stays mapped into memory.
+        """
+        span = torch.empty(stop - start, dtype=torch.float32)
+        for piece in self._index[name]["pieces"]:
+            first, last = max(start, piece["start"]), min(stop, piece["stop"])
+            if first < last:
+                with self._open(piece["file"]) as file:
+                    part = _flat_part(file, piece["key"], first - piece["start"], last - piece["start"])
+                span[first - start : last - start] = part
+        return span
 
     def _check(self, name: str, tensor: dict[str, Any]) -> None:
         """The pieces of one tensor cover it exactly, and the data files agree."""
@@ -190,7 +197,7 @@ class TensorReader:
         """The header of the data file promises what the index says of this piece."""
         file, key = piece["file"], piece["key"]
         try:
-            data = self._open(file).get_slice(key)
+            data = self._headers(file).get_slice(key)
             count, dtype = math.prod(data.get_shape()), data.get_dtype()
         except SafetensorError as error:
             raise InvalidCheckpoint("tensors", f"{name} in {self._part}/{file}: {error}") from error
@@ -200,12 +207,29 @@ class TensorReader:
             raise InvalidCheckpoint("pieces", f"{name} in {file}: {count} elements for {piece}")
 
     def _open(self, file: str) -> Any:
+        return safe_open(self._folder / file, framework="pt", device="cpu")
+
+    def _headers(self, file: str) -> Any:
+        """The file, opened once for all that is to be checked."""
         if file not in self._files:
             require_relative_path(file)
             if f"{self._part}/{file}" not in self._listed:
                 raise InvalidCheckpoint("pieces", f"{self._part}/{file} is not in the manifest")
-            self._files[file] = safe_open(self._folder / file, framework="pt", device="cpu")
+            self._files[file] = self._open(file)
         return self._files[file]
+
+
+def _flat_part(file: Any, key: str, start: int, stop: int) -> Tensor:
+    """The range `[start, stop)` of a flattened tensor, read row by row."""
+    data = file.get_slice(key)
+    shape = data.get_shape()
+    if not shape:
+        scalar: Tensor = file.get_tensor(key)
+        return scalar.flatten()
+    row = math.prod(shape[1:])
+    first = start // row
+    rows: Tensor = data[first : -(-stop // row)]
+    return rows.flatten()[start - first * row : stop - first * row]
 
 
 def write_json(folder: Path, path: str, content: object) -> FileEntry:

@@ -7,8 +7,8 @@ the engines that shard override those: `fully_sharded` (FSDP2, HSDP) and `zero` 
 """
 
 import os
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -93,11 +93,24 @@ class Engine(Ranks):
         return None
 
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
-        """Model and optimizer as the engine runs them; never the loader, which Accelerate would shard again."""
+        """Model and optimizer as the engine runs them; never the loader, which Accelerate would shard again.
+
+        Args:
+            model: parameters on the meta device get memory here, each rank its own part; their values come after, with
+                `named_state.begin` or a checkpoint.
+            optimizer: over the model's parameters, and without state.
+        """
+        with following(optimizer, model):
+            self._allocate(model)
         prepared_model, prepared_optimizer = self.accelerator.prepare(model, optimizer)
         if isinstance(prepared_model, DistributedDataParallel):
             prepared_model.register_comm_hook(None, lambda _, bucket: _summed(bucket))
         return prepared_model, prepared_optimizer
+
+    def _allocate(self, model: nn.Module) -> None:
+        """Memory for parameters on the meta device, on this rank's; what it holds is anything."""
+        if any(parameter.is_meta for parameter in model.parameters()):
+            model.to_empty(device=self.device)
 
     def named_state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> NamedState:
         """State by name of what `prepare` returned; to be made anew after every prepare."""
@@ -206,6 +219,19 @@ class Engine(Ranks):
     def track(self, values: dict[str, float], step: int) -> None:
         """Send numbers to the trackers, if any."""
         self.accelerator.log(values, step=step)
+
+
+@contextmanager
+def following(optimizer: torch.optim.Optimizer, model: nn.Module) -> Iterator[None]:
+    """Where the model's parameters are replaced inside, let the optimizer hold the new ones of the same names."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    held = [[names[id(parameter)] for parameter in group["params"]] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["params"] = []  # so that the old ones can go one by one
+    yield
+    parameters = dict(model.named_parameters())
+    for group, of_group in zip(optimizer.param_groups, held, strict=True):
+        group["params"] = [parameters[name] for name in of_group]
 
 
 def _inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

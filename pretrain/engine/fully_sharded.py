@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin, fsdp2_prepare_model
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
 from data.batch import Batch
-from pretrain.engine.engine import Engine
+from pretrain.engine.engine import Engine, following
 from pretrain.model.layer import Layer
 
 
@@ -50,13 +50,19 @@ class FullyShardedEngine(Engine):
         return True
 
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
-        """Cut the model in place; its modules gather their parameters when they are called."""
-        prepared_model, prepared_optimizer = self.accelerator.prepare(model, optimizer)
-        for module in prepared_model.modules():
+        """Cut the model in place; its modules gather their parameters when they are called.
+
+        Not by `Accelerator.prepare`, which finds an optimizer's parameters again by their address, and has none on the
+        meta device.
+        """
+        with following(optimizer, model):
+            fsdp2_prepare_model(self.accelerator, model)
+            self._allocate(model)
+        for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)  # sums, not means
                 module.set_force_sum_reduction_for_comms(True)
-        return prepared_model, prepared_optimizer
+        return model, self.accelerator.prepare_optimizer(optimizer)
 
     def settle(self, model: nn.Module, batch: Batch) -> None:
         """Nothing to do: every step reduces the same groups, the first one too."""

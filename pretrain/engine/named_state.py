@@ -1,7 +1,7 @@
 """State by name: parameters and optimizer moments as whole fp32 tensors, whatever the engine.
 
-In: the model and optimizer that `Accelerator.prepare` returned. Out: one tensor at a time under the parameter names of
-the plain module, so that no file knows which engine wrote it. Kept across restarts: parameters, moments and the
+In: the model and optimizer that an engine prepared. Out: one tensor at a time under the parameter names of the plain
+module, so that no file knows which engine wrote it. Kept across restarts: parameters, moments and the
 optimizer's step per parameter. Not kept: learning rate and other group settings, which belong to the recipe.
 
 One class per way of holding state, with the methods of `NamedState`. `TorchState` serves every engine of torch's own:
@@ -9,14 +9,19 @@ one process and DDP, where each rank holds every tensor whole, and FSDP2 and HSD
 `zero_state.ZeroState` serves DeepSpeed.
 """
 
-from collections.abc import Container, Mapping, Sequence, Set
+import math
+from collections.abc import Callable, Container, Mapping, Sequence, Set
+from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+
+from pretrain.engine.spans import Read, Span, dealt, gathered, is_first_rank, whole_on_host
 
 # Path components that torch.compile and activation checkpointing put into parameter names.
 _WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module"})
@@ -44,23 +49,41 @@ class NamedState(Protocol):
     def step_of(self, name: str) -> int:
         """How many times the optimizer moved this parameter."""
 
-    def gather(self, name: str, key: str) -> Tensor:
-        """Whole fp32 tensor on the CPU; collective. `key` is "param" or one of `moments(name)`.
+    def gather(self, name: str, key: str) -> Tensor | None:
+        """Whole fp32 tensor on the first rank's CPU, None on the others, which copy nothing; collective.
 
-        May share memory with the live tensor: write or copy it before the next step.
+        `key` is "param" or one of `moments(name)`. May share memory with the live tensor: write or copy it before the
+        next step.
         """
 
     def begin_load(self) -> None:
         """Let the optimizer allocate its moments, moving nothing and leaving no step behind."""
 
-    def scatter(self, name: str, key: str, full: Tensor) -> None:
-        """Keep this rank's part of a whole tensor; communicates nothing."""
+    def scatter(self, name: str, key: str, read: Read) -> None:
+        """Fill this rank's part of a tensor, reading that part alone; communicates nothing."""
 
     def set_step(self, name: str, step: int) -> None:
         """Set the optimizer's step of one parameter."""
 
     def end_load(self) -> None:
         """Make what was scattered visible to the forward pass; collective."""
+
+
+def begin(state: NamedState, first: Mapping[str, Callable[[], Tensor]]) -> None:
+    """Give every parameter its first value, `first[name]()` in the parameter's shape; collective.
+
+    One whole tensor lives at a time, beside the part of it that is kept.
+    """
+    for name in state.names:
+        value = first[name]()
+        if tuple(value.shape) != state.shape(name):
+            raise ValueError(f"{name!r}: {tuple(value.shape)} into {state.shape(name)}")
+        state.scatter(name, "param", partial(_span, value.flatten()))
+    state.end_load()
+
+
+def _span(flat: Tensor, start: int, stop: int) -> Tensor:
+    return flat[start:stop]
 
 
 def plain_module(model: nn.Module) -> nn.Module:
@@ -155,11 +178,13 @@ class TorchState:
         """How many times the optimizer moved this parameter; 0 if it never did."""
         return int(self._cell(name).get("step", 0))
 
-    def gather(self, name: str, key: str) -> Tensor:
-        """Whole fp32 tensor on the CPU, sharing memory with the live one where that is such."""
+    def gather(self, name: str, key: str) -> Tensor | None:
+        """Whole fp32 tensor on the first rank's CPU, sharing memory with the live one where that is such."""
         tensor = self._tensor(name, key).detach()
-        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        return whole.to("cpu", torch.float32)
+        if isinstance(tensor, DTensor):
+            group, spans = _rows(tensor)
+            return whole_on_host(gathered(tensor.to_local().flatten(), spans, group), tensor.shape)
+        return whole_on_host(tensor, tensor.shape) if is_first_rank() else None
 
     def begin_load(self) -> None:
         """Allocate the moments of parameters that have none yet: zeros, at step 0."""
@@ -167,14 +192,13 @@ class TorchState:
         prime(self._optimizer, [p for p in trainable if not self._optimizer.state.get(p)])
 
     @torch.no_grad()
-    def scatter(self, name: str, key: str, full: Tensor) -> None:
-        """Copy this rank's part of a whole tensor into place, so that ties and the optimizer's references hold."""
-        target = self._tensor(name, key)
-        if full.shape != target.shape:  # copy_ would broadcast
-            raise ValueError(f"{key} of {name!r}: {tuple(full.shape)} into {tuple(target.shape)}")
-        if isinstance(target, DTensor):  # each rank cuts its part out of what it has; the default sends rank 0's
-            full = distribute_tensor(full.to(target.device), target.device_mesh, target.placements, src_data_rank=None)
-        target.copy_(full)
+    def scatter(self, name: str, key: str, read: Read) -> None:
+        """Copy this rank's part into place, so that ties and the optimizer's references hold."""
+        target, span = self._tensor(name, key), None
+        if isinstance(target, DTensor):
+            group, spans = _rows(target)
+            target, span = target.to_local(), spans[dist.get_rank(group)]
+        target.copy_(read(*(span or (0, target.numel()))).view(target.shape))
 
     def set_step(self, name: str, step: int) -> None:
         """Set the optimizer's step of one parameter."""
@@ -195,6 +219,23 @@ class TorchState:
 
     def _tensor(self, name: str, key: str) -> Tensor:
         return self._parameters[name] if key == "param" else cast(Tensor, self._cell(name)[key])
+
+
+def _rows(tensor: DTensor) -> tuple[dist.ProcessGroup, list[Span]]:
+    """The ranks that hold one copy of a tensor, and which elements: rows, as FSDP2 deals them.
+
+    Raises:
+        ValueError: the tensor is cut in another way.
+    """
+    cuts = [axis for axis, placement in enumerate(tensor.placements) if not placement.is_replicate()]
+    if len(cuts) != 1 or tensor.placements[cuts[0]] != Shard(0):
+        raise ValueError(
+            f"a tensor of shape {tuple(tensor.shape)} is placed as {tensor.placements}; only tensors whose rows are "
+            "dealt to one group of ranks, as FSDP2 does, can be stored by name"
+        )
+    ranks = tensor.device_mesh.size(cuts[0])
+    each = -(-tensor.shape[0] // ranks) * math.prod(tensor.shape[1:])
+    return tensor.device_mesh.get_group(cuts[0]), dealt(tensor.numel(), ranks, each)
 
 
 def prime(optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:

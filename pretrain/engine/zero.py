@@ -93,6 +93,22 @@ class ZeroEngine(Engine):
         self._zero_settings["stage3_param_persistence_threshold"] = max(vectors, default=0)
         return super().prepare(model, optimizer)
 
+    def _allocate(self, model: nn.Module) -> None:
+        """In stage 3 a parameter is cut before the next one is allocated; DeepSpeed then finds all of them cut."""
+        if self._stage < 3:
+            super()._allocate(model)
+            return
+        import deepspeed
+
+        settings = {key: value for key, value in self._zero_settings.items() if value != "auto"}
+        config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": settings}
+        for module in model.modules():
+            own = nn.ParameterDict({name: p for name, p in module.named_parameters(recurse=False) if p.is_meta})
+            if own:
+                for name, parameter in own.to_empty(device=self.device).items():
+                    module.register_parameter(name, parameter)
+                deepspeed.zero.Init(own, config_dict_or_path=config)
+
     def named_state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> NamedState:
         """State by name of what `prepare` returned; to be made anew after every prepare."""
         del optimizer  # DeepSpeed's engine holds it

@@ -6,7 +6,9 @@ The only module that knows DeepSpeed's internals: `fp32_partitioned_groups_flat`
 others have no public form. DeepSpeed's version is bounded in setup.cfg, and the resume matrix of the tests guards them.
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -14,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pretrain.engine.named_state import named_parameters, prime, require_held, require_no_buffers
+from pretrain.engine.spans import Read, Span, dealt, gathered, whole_on_host
 
 
 class ZeroState:
@@ -32,7 +35,7 @@ class ZeroState:
         self._zero = cast(Any, engine).optimizer
         self._inner: torch.optim.Optimizer = self._zero.optimizer
         self._steps: dict[int, int] = {}
-        self._is_linked = False
+        self._device: torch.device = cast(Any, engine).device
         self._is_cut = hasattr(self._zero, "fp32_partitioned_groups_flat")  # stage 3: the parameters too
         if self._is_cut:
             self._flats, groups = self._zero.fp32_partitioned_groups_flat, self._zero.fp16_groups
@@ -69,7 +72,6 @@ class ZeroState:
         Raises:
             ValueError: the optimizer keeps something else than a step and tensors of its partition's shape.
         """
-        self._link()
         flat, keys = self._flat(name), []
         for key, value in self._cell(name).items():
             if key == "step" or value is None:
@@ -87,16 +89,12 @@ class ZeroState:
         """How many times the optimizer moved the partition that this parameter is part of."""
         return int(self._cell(name).get("step", 0))
 
-    def gather(self, name: str, key: str) -> Tensor:
-        """Whole fp32 tensor on the CPU; collective."""
-        from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
-
-        parameter = self._parameters[name]
-        if key == "param":
-            full = safe_get_full_fp32_param(parameter)
-        else:
-            full = safe_get_full_optimizer_state(parameter, key)
-        return cast(Tensor, full.detach().to("cpu", torch.float32))
+    def gather(self, name: str, key: str) -> Tensor | None:
+        """Whole fp32 tensor on the first rank's CPU; collective."""
+        part, spans, group = self._part(name, key)
+        start, stop = spans[dist.get_rank(group)]
+        held = part.detach()[: stop - start].to(self._device)
+        return whole_on_host(gathered(held, spans, group), self.shape(name))
 
     def begin_load(self) -> None:
         """Allocate the moments of partitions that have none yet: zeros, at step 0."""
@@ -116,31 +114,14 @@ class ZeroState:
             for group, parameters in zip(self._inner.param_groups, before, strict=True):
                 group["params"] = parameters
         self._steps.clear()
-        self._link()
 
     @torch.no_grad()
-    def scatter(self, name: str, key: str, full: Tensor) -> None:
-        """Copy this rank's part of a whole tensor into place."""
-        from deepspeed import utils
-
-        if tuple(full.shape) != self.shape(name):
-            raise ValueError(f"{key} of {name!r}: {tuple(full.shape)} into {self.shape(name)}")
-        parameter: Any = self._parameters[name]
-        if not self._is_cut:
-            if key == "param":
-                utils.safe_set_full_fp32_param(parameter, full)
-            else:
-                utils.safe_set_full_optimizer_state(parameter, full, key)
-            return
-        # Not safe_set_full_*: it overruns the last partition, which is padded where the size does not divide.
-        size, rank = parameter.ds_tensor.numel(), dist.get_rank(group=parameter.ds_process_group)
-        mine = full.flatten()[rank * size : (rank + 1) * size]
-        part = torch.zeros(size, dtype=torch.float32)
-        part[: mine.numel()] = mine
-        if key == "param":
-            utils.safe_set_local_fp32_param(parameter, part)
-        else:
-            utils.safe_set_local_optimizer_state(parameter, part, key)
+    def scatter(self, name: str, key: str, read: Read) -> None:
+        """Copy this rank's part into place."""
+        part, spans, group = self._part(name, key)
+        start, stop = spans[dist.get_rank(group)]
+        part[: stop - start].copy_(read(start, stop))
+        part[stop - start :].zero_()
 
     def set_step(self, name: str, step: int) -> None:
         """Set the step of the partition that this parameter is part of.
@@ -175,16 +156,25 @@ class ZeroState:
             self._zero._reassign_or_swap_out_partitioned_parameters(index)
         self._zero.checkpoint_event_epilogue()  # and gathers them again, now with the new values
 
-    def _link(self) -> None:
-        """Point every parameter at its slice of the moments.
-
-        DeepSpeed does it after its first *group* stepped, and leaves the later groups without.
-        """
-        if self._is_cut or self._is_linked or not all(self._inner.state.get(flat) for flat in self._flats):
-            return
-        self._zero._hp_optimizer_states_linked = False
-        self._zero._lazy_init_hp_params_optimizer_state()
-        self._is_linked = True
+    def _part(self, name: str, key: str) -> tuple[Tensor, list[Span], dist.ProcessGroup]:
+        """What this rank holds of a tensor, a view of the flat one, padded in stage 3; and who holds which span."""
+        parameter: Any = self._parameters[name]
+        size = math.prod(self.shape(name))
+        moment = None if key == "param" else key
+        if self._is_cut:
+            part, _ = self._zero._get_fp32_opt_state_partition(parameter, False, moment)
+            group, unit = parameter.ds_process_group, parameter.ds_tensor.numel()
+            return part, dealt(size, dist.get_world_size(group), unit), group
+        index = self._flat_of[id(parameter)]
+        group, unit = self._zero.real_dp_process_group[index], self._zero.partition_size[index]
+        rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+        # The group's parameters one after the other, cut into partitions of `unit` elements.
+        place = [id(p) for p in self._zero.round_robin_bit16_groups[index]].index(id(parameter))
+        first = self._zero.round_robin_bit16_offsets[index][place]
+        spans = list(pairwise(min(max(r * unit - first, 0), size) for r in range(ranks + 1)))
+        start, stop = spans[rank]
+        flat = self._flat(name) if moment is None else self._cell(name)[moment]
+        return flat[first + start - rank * unit :][: stop - start] if start < stop else flat[:0], spans, group
 
     def _flat(self, name: str) -> Tensor:
         return cast(Tensor, self._flats[self._flat_of[id(self._parameters[name])]])

@@ -1,8 +1,11 @@
 """How weights begin, and which of them decay.
 
-In: a model and a seed. Out: the model with its first weights; its parameters in named groups. Nothing is kept.
+In: a model and a seed. Out: its first weights, by name and one at a time; its parameters in named groups. Nothing is
+kept.
 """
 
+from collections.abc import Callable
+from functools import partial
 from hashlib import blake2b
 from typing import NotRequired, TypedDict
 
@@ -13,6 +16,10 @@ from data import draw
 
 WEIGHT_STD = 0.02
 """Standard deviation of the first weights of linear maps and the embedding, as in transformers' `initializer_range`."""
+
+
+FirstWeight = Callable[[], Tensor]
+"""Draws or reads one whole parameter, float32 on the host."""
 
 
 class ParameterGroup(TypedDict):
@@ -36,15 +43,32 @@ def initial_matrix(name: str, size: torch.Size, seed: int) -> Tensor:
     return torch.empty(size, device="cpu").normal_(0, WEIGHT_STD, generator=generator)
 
 
-@torch.no_grad()
-def initialise(model: nn.Module, seed: int) -> None:
-    """Set every parameter in place: matrices by `initial_matrix`, LayerNorm weights to 1, every bias to 0."""
+def first_weights(model: nn.Module, seed: int) -> dict[str, FirstWeight]:
+    """What each parameter begins as: matrices as `initial_matrix`, LayerNorm weights as 1, every bias as 0.
+
+    Args:
+        model: gives names and shapes, which are all that is kept of it; it may be on the meta device.
+        seed: of the matrices.
+    """
+    first: dict[str, FirstWeight] = {}
     for prefix, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if parameter.ndim == 2:
-                parameter.copy_(initial_matrix(f"{prefix}.{name}", parameter.shape, seed))
-            else:
-                parameter.fill_(1.0 if isinstance(module, nn.LayerNorm) and name == "weight" else 0.0)
+            whole, shape = f"{prefix}.{name}", parameter.shape
+            is_scale = isinstance(module, nn.LayerNorm) and name == "weight"
+            first[whole] = (
+                partial(initial_matrix, whole, shape, seed)
+                if parameter.ndim == 2
+                else partial(torch.full, tuple(shape), 1.0 if is_scale else 0.0)
+            )
+    return first
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, seed: int) -> None:
+    """Set every parameter in place to its first weight."""
+    first = first_weights(model, seed)
+    for name, parameter in model.named_parameters():
+        parameter.copy_(first[name]())
 
 
 def parameter_groups(model: nn.Module, weight_decay: float, *, muon: bool = False) -> list[ParameterGroup]:

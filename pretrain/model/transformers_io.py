@@ -14,10 +14,11 @@ from transformers import EsmcConfig, EsmcForMaskedLM, EsmConfig, EsmcTokenizer, 
 from transformers.initialization import no_init_weights
 
 from data.alphabet import CLS, EOS, MASK, PAD, TOKENS
+from pretrain.model.initial import FirstWeight
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import Architecture, EsmShape
 from pretrain.model.rotary import BASE, frequencies
-from pretrain.model.transformers_names import from_transformers_state, to_transformers_state
+from pretrain.model.transformers_names import from_transformers_one_by_one, to_transformers_state
 from pretrain.model.transformers_source import FREQUENCIES, config_of, pretrained, rotary_precision, shape_of
 
 MAX_TOKENS: dict[Architecture, int] = {"esm2": 1026, "modern": 2048}
@@ -34,17 +35,29 @@ def load(source: str | Path) -> MaskedLanguageModel:
     Raises:
         ValueError: `source` does not exist, is neither, or lacks weights of a masked language model.
     """
+    shape, weights = read(source)
+    with torch.device("meta"):  # no time for first weights that the next lines replace
+        ours = MaskedLanguageModel(shape)
+    ours.to_empty(device="cpu")
+    ours.load_state_dict({name: weight() for name, weight in weights.items()})
+    return ours
+
+
+def read(source: str | Path) -> tuple[EsmShape, dict[str, FirstWeight]]:
+    """Shape and weights of the ESM-2 or ESM C at `source`, by our names; each is made when it is called.
+
+    All of them live on the host, once, for as long as what is returned does.
+
+    Raises:
+        ValueError: as `load`.
+    """
     config = config_of(source)
     theirs = pretrained(source, config)
     if isinstance(config, EsmConfig):
         shape = shape_of(config, rotary_precision(theirs.get_buffer(FREQUENCIES), source))
     else:
         shape = shape_of(config)
-    with torch.device("meta"):  # no time for first weights that the next lines replace
-        ours = MaskedLanguageModel(shape)
-    ours.to_empty(device="cpu")
-    ours.load_state_dict(from_transformers_state(theirs.state_dict(), shape))
-    return ours
+    return shape, from_transformers_one_by_one(theirs.state_dict(), shape)
 
 
 def to_transformers(model: MaskedLanguageModel) -> EsmForMaskedLM | EsmcForMaskedLM:

@@ -5,7 +5,8 @@ In: a state dict. Out: a state dict of the other side. Nothing is kept.
 The layouts differ in one thing: maps of one input are one fused matrix here, their rows stacked in the order below.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -84,10 +85,16 @@ def to_transformers_state(state: Mapping[str, Tensor], shape: EsmShape) -> dict[
 
 def from_transformers_state(state: Mapping[str, Tensor], shape: EsmShape) -> dict[str, Tensor]:
     """Our state dict from one of transformers' class, or gradients under the same names; shares what is not fused."""
-    return {
-        ours: torch.cat([state[name] for name in theirs]) if len(theirs) > 1 else state[theirs[0]]
-        for ours, theirs in _names(shape)
-    }
+    return {ours: weight() for ours, weight in from_transformers_one_by_one(state, shape).items()}
+
+
+def from_transformers_one_by_one(state: Mapping[str, Tensor], shape: EsmShape) -> dict[str, Callable[[], Tensor]]:
+    """The same, but a fused matrix is put together when it is asked for."""
+    return {ours: partial(_fused, [state[name] for name in theirs]) for ours, theirs in _names(shape)}
+
+
+def _fused(parts: list[Tensor]) -> Tensor:
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
 def _names(shape: EsmShape) -> Iterator[tuple[str, tuple[str, ...]]]:
