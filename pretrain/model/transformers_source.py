@@ -1,9 +1,11 @@
 """What stands at a directory or Hub name: read through transformers, and refused where it is no ESM-2 and no ESM C.
 
-In: a directory or Hub name. Out: its configuration, shape and model. Nothing is kept.
+In: a directory or Hub name. Out: its configuration, shape and model. Nothing is kept. No code that stands there is run:
+weights come from safetensors alone, and a model's own modules are never imported.
 """
 
 import json
+import shlex
 import warnings
 from pathlib import Path
 from typing import Any, get_args
@@ -25,6 +27,12 @@ FREQUENCIES = "esm.rotary_embeddings.inv_freq"
 CHAIN_BREAK = "|"
 """What ESM C's tokenizer calls the id that ESM-2's calls <null_1>. No letter of a protein becomes it in either, so
 neither name is in the way of the weights."""
+
+_CONVERT = (
+    "from transformers import AutoModelForMaskedLM as M; "
+    "M.from_pretrained({folder}, trust_remote_code=False).save_pretrained({folder})"
+)
+"""Writes model.safetensors beside a pickle."""
 
 ESM2: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -63,7 +71,7 @@ def config_of(source: str | Path) -> EsmConfig | EsmcConfig:
         ValueError: there is none, or it computes another function than ours.
     """
     try:
-        config: EsmConfig | EsmcConfig = AutoConfig.from_pretrained(source)
+        config: EsmConfig | EsmcConfig = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError, StrictDataclassError) as error:
         raise ValueError(
             f"{source}: no transformers model can be read there; give a directory with config.json and weights, or "
@@ -109,16 +117,19 @@ def pretrained(source: str | Path, config: EsmConfig | EsmcConfig) -> EsmForMask
     """The model at `source`, float32, with every weight read from there but the contact head's of an ESM-2.
 
     Raises:
-        ValueError: weights are damaged or missing.
+        ValueError: weights are damaged, missing, or pickled.
     """
+    _refuse_pickle(source)
     kind: Any = EsmcForMaskedLM if isinstance(config, EsmcConfig) else EsmForMaskedLM
     loaded: Any
     try:
-        loaded = kind.from_pretrained(source, dtype=torch.float32, output_loading_info=True)
+        loaded = kind.from_pretrained(
+            source, dtype=torch.float32, output_loading_info=True, use_safetensors=True, trust_remote_code=False
+        )
     except (OSError, RuntimeError, SafetensorError) as error:
         raise ValueError(
-            f"{source}: its weights cannot be read; must be whole files that transformers loads, so copy or download "
-            f"them again. The error was: {error}"
+            f"{source}: its weights cannot be read; must be whole safetensors files, so copy or download them again. "
+            f"The error was: {error}"
         ) from error
     model: EsmForMaskedLM | EsmcForMaskedLM = loaded[0]
     info: dict[str, Any] = loaded[1]
@@ -129,6 +140,17 @@ def pretrained(source: str | Path, config: EsmConfig | EsmcConfig) -> EsmForMask
             f"{missing[0]}); give a checkpoint saved from {kind.__name__}"
         )
     return model
+
+
+def _refuse_pickle(source: str | Path) -> None:
+    """Raises ValueError where a directory holds its weights as a pickle alone, which can run code when it is read."""
+    pickled = sorted(Path(source).glob("pytorch_model*.bin*"))
+    if pickled and not any(Path(source).glob("*.safetensors")):
+        raise ValueError(
+            f"{source}: its weights are in {pickled[0].name}, a pickle, which can run code of whoever made it, and is "
+            "not read here; weights must be in safetensors. Only if you trust where it came from, convert it with:\n"
+            f"  python -c {shlex.quote(_CONVERT.format(folder=json.dumps(str(source))))}"
+        )
 
 
 def rotary_precision(stored: Tensor, source: str | Path) -> RotaryPrecision:

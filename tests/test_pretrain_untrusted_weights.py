@@ -1,0 +1,105 @@
+"""Published weights from a folder that nobody vouches for: nothing in it is run, and a pickle is not read."""
+
+import ast
+import configparser
+import json
+import os
+import pickle
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+from launching import ROOT
+from packaging.requirements import Requirement
+from safetensors.torch import load_file
+from test_pretrain_transformers_io import SMALL
+
+from pretrain.model import transformers_io
+from pretrain.model.masked_language_model import MaskedLanguageModel
+
+
+class Bomb:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = str(place)
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (self.place,)
+
+
+def pickled(folder: Path) -> dict[str, torch.Tensor]:
+    """A published model whose weights are in pytorch_model.bin; the weights of ours."""
+    model = MaskedLanguageModel(SMALL)
+    transformers_io.save(model, folder)
+    file = folder / "model.safetensors"
+    torch.save(load_file(file), folder / "pytorch_model.bin")
+    file.unlink()
+    return model.state_dict()
+
+
+def test_a_pickle_is_refused_with_the_line_that_converts_it(tmp_path: Path) -> None:
+    folder = tmp_path / "it's published"
+    weights = pickled(folder)
+    with pytest.raises(ValueError, match=r"weights are in pytorch_model\.bin, a pickle") as refused:
+        transformers_io.load(folder)
+    assert "Only if you trust where it came from" in str(refused.value)
+    python, flag, program = shlex.split(str(refused.value).splitlines()[-1])
+    assert (python, flag) == ("python", "-c")
+    exec(program, {})  # what the shell would hand to Python
+    read = transformers_io.load(folder).state_dict()
+    assert read.keys() == weights.keys()
+    assert all(torch.equal(read[name], weights[name]) for name in weights)
+
+
+def test_a_folder_that_brings_code_does_not_get_it_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder, ran = tmp_path / "published", tmp_path / "ran"
+    weights = MaskedLanguageModel(SMALL)
+    transformers_io.save(weights, folder)
+    own = f"import os\nos.mkdir({str(ran)!r})\nfrom transformers import EsmConfig as Own, EsmForMaskedLM as OwnModel\n"
+    (folder / "own.py").write_text(own)
+    config = json.loads((folder / "config.json").read_text())
+    classes = {"AutoConfig": "own.Own", "AutoModel": "own.OwnModel", "AutoModelForMaskedLM": "own.OwnModel"}
+    (folder / "config.json").write_text(json.dumps({**config, "auto_map": classes}))
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb(ran)))
+    read = transformers_io.load(folder)  # a known type: its own code is passed over, and so is the pickle
+    assert torch.equal(read.encoder.embedding.weight, weights.encoder.embedding.weight)
+    assert not ran.exists()
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin, a pickle"):
+        transformers_io.load(folder)
+    assert not ran.exists()
+    monkeypatch.setattr("builtins.input", lambda *_: "y")  # transformers asks, where it is not told
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "own", "auto_map": classes}))
+    with pytest.raises(ValueError, match="no transformers model can be read there") as refused:
+        transformers_io.load(folder)
+    assert not ran.exists()
+    assert "Do you wish to run" not in str(refused.value) + "".join(capfd.readouterr())
+
+
+def test_no_call_leaves_it_to_transformers_whether_to_run_code() -> None:
+    found = []
+    for file in (file for package in ("data", "pretrain", "finetune") for file in (ROOT / package).rglob("*.py")):
+        for call in (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)):
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "from_pretrained":
+                said = {word.arg: word.value for word in call.keywords}
+                where = f"{file.relative_to(ROOT)}:{call.lineno}"
+                trusted = said.get("trust_remote_code")
+                assert isinstance(trusted, ast.Constant), where
+                assert trusted.value is False, where
+                found.append((where, "use_safetensors" in said))
+    assert len(found) >= 2
+    assert any(safely for _, safely in found)
+
+
+def test_a_datasets_that_runs_scripts_cannot_be_installed_beside() -> None:
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    needed = settings["options"]["install_requires"].split()
+    (datasets,) = [r for r in map(Requirement, needed) if r.name == "datasets"]
+    assert not datasets.specifier.contains("3.6.0")
+    assert datasets.specifier.contains("5.2.0")
