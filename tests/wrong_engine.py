@@ -3,13 +3,17 @@
 Each fault is a context in which the program has it.
 """
 
+import ctypes
+import gc
+import hashlib
 import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -130,6 +134,25 @@ def compare_what_was_restored() -> AbstractContextManager[Any]:
     return mock.patch.object(loop, "restore", compared)
 
 
+def say_first_weights() -> AbstractContextManager[Any]:
+    """No fault: each rank prints the digest of what all ranks together hold when a run begins."""
+    begin = loop.begin
+
+    def said(state: Any, first: Any) -> None:
+        begin(state, first)
+        print(f"first weights: {digest({name: held(state, name, 'param') for name in state.names})}", flush=True)
+
+    return mock.patch.object(loop, "begin", said)
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """Of names and bytes."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        total.update(name.encode() + tensors[name].detach().numpy().tobytes())
+    return total.hexdigest()
+
+
 def held(state: Any, name: str, key: str) -> torch.Tensor:
     """The whole tensor that the ranks hold together, on every one of them; as torch and DeepSpeed say it."""
     if isinstance(state, TorchState):
@@ -142,6 +165,37 @@ def held(state: Any, name: str, key: str) -> torch.Tensor:
         state._zero._lazy_init_hp_params_optimizer_state()
     parameter = state._parameters[name]
     return safe_get_full_fp32_param(parameter) if key == "param" else safe_get_full_optimizer_state(parameter, key)
+
+
+def rise(function: Callable[[], object]) -> int:
+    """By how many bytes this process's resident memory rose at most while `function` ran."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed before goes back, or it would serve this call unseen
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = _resident("VmRSS")
+    function()
+    return _resident("VmHWM") - before
+
+
+def measured() -> AbstractContextManager[Any]:
+    """No fault: each rank prints by how many bytes its memory rose while it built or resumed, and at each save."""
+
+    def watched(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **how: Any) -> Any:
+            results: list[Any] = []
+            print(f"rose by {rise(lambda: results.append(function(*arguments, **how)))} bytes: {what}", flush=True)
+            return results[0]
+
+        return call
+
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(loop.Training, "__init__", watched("start", loop.Training.__init__)))
+    stack.enter_context(mock.patch.object(loop, "commit", watched("save", loop.commit)))
+    return stack
+
+
+def _resident(field: str) -> int:
+    return 1024 * next(int(w.split()[1]) for w in Path("/proc/self/status").read_text().splitlines() if field in w)
 
 
 def hang() -> AbstractContextManager[Any]:
@@ -158,7 +212,18 @@ def hang() -> AbstractContextManager[Any]:
 
 FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     fault.__name__: fault
-    for fault in (local_counts, unsettled, causal, own_share, infinite, targetless, compare_what_was_restored, hang)
+    for fault in (
+        local_counts,
+        unsettled,
+        causal,
+        own_share,
+        infinite,
+        targetless,
+        compare_what_was_restored,
+        say_first_weights,
+        measured,
+        hang,
+    )
 }
 
 if __name__ == "__main__":

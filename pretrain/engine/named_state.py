@@ -194,11 +194,12 @@ class TorchState:
     @torch.no_grad()
     def scatter(self, name: str, key: str, read: Read) -> None:
         """Copy this rank's part into place, so that ties and the optimizer's references hold."""
-        target, span = self._tensor(name, key), None
-        if isinstance(target, DTensor):
-            group, spans = _rows(target)
-            target, span = target.to_local(), spans[dist.get_rank(group)]
-        target.copy_(read(*(span or (0, target.numel()))).view(target.shape))
+        tensor = self._tensor(name, key)
+        part, span = _local(tensor), (0, tensor.numel())
+        if isinstance(tensor, DTensor):
+            group, spans = _rows(tensor)
+            span = spans[dist.get_rank(group)]
+        part.copy_(read(*span).view(part.shape))
 
     def set_step(self, name: str, step: int) -> None:
         """Set the optimizer's step of one parameter."""
@@ -242,17 +243,23 @@ def prime(optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:
     """Let an optimizer allocate its state for `parameters`: zeros, at step 0.
 
     Steps a stand-in for each parameter and hands the state over, so that parameters and gradients are never touched (a
-    step at lr 0 on the real ones trusts every optimizer to multiply all it does by lr).
+    step at lr 0 on the real ones trusts every optimizer to multiply all it does by lr). All stand-ins are one piece of
+    memory: between state that stays, each would leave a hole, some 15 % of it together.
     """
     settings = [dict(group) for group in optimizer.param_groups]
+    memory: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+    for part in map(_local, parameters):
+        kind = part.device, part.dtype
+        if kind not in memory or memory[kind].numel() < part.numel():
+            memory[kind] = part.new_empty(part.numel())
     wanted = {id(parameter) for parameter in parameters}
     try:
         for index, group in enumerate(optimizer.param_groups):
             for parameter in settings[index]["params"]:
                 if id(parameter) not in wanted:
                     continue
-                stand_in = nn.Parameter(torch.zeros_like(parameter.detach()))
-                stand_in.grad = torch.zeros_like(stand_in)
+                stand_in = nn.Parameter(_zeros_in(memory, parameter))
+                stand_in.grad = stand_in.detach()
                 for other in optimizer.param_groups:
                     other["params"] = []
                 group["params"] = [stand_in]
@@ -262,7 +269,7 @@ def prime(optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:
                     cell = optimizer.state.pop(stand_in, None)
                 if cell:
                     for key, value in cell.items():
-                        cell[key] = torch.zeros_like(value) if torch.is_tensor(value) else value
+                        cell[key] = value.zero_() if torch.is_tensor(value) else value
                     if "step" in cell and not torch.is_tensor(cell["step"]):
                         cell["step"] = 0
                     optimizer.state[parameter] = cell
@@ -270,6 +277,21 @@ def prime(optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:
         for group, before in zip(optimizer.param_groups, settings, strict=True):
             group.clear()
             group.update(before)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """What this rank holds of it."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _zeros_in(memory: Mapping[tuple[torch.device, torch.dtype], Tensor], like: Tensor) -> Tensor:
+    """Zeros laid out as `like` and cut over ranks as it is, in memory that is there."""
+    part = _local(like.detach())
+    zeros = memory[part.device, part.dtype][: part.numel()].zero_().as_strided(part.shape, part.stride())
+    if not isinstance(like, DTensor):
+        return zeros
+    where = like.device_mesh, like.placements
+    return DTensor.from_local(zeros, *where, run_check=False, shape=like.shape, stride=like.stride())
 
 
 def require_held(parameters: Mapping[str, nn.Parameter], held: Container[int]) -> None:
