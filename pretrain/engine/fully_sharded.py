@@ -33,7 +33,7 @@ class FullyShardedEngine(Engine):
         plugin = FullyShardedDataParallelPlugin(
             auto_wrap_policy="transformer_based_wrap",
             transformer_cls_names_to_wrap=[Layer.__name__],
-            cpu_ram_efficient_loading=False,  # every rank has the same weights
+            cpu_ram_efficient_loading=False,  # every rank allocates and fills its own part
         )
         plugin.mixed_precision_policy = MixedPrecisionPolicy()
         return {"fsdp_plugin": plugin}
