@@ -24,7 +24,7 @@ from pretrain.checkpoint.retention import retain, sweep
 from pretrain.corpus import open_on_every_rank
 from pretrain.engine.context_parallel import share_context
 from pretrain.engine.engine import Engine
-from pretrain.engine.named_state import begin
+from pretrain.engine.named_state import fill
 from pretrain.evaluate import TITLES, Evaluation, evaluate, unigram_losses, with_floor
 from pretrain.model.build import first_model, without_memory
 from pretrain.model.compute import configure
@@ -137,7 +137,7 @@ class Training:
             self.parent = checkpoint.manifest_sha256
             self.saved_step = self.state.step
         else:
-            begin(self.named, first)
+            fill(self.named, first)
         self.unigram = unigram_losses(corpora)
         self.skipped_in_a_row = 0
         self.scores: dict[int, dict[str, Evaluation]] = {}  # of the step that was validated last

@@ -136,13 +136,13 @@ def compare_what_was_restored() -> AbstractContextManager[Any]:
 
 def say_first_weights() -> AbstractContextManager[Any]:
     """No fault: each rank prints the digest of what all ranks together hold when a run begins."""
-    begin = loop.begin
+    fill = loop.fill
 
     def said(state: Any, first: Any) -> None:
-        begin(state, first)
+        fill(state, first)
         print(f"first weights: {digest({name: held(state, name, 'param') for name in state.names})}", flush=True)
 
-    return mock.patch.object(loop, "begin", said)
+    return mock.patch.object(loop, "fill", said)
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:

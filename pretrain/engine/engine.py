@@ -97,7 +97,7 @@ class Engine(Ranks):
 
         Args:
             model: parameters on the meta device get memory here, each rank its own part; their values come after, with
-                `named_state.begin` or a checkpoint.
+                `named_state.fill` or a checkpoint.
             optimizer: over the model's parameters, and without state.
         """
         with following(optimizer, model):

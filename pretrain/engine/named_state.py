@@ -69,7 +69,7 @@ class NamedState(Protocol):
         """Make what was scattered visible to the forward pass; collective."""
 
 
-def begin(state: NamedState, first: Mapping[str, Callable[[], Tensor]]) -> None:
+def fill(state: NamedState, first: Mapping[str, Callable[[], Tensor]]) -> None:
     """Give every parameter its first value, `first[name]()` in the parameter's shape; collective.
 
     One whole tensor lives at a time, beside the part of it that is kept.

@@ -15,6 +15,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, EsmcConfig, EsmcForMaskedLM, EsmConfig, EsmForMaskedLM
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.utils.hub import cached_file
 
 from data.alphabet import CLS, EOS, MASK, PAD, TOKENS
@@ -120,6 +121,7 @@ def pretrained(source: str | Path, config: EsmConfig | EsmcConfig) -> EsmForMask
         ValueError: weights are damaged, missing, or pickled.
     """
     _refuse_pickle(source)
+    unset_hf_deepspeed_config()  # in a process that prepares for ZeRO-3, transformers would cut what it loads
     kind: Any = EsmcForMaskedLM if isinstance(config, EsmcConfig) else EsmForMaskedLM
     loaded: Any
     try:
