@@ -60,7 +60,7 @@ class NamedState(Protocol):
         """Let the optimizer allocate its moments, moving nothing and leaving no step behind."""
 
     def scatter(self, name: str, key: str, read: Read) -> None:
-        """Fill this rank's part of a tensor, reading that part alone; communicates nothing."""
+        """Fill this rank's part of a tensor with what `read` gives of the whole one; communicates nothing."""
 
     def set_step(self, name: str, step: int) -> None:
         """Set the optimizer's step of one parameter."""
@@ -76,8 +76,7 @@ def fill(state: NamedState, first: Mapping[str, Callable[[], Tensor]]) -> None:
     """
     for name in state.names:
         value = first[name]()
-        if tuple(value.shape) != state.shape(name):
-            raise ValueError(f"{name!r}: {tuple(value.shape)} into {state.shape(name)}")
+        assert tuple(value.shape) == state.shape(name), f"{name!r}: {tuple(value.shape)} into {state.shape(name)}"
         state.scatter(name, "param", partial(_span, value.flatten()))
     state.end_load()
 
