@@ -179,6 +179,11 @@ class Engine(Ranks):
         self.scaler.unscale_(inner)
         norm = self._clip(model, clip_norm)
         skipped = (~norm.isfinite()).float()
+        if self.scaler.is_enabled():
+            # The scaler has looked at each element alone, and a norm can overflow where none does.
+            found: dict[Any, Tensor] = cast(Any, self.scaler)._found_inf_per_device(inner)
+            found.clear()
+            found[self.device] = skipped
         if getattr(inner, "_step_supports_amp_scaling", False):
             inner.grad_scale, inner.found_inf = None, skipped
             try:
