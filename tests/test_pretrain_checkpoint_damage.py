@@ -17,13 +17,14 @@ from pretrain.checkpoint import (
     CheckpointError,
     InvalidCheckpoint,
     Manifest,
+    OtherVersion,
     Topology,
     find,
     newest_valid,
     open_checkpoint,
     verify,
 )
-from pretrain.checkpoint.manifest import FileEntry
+from pretrain.checkpoint.manifest import FileEntry, UnknownForm
 
 
 def test_every_flipped_byte_is_detected(two: Path) -> None:
@@ -166,8 +167,14 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 def test_manifest_is_parsed_strictly(two: Path, change: str) -> None:
     edit, message = CHANGES[change]
     rewrite_manifest(two / "step-000000004", edit, sign=True)
-    with pytest.raises(InvalidCheckpoint, match=message):
+    with pytest.raises(InvalidCheckpoint if change == "duplicate" else OtherVersion, match=message):
         verify(two / "step-000000004")
+    with pytest.raises(InvalidCheckpoint if change == "duplicate" else UnknownForm, match=message):
+        Manifest.from_bytes((two / "step-000000004/manifest.json").read_bytes())
+    if change != "duplicate":  # the same without a hash that vouches for it is damage
+        rewrite_manifest(two / "step-000000004", lambda m: m.update(self_sha256="0" * 64), sign=False)
+        with pytest.raises(InvalidCheckpoint, match="self_sha256: says 000"):
+            verify(two / "step-000000004")
 
 
 def test_manifest_round_trip_and_not_json() -> None:

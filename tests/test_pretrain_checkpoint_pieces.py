@@ -23,6 +23,7 @@ from torch import nn
 
 from pretrain.checkpoint import (
     InvalidCheckpoint,
+    OtherVersion,
     Verified,
     restore,
     verify,
@@ -112,11 +113,11 @@ def test_pieces_that_do_not_fit_are_refused(two: Path, fault: str) -> None:
 def test_another_dtype_is_refused(two: Path) -> None:
     path = two / "step-000000004"
     edit_index(path, lambda index: index["tensors"]["head.bias"].update(dtype="BF16"))
-    with pytest.raises(InvalidCheckpoint, match="got 'BF16', allowed 'F32'"):
+    with pytest.raises(OtherVersion, match="got 'BF16', allowed 'F32'"):
         resign(path)
     edit_index(path, lambda index: index["tensors"]["head.bias"].update(dtype="F32"))
     split_embedding(path, [0, 17, 66], torch.bfloat16)
-    with pytest.raises(InvalidCheckpoint, match=r"embed.weight in 0000..safetensors: got BF16"):
+    with pytest.raises(OtherVersion, match=r"embed.weight in 0000..safetensors: got BF16"):
         resign(path)
 
 

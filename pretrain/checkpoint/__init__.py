@@ -7,13 +7,22 @@ commit (the write), load (find, verify, restore), retention (what is kept).
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.commit import commit
 from pretrain.checkpoint.load import Verified, find, newest_valid, open_checkpoint, restore, verify
-from pretrain.checkpoint.manifest import CheckpointError, Manifest, Topology, TrainerState
+from pretrain.checkpoint.manifest import (
+    CheckpointError,
+    Manifest,
+    OtherVersion,
+    StorageError,
+    Topology,
+    TrainerState,
+)
 from pretrain.checkpoint.retention import retain, sweep
 
 __all__ = [
     "CheckpointError",
     "InvalidCheckpoint",
     "Manifest",
+    "OtherVersion",
+    "StorageError",
     "Topology",
     "TrainerState",
     "Verified",

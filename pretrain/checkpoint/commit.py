@@ -22,6 +22,7 @@ from pretrain.checkpoint.manifest import (
     CheckpointError,
     FileEntry,
     Manifest,
+    StorageError,
     Topology,
     TrainerState,
     checkpoint_name,
@@ -64,9 +65,12 @@ def commit(
 
     Raises:
         ValueError: a field is not what the manifest allows; on all ranks, before any collective.
-        CheckpointError: on the writer, after all ranks have left their collectives. No temporary
-            file is left, and nothing is published unless only the last fsync, of the directory,
-            failed: then the checkpoint is whole, but a power cut could take it.
+        StorageError: the disk did not take it; on the writer, after all ranks have left their
+            collectives. No temporary file is left, and nothing is published unless only the last
+            fsync, of the directory, failed: then the checkpoint is whole, but a power cut could
+            take it.
+        CheckpointError: what stands there is a later attempt's, or (`OtherVersion`) another
+            version's; likewise.
     """
     draft = Manifest(
         step=trainer.step,
@@ -105,7 +109,7 @@ def commit(
     except OSError as error:
         _discard(temporary)
         _finish(gathered)
-        raise CheckpointError(
+        raise StorageError(
             published,
             f"step {trainer.step} was not saved: {error.strerror or error}",
             f"free space or fix {checkpoints_dir}; the checkpoints before it are untouched",

@@ -18,11 +18,16 @@ from torch import Tensor
 
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.manifest import (
+    ENTRIES,
+    FORM,
     MANIFEST_FILE,
     TRAINER_FILE,
     CheckpointError,
     Manifest,
+    OtherVersion,
+    StorageError,
     TrainerState,
+    UnknownForm,
     step_of_name,
 )
 from pretrain.checkpoint.tensors import PARTS, TensorReader
@@ -63,14 +68,15 @@ def newest_valid(checkpoints_dir: Path, writer: bool) -> Verified | None:
     """The newest checkpoint whose every byte matches its manifest.
 
     Each one that does not is reported on stderr and in `rejected`, and with `writer` moved to
-    `.quarantine/<name>-<reason>`.
+    `.quarantine/<name>-<reason>`. One that does, but was written by another version, ends the search.
 
     Returns:
         None where there is no checkpoint, nor one in quarantine.
 
     Raises:
-        CheckpointError: there are checkpoints, or were, and none verifies; or one cannot be read
-            for a reason that says nothing about its bytes.
+        CheckpointError: there are checkpoints, or were, and none verifies.
+        StorageError: one cannot be read for a reason that says nothing about its bytes.
+        OtherVersion: the newest one that is whole is of another version; it stays where it is.
     """
     rejected: list[str] = []
     for path in find(checkpoints_dir):
@@ -98,7 +104,8 @@ def verify(path: Path) -> Verified:
 
     Raises:
         InvalidCheckpoint: the first thing that is wrong, and `reason` in one word.
-        CheckpointError: it could not be read, for want of rights or handles.
+        OtherVersion: every byte is as it was written, in a form that this version does not know.
+        StorageError: it could not be read, for want of rights or handles.
     """
     return _open(path, every_byte=True)
 
@@ -149,7 +156,12 @@ def restore(checkpoint: Verified, state: NamedState) -> TrainerState:
 
     Raises:
         ValueError: names, shapes, ties or moments of the checkpoint are not those of `state`.
+        OtherVersion: the run has state that this version does not know, and would silently go on without.
     """
+    unknown = sorted(checkpoint.trainer.entries.keys() - ENTRIES)
+    if unknown:
+        what = f"{TRAINER_FILE} has the entries {unknown[:5]}, known are {sorted(ENTRIES)}"
+        raise OtherVersion(checkpoint.path, checkpoint.manifest.versions, what)
     listed = frozenset(entry.path for entry in checkpoint.manifest.files)
     model, optimizer = (TensorReader(checkpoint.path, part, listed) for part in PARTS)
     here = f"{checkpoint.path}: "
@@ -187,24 +199,38 @@ def _open(path: Path, *, every_byte: bool) -> Verified:
     try:
         if path.is_symlink():
             raise InvalidCheckpoint("link", f"{path.name} is a link")
-        manifest = Manifest.from_bytes((path / MANIFEST_FILE).read_bytes())
+        try:
+            manifest = Manifest.from_bytes((path / MANIFEST_FILE).read_bytes())
+        except UnknownForm as error:
+            raise OtherVersion(path, error.writer, str(error)) from error
         if step_of_name(path.name) != manifest.step:
             raise InvalidCheckpoint("step", f"{path.name} holds step {manifest.step}")
         _require_exact_files(path, manifest)
         for entry in manifest.files:
             if every_byte or entry.path.endswith(".json"):
                 _require_hash(path / entry.path, entry.sha256)
-        trainer = TrainerState.from_bytes((path / TRAINER_FILE).read_bytes())
+        trainer = _understood(path, manifest)
         if trainer.step != manifest.step:
             raise InvalidCheckpoint("step", f"trainer at {trainer.step}, name {path.name}")
-        for part in PARTS:
-            TensorReader(path, part, frozenset(entry.path for entry in manifest.files))
     except OSError as error:
         if error.errno in _DAMAGE:
             raise InvalidCheckpoint("unreadable", f"{path.name}: {error}") from error
         remedy = "make it readable for this user and start again"
-        raise CheckpointError(path, f"cannot be read: {error}", remedy) from error
+        raise StorageError(path, f"cannot be read: {error}", remedy) from error
     return Verified(path=path, manifest=manifest, trainer=trainer)
+
+
+def _understood(path: Path, manifest: Manifest) -> TrainerState:
+    """The trainer's record, after both indexes were read too; their hashes are right, so what is odd was written so."""
+    try:
+        trainer = TrainerState.from_bytes((path / TRAINER_FILE).read_bytes())
+        for part in PARTS:
+            TensorReader(path, part, frozenset(entry.path for entry in manifest.files))
+    except InvalidCheckpoint as error:
+        if error.reason not in FORM:
+            raise
+        raise OtherVersion(path, manifest.versions, str(error)) from error
+    return trainer
 
 
 def _require_exact_files(path: Path, manifest: Manifest) -> None:

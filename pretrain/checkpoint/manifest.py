@@ -6,8 +6,10 @@ was found and what is allowed. Both files are canonical JSON.
 
 import hashlib
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,14 +22,21 @@ from pretrain.checkpoint.canonical import (
 )
 
 SCHEMA = "zymogen.checkpoint/1"
+_PACKAGE = "zymogen"
 MANIFEST_FILE = "manifest.json"
 TRAINER_FILE = "trainer.json"
 FINGERPRINTS = ("identity", "schedule", "corpus", "split")
 CURSOR = ("pass_index", "window", "bin", "tokens_before_window")
+CONSUMED = "corpus/consumed"
+FORM = frozenset({"schema", "format", "dtype"})
+"""Reasons of an `InvalidCheckpoint` that say, once the hashes are right, that another version wrote it."""
+ENTRIES = frozenset({CONSUMED})
+"""Names in `TrainerState.entries` that this version knows how to go on from."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HEX = re.compile(r"([0-9a-f]{2})+")
 _NAME = re.compile(r"step-(\d{9,})")
+_ENTRY = re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)*")
 
 _FILE: Kinds = {"path": (str,), "size": (int,), "sha256": (str,)}
 _TOPOLOGY: Kinds = {"world_size": (int,), "engine": (str,), "precision": (str,)}
@@ -35,6 +44,7 @@ _TRAINER: Kinds = {
     **dict.fromkeys(("step", "tokens_seen", "skipped_steps"), (int,)),
     **{"cursor": (dict,), "chain": (str,)},
 }
+_OPTIONAL = ("loss_scale", "entries")  # absent from trainer.json where there is none
 _LOSS_SCALE: Kinds = {"scale": (float,), "growth_tracker": (int,)}
 _MANIFEST: Kinds = {
     **dict.fromkeys(("step", "attempt"), (int,)),
@@ -52,6 +62,30 @@ class CheckpointError(RuntimeError):
         self.path = path
         self.reason = reason
         self.remedy = remedy
+
+
+class StorageError(CheckpointError):
+    """The disk does not take a checkpoint, or does not give one; what is on it stays as it is."""
+
+
+class OtherVersion(CheckpointError, ValueError):
+    """A checkpoint that is whole, in a form that this version does not know: nothing to repair, and nothing to move."""
+
+    def __init__(self, path: Path, writer: object, what: str) -> None:
+        written = writer.get(_PACKAGE, "?") if isinstance(writer, Mapping) else "?"
+        super().__init__(
+            path,
+            f"written by {_PACKAGE} {written}, this is {_PACKAGE} {_version()}, which does not know its form: {what}",
+            "it stays where it is; continue with the version that wrote it, or choose another run.directory",
+        )
+
+
+class UnknownForm(ValueError):
+    """A manifest whose own hash is right and whose content this version does not know; `writer` says who wrote it."""
+
+    def __init__(self, what: str, writer: object) -> None:
+        super().__init__(what)
+        self.writer = writer
 
 
 def checkpoint_name(step: int) -> str:
@@ -98,6 +132,11 @@ class TrainerState:
     loss_scale: dict[str, float] | None = None
     """In fp16 `scale`, the factor, and `growth_tracker`, the steps since it changed. In another precision None, and
     absent from the file, as from those written before there was fp16."""
+    entries: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What else a resume needs, by name: one JSON object each (`ENTRIES`), absent from the file where there is none.
+
+    A later version adds a name, and no schema. What is read is kept, whatever its name, so that the weights of any
+    checkpoint can be exported; to train on from one with a name that is not known is refused by `load.restore`."""
 
     def __post_init__(self) -> None:
         """Check every value, on the way in and on the way out."""
@@ -111,6 +150,10 @@ class TrainerState:
                 raise InvalidCheckpoint(
                     "format", f"trainer.loss_scale.scale: got {scale}, allowed above 0, below 2^128"
                 )
+        require_fields("trainer.entries", dict(self.entries), dict.fromkeys(self.entries, (dict,)))
+        wrong = [name for name in self.entries if not _ENTRY.fullmatch(name)]
+        if wrong:
+            raise InvalidCheckpoint("format", f"trainer.entries: got {wrong[:5]}, allowed names such as {CONSUMED!r}")
 
     def to_bytes(self) -> bytes:
         """Content of trainer.json."""
@@ -124,7 +167,7 @@ class TrainerState:
 
     def _record(self) -> dict[str, Any]:
         """The fields as JSON has them."""
-        return {name: value for name, value in asdict(self).items() if name != "loss_scale" or value is not None}
+        return {name: value for name, value in asdict(self).items() if name not in _OPTIONAL or value}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,19 +244,32 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
-        """From the content of manifest.json; raises InvalidCheckpoint."""
+        """From the content of manifest.json.
+
+        Raises:
+            InvalidCheckpoint: it is not as it was written, or names a file that no manifest may.
+            UnknownForm: it is as it was written, and says what this version does not know. Every schema has the
+                canonical form and `self_sha256`, so that a version can tell another one from damage.
+        """
         value = parse_canonical(raw, MANIFEST_FILE)
-        schema = value.get("schema") if isinstance(value, dict) else None
-        if schema != SCHEMA:  # first: a later schema may have other fields
-            raise InvalidCheckpoint("schema", f"schema: got {schema!r}, allowed {SCHEMA!r}")
-        fields = dict(require_fields("manifest", value, {**_MANIFEST, "self_sha256": (str,)}))
-        claimed = fields.pop("self_sha256")
+        if not isinstance(value, dict):
+            raise InvalidCheckpoint("format", f"manifest: got {type(value).__name__}, allowed an object")
+        fields = dict(value)
+        claimed = fields.pop("self_sha256", None)
         actual = hashlib.sha256(canonical(fields)).hexdigest()
         if claimed != actual:
             raise InvalidCheckpoint("manifest", f"self_sha256: says {claimed}, content {actual}")
-        topology = Topology(**require_fields("topology", fields.pop("topology"), _TOPOLOGY))
-        listed = [FileEntry(**require_fields("file", f, _FILE)) for f in fields.pop("files")]
-        return cls(**fields, topology=topology, files=tuple(listed))
+        try:
+            if fields.get("schema") != SCHEMA:  # first: a later schema may have other fields
+                raise InvalidCheckpoint("schema", f"schema: got {fields.get('schema')!r}, allowed {SCHEMA!r}")
+            require_fields("manifest", fields, _MANIFEST)
+            topology = Topology(**require_fields("topology", fields.pop("topology"), _TOPOLOGY))
+            listed = [FileEntry(**require_fields("file", f, _FILE)) for f in fields.pop("files")]
+            return cls(**fields, topology=topology, files=tuple(listed))
+        except InvalidCheckpoint as error:
+            if error.reason not in FORM:
+                raise
+            raise UnknownForm(str(error), value.get("versions")) from error
 
     def _record(self) -> dict[str, Any]:
         record = asdict(self)
@@ -221,8 +277,15 @@ class Manifest:
 
 
 def _trainer_kinds(value: object) -> Kinds:
-    has_scale = isinstance(value, dict) and "loss_scale" in value
-    return {**_TRAINER, "loss_scale": (dict,)} if has_scale else _TRAINER
+    present = [name for name in _OPTIONAL if isinstance(value, dict) and name in value]
+    return {**_TRAINER, **dict.fromkeys(present, (dict,))}
+
+
+def _version() -> str:
+    try:
+        return metadata.version(_PACKAGE)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _require_utc(created: str) -> None:
