@@ -2,7 +2,8 @@
 
     accelerate launch --config_file accelerate_configs/ddp.yaml -m pretrain recipes/quickstart.toml run.seed=1
 
-In: a recipe, overrides. Out: a run directory, exit status 0; 2 for a mistake in the input, 1 for anything else.
+In: a recipe, overrides. Out: a run directory, exit status 0; 2 for a mistake in the input, 74 where the disk takes no
+checkpoint, 1 for anything else.
 """
 
 import argparse
@@ -38,8 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
             print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)
         return 130
     except Exception as error:
-        _report(error, rank)
-        return 1
+        return _report(error, rank)
     return 0
 
 
@@ -57,12 +57,20 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
             print(words, flush=True)
 
 
-def _report(error: Exception, rank: int) -> None:
-    """Rank 0 shows where it failed; another rank says one line, unless it only saw a peer fail."""
+def _report(error: Exception, rank: int) -> int:
+    """Rank 0 shows where it failed; another rank says one line, unless it only saw a peer fail.
+
+    Returns:
+        The exit status.
+    """
+    if type(error).__name__ == "StorageError":
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return os.EX_IOERR
     if rank == 0:
         traceback.print_exception(error)
     elif type(error).__name__ != "PeerError":
         print(f"rank {rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    return 1
 
 
 def _parser() -> argparse.ArgumentParser:

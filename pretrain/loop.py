@@ -5,8 +5,9 @@ In: a recipe and an engine. Out: the run directory. Kept: `TrainerState`, in eac
 
 import hashlib
 import json
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +18,9 @@ from data.loader import Loader, Step
 from data.plan import Cursor
 from data.setting import SettingClass
 from pretrain.checkpoint.canonical import InvalidCheckpoint
-from pretrain.checkpoint.commit import commit
 from pretrain.checkpoint.load import Verified, newest_valid, open_checkpoint, restore
-from pretrain.checkpoint.manifest import MANIFEST_FILE, CheckpointError, Manifest, Topology, TrainerState
-from pretrain.checkpoint.retention import retain, sweep
+from pretrain.checkpoint.manifest import CheckpointError, TrainerState
+from pretrain.checkpoint.retention import sweep
 from pretrain.corpus import open_on_every_rank
 from pretrain.engine.context_parallel import share_context
 from pretrain.engine.engine import Engine
@@ -32,7 +32,8 @@ from pretrain.model.flops import training_flops
 from pretrain.model.initial import FirstWeight
 from pretrain.optimizer import build, learning_rate
 from pretrain.recipe import Recipe, settings_of
-from pretrain.run_directory import RunDirectory, versions
+from pretrain.run_directory import RunDirectory
+from pretrain.saves import Saves
 from pretrain.step import Reading, train_step
 from pretrain.telemetry import records
 from pretrain.telemetry.console import ProgressLine
@@ -110,9 +111,10 @@ class Training:
     ) -> None:
         self.recipe, self.engine, self.run, self.attempt, self.corpora = recipe, engine, run, attempt, corpora
         self.phase = "start"
-        self.fingerprints = _fingerprints(recipe, corpora)
+        fingerprints = _fingerprints(recipe, corpora)
         first: Mapping[str, FirstWeight] = {}
         if checkpoint:
+            _require_same_run(checkpoint, fingerprints)
             self.shape = run.model_shape()
         else:
             self.shape, first = first_model(recipe.model, recipe.run.seed)
@@ -128,18 +130,15 @@ class Training:
         self.model, self.optimizer = engine.prepare(plain, build(plain, recipe.optimizer))
         self.named = engine.named_state(self.model, self.optimizer)
         self.state = TrainerState(step=0, tokens_seen=0, cursor=Cursor().as_dict(), chain=START, skipped_steps=0)
-        self.parent: str | None = None
-        self.saved_step = -1
         if checkpoint:
-            _require_same_run(checkpoint, self.fingerprints)
             self.state = restore(checkpoint, self.named)
             engine.restore_scaler(self.state.loss_scale)
-            self.parent = checkpoint.manifest_sha256
-            self.saved_step = self.state.step
         else:
             fill(self.named, first)
+        self.saves = Saves(run, engine, self.named, attempt, fingerprints, recipe.run.keep_checkpoints, checkpoint)
         self.unigram = unigram_losses(corpora)
         self.skipped_in_a_row = 0
+        self.bound = False
         self.scores: dict[int, dict[str, Evaluation]] = {}  # of the step that was validated last
 
     def run_to_end(self) -> None:
@@ -179,17 +178,18 @@ class Training:
                     learning_rate=rate,
                 ).read()
                 self._consume(step.cursor, step.num_tokens, outcome)
+                self._bind()
                 clock.count(step.num_tokens, self._flops(step, outcome))
                 if self.state.step % settings.log_every == 0:
                     line = self._log(outcome, step, rate, clock.read())
                     progress.update(self.state.tokens_seen, line)
-                if self.state.step % settings.evaluate_every == 0:
+                is_last = self.state.tokens_seen >= schedule.total_tokens
+                if self.state.step % settings.checkpoint_every == 0 or is_last:
+                    self.save(progress.say, is_last=is_last)
+                    clock = Clock()
+                if self.state.step % settings.evaluate_every == 0:  # after the save: what ends it costs no step
                     progress.say(self._validation_line(self.validate()))
                     clock = Clock()
-                if self.state.step % settings.checkpoint_every == 0:
-                    self.save()
-                    clock = Clock()
-        self.save()
 
     def validate(self) -> dict[str, Evaluation]:
         """Score the weights as they are, and write it down; collective."""
@@ -216,33 +216,22 @@ class Training:
         self.scores = {self.state.step: scores}
         return scores
 
-    def save(self) -> None:
-        """Commit a checkpoint of the last consumed step, unless it is there; collective."""
-        if self.saved_step == self.state.step:
-            return
+    def save(self, say: Callable[[str], None], *, is_last: bool) -> None:
+        """Commit a checkpoint of the last consumed step; collective. One that the disk does not take is told."""
         self.phase = "checkpoint"
         self.state = replace(self.state, loss_scale=self.engine.scaler_state())
-        committed = commit(
-            self.run.checkpoints,
-            state=self.named,
-            trainer=self.state,
-            attempt=self.attempt,
-            parent=self.parent,
-            fingerprints=self.fingerprints,
-            topology=Topology(
-                world_size=self.engine.world_size, engine=self.engine.name, precision=self.engine.precision
-            ),
-            versions=versions(),
-            is_writer=self.engine.is_main,
-        )
-        if self.engine.is_main:
-            retain(self.run.checkpoints, keep=self.recipe.run.keep_checkpoints, committed=committed)
-            self.parent = Manifest.from_bytes((committed / MANIFEST_FILE).read_bytes()).self_sha256
-        self.saved_step = self.state.step
+
+        def tell(words: str, failed: int) -> None:
+            say(f"save failed: {words}")
+            if self.engine.is_main:
+                self._record({"save_error": words, "failed_saves": failed})
+
+        self.saves.save(self.state, tell, last=is_last)
         self.phase = "train"
 
     def finish(self) -> dict[str, Evaluation]:
         """Validate and export the final weights; collective."""
+        self._bind()
         scores = self.scores.get(self.state.step) or self.validate()
         self.phase = "export"
 
@@ -253,6 +242,12 @@ class Training:
 
         self.engine.on_main(write)
         return scores
+
+    def _bind(self) -> None:
+        """From here on later starts are held to this recipe: one that failed before it trained changes nothing."""
+        if not self.bound:
+            self.engine.on_main(lambda: self.run.describe_recipe(self.recipe))
+            self.bound = True
 
     def _consume(self, cursor: Cursor, num_tokens: int, outcome: Reading) -> None:
         """The step is taken: move the state behind it.
@@ -299,6 +294,7 @@ class Training:
             "padding": 1 - step.num_tokens / slots,
             "imbalance": step.imbalance,
             "skipped_steps": float(self.state.skipped_steps),
+            "failed_saves": float(self.saves.failed),
         }
         if self.engine.precision == "fp16":
             values["loss_scale"] = outcome.loss_scale
@@ -311,16 +307,11 @@ class Training:
         )
 
     def _record(self, values: Mapping[str, object]) -> None:
-        records.append(
-            self.run.metrics,
-            {
-                "step": self.state.step,
-                "tokens": self.state.tokens_seen,
-                "attempt": self.attempt,
-                "time": records.now(),
-                **values,
-            },
-        )
+        where = {"step": self.state.step, "tokens": self.state.tokens_seen, "attempt": self.attempt}
+        try:
+            records.append(self.run.metrics, {**where, "time": records.now(), **values})
+        except OSError as error:  # a full disk: whether that ends the run is for the saves to say
+            print(f"{self.run.metrics}: the line of step {self.state.step} is lost: {error}", file=sys.stderr)
 
     def _validation_line(self, scores: dict[str, Evaluation]) -> str:
         each = (f"{TITLES[name]} {s.perplexity:.2f} (unigram {s.unigram:.2f})" for name, s in scores.items())

@@ -65,12 +65,17 @@ class RunDirectory:
             ) from None
         if self.has_trained:
             self._check_identity(recipe, allow_schedule_change)
-        self._write({"recipe": asdict(recipe), "versions": versions()})
+        else:
+            self.describe_recipe(recipe)
 
     @property
     def has_trained(self) -> bool:
         """Whether there is anything to continue; a start that failed before its first step binds nobody."""
         return self.metrics.exists() or self.checkpoints.exists()
+
+    def describe_recipe(self, recipe: Recipe) -> None:
+        """Write what is trained to run.json, as which later starts must come; a start that may still fail does not."""
+        self._write({"recipe": asdict(recipe), "versions": versions()})
 
     def describe_corpus(self, corpus: dict[str, Any]) -> None:
         """Add what the corpus is to run.json.

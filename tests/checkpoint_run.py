@@ -1,12 +1,17 @@
 """A tiny run that the checkpoint tests save, damage, kill and continue."""
 
+import ctypes
+import errno
 import hashlib
+import itertools
 import json
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -17,6 +22,7 @@ from pretrain.checkpoint import (
     commit,
 )
 from pretrain.checkpoint.canonical import canonical
+from pretrain.checkpoint.tensors import HashedFile
 from pretrain.engine.named_state import TorchState
 
 
@@ -114,6 +120,32 @@ def forked(work: Callable[[], object]) -> int:
 
 def status_of(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def full_disk(failing: Container[int]) -> AbstractContextManager[Any]:
+    """The saves of these numbers, from 1, find the disk full when the weights are written and the moments are not."""
+    close, saves = HashedFile.close, itertools.count(1)
+
+    def faulty(self: HashedFile) -> Any:
+        entry = close(self)
+        if self._path == "model/00000.safetensors" and next(saves) in failing:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return entry
+
+    return mock.patch.object(HashedFile, "close", faulty)
+
+
+def mount_small_disk(folder: Path, size: str = "8k") -> None:
+    """A tmpfs over the folder, seen by this process alone; exit status 77 without rights."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.getuid(), os.getgid()
+    if libc.unshare(0x10000000 | 0x00020000):  # CLONE_NEWUSER | CLONE_NEWNS
+        os._exit(77)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+    if libc.mount(b"none", str(folder).encode(), b"tmpfs", 0, f"size={size}".encode()):
+        os._exit(77)
 
 
 def files_of(path: Path) -> list[Path]:

@@ -1,6 +1,5 @@
 """The commit against real kills and a disk that is really full."""
 
-import ctypes
 import errno
 import functools
 import os
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_run import assert_same, build, everything, flip, forked, save, status_of, train
+from checkpoint_run import assert_same, build, everything, flip, forked, mount_small_disk, save, status_of, train
 
 from pretrain.checkpoint import (
     CheckpointError,
@@ -176,19 +175,6 @@ def test_killed_at_every_change_of_the_disk(tmp_path: Path) -> None:
 
 def limit_file_size(folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-
-
-def mount_small_disk(folder: Path) -> None:
-    """A tmpfs of 8 KiB over the folder, seen by this process alone; exit status 77 without rights."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    user, group = os.getuid(), os.getgid()
-    if libc.unshare(0x10000000 | 0x00020000):  # CLONE_NEWUSER | CLONE_NEWNS
-        os._exit(77)
-    Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"0 {user} 1")
-    Path("/proc/self/gid_map").write_text(f"0 {group} 1")
-    if libc.mount(b"none", str(folder).encode(), b"tmpfs", 0, b"size=8k"):
-        os._exit(77)
 
 
 DISKS = {

@@ -19,12 +19,13 @@ from unittest import mock
 
 import torch
 import torch.nn.functional as F
+from checkpoint_run import full_disk
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from data.batch import Batch
 from data.loader import Step
-from pretrain import loop
+from pretrain import loop, saves
 from pretrain.__main__ import main
 from pretrain.checkpoint.tensors import TensorReader
 from pretrain.engine.engine import Engine
@@ -190,12 +191,17 @@ def measured() -> AbstractContextManager[Any]:
 
     stack = ExitStack()
     stack.enter_context(mock.patch.object(loop.Training, "__init__", watched("start", loop.Training.__init__)))
-    stack.enter_context(mock.patch.object(loop, "commit", watched("save", loop.commit)))
+    stack.enter_context(mock.patch.object(saves, "commit", watched("save", saves.commit)))
     return stack
 
 
 def _resident(field: str) -> int:
     return 1024 * next(int(w.split()[1]) for w in Path("/proc/self/status").read_text().splitlines() if field in w)
+
+
+def full_disk_twice() -> AbstractContextManager[Any]:
+    """The second save finds no room, and none from the fourth on."""
+    return full_disk({2, *range(4, 1000)})
 
 
 def hang() -> AbstractContextManager[Any]:
@@ -222,6 +228,7 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         compare_what_was_restored,
         say_first_weights,
         measured,
+        full_disk_twice,
         hang,
     )
 }

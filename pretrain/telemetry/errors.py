@@ -3,10 +3,12 @@
 In: an exception. Out: one JSON line in ranks/rank-NNNNN.jsonl and one in attempts.jsonl. Kept: nothing.
 """
 
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from pretrain.checkpoint.manifest import StorageError
 from pretrain.engine.engine import Engine
 from pretrain.engine.ranks import PeerError
 from pretrain.run_directory import RunDirectory
@@ -30,23 +32,32 @@ def recorded(
         yield
     except BaseException as error:
         exit_class = _exit_class(error)
-        records.append(
-            run.rank_file(engine.rank),
-            {
-                "time": records.now(),
-                "attempt": attempt,
-                "rank": engine.rank,
-                "class": exit_class,
-                **position(),
-                "error": type(error).__name__,
-                "message": str(error),
-                "traceback": traceback.format_exc(),
-            },
-        )
+        line = {
+            "time": records.now(),
+            "attempt": attempt,
+            "rank": engine.rank,
+            "class": exit_class,
+            **position(),
+            "error": type(error).__name__,
+            "message": str(error),
+            "traceback": traceback.format_exc(),
+        }
+        with _as_far_as_the_disk_goes(run):
+            records.append(run.rank_file(engine.rank), line)
         raise
     finally:
         if engine.is_main:
-            run.end_attempt(attempt, exit_class)
+            with _as_far_as_the_disk_goes(run):
+                run.end_attempt(attempt, exit_class)
+
+
+@contextmanager
+def _as_far_as_the_disk_goes(run: RunDirectory) -> Iterator[None]:
+    """A line that a full disk does not take must not hide why the run ended."""
+    try:
+        yield
+    except OSError as error:
+        print(f"{run.root}: how the attempt ended was not written down: {error}", file=sys.stderr, flush=True)
 
 
 def _exit_class(error: BaseException) -> str:
@@ -54,4 +65,6 @@ def _exit_class(error: BaseException) -> str:
         return "interrupted"
     if isinstance(error, PeerError):
         return "peer"
+    if isinstance(error, StorageError):
+        return "storage"
     return "input" if isinstance(error, ValueError) else "error"

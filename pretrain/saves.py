@@ -1,0 +1,145 @@
+"""The saves of an attempt: a checkpoint each, and what follows where the disk does not take one.
+
+In: where the run stands at a step. Out: a checkpoint; or, on every rank alike, the reason why there is none. Kept: the
+newest checkpoint, and how many saves have failed since.
+
+A save that fails costs nothing but itself: training goes on, and the next one falls due when it would have. What ends
+a run is a disk that takes none: `MOST_FAILED` saves in a row, or as many tries of the last one.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+from pretrain.checkpoint.commit import commit
+from pretrain.checkpoint.load import Verified
+from pretrain.checkpoint.manifest import MANIFEST_FILE, CheckpointError, Manifest, StorageError, Topology, TrainerState
+from pretrain.checkpoint.retention import retain
+from pretrain.engine.engine import Engine
+from pretrain.engine.named_state import NamedState
+from pretrain.run_directory import RunDirectory, versions
+
+MOST_FAILED = 3
+_PAUSE_S = 10.0
+"""Before the last save is tried again."""
+
+Tell = Callable[[str, int], None]
+"""Gets why a save failed and what comes of it, and how many have failed in this attempt."""
+
+
+class Saves:
+    """What is saved of one attempt, and since when nothing was.
+
+    Args:
+        run: whose checkpoints.
+        engine: which rank this is.
+        named: the state that is saved.
+        attempt: number of the attempt.
+        fingerprints: for the manifest.
+        keep: how many checkpoints stay.
+        newest: the checkpoint that the attempt starts from.
+    """
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        engine: Engine,
+        named: NamedState,
+        attempt: int,
+        fingerprints: Mapping[str, str],
+        keep: int,
+        newest: Verified | None,
+    ) -> None:
+        self._run, self._engine, self._named, self._attempt = run, engine, named, attempt
+        self._fingerprints, self._keep = fingerprints, keep
+        self._parent = newest.manifest_sha256 if newest else None  # the writer's alone knows of later ones
+        self._newest = newest.path.name if newest else None
+        self._step = newest.manifest.step if newest else -1
+        self._in_a_row = 0
+        self.failed = 0
+        """Saves of this attempt that failed, tries included."""
+
+    def save(self, state: TrainerState, tell: Tell, *, last: bool = False) -> None:
+        """Commit a checkpoint unless it is there; collective.
+
+        Args:
+            state: of the step at hand.
+            tell: called where the disk did not take it.
+            last: whether the run ends with this one; it is tried again.
+
+        Raises:
+            StorageError: no save has succeeded for too long; `PeerError` on the other ranks.
+        """
+        if self._step == state.step:
+            return
+        for left in range(MOST_FAILED - 1 if last else 0, -1, -1):
+            reason = self._commit(state)
+            if reason is None:
+                self._in_a_row = 0
+                return
+            self.failed += 1
+            self._in_a_row += 1
+            if left:
+                tell(f"{reason}; {left} more {'tries' if left > 1 else 'try'}, {_PAUSE_S:.0f} s apart", self.failed)
+                time.sleep(_PAUSE_S)
+            elif last or self._in_a_row == MOST_FAILED:
+                tell(reason, self.failed)
+                self._give_up(reason)
+            else:
+                tell(
+                    f"{reason}; training goes on, {self._newest_in_words()}; {MOST_FAILED} failed saves in a row end "
+                    f"the run, this is number {self._in_a_row}",
+                    self.failed,
+                )
+
+    def _commit(self, state: TrainerState) -> str | None:
+        """None, or on every rank why the disk did not take it."""
+        failure: CheckpointError | None = None
+        try:
+            committed = commit(
+                self._run.checkpoints,
+                state=self._named,
+                trainer=state,
+                attempt=self._attempt,
+                parent=self._parent,
+                fingerprints=self._fingerprints,
+                topology=Topology(
+                    world_size=self._engine.world_size, engine=self._engine.name, precision=self._engine.precision
+                ),
+                versions=versions(),
+                is_writer=self._engine.is_main,
+            )
+        except CheckpointError as error:  # on the writer, where no rank waits for another any more
+            failure = error
+
+        def conclude() -> tuple[str | None, str]:
+            if isinstance(failure, StorageError):
+                return failure.reason, ""
+            if failure:
+                raise failure
+            try:
+                self._parent = Manifest.from_bytes((committed / MANIFEST_FILE).read_bytes()).self_sha256
+                retain(self._run.checkpoints, keep=self._keep, committed=committed)
+            except OSError as error:
+                print(f"{committed} is saved, older ones were not removed: {error}", file=sys.stderr, flush=True)
+            return None, committed.name
+
+        reason, name = self._engine.on_main(conclude)
+        if reason is None:
+            self._newest, self._step = name, state.step
+        return reason
+
+    def _newest_in_words(self) -> str:
+        return f"the newest checkpoint is {self._newest}" if self._newest else "there is no checkpoint yet"
+
+    def _give_up(self, reason: str) -> None:
+        error = StorageError(
+            self._run.checkpoints,
+            f"the run ends after {self._in_a_row} failed saves in a row: {reason}; {self._newest_in_words()}",
+            "free space or mend the disk, and start again: the run continues from there",
+        )
+
+        def end() -> None:
+            raise error
+
+        self._engine.on_main(end)
