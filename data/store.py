@@ -217,9 +217,11 @@ def new_hash(content: bytes = b"") -> "hashlib.blake2b":
     return hashlib.blake2b(content, digest_size=16)
 
 
-def hash_of(file: IO[bytes], num_bytes: int | None = None) -> "hashlib.blake2b":
-    """Hash of the next `num_bytes` of an unbuffered file, or of all that is left."""
-    digest, buffer = new_hash(), memoryview(bytearray(_CHUNK_BYTES))
+def hash_of(
+    file: IO[bytes], num_bytes: int | None = None, digest: "hashlib.blake2b | None" = None
+) -> "hashlib.blake2b":
+    """Hash of the next `num_bytes` of an unbuffered file, or of all that is left; `digest`, if given, goes on."""
+    digest, buffer = digest or new_hash(), memoryview(bytearray(_CHUNK_BYTES))
     while num_bytes is None or num_bytes > 0:
         read = file.readinto(buffer[: min(num_bytes or _CHUNK_BYTES, _CHUNK_BYTES)])  # type: ignore[attr-defined]
         if not read:

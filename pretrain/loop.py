@@ -11,15 +11,18 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from data.chain import START, extend
+from data.consumed import Consumed
 from data.corpora import Corpora
 from data.loader import Loader, Step
 from data.plan import Cursor
 from data.setting import SettingClass
+from data.stream import GrowingStore
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.load import Verified, newest_valid, open_checkpoint, restore
-from pretrain.checkpoint.manifest import CheckpointError, TrainerState
+from pretrain.checkpoint.manifest import CONSUMED, CheckpointError, TrainerState
 from pretrain.checkpoint.retention import sweep
 from pretrain.corpus import open_on_every_rank
 from pretrain.engine.context_parallel import share_context
@@ -113,8 +116,13 @@ class Training:
         self.phase = "start"
         fingerprints = _fingerprints(recipe, corpora)
         first: Mapping[str, FirstWeight] = {}
+        stream = corpora.parts[0].store  # the only corpus, if it is one: a mixture has none
+        self.consumed: Consumed | None = None
+        if isinstance(stream, GrowingStore):
+            self.consumed = Consumed(stream, recipe.data.window_sequences)
         if checkpoint:
             _require_same_run(checkpoint, fingerprints)
+            self._require_same_stream(checkpoint)
             self.shape = run.model_shape()
         else:
             self.shape, first = first_model(recipe.model, recipe.run.seed)
@@ -219,7 +227,10 @@ class Training:
     def save(self, say: Callable[[str], None], *, is_last: bool) -> None:
         """Commit a checkpoint of the last consumed step; collective. One that the disk does not take is told."""
         self.phase = "checkpoint"
-        self.state = replace(self.state, loss_scale=self.engine.scaler_state())
+        entries: dict[str, dict[str, Any]] = {}
+        if consumed := self.consumed:
+            entries[CONSUMED] = self.engine.on_main(lambda: consumed.up_to(Cursor(**self.state.cursor)))
+        self.state = replace(self.state, loss_scale=self.engine.scaler_state(), entries=entries)
 
         def tell(words: str, failed: int) -> None:
             say(f"save failed: {words}")
@@ -312,6 +323,13 @@ class Training:
             records.append(self.run.metrics, {**where, "time": records.now(), **values})
         except OSError as error:  # a full disk: whether that ends the run is for the saves to say
             print(f"{self.run.metrics}: the line of step {self.state.step} is lost: {error}", file=sys.stderr)
+
+    def _require_same_stream(self, checkpoint: Verified) -> None:
+        """The tail of a stream has no part in its fingerprint, so that what was read of it is compared; collective."""
+        kept = checkpoint.trainer.entries.get(CONSUMED)  # checkpoints of early versions lack it
+        if (consumed := self.consumed) and kept is not None:
+            cursor = Cursor(**checkpoint.trainer.cursor)
+            self.engine.on_each_node(lambda: consumed.require(kept, cursor))
 
     def _validation_line(self, scores: dict[str, Evaluation]) -> str:
         each = (f"{TITLES[name]} {s.perplexity:.2f} (unigram {s.unigram:.2f})" for name, s in scores.items())

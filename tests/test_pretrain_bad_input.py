@@ -179,11 +179,11 @@ def test_another_schedule_is_asked_for_by_name(command: Command) -> None:
     command.works("schedule.total_tokens=3_000", "--allow-schedule-change")
     assert end_of(command.run).step > step
     assert "run.seed was 0, is 1" in command.refused("run.seed=1", "--allow-schedule-change")
+    assert "schedule.total_tokens was 3000, is 900" in command.refused()
 
 
 def test_a_schedule_binds_from_the_first_step_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     command.works()
-    end = end_of(command.run)
     changed = ["schedule.total_tokens=3_000", "--allow-schedule-change"]
     command.fasta.write_text("")
     assert "no FASTA record in it" in command.refused(*changed)
@@ -191,13 +191,8 @@ def test_a_schedule_binds_from_the_first_step_on(command: Command, monkeypatch: 
     monkeypatch.setattr(Engine, "settle", _no_memory)  # later: corpus, model and checkpoint are at hand
     assert main([*command.words, *changed]) == 1
     assert "out of memory" in command.capsys.readouterr().err
-    monkeypatch.undo()
     assert json.loads((command.run / "run.json").read_text())["recipe"]["schedule"]["total_tokens"] == 900
-    command.works()  # the recipe that trained is this run's still
-    assert end_of(command.run).step == end.step
-    command.works(*changed)
-    assert json.loads((command.run / "run.json").read_text())["recipe"]["schedule"]["total_tokens"] == 3000
-    assert "schedule.total_tokens was 3000, is 900" in command.refused()
+    command.works()  # the recipe that was trained is the run's still
 
 
 def _no_memory(*_: object) -> None:

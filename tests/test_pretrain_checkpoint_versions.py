@@ -1,6 +1,5 @@
 """Checkpoints of another version of the program: told from damage, and left where they are."""
 
-import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -8,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_run import build, everything, files_of, flip, rewrite_manifest, save, train, trainer_at
-from launching import end_of, lines
+from checkpoint_run import build, everything, files_of, flip, rewrite_manifest, rewrite_trainer, save, train, trainer_at
+from launching import lines
 
 import pretrain.checkpoint.manifest
 from pretrain.__main__ import main
@@ -84,23 +83,9 @@ def test_a_schema_that_the_hash_does_not_vouch_for_is_damage(two: Path) -> None:
     assert os.listdir(two / ".quarantine") == ["step-000000004-manifest"]
 
 
-def rewrite_trainer(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """What another version would have written: its bytes are those that the manifest says."""
-    value = json.loads((path / "trainer.json").read_text())
-    change(value)
-    (path / "trainer.json").write_bytes(canonical(value))
-
-    def list_it(manifest: dict[str, Any]) -> None:
-        (entry,) = (f for f in manifest["files"] if f["path"] == "trainer.json")
-        raw = (path / "trainer.json").read_bytes()
-        entry.update(size=len(raw), sha256=hashlib.sha256(raw).hexdigest())
-        later(manifest)
-
-    rewrite_manifest(path, list_it, sign=True)
-
-
 def test_an_unknown_field_of_the_trainer_is_another_version(two: Path) -> None:
     rewrite_trainer(two / "step-000000004", lambda t: t.update(ema=1))
+    rewrite_manifest(two / "step-000000004", later, sign=True)
     with pytest.raises(CheckpointError, match=r"written by zymogen 9.1.*trainer: .*unknown fields \['ema'\]"):
         newest_valid(two, writer=True)
     assert len(find(two)) == 2
@@ -136,6 +121,7 @@ def test_entries_are_absent_where_there_are_none() -> None:
 
 def test_an_entry_that_is_not_known_is_not_trained_on_without(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rewrite_trainer(two / "step-000000004", lambda t: t.update(entries={"corpus/consumed": {}, "ema": {"decay": 0.9}}))
+    rewrite_manifest(two / "step-000000004", later, sign=True)
     found = newest_valid(two, writer=True)
     assert found is not None
     assert found.path.name == "step-000000004"  # its weights can be read
@@ -147,23 +133,20 @@ def test_an_entry_that_is_not_known_is_not_trained_on_without(two: Path, monkeyp
     assert verify(found.path) == found
 
 
-def test_a_run_refuses_and_goes_on_with_the_right_version(
+def test_a_run_of_another_version_is_refused_in_one_line(
     recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [str(recipe_in(tmp_path)), "schedule.final_lr=1.0", "--allow-schedule-change"]
-    short, run = "schedule.total_tokens=4_000", tmp_path / "run"
-    assert main([*words, short, "run.checkpoint_every=2"]) == 0
-    before, step = everything_on_disk(run / "checkpoints"), end_of(run).step
+    words = [str(recipe_in(tmp_path)), "schedule.total_tokens=900"]
+    assert main(words) == 0
+    before = everything_on_disk(tmp_path / "run/checkpoints")
     capsys.readouterr()
-    with monkeypatch.context() as another:
-        another.setattr(pretrain.checkpoint.manifest, "SCHEMA", "zymogen.checkpoint/2")
-        assert main([*words, "schedule.total_tokens=8_000"]) == 2
-    (error,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("error: "))
+    monkeypatch.setattr(pretrain.checkpoint.manifest, "SCHEMA", "zymogen.checkpoint/2")
+    assert main(words) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"error: {tmp_path / 'run/checkpoints/step-00000000'}")
     assert "schema: got 'zymogen.checkpoint/1', allowed 'zymogen.checkpoint/2'" in error
     assert "written by zymogen " in error
     assert "continue with the version that wrote it" in error
-    assert everything_on_disk(run / "checkpoints") == before
-    assert main([*words, "schedule.total_tokens=8_000"]) == 0
-    assert end_of(run).step > step
-    starts = [line["base_step"] for line in lines(run / "attempts.jsonl") if "base_step" in line]
-    assert starts == [0, step]  # the refused one made no attempt
+    assert everything_on_disk(tmp_path / "run/checkpoints") == before
+    starts = [line["base_step"] for line in lines(tmp_path / "run/attempts.jsonl") if "base_step" in line]
+    assert starts == [0]  # the refused one made no attempt

@@ -193,7 +193,7 @@ def test_a_disk_that_is_full_for_a_while(recipe_in, tmp_path: Path) -> None:
     assert (out / "status").read_text() == "0"
     assert [path.name for path in (out / "checkpoints").iterdir()] == ["step-000000007"]
     steps = [line for line in lines(out / "metrics.jsonl") if "loss" in line]
-    assert [line["step"] for line in steps] == [1, 2, 5, 6, 7]  # what the disk did not take is lost, and training is not
+    assert [line["step"] for line in steps] == [1, 2, 5, 6, 7]  # the disk took no line of 3 and 4
     assert [line["failed_saves"] for line in steps] == [0, 0, 2, 2, 2]
     assert [line["exit"] for line in lines(out / "attempts.jsonl") if "exit" in line] == ["finished"]
 
