@@ -39,7 +39,7 @@ TOKENS = 60_000
 """About 18 steps."""
 UNTIED = ("model.preset=modern_60k",)
 CONTEXT = ("parallel.context=2",)
-BF16 = ("--mixed_precision", "bf16")
+FLOAT32, BF16 = ("--mixed_precision", "no"), ("--mixed_precision", "bf16")
 Case = tuple[str, int, tuple[str, ...], tuple[str, ...]]
 """Engine, processes, overrides of the recipe, flags of the launcher."""
 CASES: list[Case] = [
@@ -70,7 +70,8 @@ def trained(folder: Path, case: Case) -> Run:
     engine, processes, overrides, flags = case
     run = folder / "-".join([engine, str(processes), *overrides, *flags])
     words = [sys.executable, "-m", "accelerate.commands.launch"]
-    words += ["--config_file", f"accelerate_configs/{engine}.yaml", "--num_processes", str(processes), *flags]
+    words += ["--config_file", f"accelerate_configs/{engine}.yaml", "--num_processes", str(processes)]
+    words += [*FLOAT32, *flags]
     words += ["-m", "pretrain", "recipes/quickstart.toml", *SETTINGS, f"schedule.total_tokens={TOKENS}"]
     words += [f"run.directory={run}", f"data.store_dir={folder / 'stores'}", *overrides]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -129,9 +129,17 @@ class Training:
             engine.on_main(lambda: run.describe_model(self.shape))
         plain = without_memory(self.shape)
         self.compute = configure(
-            plain.encoder, recipe.compute, engine.device, engine.compute_dtype, engine.compile_obstacle
+            plain.encoder,
+            recipe.compute,
+            engine.device,
+            engine.compute_dtype,
+            engine.compile_obstacle,
+            launched=engine.launched,
+            gather=engine.gather,
+            num_slots=recipe.data.bin_tokens * recipe.data.bins_per_forward,
         )
         self.compute += share_context(plain.encoder, engine.context, recipe.parallel.exchange)
+        self.compute += _changed_precision(checkpoint, engine.precision)
         engine.on_main(lambda: run.describe_compute(self.compute))
         # Of every rank: they need not be alike, and on a CPU they share its cores while they measure.
         self.peak_flops = sum(engine.gather(peak(engine.device, engine.compute_dtype, self.shape.dim).flops))
@@ -345,6 +353,16 @@ def _require_same_run(checkpoint: Verified, fingerprints: dict[str, str]) -> Non
                 f"{checkpoint.path} was written by another run: its {name} is {found}, this run's is "
                 f"{fingerprints[name]}; remove it, or choose another run.directory"
             )
+
+
+def _changed_precision(checkpoint: Verified | None, precision: str) -> list[str]:
+    """A line where a run goes on in another precision than its newest checkpoint was trained in."""
+    if checkpoint is None or (before := checkpoint.manifest.topology.precision) == precision:
+        return []
+    return [
+        f"precision: {precision} from here on; up to step {checkpoint.trainer.step} it was {before}: to keep that, "
+        f"launch with --mixed_precision {before}"
+    ]
 
 
 def _flat_settings(recipe: Recipe) -> list[tuple[str, object]]:

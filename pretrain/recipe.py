@@ -122,8 +122,12 @@ class ScheduleSettings:
 class ComputeSettings:
     """How the model is computed; nothing here changes what is learned."""
 
-    attention: Literal["auto", "varlen", "flash_cpu", "per_document", "dense"] = setting(
-        OPERATIONAL, "backend; 'auto' takes the best that this machine has", default="auto"
+    attention: Literal[
+        "auto", "varlen", "varlen_fa2", "varlen_fa3", "varlen_fa4", "flash_cpu", "per_document", "dense"
+    ] = setting(
+        OPERATIONAL,
+        "backend; 'auto' takes the best that this machine has, and 'varlen' the best FlashAttention",
+        default="auto",
     )
     checkpointing: Literal["none", "selective", "layer"] = setting(
         OPERATIONAL,
@@ -131,12 +135,17 @@ class ComputeSettings:
         default="none",
     )
     compile: Literal["auto", "on", "off"] = setting(
-        OPERATIONAL, "torch.compile of the layers; 'auto': on a GPU", default="auto"
+        OPERATIONAL, "torch.compile of the layers; 'auto': on a GPU, if a first step works", default="auto"
+    )
+    tf32: bool = setting(
+        OPERATIONAL,
+        "float32 products on a GPU in TensorFloat-32: 10 bits of mantissa, not 23, and several times as fast",
+        default=True,
     )
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            allowed = get_args(get_type_hints(type(self))[f.name])
+            allowed = get_args(get_type_hints(type(self))[f.name]) or (False, True)
             value = getattr(self, f.name)
             _require(value in allowed, f"compute.{f.name}", value, f"allowed are {', '.join(map(repr, allowed))}")
 

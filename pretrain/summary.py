@@ -58,7 +58,7 @@ def next_commands(
     if binaries.is_relative_to(Path.cwd()):
         binaries = binaries.relative_to(Path.cwd())
     flags = f" --num_processes {world_size}" if world_size > 2 else ""
-    flags += f" --mixed_precision {precision}" if precision != "no" else ""
+    flags += f" --mixed_precision {precision}" if precision != "bf16" else ""  # which the files say
     launch = f"{binaries}/accelerate launch --config_file accelerate_configs/{engine}.yaml{flags} -m pretrain"
     kept = [shlex.quote(o) for o in overrides if not o.startswith("schedule.total_tokens=")]
     longer = 2 * summary.state.tokens_seen

@@ -32,11 +32,15 @@ class Launched:
         return [line for line in self.output.splitlines() if line.startswith("error: ")]
 
 
+FLOAT32 = ("--mixed_precision", "no")
+"""Engines, worlds and resumes are compared to the last bits; the files in `accelerate_configs/` say bf16."""
+
+
 def command(arguments: Sequence[object], processes: int, config: Path = DDP, script: Sequence[str] = ()) -> list[str]:
-    """The command line that a user would type."""
+    """The command line that a user would type, in float32."""
     program = [*script] if script else ["-m", "pretrain"]
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
-    return [*launcher, "--num_processes", str(processes), *program, *map(str, arguments)]
+    return [*launcher, "--num_processes", str(processes), *FLOAT32, *program, *map(str, arguments)]
 
 
 def environment() -> dict[str, str]:

@@ -31,7 +31,7 @@ from typing import Any, Self
 from unittest import mock
 
 from forgotten_runs import forgotten
-from launching import LIMIT_S, ROOT, Launched, environment
+from launching import FLOAT32, LIMIT_S, ROOT, Launched, environment
 
 AT_MOST = 4
 TIMED_OUT = 124  # as timeout(1) says it
@@ -96,7 +96,7 @@ class RankPool:
             processes: as `--num_processes`.
             config: the launcher's YAML.
             arguments: the program's.
-            flags: more flags for the launcher, such as `("--mixed_precision", "bf16")`.
+            flags: more flags for the launcher, such as `("--mixed_precision", "bf16")`; float32 unless they say.
             fault: a deliberate one, by its name in `wrong_engine.FAULTS`.
             timeout_s: a rank that takes longer is ended, after its stack is written to its output.
 
@@ -105,7 +105,7 @@ class RankPool:
         """
         if not 1 <= processes <= AT_MOST:
             raise ValueError(f"processes = {processes}: must be 1 to {AT_MOST}")
-        environments = launch_environments(config, processes, flags)
+        environments = launch_environments(config, processes, (*FLOAT32, *flags))
         workers = self._ready(processes)
         number = next(self._numbers)
         logs = [self._folder / f"run-{number}-rank-{rank}" for rank in range(processes)]

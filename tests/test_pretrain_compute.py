@@ -1,26 +1,34 @@
 """How a model is set up for a machine: what is chosen and said, and that none of it changes the function."""
 
+import sys
+import sysconfig
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from test_pretrain_model import document, gradients, mixed_bins, pack, perturb
 
-from pretrain.model import compute
-from pretrain.model.compute import compile_layers, configure
+from pretrain.model import compilation, compute
+from pretrain.model.attention.choice import choose
+from pretrain.model.compilation import compile_layers, first_step
+from pretrain.model.compute import configure
 from pretrain.model.encoder import Checkpointing
 from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.obstacle import Obstacle
 from pretrain.model.presets import PRESETS
 from pretrain.recipe import ComputeSettings
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+PYTHON = "python{}.{}".format(*sys.version_info[:2])
 
 
 def test_the_first_line_names_what_was_chosen() -> None:
     encoder = MaskedLanguageModel(PRESETS["esm2_60k"]).encoder
     settings = ComputeSettings(checkpointing="selective")
-    (line,) = configure(encoder, settings, CPU, torch.float32)
-    assert line == "compute: cpu float32, attention flash_cpu, not compiled, checkpointing selective"
+    (line,) = configure(encoder, settings, CPU, torch.float32, launched="ddp, 2 processes")
+    chosen = "cpu, float32, attention flash_cpu, not compiled, checkpointing selective"
+    assert line == f"compute: ddp, 2 processes, {chosen}"
     assert encoder.checkpointing == "selective"
     assert all(layer.recomputes for layer in encoder.layers)
     configure(encoder, replace(settings, checkpointing="layer", attention="dense"), CPU, torch.float32)
@@ -32,8 +40,9 @@ def test_what_is_passed_over_is_said() -> None:
     encoder = MaskedLanguageModel(PRESETS["esm2_60k"]).encoder  # heads of 12 channels
     lines = configure(encoder, ComputeSettings(compile="off"), CUDA, torch.bfloat16)
     assert lines == [
-        "compute: cuda bfloat16, attention per_document, not compiled",
-        "attention: not varlen, because varlen takes heads of a multiple of 8 channels up to 256 and these have 12",
+        "compute: cuda, bfloat16, attention per_document, not compiled",
+        "attention: not varlen, because varlen takes heads of a multiple of 8 channels up to 256 and these have 12; "
+        "every preset but esm2_60k has such heads: model.preset=esm2_8m, say",
     ]
 
 
@@ -43,25 +52,119 @@ def test_what_bfloat16_gains_on_a_processor_without_it_is_said(emulates: bool, m
     encoder = MaskedLanguageModel(PRESETS["esm2_60k"]).encoder
     for dtype, expected in ((torch.bfloat16, emulates), (torch.float32, False)):
         lines = configure(encoder, ComputeSettings(), CPU, dtype)
-        assert any("saves memory here and no time" in line for line in lines) == expected
+        assert any("saves memory here and no time; --mixed_precision no" in line for line in lines) == expected
+        assert ("bfloat16 (emulated)" in lines[0]) == expected
 
 
-def test_a_gpu_that_cannot_compile_goes_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    def second_line(dropout: float = 0.0) -> str:
+@pytest.fixture
+def steps_taken(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
+    """Where first compiled steps were taken; on a GPU that is not there they all work."""
+    taken: list[torch.device] = []
+    monkeypatch.setattr(compute, "first_step", lambda _encoder, device, *_: taken.append(device))
+    return taken
+
+
+def test_a_gpu_that_cannot_compile_goes_without(
+    monkeypatch: pytest.MonkeyPatch, steps_taken: list[torch.device]
+) -> None:
+    def second_line(dropout: float = 0.0, dtype: torch.dtype = torch.bfloat16) -> str:
         encoder = MaskedLanguageModel(replace(PRESETS["esm2_800k"], dropout=dropout)).encoder
-        first, *others = configure(encoder, ComputeSettings(), CUDA, torch.bfloat16)
-        assert first == f"compute: cuda bfloat16, attention varlen, {'not compiled' if others else 'compiled'}"
+        steps_taken.clear()
+        first, *others = configure(encoder, ComputeSettings(), CUDA, dtype)
+        compiled = "not compiled" if others else "compiled"
+        assert first == f"compute: cuda, {str(dtype)[6:]}, attention varlen (FA2), {compiled}"
+        assert steps_taken == ([] if others else [CUDA])  # nothing is tried where it is known not to work
         return "".join(others)
 
-    present = {"triton": True, "cc": True}
-    monkeypatch.setattr(compute, "find_spec", lambda name: present[name] or None)
-    monkeypatch.setattr(compute, "which", lambda name: present["cc"] or None)
+    present = {"triton": True, "gcc": True}
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(compilation, "find_spec", lambda name: present[name] or None)
+    monkeypatch.setattr(compilation, "which", lambda name: present.get(name) or None)
+    monkeypatch.setattr(compilation, "has_headers", lambda: True)
     assert second_line() == ""
     assert second_line(dropout=0.1).startswith("compile: off, because model.dropout is 0.1")
-    present["cc"] = False
-    assert second_line() == "compile: off, because there is no C compiler (CC, cc, gcc or clang)"
+    assert second_line(dtype=torch.float16) == (
+        "compile: off, because no layer has been compiled in float16 yet; launch with --mixed_precision bf16, or set "
+        "compute.compile=on to be the first"
+    )
+    monkeypatch.setattr(compilation, "has_headers", lambda: False)
+    assert second_line().startswith("compile: off, because Python's headers are not there (/")
+    assert second_line().endswith(f"/Python.h); on Debian or Ubuntu: apt-get install {PYTHON}-dev")
+    present["gcc"] = False
+    said = "there is no C compiler (gcc or clang); on Debian or Ubuntu: apt-get install gcc"
+    assert second_line() == f"compile: off, because {said}"
+    monkeypatch.setenv("CC", "/opt/none/cc")
+    assert "there is no C compiler (CC is /opt/none/cc)" in second_line()
     present["triton"] = False
-    assert second_line() == "compile: off, because triton is not installed"
+    assert second_line() == "compile: off, because triton is not installed; pip install triton"
+
+
+def test_headers_are_found_where_python_has_them() -> None:
+    assert compilation.has_headers() == Path(sysconfig.get_path("include"), "Python.h").is_file()
+
+
+def fails_in_the_compiler(_graph: object, _inputs: object) -> None:
+    raise RuntimeError("Command:\ng++ -O3\nmain.cpp:1:10: fatal error: Python.h: No such file or directory\ncompiling")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_first_step_is_compiled_forward_and_backward(dtype: torch.dtype) -> None:
+    encoder = MaskedLanguageModel(PRESETS["esm2_60k"]).encoder
+    before = {name: p.clone() for name, p in encoder.named_parameters()}
+    assert first_step(encoder, CPU, dtype, 96, backend="aot_eager") is None
+    failed = first_step(encoder, CPU, dtype, 96, backend=fails_in_the_compiler)
+    assert failed is not None
+    assert failed.reason == (
+        "a first compiled step failed (RuntimeError: main.cpp:1:10: fatal error: Python.h: No such file or directory)"
+    )
+    assert "compute.compile=off" in failed.remedy
+    assert all(torch.equal(p, before[name]) and p.grad is None for name, p in encoder.named_parameters())
+
+
+def test_a_first_step_that_fails_on_one_rank_leaves_all_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = Obstacle("a first compiled step failed (CalledProcessError)", "compute.compile=off")
+    for finder in ("find_spec", "which"):
+        monkeypatch.setattr(compilation, finder, lambda name: name)
+    monkeypatch.setattr(compilation, "has_headers", lambda: True)
+    for mine, theirs in ((failed, None), (None, failed), (None, None)):
+        monkeypatch.setattr(compute, "first_step", lambda *_, mine=mine: mine)
+        compiled: list[object] = []
+        monkeypatch.setattr(compute, "compile_layers", compiled.append)
+        encoder = MaskedLanguageModel(PRESETS["esm2_800k"]).encoder
+        answers = {Obstacle: theirs, type(None): theirs, dict: {}}
+
+        def gather(value: object, answers: dict = answers) -> list[object]:
+            return [value, answers[type(value)]]
+
+        first, *others = configure(encoder, ComputeSettings(), CUDA, torch.bfloat16, gather=gather)
+        works = not mine and not theirs
+        assert (first.endswith(", compiled"), compiled) == (works, [encoder] if works else [])
+        assert others == ([] if works else [f"compile: off, because {failed}"])
+        if not works:
+            with pytest.raises(ValueError, match=r"is 'on', but a first compiled step failed \(Called"):
+                configure(encoder, ComputeSettings(compile="on"), CUDA, torch.bfloat16, gather=gather)
+
+
+def test_float32_products_on_a_gpu_are_tf32_where_the_recipe_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_to: list[str] = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", set_to.append)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "NVIDIA A100")
+    encoder = MaskedLanguageModel(PRESETS["esm2_800k"]).encoder
+
+    def first_line(capability: tuple[int, int], device: torch.device = CUDA, **settings: bool) -> str:
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+        choose.cache_clear()
+        return configure(encoder, ComputeSettings(**settings), device, torch.float32)[0]
+
+    with_tf32 = "compute: cuda (NVIDIA A100), float32 (products in TF32), attention per_document, not compiled"
+    assert first_line((8, 0)) == with_tf32
+    assert first_line((8, 0), tf32=False) == with_tf32.replace(" (products in TF32)", "")
+    assert first_line((7, 0)) == with_tf32.replace(" (products in TF32)", "")  # nothing there has it
+    assert set_to == ["high", "highest", "high"]
+    assert "TF32" not in first_line((8, 0), CPU)
+    assert len(set_to) == 3  # a CPU is left alone
+    choose.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -79,8 +182,9 @@ def test_what_cannot_be_had_is_refused(settings: dict[str, str], dropout: float,
 
 def test_an_engine_may_be_in_the_way_of_compiling() -> None:
     encoder = MaskedLanguageModel(PRESETS["esm2_60k"]).encoder
-    obstacle = "ZeRO-3 gathers parameters in hooks inside of what is compiled"
-    with pytest.raises(ValueError, match=f"compute.compile is 'on', but {obstacle}; set it to 'off' or 'auto'"):
+    obstacle = Obstacle("ZeRO-3 gathers parameters in hooks", "fsdp2.yaml is compiled")
+    said = f"compute.compile is 'on', but {obstacle.reason}; set it to 'off' or 'auto', or: {obstacle.remedy}"
+    with pytest.raises(ValueError, match=said):
         configure(encoder, ComputeSettings(compile="on"), CPU, torch.float32, obstacle)
     assert configure(encoder, ComputeSettings(), CPU, torch.float32, obstacle)[1:] == []  # not wanted there anyway
     assert f"compile: off, because {obstacle}" in configure(encoder, ComputeSettings(), CUDA, torch.bfloat16, obstacle)
@@ -90,7 +194,7 @@ def test_float32_on_a_gpu_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> No
     """Its attention is a loop over documents, which no graph holds."""
     encoder = MaskedLanguageModel(PRESETS["esm2_800k"]).encoder
     lines = configure(encoder, ComputeSettings(), CUDA, torch.float32)
-    assert lines[0] == "compute: cuda float32, attention per_document, not compiled"
+    assert lines[0] == "compute: cuda, float32, attention per_document, not compiled"
     assert lines[-1].startswith("compile: off, because attention is per_document")
     with pytest.raises(ValueError, match=r"compute\.compile is 'on', but attention is per_document"):
         configure(encoder, ComputeSettings(compile="on"), CUDA, torch.float32)

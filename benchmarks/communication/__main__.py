@@ -59,6 +59,7 @@ def measured(case: Case, preset: str, bin_tokens: int, folder: Path) -> Traffic:
     bins = MICRO_BATCHES * case.processes // case.context
     words = [sys.executable, "-m", "accelerate.commands.launch", "--config_file"]
     words += [f"accelerate_configs/{case.engine}.yaml", "--num_processes", str(case.processes)]
+    words += ["--mixed_precision", "no"]
     words += ["-m", "benchmarks.communication.rank", str(folder / "results.json"), "recipes/quickstart.toml"]
     words += [f"model.preset={preset}", f"data.bin_tokens={bin_tokens}", f"data.bins_per_step={bins}"]
     words += [f"data.crop_tokens={min(512, bin_tokens)}", "schedule.warmup_tokens=0"]

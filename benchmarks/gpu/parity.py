@@ -25,7 +25,7 @@ from data.batch import IGNORED, Batch
 from data.collate import lay_out
 from data.settings import DataSettings
 from pretrain.model.attention.choice import Request
-from pretrain.model.compute import compile_layers
+from pretrain.model.compilation import compile_layers
 from pretrain.model.encoder import Checkpointing
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import Architecture, EsmShape

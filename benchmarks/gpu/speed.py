@@ -26,7 +26,7 @@ from data.batch import Batch
 from data.plan import SPECIAL_TOKENS
 from pretrain.model.attention.layout import layout_of
 from pretrain.model.attention.varlen import varlen
-from pretrain.model.compute import compile_layers
+from pretrain.model.compilation import compile_layers
 from pretrain.model.encoder import Checkpointing
 from pretrain.model.flops import training_flops
 from pretrain.model.masked_language_model import MaskedLanguageModel

@@ -24,6 +24,7 @@ from data.loader import Step
 from pretrain.engine.context_parallel import ContextGroup
 from pretrain.engine.named_state import NamedState, TorchState
 from pretrain.engine.ranks import Ranks
+from pretrain.model.obstacle import Obstacle
 
 _COMPUTE = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -73,6 +74,11 @@ class Engine(Ranks):
         return "single" if self.world_size == 1 else "ddp"
 
     @property
+    def launched(self) -> str:
+        """Engine and world, for the first line of a run."""
+        return f"{self.name}, {self.world_size} process{'es' if self.world_size > 1 else ''}"
+
+    @property
     def data_rank(self) -> int:
         """Which bins of a step are this rank's; ranks of one context-parallel group have the same."""
         return self.rank // self.context.size
@@ -88,7 +94,7 @@ class Engine(Ranks):
         return False
 
     @property
-    def compile_obstacle(self) -> str | None:
+    def compile_obstacle(self) -> Obstacle | None:
         """What keeps the layers of a model from being compiled under this engine; None if nothing does."""
         return None
 

@@ -36,7 +36,7 @@ def launch(recipe: Recipe) -> Iterator[Engine]:
     """
     asked = requested()
     asked.check(recipe)
-    _check_devices(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    _check_devices(asked, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     kind = _engine(asked)
     accelerator: Accelerator | None = None
     try:
@@ -90,7 +90,7 @@ def _release(accelerator: Accelerator | None) -> None:
     gc.collect()
 
 
-def _check_devices(processes: int) -> None:
+def _check_devices(asked: LaunchRequest, processes: int) -> None:
     if (
         torch.version.cuda is None
         and Path("/proc/driver/nvidia/version").exists()
@@ -107,6 +107,23 @@ def _check_devices(processes: int) -> None:
             f"{processes} processes were started on a machine with {devices} GPU(s), and each needs one of its own; "
             f"start {devices} with accelerate launch --num_processes {devices}"
         )
+    if devices and asked.precision == "bf16" and torch.version.hip is None:
+        _check_bfloat16(asked, processes)
+
+
+def _check_bfloat16(asked: LaunchRequest, processes: int) -> None:
+    # All of this machine's ranks see the same GPUs, so each says the same.
+    old = [n for n in range(processes) if torch.cuda.get_device_capability(n) < (8, 0)]
+    if not old:
+        return
+    name = torch.cuda.get_device_name(old[0])
+    remedy = "--mixed_precision fp16, or in float32 with --mixed_precision no"
+    if asked.distributed_type in ("FSDP", "DEEPSPEED"):
+        remedy = "--mixed_precision no, or with accelerate_configs/ddp.yaml and --mixed_precision fp16"
+    raise ValueError(
+        f"{asked.origin} asks for mixed_precision bf16, and {name} computes in no bfloat16 (GPUs from Ampere on do); "
+        f"launch it with {remedy}"
+    )
 
 
 def _check(asked: LaunchRequest, kind: type[Engine], accelerator: Accelerator) -> None:

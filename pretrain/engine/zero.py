@@ -19,6 +19,7 @@ from data.batch import Batch
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import NamedState
 from pretrain.engine.zero_state import ZeroState
+from pretrain.model.obstacle import Obstacle
 
 # Once for each call of DeepSpeed's, hundreds of lines: torch 2.13 renamed collectives that DeepSpeed 0.19 calls.
 warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
@@ -66,9 +67,14 @@ class ZeroEngine(Engine):
         return self._stage > 1
 
     @property
-    def compile_obstacle(self) -> str | None:
+    def compile_obstacle(self) -> Obstacle | None:
         """DeepSpeed's bookkeeping in those hooks is traced, and broken up, for minutes a module."""
-        return "ZeRO-3 gathers parameters in hooks inside of what is compiled" if self._stage == 3 else None
+        if self._stage != 3:
+            return None
+        return Obstacle(
+            "ZeRO-3 gathers parameters in hooks inside of what is compiled",
+            "accelerate_configs/fsdp2.yaml shards as much and is compiled",
+        )
 
     @property
     def _stage(self) -> int:

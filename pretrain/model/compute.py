@@ -1,20 +1,27 @@
 """How a model is computed on this machine: attention backend, activation checkpointing, compilation.
 
-In: a model, what the recipe asks for, device and dtype. Out: the model, set up in place, and what to say of it. Nothing
-is kept, and no choice made here changes what the weights compute beyond rounding.
+In: a model, what the recipe asks for, device and dtype. Out: the model, set up in place, and what to say of it. Kept:
+torch's setting for float32 products on a GPU. No choice made here changes what the weights compute beyond rounding.
 """
 
-import os
-from importlib.util import find_spec
-from shutil import which
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
-import torch._dynamo
 
-from pretrain.model.attention.choice import Backend, choose
+from pretrain.model.attention.choice import choose
+from pretrain.model.attention.implementation import take, tried
+from pretrain.model.compilation import compile_layers, first_step, obstacle
 from pretrain.model.encoder import Encoder
 from pretrain.model.linear import EMULATES_BFLOAT16
+from pretrain.model.obstacle import Obstacle
 from pretrain.recipe import ComputeSettings
+
+T = TypeVar("T")
+
+
+def _alone(value: T) -> list[T]:
+    return [value]
 
 
 def configure(
@@ -22,7 +29,11 @@ def configure(
     settings: ComputeSettings,
     device: torch.device,
     dtype: torch.dtype,
-    compile_obstacle: str | None = None,
+    compile_obstacle: Obstacle | None = None,
+    *,
+    launched: str = "",
+    gather: Callable[[Any], list[Any]] = _alone,
+    num_slots: int = 1024,
 ) -> list[str]:
     """Set `encoder` up; names of parameters stay as they are.
 
@@ -32,9 +43,14 @@ def configure(
         device: where it will compute.
         dtype: of matrix products: autocast's, or that of the parameters.
         compile_obstacle: what keeps the engine's layers from being compiled, if anything does.
+        launched: engine and world, for the first line.
+        gather: every rank's value, on every rank. What can fail on one rank alone is tried before the ranks compute
+            together, and all then go without it.
+        num_slots: of a batch.
 
     Returns:
-        Lines for the start of a run; the first names what was chosen.
+        Lines for the start of a run; the first names what was chosen, each other one something faster that was passed
+        over, and what to type to have it.
 
     Raises:
         ValueError: what was asked for by name cannot be had here.
@@ -42,58 +58,71 @@ def configure(
     backend, lines = choose(settings.attention, device.type, dtype, encoder.shape.head_dim)
     encoder.attention = settings.attention
     encoder.checkpointing = settings.checkpointing
-    wanted = settings.compile == "on" or (settings.compile == "auto" and device.type == "cuda")
-    obstacle = compile_obstacle or _obstacle(device, encoder.shape.dropout, backend) if wanted else None
-    if obstacle and settings.compile == "on":
-        raise ValueError(
-            f"compute.compile is 'on', but {obstacle}; set it to 'off' or 'auto', or remove what is in its way"
-        )
-    if obstacle:
-        lines = (*lines, f"compile: off, because {obstacle}")
-    compiles = wanted and not obstacle
-    if compiles:
-        compile_layers(encoder)
-    chosen = (
-        f"compute: {device.type} {str(dtype)[6:]}, attention {backend}, {'compiled' if compiles else 'not compiled'}"
-    )
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high" if settings.tf32 else "highest")
+    on_gpu = tried(settings.attention, device, dtype, encoder.shape.head_dim) if backend == "varlen" else {}
+    implementation, passed_over = take(settings.attention, gather(on_gpu))
+    lines += passed_over
+    compiles, more = _compile(encoder, settings, device, dtype, backend, compile_obstacle, gather, num_slots)
+    chosen = [launched] if launched else []
+    chosen += [_device(device), _precision(settings, device, dtype)]
+    chosen += [f"attention {backend}" + (f" ({implementation})" if backend == "varlen" else "")]
+    chosen += ["compiled" if compiles else "not compiled"]
     if settings.checkpointing != "none":
-        chosen += f", checkpointing {settings.checkpointing}"
-    return [chosen, *lines, *_slow(device, dtype)]
+        chosen += [f"checkpointing {settings.checkpointing}"]
+    return [f"compute: {', '.join(chosen)}", *lines, *more, *_slow(device, dtype)]
 
 
-def compile_layers(encoder: Encoder, backend: str = "inductor") -> None:
-    """Compile each layer by itself: they share their code, so all but the last are compiled once.
+def _compile(
+    encoder: Encoder,
+    settings: ComputeSettings,
+    device: torch.device,
+    dtype: torch.dtype,
+    backend: Any,
+    compile_obstacle: Obstacle | None,
+    gather: Callable[[Any], list[Any]],
+    num_slots: int,
+) -> tuple[bool, list[str]]:
+    """Compile the layers if that is wanted and works on every rank; whether they are, and a line if not."""
+    wanted = settings.compile == "on" or (settings.compile == "auto" and device.type == "cuda")
+    found = None
+    if wanted:
+        found = compile_obstacle or obstacle(device, encoder.shape.dropout, backend)
+        if dtype == torch.float16 and settings.compile == "auto":
+            found = found or Obstacle(
+                "no layer has been compiled in float16 yet",
+                "launch with --mixed_precision bf16, or set compute.compile=on to be the first",
+            )
+        found = found or first_step(encoder, device, dtype, num_slots)
+    found = next(filter(None, gather(found)), None)
+    if found and settings.compile == "on":
+        raise ValueError(f"compute.compile is 'on', but {found.reason}; set it to 'off' or 'auto', or: {found.remedy}")
+    if wanted and not found:
+        compile_layers(encoder)
+    return wanted and not found, [f"compile: off, because {found}"] if found else []
 
-    In place, so that parameters keep their names. They are compiled anew for what a second batch has otherwise: the
-    slots that are read behind the last layer, the number of documents, the bound of their lengths; and once more where
-    no gradient is taken.
-    """
-    # All layers share one count of these, and beyond the usual 8 torch would compute them uncompiled from then on.
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_GRAPHS)
-    # It would cut what is compiled at DDP's buckets; layers are smaller than those already.
-    torch._dynamo.config.optimize_ddp = False
-    for layer in encoder.layers:
-        layer.compile(backend=backend)
+
+def _device(device: torch.device) -> str:
+    if device.type == "cuda" and torch.cuda.is_available():
+        return f"cuda ({torch.cuda.get_device_name(device)})"
+    return device.type
 
 
-_MOST_GRAPHS = 64
-
-
-def _obstacle(device: torch.device, dropout: float, backend: Backend) -> str | None:
-    """What keeps layers from being compiled; None if nothing does."""
-    if dropout:
-        return f"model.dropout is {dropout}, and keyed dropout draws outside of what is compiled"
-    if backend == "per_document":
-        return "attention is per_document, whose loop over lengths is another program for each batch"
-    if device.type == "cuda" and find_spec("triton") is None:
-        return "triton is not installed"
-    if not any(map(which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
-        return "there is no C compiler (CC, cc, gcc or clang)"
-    return None
+def _precision(settings: ComputeSettings, device: torch.device, dtype: torch.dtype) -> str:
+    name = str(dtype)[6:]
+    if device.type == "cpu" and dtype == torch.bfloat16 and EMULATES_BFLOAT16:
+        return f"{name} (emulated)"
+    if device.type == "cuda" and dtype == torch.float32 and torch.cuda.is_available():
+        has_tf32 = torch.cuda.get_device_capability(device) >= (8, 0)
+        return f"{name} (products in TF32)" if settings.tf32 and has_tf32 else name
+    return name
 
 
 def _slow(device: torch.device, dtype: torch.dtype) -> list[str]:
     """What is known to be slower here than the user will expect."""
     if device.type != "cpu" or dtype != torch.bfloat16 or not EMULATES_BFLOAT16:
         return []
-    return ["note: this CPU has no bfloat16 instructions, so mixed_precision 'bf16' saves memory here and no time"]
+    return [
+        "note: this CPU has no bfloat16 instructions, so mixed_precision bf16 saves memory here and no time; "
+        "--mixed_precision no computes in float32"
+    ]

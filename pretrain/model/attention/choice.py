@@ -11,12 +11,15 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from pretrain.model.obstacle import Obstacle
+
 Backend = Literal["varlen", "flash_cpu", "per_document", "dense"]
 """`varlen`: torch's FlashAttention over packed documents, one kernel a layer. `flash_cpu`: torch's flash kernel for
 the CPU, a call for each document, in float32. `per_document`: `scaled_dot_product_attention`, a call for each document.
 `dense`: one masked call over whole bins, quadratic in their size; the reference."""
 
-Request = Literal["auto", "varlen", "flash_cpu", "per_document", "dense"]
+Request = Literal["auto", "varlen", "varlen_fa2", "varlen_fa3", "varlen_fa4", "flash_cpu", "per_document", "dense"]
+"""What a user may ask for; `varlen_fa2` and the like are `varlen` with one FlashAttention (`implementation`)."""
 
 _NEEDED_BY_VARLEN = {"query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k", "scale"}
 
@@ -35,13 +38,14 @@ def choose(request: Request, device_type: str, dtype: torch.dtype, head_dim: int
         ValueError: the one that was asked for cannot take this.
     """
     if request != "auto":
-        obstacle = _obstacle(request, device_type, dtype, head_dim)
+        named: Backend = "varlen" if request.startswith("varlen") else request  # type: ignore[assignment]
+        obstacle = _obstacle(named, device_type, dtype, head_dim)
         if obstacle:
             usable = [b for b in get_args(Backend) if not _obstacle(b, device_type, dtype, head_dim)]
             raise ValueError(
-                f"compute.attention is {request!r}, but {obstacle}; take 'auto' or one of {', '.join(usable)}"
+                f"compute.attention is {request!r}, but {obstacle}, or take 'auto' or one of {', '.join(usable)}"
             )
-        return request, ()
+        return named, ()
     passed_over: list[str] = []
     for backend in _PREFERRED.get(device_type, ()):
         obstacle = _obstacle(backend, device_type, dtype, head_dim)
@@ -54,24 +58,41 @@ def choose(request: Request, device_type: str, dtype: torch.dtype, head_dim: int
 _PREFERRED: dict[str, tuple[Backend, ...]] = {"cuda": ("varlen",), "cpu": ("flash_cpu",)}
 
 
-def _obstacle(backend: Backend, device_type: str, dtype: torch.dtype, head_dim: int) -> str | None:
+def _obstacle(backend: Backend, device_type: str, dtype: torch.dtype, head_dim: int) -> Obstacle | None:
     """What keeps `backend` from taking this; None if nothing does."""
     if backend == "varlen":
-        if device_type != "cuda":
-            return f"varlen needs a CUDA device and this is {device_type}"
-        if dtype not in (torch.bfloat16, torch.float16):
-            return f"varlen takes bfloat16 and float16 and this is {str(dtype)[6:]}"
-        if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0):
-            return f"varlen needs a GPU from Ampere on and this is {torch.cuda.get_device_name()}"
-        if head_dim % 8 or head_dim > 256:
-            return f"varlen takes heads of a multiple of 8 channels up to 256 and these have {head_dim}"
-        if VARLEN is None:
-            return f"torch {torch.__version__} has no torch.nn.attention.varlen with a scale (2.11 has)"
+        return _obstacle_of_varlen(device_type, dtype, head_dim)
     if backend == "flash_cpu":
         if device_type != "cpu":
-            return f"flash_cpu needs the CPU and this is {device_type}"
+            return Obstacle(f"flash_cpu needs the CPU and this is {device_type}", "launch it where no GPU is seen")
         if not hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu"):
-            return f"torch {torch.__version__} has no flash kernel for the CPU"
+            return Obstacle(f"torch {torch.__version__} has no flash kernel for the CPU", "install a newer torch")
+    return None
+
+
+def _obstacle_of_varlen(device_type: str, dtype: torch.dtype, head_dim: int) -> Obstacle | None:
+    if device_type != "cuda":
+        return Obstacle(f"varlen needs a CUDA device and this is {device_type}", "launch it on a machine with a GPU")
+    if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0):
+        return Obstacle(
+            f"varlen needs a GPU from Ampere on and this is {torch.cuda.get_device_name()}",
+            "compute.attention=dense may be faster than a call for each document where data.bin_tokens is some "
+            "thousands, and can be compiled",
+        )
+    if dtype not in (torch.bfloat16, torch.float16):
+        return Obstacle(
+            f"varlen takes bfloat16 and float16 and this is {str(dtype)[6:]}", "launch with --mixed_precision bf16"
+        )
+    if head_dim % 8 or head_dim > 256:
+        return Obstacle(
+            f"varlen takes heads of a multiple of 8 channels up to 256 and these have {head_dim}",
+            "every preset but esm2_60k has such heads: model.preset=esm2_8m, say",
+        )
+    if VARLEN is None:
+        return Obstacle(
+            f"torch {torch.__version__} has no torch.nn.attention.varlen with a scale",
+            "2.11 has: pip install 'torch>=2.11', or make setup",
+        )
     return None
 
 

@@ -1,0 +1,136 @@
+"""`torch.compile` of the layers: what is in its way on this machine, and a first step to see whether it works.
+
+In: an encoder, or its shape. Out: compiled layers, or the `Obstacle`. Kept: torch's caches on disk, so that what the
+first step compiled here is read there by the run's own.
+"""
+
+import os
+import sysconfig
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
+
+import torch
+import torch._dynamo
+from torch import Tensor
+
+from data.alphabet import TOKENS
+from data.batch import IGNORED, Batch
+from pretrain.model.attention.choice import Backend
+from pretrain.model.encoder import Encoder
+from pretrain.model.obstacle import Obstacle, gist
+
+_MOST_GRAPHS = 64
+
+
+def compile_layers(encoder: Encoder, backend: str = "inductor") -> None:
+    """Compile each layer by itself: they share their code, so all but the last are compiled once.
+
+    In place, so that parameters keep their names. They are compiled anew for what a second batch has otherwise: the
+    slots that are read behind the last layer, the number of documents, the bound of their lengths; and once more where
+    no gradient is taken.
+    """
+    # All layers share one count of these, and beyond the usual 8 torch would compute them uncompiled from then on.
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_GRAPHS)
+    # It would cut what is compiled at DDP's buckets; layers are smaller than those already.
+    torch._dynamo.config.optimize_ddp = False
+    for layer in encoder.layers:
+        layer.compile(backend=backend)
+
+
+def obstacle(device: torch.device, dropout: float, backend: Backend) -> Obstacle | None:
+    """What is known to keep layers from being compiled, before it is tried; None if nothing is."""
+    if dropout:
+        return Obstacle(
+            f"model.dropout is {dropout}, and keyed dropout draws outside of what is compiled",
+            "a model with model.dropout=0 is compiled",
+        )
+    if backend == "per_document":
+        return Obstacle(
+            "attention is per_document, whose loop over lengths is another program for each batch",
+            "what the line on attention says helps here too",
+        )
+    if device.type == "cuda" and find_spec("triton") is None:
+        return Obstacle("triton is not installed", "pip install triton")
+    return _obstacle_of_tools(device)
+
+
+def _obstacle_of_tools(device: torch.device) -> Obstacle | None:
+    """What triton (CUDA) or inductor (a CPU) compile with, on the host."""
+    variable, names, package = ("CC", ("gcc", "clang"), "gcc") if device.type == "cuda" else ("CXX", ("g++",), "g++")
+    named = os.environ.get(variable)
+    if not any(map(which, [named] if named else names)):
+        language = "C" if device.type == "cuda" else "C++"
+        sought = f"{variable} is {named}" if named else " or ".join(names)
+        return Obstacle(
+            f"there is no {language} compiler ({sought})", f"on Debian or Ubuntu: apt-get install {package}"
+        )
+    if not has_headers():
+        install = f"on Debian or Ubuntu: apt-get install python{sysconfig.get_python_version()}-dev"
+        return Obstacle(f"Python's headers are not there ({_HEADER})", install)
+    return None
+
+
+_HEADER = Path(sysconfig.get_path("include")) / "Python.h"
+
+
+def has_headers() -> bool:
+    """Whether what a compiled kernel is called through can be compiled."""
+    return _HEADER.is_file()
+
+
+def first_step(
+    encoder: Encoder, device: torch.device, dtype: torch.dtype, num_slots: int, backend: str = "inductor"
+) -> Obstacle | None:
+    """Compile two layers like the encoder's and take them forward and backward, once; what went wrong.
+
+    Before the ranks exchange anything, so that one on which it fails leaves none waiting. What is compiled is what the
+    run compiles, so that its own first step finds that on disk: layers of the same widths, one of which is the last,
+    on as many slots.
+
+    Args:
+        encoder: the run's, set up but for compilation; only looked at.
+        device: where.
+        dtype: of matrix products.
+        num_slots: of a batch.
+        backend: of `torch.compile`.
+    """
+    try:
+        with torch.device(device):
+            small = Encoder(replace(encoder.shape, layers=2), encoder.attention)
+        small.checkpointing = encoder.checkpointing
+        compile_layers(small, backend)
+        batch = _batch(num_slots).to(device)
+        with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
+            out: Tensor = small(batch, batch.target_slots)
+        torch.autograd.backward(out.float().square().mean())
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    except Exception as error:  # dynamo's, inductor's, triton's or the compiler's: whatever it is, it can go without
+        return Obstacle(
+            f"a first compiled step failed ({gist(error)})",
+            "compute.compile=off goes without a try, and TORCHDYNAMO_VERBOSE=1 shows more",
+        )
+    finally:
+        torch._dynamo.reset()
+    return None
+
+
+def _batch(num_slots: int) -> Batch:
+    """One bin with two documents and nothing behind them; every eighth slot is a target."""
+    half = num_slots // 2
+    numbers = torch.arange(num_slots)
+    labels = torch.where(numbers % 8 == 0, 5, IGNORED)
+    return Batch(
+        tokens=torch.full((num_slots,), TOKENS.index("L")),
+        labels=labels,
+        positions=torch.cat([numbers[:half], numbers[: num_slots - half]]),
+        documents=(numbers >= half).long(),
+        cu_seqlens=torch.tensor([0, half, num_slots, num_slots], dtype=torch.int32),
+        target_slots=numbers[::8].clone(),
+        counts=torch.tensor([len(numbers[::8])]),
+        draw_keys=(0,),
+        digests=torch.zeros(1, dtype=torch.int64),
+        spans=((0, half), (half, num_slots)),
+    )
