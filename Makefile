@@ -16,10 +16,13 @@ setup: ## make .venv with the pinned versions (PYTHON=python3.12 picks the inter
 # One process per GPU that torch sees, at most as many as a step has bins; two where there is none.
 COUNT = import torch; print(min(4, torch.cuda.device_count()) or 2)
 
+# What ddp.yaml says. A GPU older than Ampere has no bfloat16: make pretrain PRECISION=fp16
+PRECISION ?= bf16
+
 pretrain: setup ## train on the embedded corpus with two processes, minutes on two CPU cores
 	@processes=$$($(BIN)/python -c '$(COUNT)') && \
 	$(BIN)/accelerate launch --config_file accelerate_configs/ddp.yaml --num_processes $$processes \
-		-m pretrain recipes/quickstart.toml
+		--mixed_precision $(PRECISION) -m pretrain recipes/quickstart.toml
 
 # Two processes that share the tests; those that share a run stay together.
 WORKERS = -n 2 --dist loadgroup

@@ -6,11 +6,13 @@ yardstick is how far one process ends from itself when the bins of a step are gr
 nothing else.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
-from launching import ROOT, End, end_of, largest_difference, lines
+from launching import DDP, ROOT, End, end_of, largest_difference, lines
 from rank_pool import RankPool
 
 pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
@@ -208,3 +210,18 @@ def test_a_context_reads_every_sequence_once(trained: Trained, engine: str) -> N
     assert trained(engine, 2, TWO).end.chain == one.chain
     assert trained(engine, 4, TWO).end.chain == one.chain
     assert trained(engine, 2, TWO).end.cursor == one.cursor
+
+
+def test_a_first_compiled_step_that_fails_on_one_rank_is_a_matter_of_all(
+    pool: RankPool, recipe_in, tmp_path: Path
+) -> None:
+    recipe = recipe_in(tmp_path)
+    done = pool.run(2, DDP, [recipe, SHORTEST], fault="compiles_on_rank_0")
+    assert done.statuses == (0, 0), done.output
+    first, second = json.loads((tmp_path / "run/run.json").read_text())["compute"]
+    assert first == "compute: ddp, 2 processes, cpu, float32, attention flash_cpu, not compiled"
+    assert second == "compile: off, because a first compiled step failed (on this rank); compute.compile=off"
+
+    done = pool.run(2, DDP, [recipe, SHORTEST, "compute.compile=on"], fault="compiles_on_rank_0")
+    assert done.statuses == (2, 2), done.output
+    assert all("is 'on', but a first compiled step failed (on this rank); set it to" in o for o in done.outputs)

@@ -78,9 +78,9 @@ def test_training_flops_of_esm2_by_token(preset: str, mega_flops: int) -> None:
         ("NVIDIA A100-SXM4-80GB", 312),
         ("NVIDIA A100-PCIE-40GB", 312),
         ("NVIDIA A10", 125),
-        ("NVIDIA L40S", 362),
+        ("NVIDIA L40S", 362.05),
         ("NVIDIA L4", 121),
-        ("NVIDIA GeForce RTX 4090", 165),
+        ("NVIDIA GeForce RTX 4090", 165.2),
         ("NVIDIA B200", 2250),
     ],
 )

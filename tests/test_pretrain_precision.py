@@ -283,6 +283,7 @@ def test_fp16_resumes_bit_equal(recipe_in, tmp_path: Path, monkeypatch: pytest.M
     assert middle["skipped_steps"] > 3  # in a row, and the run went on: the scale was still being found
     assert middle["loss_scale"]["growth_tracker"] > 0
     run_fp16(stopped)
+    (_,) = json.loads((stopped.parent / "run/run.json").read_text())["compute"]  # the same precision: nothing to say
     assert trainer_of(stopped.parent / "run") == trainer_of(whole.parent / "run")
     assert bit_equal(end_of(stopped.parent / "run"), end_of(whole.parent / "run"))
     scales = [line["loss_scale"] for line in lines(whole.parent / "run/metrics.jsonl") if "loss" in line]
@@ -306,6 +307,11 @@ def test_a_run_may_change_its_precision(
     assert ("loss_scale" in end) == (then == "fp16")
     resumed = [line for line in lines(tmp_path / "run/metrics.jsonl") if line["attempt"] == 2 and "loss" in line]
     assert [line.get("loss_scale") for line in resumed[:1]] == ([2.0**13] if then == "fp16" else [None])
+    said = json.loads((tmp_path / "run/run.json").read_text())["compute"]
+    assert said[-1] == (
+        f"precision: {then} from here on; up to step 10 it was {first}: to keep that, launch with --mixed_precision "
+        f"{first}"
+    )
 
 
 @pytest.mark.parametrize("poison", [lambda g: g / 0, lambda g: torch.full_like(g, 1e25)], ids=["elements", "norm"])

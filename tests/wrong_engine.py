@@ -30,9 +30,10 @@ from pretrain.__main__ import main
 from pretrain.checkpoint.tensors import TensorReader
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import TorchState
-from pretrain.model import layer
+from pretrain.model import compute, layer
 from pretrain.model.attention import sdpa
 from pretrain.model.context import group_of
+from pretrain.model.obstacle import Obstacle
 
 
 def local_counts() -> AbstractContextManager[Any]:
@@ -204,6 +205,16 @@ def full_disk_twice() -> AbstractContextManager[Any]:
     return full_disk({2, *range(4, 1000)})
 
 
+def compiles_on_rank_0() -> AbstractContextManager[Any]:
+    """Layers are compiled where nobody says whether, and on rank 1 alone a first compiled step fails."""
+    failed = Obstacle("a first compiled step failed (on this rank)", "compute.compile=off")
+
+    def faulty(*_: Any) -> Obstacle | None:
+        return failed if torch.distributed.get_rank() == 1 else None
+
+    return mock.patch.multiple(compute, first_step=faulty, _GAIN=("cpu",))
+
+
 def hang() -> AbstractContextManager[Any]:
     """Rank 1 does nothing, for ever."""
     train = loop.train
@@ -229,6 +240,7 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         say_first_weights,
         measured,
         full_disk_twice,
+        compiles_on_rank_0,
         hang,
     )
 }

@@ -49,7 +49,7 @@ def obstacle(device: torch.device, dropout: float, backend: Backend) -> Obstacle
     if backend == "per_document":
         return Obstacle(
             "attention is per_document, whose loop over lengths is another program for each batch",
-            "what the line on attention says helps here too",
+            "what the line on attention proposes is compiled, and so is compute.attention=dense",
         )
     if device.type == "cuda" and find_spec("triton") is None:
         return Obstacle("triton is not installed", "pip install triton")

@@ -19,6 +19,9 @@ from pretrain.recipe import ComputeSettings
 
 T = TypeVar("T")
 
+_GAIN = ("cuda",)
+"""Devices on which compiling gains more than it costs."""
+
 
 def _alone(value: T) -> list[T]:
     return [value]
@@ -84,7 +87,7 @@ def _compile(
     num_slots: int,
 ) -> tuple[bool, list[str]]:
     """Compile the layers if that is wanted and works on every rank; whether they are, and a line if not."""
-    wanted = settings.compile == "on" or (settings.compile == "auto" and device.type == "cuda")
+    wanted = settings.compile == "on" or (settings.compile == "auto" and device.type in _GAIN)
     found = None
     if wanted:
         found = compile_obstacle or obstacle(device, encoder.shape.dropout, backend)

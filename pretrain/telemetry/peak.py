@@ -16,27 +16,27 @@ import torch
 from pretrain.model.linear import EMULATES_BFLOAT16
 
 KNOWN: tuple[tuple[str, float], ...] = (
-    (r"B200$", 2250e12),
-    (r"GH200\b", 990e12),
-    (r"H200 NVL\b", 835e12),
-    (r"H200\b", 989e12),
-    (r"H100 PCIe\b", 756e12),
-    (r"H100 NVL\b", 835e12),
-    (r"H100\b", 989e12),
-    (r"A100\b", 312e12),
-    (r"A40\b", 149.7e12),
-    (r"A30\b", 165e12),
-    (r"A10\b", 125e12),
-    (r"RTX A6000\b", 154.8e12),
-    (r"L40S\b", 362e12),
-    (r"L40\b", 181e12),
-    (r"L4\b", 121e12),
-    (r"RTX 4090$", 165e12),
-    (r"MI300X\b", 1307e12),
+    (r"B200$", 2250e12),  # Blackwell datasheet, by torchtitan (torchtitan/tools/utils.py)
+    (r"GH200\b", 990e12),  # an H100's chip; no text of its datasheet was at hand
+    (r"H200 NVL\b", 835e12),  # as the H100 NVL's; no text of its datasheet was at hand
+    (r"H200\b", 989e12),  # H200 datasheet: 1,979 with sparsity
+    (r"H100 PCIe\b", 756e12),  # H100 datasheet: 1,513 with sparsity
+    (r"H100 NVL\b", 835e12),  # H100 datasheet, by torchtitan
+    (r"H100\b", 989e12),  # H100 datasheet, SXM: 1,979 with sparsity
+    (r"A100\b", 312e12),  # A100 datasheet: 312 | 624
+    (r"A40\b", 149.7e12),  # A40 datasheet: 149.7 | 299.4
+    (r"A30\b", 165e12),  # A30 datasheet, by second hand: 165 | 330
+    (r"A10\b", 125e12),  # A10 datasheet: 125 | 250
+    (r"RTX A6000\b", 154.8e12),  # GA102 whitepaper, table 3, sums in float32: 154.8 | 309.6
+    (r"L40S\b", 362.05e12),  # L40S datasheet: 362.05 | 733
+    (r"L40\b", 181.05e12),  # L40 datasheet: 181.05 | 362.1
+    (r"L4\b", 121e12),  # L4 datasheet: 242 with sparsity
+    (r"RTX 4090$", 165.2e12),  # Ada whitepaper, appendix A, sums in float32: 165.2 | 330.4
+    (r"MI300X\b", 1307.4e12),  # MI300X datasheet: 1,307.4
 )
 """Pattern of the device's name, and its FLOP/s in bfloat16 and float16 with sums in float32, dense; the first that is
-found counts. The figures of the makers' datasheets, written down from memory and not looked up again (NVIDIA's often
-print the one with sparsity, which is twice these)."""
+found counts. Of each, the maker's text that it was compared with in November 2026, as others quote it, with the figure
+as it stands there (NVIDIA prints dense | with sparsity, or the latter alone, which is twice as much)."""
 PARTIAL = r"\bMIG\b|Laptop|Max-Q"
 """Names of devices that share a name with a larger one."""
 
