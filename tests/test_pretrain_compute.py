@@ -121,6 +121,33 @@ def test_a_first_step_is_compiled_forward_and_backward(dtype: torch.dtype) -> No
     assert all(torch.equal(p, before[name]) and p.grad is None for name, p in encoder.named_parameters())
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_generated_code_computes_the_same_and_a_compiler_that_fails_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Through all of inductor, with the compiler of this machine: half a minute."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    compiled = MaskedLanguageModel(replace(PRESETS["esm2_60k"], layers=3))
+    plain = MaskedLanguageModel(compiled.shape)
+    plain.load_state_dict(compiled.state_dict())
+    batch = pack([[document(60, 0.15, 1), document(68, 0.2, 2)]], num_slots=128)
+    assert first_step(compiled.encoder, CPU, torch.float32, 128) is None
+    compile_layers(compiled.encoder)
+    for model in (compiled, plain):
+        model(batch).sum().backward()
+    expected = gradients(plain)
+    for name, gradient in gradients(compiled).items():
+        assert float((gradient - expected[name]).norm()) <= 1e-5 * float(expected[name].norm()), name
+    torch._dynamo.reset()
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "other"))
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "/bin/false"))
+    failed = first_step(plain.encoder, CPU, torch.float32, 96)
+    assert failed is not None
+    assert failed.reason.startswith("a first compiled step failed (InvalidCxxCompiler: No working C++ compiler found")
+
+
 def test_a_first_step_that_fails_on_one_rank_leaves_all_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = Obstacle("a first compiled step failed (CalledProcessError)", "compute.compile=off")
     for finder in ("find_spec", "which"):
