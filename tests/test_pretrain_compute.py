@@ -4,10 +4,13 @@ import sys
 import sysconfig
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from test_pretrain_model import document, gradients, mixed_bins, pack, perturb
+from torch._dynamo.backends.common import aot_autograd
 
 from pretrain.model import compilation, compute
 from pretrain.model.attention.choice import choose
@@ -107,6 +110,13 @@ def fails_in_the_compiler(_graph: object, _inputs: object) -> None:
     raise RuntimeError("Command:\ng++ -O3\nmain.cpp:1:10: fatal error: Python.h: No such file or directory\ncompiling")
 
 
+def fails_in_the_backward_pass(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no kernel image")
+
+    return aot_autograd(fw_compiler=lambda g, _: g, bw_compiler=lambda *_: make_boxed_func(broken))(graph, inputs)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_first_step_is_compiled_forward_and_backward(dtype: torch.dtype) -> None:
     encoder = MaskedLanguageModel(PRESETS["esm2_60k"]).encoder
@@ -118,6 +128,9 @@ def test_a_first_step_is_compiled_forward_and_backward(dtype: torch.dtype) -> No
         "a first compiled step failed (RuntimeError: main.cpp:1:10: fatal error: Python.h: No such file or directory)"
     )
     assert "compute.compile=off" in failed.remedy
+    failed = first_step(encoder, CPU, dtype, 96, backend=fails_in_the_backward_pass)
+    assert failed is not None
+    assert failed.reason == "a first compiled step failed (RuntimeError: no kernel image)"
     assert all(torch.equal(p, before[name]) and p.grad is None for name, p in encoder.named_parameters())
 
 
@@ -170,6 +183,19 @@ def test_a_first_step_that_fails_on_one_rank_leaves_all_uncompiled(monkeypatch: 
         if not works:
             with pytest.raises(ValueError, match=r"is 'on', but a first compiled step failed \(Called"):
                 configure(encoder, ComputeSettings(compile="on"), CUDA, torch.bfloat16, gather=gather)
+
+
+def test_all_ranks_call_one_flash_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = Obstacle("FA3 failed on the first batch", "take compute.attention=varlen_fa2")
+    monkeypatch.setattr(compute, "tried", lambda *_: {"FA3": None})
+    encoder = MaskedLanguageModel(PRESETS["esm2_800k"]).encoder
+
+    def gather(value: object) -> list[object]:
+        return [value, {"FA3": failed} if isinstance(value, dict) else value]
+
+    first, second = configure(encoder, ComputeSettings(compile="off"), CUDA, torch.bfloat16, gather=gather)
+    assert first == "compute: cuda, bfloat16, attention varlen (FA2), not compiled"
+    assert second.startswith("attention: varlen by FA2, because FA3 failed on the first batch; take compute.attention=")
 
 
 def test_float32_products_on_a_gpu_are_tf32_where_the_recipe_allows(monkeypatch: pytest.MonkeyPatch) -> None:
