@@ -14,7 +14,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from data.compression import PIECE_BYTES, Damaged, Stored, compression, gunzip, in_pieces, plain, unzstd
+from data.broken_stream import BrokenStream
+from data.compression import (
+    HEAD_BYTES,
+    PIECE_BYTES,
+    UNPACK,
+    Damaged,
+    Stored,
+    compression,
+    gunzip,
+    in_pieces,
+    plain,
+    unzstd,
+)
 from data.settings import IngestSettings
 
 STANDARD_INPUT = "-"
@@ -28,25 +40,6 @@ _VERSION_FIELDS = (
     *("ETag", "etag", "Last-Modified", "LastModified", "last_modified", "updated", "mtime", "created"),
     *("generation", "md5Hash", "Content-MD5", "checksum"),
 )
-
-
-class BrokenStream(ValueError):
-    """A source that can be read no further.
-
-    Args:
-        location: the source.
-        happened: what is wrong.
-        remedy: why, or what to do.
-    """
-
-    def __str__(self) -> str:
-        location, happened, remedy = self.args
-        return f"{location}: {happened}: {remedy}"
-
-    def at(self, place: str) -> ValueError:
-        """The same error, for a reader that knows how far it came: `place` reads well behind a comma."""
-        location, happened, remedy = self.args
-        return ValueError(f"{location}: {happened}, {place}: {remedy}")
 
 
 class ByteStream:
@@ -115,19 +108,18 @@ class ByteStream:
         self.bytes_read = 0
         with closing(self._open(0)) as file:
             head = b""
-            while len(head) < 5 and (more := self._read(file, PIECE_BYTES)):
+            while len(head) < HEAD_BYTES and (more := self._read(file, PIECE_BYTES)):
                 head += more
             kind = compression(head)
             if kind not in _DECOMPRESS:
                 raise ValueError(
-                    f"{self.name}: is a {kind} file; plain text, gzip (bgzip) and zstd are read: unpack it, or pack "
-                    "it with one of these"
+                    f"{self.name}: is a {kind} file; plain text, gzip (bgzip) and zstd are read: unpack it "
+                    f"({UNPACK[kind]})"
                 )
             if kind or offset <= len(head):
                 stored = Stored(head, lambda size: self._read(file, size))
-                yield from self._from(
-                    offset, in_pieces(self._within_caps(self._whole(stored, kind), kind, 0), _LEAST_BYTES)
-                )
+                content = in_pieces(self._within_caps(self._whole(stored, kind), kind, 0), _LEAST_BYTES)
+                yield from self._from(offset, self._packed_once(content, kind))
                 return
         with closing(self._open(offset)) as file:
             at = self.bytes_read
@@ -148,12 +140,20 @@ class ByteStream:
     def _whole(self, stored: Stored, kind: str) -> Iterator[bytes]:
         try:
             yield from _DECOMPRESS[kind](stored)
-        except EOFError:
-            raise BrokenStream(
-                self.name, f"the {kind} stream ends early", "the file was cut short; copy or download it again"
-            ) from None
         except Damaged as error:
-            raise BrokenStream(self.name, "cannot be read", f"{error.__cause__ or error}") from error
+            raise BrokenStream(self.name, error.happened, error.remedy) from error
+
+    def _packed_once(self, chunks: Iterator[bytes], kind: str) -> Iterator[bytes]:
+        """The same chunks, of which the first shows whether there is a file of another kind in the packed one."""
+        first = next(chunks, b"")
+        if kind and (inner := compression(first[:HEAD_BYTES])):
+            raise ValueError(
+                f"{self.name}: holds a {inner} file inside its {kind}; what {kind} holds must be plain text: unpack it "
+                f"({UNPACK[kind]}, then {UNPACK[inner]})"
+            )
+        if first:
+            yield first
+        yield from chunks
 
     def _within_caps(self, chunks: Iterator[bytes], kind: str, at: int) -> Iterator[bytes]:
         for chunk in chunks:

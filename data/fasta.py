@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from data.alphabet import LETTER_IDS, REFUSED, UNK
 from data.block import START, Block, Position, Rejected
-from data.byte_stream import BrokenStream, ByteStream
+from data.broken_stream import BrokenStream
+from data.byte_stream import ByteStream
 from data.compiled import SWITCH, compiled
 from data.compression import in_pieces
 from data.fasta_text import WHITESPACE, Piece, from_first_record, from_record, pieces, within_line_cap

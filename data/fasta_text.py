@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from data.byte_stream import BrokenStream
+from data.broken_stream import BrokenStream
 
 WHITESPACE = b" \t\r\n\v\f"
 """What is ignored between letters and around a header."""

@@ -15,7 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from data.block import START, Block, Position
-from data.byte_stream import BrokenStream, ByteStream
+from data.broken_stream import BrokenStream
+from data.byte_stream import ByteStream
 from data.entries import Entry, entry_blocks, shown
 from data.settings import IngestSettings, LetterPolicy
 

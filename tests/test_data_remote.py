@@ -11,7 +11,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from packed_bytes import LIMITS, PACKED, TEXT, read
 
-from data.byte_stream import BrokenStream, ByteStream
+from data.broken_stream import BrokenStream
+from data.byte_stream import ByteStream
 
 
 class Server(BaseHTTPRequestHandler):
