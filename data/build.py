@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from data.block import Block, Source
+from data.broken_stream import BrokenOff, Changed
 from data.build_lock import locked
 from data.builder_process import Send, Unusable, start
 from data.journal import FAILED, JOURNAL, Journal
@@ -192,7 +193,10 @@ def build_locked(
             writer.close()
             _remove(folder, error.keep)
         raise
-    except BaseException:
+    except BaseException as failure:
+        if isinstance(failure, BrokenOff):  # a broken network is no fault of what was read
+            with suppress(ValueError):
+                writer.commit()
         writer.roll_back()
         if not writer.committed.num_read:
             _remove(folder)
@@ -218,13 +222,16 @@ def _read_source(
     """Append what is left of one source."""
     tally.begin(number, writer.journal.counts)
     reader, is_part = ahead.take(number, tally.waiting)
-    for block in reader.blocks(writer.journal.position):
-        before = writer.journal
-        writer.append(block, source.name, of_part=is_part)
-        if budget is not None:
-            _require_good(source, block, before, budget, writer.folder)
-        ahead.check()
-        tally.here(writer.journal.counts, block.bytes_read)
+    try:
+        for block in reader.blocks(writer.journal.position):
+            before = writer.journal
+            writer.append(block, source.name, of_part=is_part)
+            if budget is not None:
+                _require_good(source, block, before, budget, writer.folder)
+            ahead.check()
+            tally.here(writer.journal.counts, block.bytes_read)
+    except Changed as error:
+        raise Unusable(str(error)) from error
     if source.num_bytes is not None and source.stamp() != stamp:  # a pipe's time of change is that of its last read
         raise Unusable(f"{source.name} was changed while it was read; the same command reads it anew")
     writer.end_source()

@@ -10,9 +10,7 @@ import io
 import os
 from collections.abc import Iterator
 from contextlib import closing
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from data.broken_stream import BrokenStream
 from data.compression import (
@@ -27,6 +25,7 @@ from data.compression import (
     plain,
     unzstd,
 )
+from data.remote_file import RemoteFile, RemoteReader
 from data.settings import IngestSettings
 
 STANDARD_INPUT = "-"
@@ -34,12 +33,7 @@ _LEAST_BYTES = 1 << 18
 """Of a chunk; a server or a gzip member may give less."""
 _INFLATION_FROM = 16 << 20
 """Decompressed bytes from which the inflation ratio is judged: a small file of repeats may shrink to nothing."""
-_WEB = ("http://", "https://")
 _DECOMPRESS = {"": plain, "gzip": gunzip, "zstd": unzstd}
-_VERSION_FIELDS = (
-    *("ETag", "etag", "Last-Modified", "LastModified", "last_modified", "updated", "mtime", "created"),
-    *("generation", "md5Hash", "Content-MD5", "checksum"),
-)
 
 
 class ByteStream:
@@ -55,6 +49,7 @@ class ByteStream:
         self.limits = limits
         self.bytes_read = 0
         """Bytes of the source, as stored, that were read so far."""
+        self._remote = RemoteFile(location) if "://" in location else None
 
     @property
     def name(self) -> str:
@@ -68,9 +63,8 @@ class ByteStream:
         Raises:
             ValueError: it is not there.
         """
-        if "://" in self.location:
-            size = self._info.get("size")
-            return None if size is None else int(size)
+        if self._remote is not None:
+            return self._remote.num_bytes
         if self.location == STANDARD_INPUT or not Path(self.location).is_file():
             return None
         return Path(self.location).stat().st_size
@@ -85,9 +79,9 @@ class ByteStream:
         Raises:
             ValueError: it is not there or not reachable.
         """
-        if "://" in self.location:
-            said = [f"{key}={self._info[key]}" for key in _VERSION_FIELDS if self._info.get(key) is not None]
-            return [self.location, -1 if self.num_bytes is None else self.num_bytes, *said]
+        if self._remote is not None:
+            size = self._remote.num_bytes
+            return [self.location, -1 if size is None else size, *self._remote.version]
         if self.location == STANDARD_INPUT:
             return [STANDARD_INPUT]
         try:
@@ -103,7 +97,8 @@ class ByteStream:
 
         Raises:
             ValueError: not there, not reachable, a compression that is not read, fewer bytes than `offset`.
-            BrokenStream: cut short, damaged, broken off, above a cap.
+            BrokenStream: cut short, damaged, above a cap; BrokenOff: a connection was lost for good; Changed: it became
+                another source meanwhile.
         """
         self.bytes_read = 0
         with closing(self._open(0)) as file:
@@ -173,28 +168,20 @@ class ByteStream:
                 )
             yield chunk
 
-    def _read(self, file: io.RawIOBase, size: int) -> bytes:
+    def _read(self, file: io.RawIOBase | RemoteReader, size: int) -> bytes:
         try:
             content = file.read(size) or b""
-        except Exception as error:  # of a remote file, whatever its library raises
-            if "://" not in self.location and not isinstance(error, OSError):
-                raise
-            raise self._broken_off(str(error) or type(error).__name__) from error
+        except OSError as error:
+            raise BrokenStream(self.name, "cannot be read", str(error)) from error
         self.bytes_read += len(content)
-        if not content and "://" in self.location and self.bytes_read < (self.num_bytes or 0):
-            raise self._broken_off("there is more of it")
         return content
 
-    def _broken_off(self, error: str) -> BrokenStream:
-        if "://" not in self.location:
-            return BrokenStream(self.name, "cannot be read", error)
-        total = "" if self.num_bytes is None else f" of {self.num_bytes}"
-        return BrokenStream(self.name, f"breaks off after {self.bytes_read}{total} bytes", f"{error}; start again")
-
-    def _open(self, offset: int) -> io.RawIOBase:
+    def _open(self, offset: int) -> io.RawIOBase | RemoteReader:
         """The stored bytes from `offset` on where that can be, else from 0; `bytes_read` says which."""
-        if "://" in self.location:
-            return self._open_remote(offset)
+        if self._remote is not None:
+            reader = self._remote.open(offset)
+            self.bytes_read = reader.position
+            return reader
         try:
             if self.location == STANDARD_INPUT:
                 return io.FileIO(0, closefd=False)
@@ -208,63 +195,3 @@ class ByteStream:
         else:
             self.bytes_read = 0
         return file
-
-    def _open_remote(self, offset: int) -> io.RawIOBase:
-        filesystem, path = self._filesystem
-        size = self.num_bytes  # also says whether it is there
-        place = offset if size is None or offset <= size else 0
-        try:
-            if not self.location.startswith(_WEB):
-                file = filesystem.open(path, "rb")
-                self.bytes_read = file.seek(place) if place and file.seekable() else 0
-                return file  # type: ignore[no-any-return]
-            # One streamed answer: pieces asked for one by one need a server that knows ranges. Packing on the way
-            # would make its size another than the one announced.
-            headers = {**filesystem.kwargs.get("headers", {}), "Accept-Encoding": "identity"}
-            if place:
-                headers["Range"] = f"bytes={place}-"
-            file = filesystem.open(path, "rb", block_size=0, headers=headers)
-            self.bytes_read = place if file.r.status == 206 else 0
-            return file  # type: ignore[no-any-return]
-        except Exception as error:
-            raise self._unreachable(error) from error
-
-    @cached_property
-    def _filesystem(self) -> tuple[Any, str]:
-        try:
-            import fsspec
-            from fsspec.config import conf
-
-            options: dict[str, Any] = {}
-            if self.location.startswith(_WEB):
-                import aiohttp
-
-                # aiohttp's own limit is 5 minutes for a whole answer, which no corpus keeps.
-                patience = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=120)
-                given = conf.get(self.location.partition(":")[0], {}).get("client_kwargs", {})
-                options["client_kwargs"] = {"timeout": patience, "auto_decompress": False, **given}
-            filesystem, path = fsspec.url_to_fs(self.location, **options)
-            return filesystem, path
-        except ImportError as error:
-            raise ValueError(f"{self.location}: a package is missing to read it: {error}") from error
-        except ValueError as error:
-            raise ValueError(f"{self.location}: cannot be opened: {error}; check data.sources") from error
-        except Exception as error:
-            raise self._unreachable(error) from error
-
-    @cached_property
-    def _info(self) -> dict[str, Any]:
-        filesystem, path = self._filesystem
-        try:
-            info: dict[str, Any] = filesystem.info(path)
-        except Exception as error:
-            raise self._unreachable(error) from error
-        return info
-
-    def _unreachable(self, error: Exception) -> ValueError:
-        # fsspec calls everything that keeps it from a web page "not found"; what it was is behind that.
-        cause = error.__cause__ or error
-        if isinstance(error, FileNotFoundError) and (cause is error or getattr(cause, "status", 0) == 404):
-            return ValueError(f"{self.location}: no such file; check data.sources")
-        said = " ".join(str(cause).split()) or type(cause).__name__
-        return ValueError(f"{self.location}: cannot be reached: {said}; check the address, network and credentials")

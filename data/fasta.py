@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from data.alphabet import LETTER_IDS, REFUSED, UNK
 from data.block import START, Block, Position, Rejected
-from data.broken_stream import BrokenStream
+from data.broken_stream import BrokenOff, BrokenStream
 from data.byte_stream import ByteStream
 from data.compiled import SWITCH, compiled
 from data.compression import in_pieces
@@ -110,19 +110,24 @@ class _Reading:
         else:
             offset, chunks = from_first_record(chunks, name)
         building: _Building | None = None
-        for piece in pieces(chunks, offset, self.limits.max_residues):
-            room = piece.end - piece.begin
-            if building and not building.has_room(room):
-                yield building.block(Position(self.num_records, piece.offset), self.stream.bytes_read)
-                building = None
-            building = building or _Building(max(BLOCK_BYTES, room))
-            if self._compiled:
-                self._parse_compiled(piece, building)
-            else:
-                self._parse_in_numpy(piece, building)
-            last = piece.text.rfind(b"\n>", piece.begin, piece.end) + 1 or piece.begin
-            self.last_header = piece.text[last + 1 : last + 201].partition(b"\n")[0].strip(WHITESPACE)
-            offset = piece.offset + piece.num_bytes
+        try:
+            for piece in pieces(chunks, offset, self.limits.max_residues):
+                room = piece.end - piece.begin
+                if building and not building.has_room(room):
+                    yield building.block(Position(self.num_records, piece.offset), self.stream.bytes_read)
+                    building = None
+                building = building or _Building(max(BLOCK_BYTES, room))
+                if self._compiled:
+                    self._parse_compiled(piece, building)
+                else:
+                    self._parse_in_numpy(piece, building)
+                last = piece.text.rfind(b"\n>", piece.begin, piece.end) + 1 or piece.begin
+                self.last_header = piece.text[last + 1 : last + 201].partition(b"\n")[0].strip(WHITESPACE)
+                offset = piece.offset + piece.num_bytes
+        except BrokenOff:  # what was read before is whole
+            if building:
+                yield building.block(Position(self.num_records, offset), self.stream.bytes_read)
+            raise
         if building:
             yield building.block(Position(self.num_records, offset), self.stream.bytes_read)
         elif self.num_records == 0:

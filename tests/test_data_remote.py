@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import fsspec
 import pytest
+from faulty_server import Clock
 from fsspec.implementations.memory import MemoryFileSystem
 from packed_bytes import LIMITS, PACKED, TEXT, read
 
@@ -81,6 +82,11 @@ def web() -> Iterator[str]:
     thread.join()
 
 
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
 @pytest.mark.parametrize(
     "habits", ["plain", "ranges", "chunked", "gz", "gz-ranges", "gz-chunked", "gz-encoded", "gz-encoded-chunked"]
 )
@@ -150,7 +156,8 @@ def test_a_file_system_that_ends_early() -> None:
     for content in (TEXT, gzip.compress(TEXT)):
         Short().pipe_file("/a", content)
         said = (
-            f"short://a: breaks off after {len(content)} of {len(content) + 1} bytes: there is more of it; start again"
+            f"short://a: breaks off after {len(content)} of {len(content) + 1} bytes: there is more of it, and 5 "
+            "attempts to go on failed; start again when it can be reached, the same command goes on"
         )
         with pytest.raises(BrokenStream) as caught:
             read("short://a")
