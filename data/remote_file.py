@@ -19,7 +19,8 @@ from data.broken_stream import BrokenOff, BrokenStream, Changed
 
 _CONNECT_S = 30.0
 """How long it may take to be connected."""
-_SKIP_BYTES = 1 << 20
+_READ_BYTES = 1 << 17
+"""Of a web page at a time; aiohttp reads twice as much ahead."""
 _VERSION_FIELDS = (
     *("ETag", "etag", "Last-Modified", "LastModified", "last_modified", "updated", "mtime", "created"),
     *("generation", "md5Hash", "Content-MD5", "checksum"),
@@ -224,6 +225,8 @@ class RemoteReader:
         """Of the bytes from `_begin` to `position`."""
         self._connection: Any = None
         self._was_connected = False
+        self._lost: Exception | None = None
+        """What ended the connection, while there was still something to give of it."""
         self._attempts = Attempts(file.location)
         self._retrying(self._connect)
 
@@ -247,11 +250,29 @@ class RemoteReader:
             self._connection = None
 
     def _next(self, size: int) -> bytes:
+        if self._lost is not None:
+            error, self._lost = self._lost, None
+            raise error
         if self._connection is None:
             self._connect()
-        content: bytes = self._connection.read(size) or b""
+        try:
+            content: bytes = self._connection.read(min(size, _READ_BYTES) if self._remote.is_web else size) or b""
+        except Exception as error:
+            content = self._had_come() if self._remote.is_web else b""
+            if not content:
+                raise
+            self._lost = error
         if not content and self._expected is not None and self.position < self._expected:
             raise ConnectionError("there is more of it")
+        return content
+
+    def _had_come(self) -> bytes:
+        """What came before a connection was lost: aiohttp raises the loss first."""
+        stream = self._connection.r.content
+        if stream.exception() is None:
+            return b""
+        stream.set_exception(None)
+        content: bytes = stream.read_nowait(-1)
         return content
 
     @property
@@ -268,7 +289,7 @@ class RemoteReader:
         self._connection, at = remote.connect(self.position if from_here else self._begin, again=True)
         checksum, compared = 0, at <= self._begin
         while at < self.position:
-            content = self._connection.read(min(_SKIP_BYTES, self.position - at))
+            content = self._connection.read(min(_READ_BYTES, self.position - at))
             if not content:
                 raise ConnectionError("it ends before the place that was reached")
             checksum = zlib.crc32(content[max(0, self._begin - at) :], checksum)

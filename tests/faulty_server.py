@@ -201,13 +201,31 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
+        super().__init__(address, handler)
+        self._connections: list[socket.socket] = []
+
+    def get_request(self) -> tuple[socket.socket, object]:
+        connection, address = super().get_request()
+        self._connections.append(connection)
+        return connection, address
+
+    def let_go(self) -> None:
+        """Of connections that are kept for more requests."""
+        for connection in self._connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
 @contextmanager
 def serving(site: Site, port: int = 0) -> Iterator[Site]:
     """Serve it at ``site.url``."""
     version = "HTTP/1.0" if site.framing == "close" else "HTTP/1.1"
     handler = type("Handler", (_Handler,), {"site": site, "protocol_version": version})
-    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", port), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     site.url = f"http://127.0.0.1:{server.server_port}/proteins.fasta"
@@ -216,4 +234,5 @@ def serving(site: Site, port: int = 0) -> Iterator[Site]:
     finally:
         server.shutdown()
         server.server_close()
+        server.let_go()
         thread.join()
