@@ -14,14 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from data.block import Block, Source
+from data.block import START, Block, Source
 from data.broken_stream import BrokenOff, Changed
 from data.build_lock import locked
 from data.builder_process import Send, Unusable, start
 from data.journal import FAILED, JOURNAL, Journal
 from data.parts import PARTS, Ahead, Read, Report
 from data.progress_line import ProgressLine
-from data.settings import IngestSettings, LetterPolicy
+from data.protein import mistaken, shown
+from data.settings import IngestSettings, LetterPolicy, SourceContent
 from data.store import FACTS, FORMAT, LOCK, REJECTED, Counts, Store
 from data.store_writer import StoreWriter
 
@@ -80,8 +81,9 @@ def build_into(
 
 
 def build_key(stamps: Sequence[Sequence[str | int]], unknown_letters: LetterPolicy, ingest: IngestSettings) -> str:
-    """Hash of all that decides the bytes of a store, 20 hexadecimal digits."""
-    content = [FORMAT, unknown_letters, ingest.max_residues, ingest.max_header_bytes, *map(list, stamps)]
+    """Hash of all that decides the bytes of a store, and of whether it may be there; 20 hexadecimal digits."""
+    insisted = [ingest.content] if ingest.content != "protein" else []
+    content = [FORMAT, unknown_letters, ingest.max_residues, ingest.max_header_bytes, *insisted, *map(list, stamps)]
     return hashlib.blake2b(json.dumps(content).encode(), digest_size=10).hexdigest()
 
 
@@ -179,7 +181,7 @@ def build_locked(
         ) as ahead:
             tally = _Tally(sources, ahead, progress)
             for number in range(writer.journal.source, len(sources)):
-                _read_source(writer, ahead, tally, number, sources[number], stamps[number], budget)
+                _read_source(writer, ahead, tally, number, sources[number], stamps[number], budget, ingest.content)
         journal = writer.journal
         if budget is not None:
             _require_within_budget(folder, journal.num_rejected, journal.num_read, budget)
@@ -218,12 +220,18 @@ def _read_source(
     source: Source,
     stamp: list[str | int],
     budget: float | None,
+    content: SourceContent,
 ) -> None:
     """Append what is left of one source."""
     tally.begin(number, writer.journal.counts)
     reader, is_part = ahead.take(number, tally.waiting)
+    # Of a part, and of what was begun before, the beginning was judged by who read it.
+    is_beginning = not is_part and writer.journal.position == START
     try:
         for block in reader.blocks(writer.journal.position):
+            if is_beginning and content == "protein" and (reason := mistaken(block)):
+                raise Unusable(f"{source.name}: {reason}")
+            is_beginning = False
             before = writer.journal
             writer.append(block, source.name, of_part=is_part)
             if budget is not None:
@@ -242,7 +250,7 @@ def _require_good(source: Source, block: Block, before: Journal, budget: float, 
     """Hold a block that was read behind `before` against the budget."""
     if budget == 0.0 and block.rejected:
         record = block.rejected[0]
-        raise Unusable(f"{source.name}: record {record.record} ({_shown(record.header)}) {record.reason}")
+        raise Unusable(f"{source.name}: record {record.record} ({shown(record.header)}) {record.reason}")
     # After fixed numbers of records, not where blocks or commits happen to end: an interruption changes no verdict.
     num_read = before.num_read + block.end.records - before.position.records
     asked = range(before.num_read // BUDGET_RECORDS + 1, num_read // BUDGET_RECORDS + 1)
@@ -262,11 +270,6 @@ def _require_within_budget(folder: Path, num_rejected: int, num_read: int, budge
             "them, or raise max_bad_fraction to leave them out",
             keep=(REJECTED,),
         )
-
-
-def _shown(header: bytes) -> str:
-    """A header for a message: at most 60 characters, controls escaped so that no file can steer a terminal."""
-    return repr(header.strip(b"\r\n")[:60].decode("utf-8", "replace"))
 
 
 class _Tally:

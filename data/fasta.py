@@ -3,8 +3,8 @@
 In: a local file, standard input or a URL; plain, gzip or zstd. Out: `Block`s. Kept: nothing between two blocks.
 
 Text is parsed many records at a time, by the compiled parser of `data.fasta_kernel` where numba is there, else by
-NumPy. Both leave a record that is not plain to `_unusual`, which alone says what is wrong with one: so both give the
-same blocks.
+NumPy. Both leave a record that is not plain to `data.protein`, which alone says what is wrong with one: so both give
+the same blocks.
 """
 
 import os
@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.alphabet import LETTER_IDS, REFUSED, UNK
+from data.alphabet import LETTER_IDS, REFUSED
 from data.block import START, Block, Position, Rejected
 from data.broken_stream import BrokenOff, BrokenStream
 from data.byte_stream import ByteStream
 from data.compiled import SWITCH, compiled
 from data.compression import in_pieces
-from data.fasta_text import WHITESPACE, Piece, from_first_record, from_record, pieces, within_line_cap
+from data.fasta_text import Piece, from_first_record, from_record, pieces, within_line_cap
+from data.protein import WHITESPACE, letters_of, refusal, shown, token_ids
 from data.settings import IngestSettings, LetterPolicy
 
 BLOCK_BYTES = 15 << 18
@@ -33,7 +34,6 @@ _NUMPY_BYTES = 1 << 20
 _MARGIN = 64
 """Bytes that the compiled parser may write behind what it reads."""
 _TOKEN_OF = LETTER_IDS.tobytes()
-_LETTERS = bytes(byte for byte in range(256) if LETTER_IDS[byte] != REFUSED)
 _IS_SPACE = bytes(byte in WHITESPACE for byte in range(256))
 _SPACES = np.frombuffer(_IS_SPACE, np.bool_)
 
@@ -98,7 +98,7 @@ class _Reading:
         """How far it came, for an error."""
         if self.num_records == 0:
             return "before the first record" if self.stream.bytes_read == 0 else "in the first record"
-        return f"in or after record {self.num_records}" + (f" ({_shown(self.last_header)})" if self.last_header else "")
+        return f"in or after record {self.num_records}" + (f" ({shown(self.last_header)})" if self.last_header else "")
 
     def blocks(self, chunks: Iterator[bytes]) -> Iterator[Block]:
         name, offset = self.stream.name, self.start.offset
@@ -216,17 +216,13 @@ class _Reading:
         """Add a record that may be bad."""
         first_line, _, lines = record.partition(b"\n")
         header = first_line[1:].strip(WHITESPACE)
-        letters = lines.translate(None, WHITESPACE)
-        letters = letters[:-1] if letters.endswith(b"*") else letters
+        letters = letters_of(lines)
         self.num_records += 1
-        reason = refusal(header, letters, self.unknown_letters, self.limits)
+        reason = refusal(header, letters, self.unknown_letters, self.limits, may_be_cut=True)
         if reason:
             building.rejected.append(Rejected(self.num_records, header[:200], offset, reason))
             return
-        tokens = letters.translate(_TOKEN_OF)
-        if REFUSED in tokens:
-            building.unknown_letters.update(repr(chr(byte)) for byte in letters.translate(None, _LETTERS))
-            tokens = tokens.replace(bytes([REFUSED]), bytes([UNK]))
+        tokens = token_ids(letters, building.unknown_letters)
         building.add(np.frombuffer(tokens, np.uint8), np.array([len(tokens)]), header, np.array([len(header)]))
 
 
@@ -272,44 +268,6 @@ class _Building:
         )
 
 
-def refusal(header: bytes, letters: bytes, unknown_letters: LetterPolicy, limits: IngestSettings) -> str:
-    """Why a record is no protein sequence, and what to change; empty for one that is.
-
-    Args:
-        header: without ``>`` and surrounding whitespace.
-        letters: its sequence, without whitespace and the last ``*``.
-        unknown_letters: whether letters outside the alphabet are allowed.
-        limits: longest header and sequence.
-    """
-    if not header:
-        return "has a header without a name; write an identifier after '>'"
-    if len(header) > limits.max_header_bytes:
-        return f"has a header of {len(header)} bytes; data.ingest.max_header_bytes allows {limits.max_header_bytes}"
-    if b"\0" in header:
-        return "has a NUL byte in its header: the file is damaged or no text; remove the record"
-    if not letters:
-        if b"\r" in header:
-            return (
-                "has no sequence, but a carriage return in its header; end lines with \\n or \\r\\n, not with \\r alone"
-            )
-        return "has no sequence; remove the record or fill it"
-    if len(letters) > limits.max_residues:
-        return (
-            f"has more than the {limits.max_residues} residues that data.ingest.max_residues allows; raise it, or "
-            "remove the record"
-        )
-    if (at := letters.find(b"\0")) >= 0:
-        return f"has a NUL byte at residue {at + 1}: the file is damaged or no text; remove the record"
-    at = letters.translate(_TOKEN_OF).find(REFUSED) if unknown_letters == "refuse" else -1
-    if at < 0:
-        return ""
-    return (
-        f"has {_shown(letters[at : at + 1])} at residue {at + 1}, which is no amino acid letter (allowed: "
-        "ACDEFGHIKLMNPQRSTVWY, BJOUXZ and one trailing '*'); correct the record, or set data.unknown_letters = 'count' "
-        "to read such letters as <unk>"
-    )
-
-
 def _gathered(
     text: bytes, starts: NDArray[np.int64], middles: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> tuple[bytes, bytes]:
@@ -338,8 +296,3 @@ def _compiled_parser() -> Callable[..., Any] | None:
         return None
     kernel = compiled(parse)
     return kernel and (lambda *arguments: kernel(*arguments, LETTER_IDS, LETTER_TABLE))
-
-
-def _shown(text: bytes) -> str:
-    """Bytes for a message: at most 60 characters, controls escaped so that no file can steer a terminal."""
-    return repr(text.strip(b"\r\n")[:60].decode("utf-8", "replace"))

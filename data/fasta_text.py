@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from data.broken_stream import BrokenStream
+from data.protein import WHITESPACE
 
-WHITESPACE = b" \t\r\n\v\f"
-"""What is ignored between letters and around a header."""
 _LONG_BYTES = 1 << 20
 """From here on a record that is still broken off is held without its line ends."""
 _MARK = b"\xef\xbb\xbf"

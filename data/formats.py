@@ -17,7 +17,9 @@ import numpy as np
 from data.block import START, Block, Position
 from data.broken_stream import BrokenStream
 from data.byte_stream import ByteStream
-from data.entries import Entry, entry_blocks, shown
+from data.chunk_file import ChunkFile
+from data.entries import Entry, entry_blocks
+from data.protein import shown
 from data.settings import IngestSettings, LetterPolicy
 
 Format = Literal["uniprot-xml", "swiss", "genbank", "stockholm"]
@@ -121,38 +123,23 @@ class SeqIOSource:
             )
 
 
-class _Pieces(io.RawIOBase):
+class _Pieces(ChunkFile):
     """Chunks as a file for Biopython, which would take lines of any length and a text that ends anywhere."""
 
     def __init__(self, chunks: Iterator[bytes], name: str, max_run: int, *, lines: bool) -> None:
-        self._chunks, self._name, self._max_run = chunks, name, max_run
-        self._rest = memoryview(b"")
+        super().__init__(chunks)
+        self._name, self._max_run = name, max_run
         self._before = b"\n"
         self.lines = lines
         self.run = 0
         """Bytes since the last line end; of XML, which needs no lines, since the last entry."""
         self.ends = 0
         """How many lines began with ``//``."""
-        self.failure: ValueError | None = None
-        """What kept the source from being read, for a parser that covers it with an error of its own."""
-
-    def readable(self) -> bool:
-        return True
 
     def readinto(self, buffer: Any) -> int:
-        try:
-            while not self._rest:
-                self._rest = memoryview(next(self._chunks))
-        except StopIteration:
-            return 0
-        except ValueError as error:
-            self.failure = error
-            raise
-        piece = bytes(self._rest[: len(buffer)])
-        self._rest = self._rest[len(piece) :]
-        buffer[: len(piece)] = piece
-        self._watch(piece)
-        return len(piece)
+        count = super().readinto(buffer)
+        self._watch(bytes(buffer[:count]))
+        return count
 
     def _watch(self, piece: bytes) -> None:
         longest = self.run = self.run + len(piece)

@@ -8,6 +8,7 @@ from data.setting import IDENTITY, OPERATIONAL, setting
 
 LetterPolicy = Literal["refuse", "count"]
 SampleBy = Literal["sequence", "cluster"]
+SourceContent = Literal["protein", "any"]
 Composition = Literal["packed", "bucketed"]
 
 
@@ -81,6 +82,12 @@ class IngestSettings:
         "share of records that may be bad; each is written to rejected.jsonl of the store",
         unit="fraction",
         default=0.0,
+    )
+    content: SourceContent = setting(
+        OPERATIONAL,
+        "'protein': refuse a source that begins with nucleotides, three-letter codes, PIR or an alignment; 'any': take "
+        "its letters for amino acids all the same",
+        default="protein",
     )
     processes: int = setting(OPERATIONAL, "sources that are read at the same time", unit="processes", default=1)
 

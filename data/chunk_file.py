@@ -1,0 +1,45 @@
+"""Chunks of bytes as a binary file, for readers that take nothing else: Biopython, the csv module.
+
+In: an iterator of chunks. Out: a raw file to be read once, from its beginning. Kept: the chunk at hand.
+"""
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+
+class ChunkFile(io.RawIOBase):
+    """See the module.
+
+    Args:
+        chunks: none of them empty, or the file ends there.
+    """
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = memoryview(b"")
+        self.failure: ValueError | None = None
+        """What kept a chunk from coming, for a parser that covers it with an error of its own."""
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill `buffer` with what is at hand; 0 at the end.
+
+        Raises:
+            ValueError: the source of the chunks raised it.
+        """
+        try:
+            while not self._rest:
+                self._rest = memoryview(next(self._chunks))
+        except StopIteration:
+            return 0
+        except ValueError as error:
+            self.failure = error
+            raise
+        count = min(len(self._rest), len(buffer))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
