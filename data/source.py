@@ -20,7 +20,7 @@ from data.block import START, Block, Position, Source
 from data.formats import SUFFIXES, SeqIOSource
 from data.settings import CorpusSettings, IngestSettings, LetterPolicy
 from data.synthetic import Families, write
-from data.tables import DATASETS, LOADERS, TableSource
+from data.tables import DATASETS, TABLES, TableSource
 
 SYNTHETIC = "synthetic:"
 STANDARD_INPUT = "-"
@@ -163,7 +163,7 @@ def _remote(url: str) -> list[str]:
 def _without_query(place: str) -> tuple[str, str]:
     """A place, and the ``?sequence=...`` behind the name of a table."""
     head, mark, query = place.rpartition("?")
-    if mark and "=" in query and _suffix(head) in LOADERS:
+    if mark and "=" in query and _suffix(head) in TABLES:
         return head, mark + query
     return place, ""
 
@@ -214,7 +214,7 @@ def _source(place: str, unknown_letters: LetterPolicy, ingest: IngestSettings) -
         return TableSource(place, "", unknown_letters, ingest)
     path, _ = _without_query(place)
     suffix = _suffix(path)
-    if suffix in LOADERS:
+    if suffix in TABLES:
         return TableSource(place, suffix, unknown_letters, ingest)
     if suffix in SUFFIXES:
         return SeqIOSource(place, SUFFIXES[suffix], unknown_letters, ingest)

@@ -1,28 +1,38 @@
-"""Tables to blocks, through datasets.load_dataset: Parquet, CSV, TSV, JSON, and any data set that it can stream.
+"""Tables to blocks: CSV and TSV; Parquet, JSON and any data set that datasets.load_dataset can stream.
 
 In: ``x.parquet``, ``https://host/x.csv?sequence=seq&id=acc``, or ``datasets://NAME?split=train&sequence=seq`` with the
 name of a data set on the Hub, of a local folder, or of one of its loaders. Out: blocks, as FASTA gives them; a row is a
 record, its id the header. Kept: nothing. Rows are streamed: some thousand at a time, of a Parquet row group the columns
-that are read; but a .json file that is one list is read whole, where .jsonl is not.
+that are read; but a .json file that is one list is read whole, where .jsonl is not. Of a data set of CSV files,
+`datasets` says where they are, and `data.delimited` reads them as any other.
 """
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from data.block import START, Block, Position
-from data.byte_stream import ByteStream
-from data.entries import Entry, entry_blocks, shown
+from data.byte_stream import BrokenStream, ByteStream
+from data.delimited import DelimitedText, Malformed
+from data.entries import Entry, entry_blocks
+from data.fasta_text import within_line_cap
+from data.protein import shown
 from data.settings import IngestSettings, LetterPolicy
 
 DATASETS = "datasets://"
 
-LOADERS = {".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json"}
+LOADERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json"}
 """Loader of `datasets` by a file's suffix."""
+
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+"""Separator of delimited text by its suffix."""
+
+TABLES = (*LOADERS, *SEPARATORS)
+"""Suffixes of tables."""
 
 SEQUENCE_COLUMNS = ("sequence", "seq", "protein", "protein_sequence", "aa_seq", "primary")
 """Columns that are taken for the sequence where none is named, in any case."""
@@ -66,7 +76,7 @@ class TableSource:
     location: str
     """As in the recipe, parameters included."""
     suffix: str
-    """Which of `LOADERS` reads it; empty for ``datasets://``."""
+    """One of `TABLES`; empty for ``datasets://``."""
     unknown_letters: LetterPolicy
     limits: IngestSettings
 
@@ -77,8 +87,8 @@ class TableSource:
 
     @property
     def num_bytes(self) -> int | None:
-        """None: `datasets` does not say how far in a file it is."""
-        return None
+        """Size of CSV and TSV as stored; else None, as `datasets` does not say how far in a file it is."""
+        return ByteStream(self._query[0], self.limits).num_bytes if self.suffix in SEPARATORS else None
 
     @cached_property
     def _query(self) -> tuple[str, dict[str, str]]:
@@ -114,13 +124,28 @@ class TableSource:
             ValueError: not there or not reachable; no such configuration, split or column; no column that must be the
                 sequence; damaged; no row in it.
         """
-        yield from entry_blocks(self._entries(start.records), self.unknown_letters, self.limits, start, lambda: 0)
+        streams: list[ByteStream] = []
+        yield from entry_blocks(
+            self._entries(start.records, streams),
+            self.unknown_letters,
+            self.limits,
+            start,
+            lambda: sum(stream.bytes_read for stream in streams),
+        )
 
-    def _entries(self, skip: int) -> Iterator[Entry]:
+    def _entries(self, skip: int, streams: list[ByteStream]) -> Iterator[Entry]:
+        """Its rows behind the first `skip`; `streams` gets what CSV and TSV are read from."""
         number = skip
-        _ = self._query  # has errors of its own
+        place, _ = self._query  # has errors of its own
+        if self.suffix in SEPARATORS:
+            yield from self._delimited([place], SEPARATORS[self.suffix], skip, streams)
+            return
         try:
-            rows, sequence, name = self._rows()
+            builder = self._builder({})
+            if type(builder.config).__name__ == "CsvConfig":
+                yield from self._delimited(*self._csv_files(builder), skip, streams)
+                return
+            rows, sequence, name = self._rows(builder)
             wanted = [sequence] if name is None else list(dict.fromkeys((sequence, name)))
             for batch in rows.select_columns(wanted).skip(skip).iter(batch_size=_ROWS):
                 letters = batch[sequence]
@@ -133,7 +158,58 @@ class TableSource:
         except Exception as error:  # whatever a loader, a file system or a server trips over
             raise self._refusal(error, number) from error
         if not number:
-            raise ValueError(f"{self.location}: no row in it (empty table); remove it from data.sources or fill it")
+            raise self._no_row()
+
+    def _delimited(self, places: list[str], separator: str, skip: int, streams: list[ByteStream]) -> Iterator[Entry]:
+        number = 0
+        for place in places:
+            streams.append(stream := ByteStream(place, self.limits))
+            begin = number
+            try:
+                chunks = within_line_cap(stream.chunks(), place, self.limits.max_line_bytes)
+                text = DelimitedText(chunks, separator, self.limits.max_line_bytes)
+                if not text.columns:
+                    raise self._no_row()
+                sequence, name = self._sequence_column(text.columns), self._id_column(text.columns)
+                letters_at, name_at = map(text.columns.index, (sequence, name or sequence))
+                for row, wrong in text.rows(letters_at):
+                    number += 1
+                    if number > skip:
+                        letters, label = (row[at] if at < len(row) else "" for at in (letters_at, name_at))
+                        entry = self._entry(number, letters, ... if name is None else label, sequence, name)
+                        yield entry._replace(reason=wrong) if wrong else entry
+            except (BrokenStream, Malformed) as error:
+                happened, remedy = error.args[1:] if isinstance(error, BrokenStream) else (str(error), "")
+                where = f", after row {number}" if number > begin else ""
+                at = self.location if self.suffix else f"{self.location}: {place}"
+                raise _Refused(f"{at}: cannot be read{where}: {happened}{f': {remedy}' if remedy else ''}") from error
+        if not number:
+            raise self._no_row()
+
+    def _csv_files(self, builder: Any) -> tuple[list[str], str]:
+        """The CSV files of a data set, and their separator."""
+        import datasets
+
+        config, split = builder.config, self._query[1].get("split", "train")
+        ours = {"sep", "delimiter", "features", *(field.name for field in fields(datasets.BuilderConfig))}
+        others = [f.name for f in fields(config) if f.name not in ours and getattr(config, f.name) != f.default]
+        if others or len(config.sep) != 1:
+            raise _Refused(
+                f"{self.location}: its CSV files are to be read with {', '.join(others) or f'sep={config.sep!r}'}, as "
+                "its authors say, which is not done here; convert it to Parquet, or write its files with a header and "
+                "one separator"
+            )
+        files = {str(name): listed for name, listed in (config.data_files or {}).items()}
+        if split not in files:
+            raise self._no_split(", ".join(files))
+        return list(map(str, files[split])), config.sep
+
+    def _no_row(self) -> "_Refused":
+        return _Refused(f"{self.location}: no row in it (empty table); remove it from data.sources or fill it")
+
+    def _no_split(self, there: str) -> "_Refused":
+        asked = self._query[1].get("split", "train")
+        return _Refused(f"{self.location}: no split {asked!r}; there is {there}. Name one with '?split=SPLIT'")
 
     def _entry(self, number: int, residues: object, label: object, sequence: str, name: str | None) -> Entry:
         if residues is not None and not isinstance(residues, str):
@@ -154,29 +230,16 @@ class TableSource:
         files = {key: parameters[key] for key in ("data_files", "data_dir", "revision") if key in parameters}
         if self.suffix:
             files["data_files"], place = place, LOADERS[self.suffix]
-        if self.suffix == ".tsv":
-            options = {"sep": "\t", **options}
         return datasets.load_dataset_builder(place, parameters.get("config"), **files, **options)
 
-    def _rows(self) -> tuple[Any, str, str | None]:
+    def _rows(self, builder: Any) -> tuple[Any, str, str | None]:
         """The rows as an IterableDataset, the name of the sequence column, and of the id column."""
-        import datasets
-
-        builder = self._builder({})
-        kind = type(builder.config).__name__
-        options: dict[str, Any] = {}
-        if kind == "CsvConfig":
-            # pandas takes 'NA' (asparagine, alanine) for a missing value and '007' for a number. In a TSV, which has
-            # no need of quotes, it would read on from one quotation mark to the next, over any number of rows.
-            options = {"na_filter": False}
-            if builder.config.sep == "\t":
-                options["quoting"] = 3
-            columns = self._columns(self._stream(self._builder({**options, "nrows": 1})))
-            options["features"] = datasets.Features({column: datasets.Value("string") for column in columns})
-        else:
-            columns = self._columns(self._stream(builder))
+        columns = self._columns(self._stream(builder))
         sequence, name = self._sequence_column(columns), self._id_column(columns)
-        if kind == "ParquetConfig":  # which would otherwise read every column, and stumble over an empty row group
+        options: dict[str, Any] = {}
+        if (
+            type(builder.config).__name__ == "ParquetConfig"
+        ):  # which would otherwise read every column, and stumble over an empty row group
             wanted = {sequence, name} - {None}
             options = {"columns": [column for column in columns if column in wanted], "batch_size": _ROWS}
         return self._stream(self._builder(options) if options else builder), sequence, name
@@ -189,7 +252,7 @@ class TableSource:
         columns: list[str] | None = rows.column_names
         columns = list(next(iter(rows), {})) if columns is None else columns
         if not columns:
-            raise _Refused(f"{self.location}: no row in it (empty table); remove it from data.sources or fill it")
+            raise self._no_row()
         return columns
 
     def _sequence_column(self, columns: list[str]) -> str:
@@ -221,9 +284,7 @@ class TableSource:
         said = " ".join(str(error).split())[:300] or type(error).__name__
         where = f", after row {number}" if number else ""
         if said.startswith("Bad split"):
-            asked = self._query[1].get("split", "train")
-            there = said.partition("Available splits:")[2].strip(" []").replace("'", "")
-            return ValueError(f"{self.location}: no split {asked!r}; there is {there}. Name one with '?split=SPLIT'")
+            return self._no_split(said.partition("Available splits:")[2].strip(" []").replace("'", ""))
         if "BuilderConfig" in said and "not found" in said:
             there = said.partition("Available:")[2].strip(" []").replace("'", "")
             return ValueError(f"{self.location}: no such configuration; there is {there}")
