@@ -139,7 +139,8 @@ def _stats(options: argparse.Namespace) -> int:
     store = _store(options)
     found = statistics(store)
     path = options.png or store.folder / "lengths.png"
-    first, *others = map(os.path.basename, store.facts["sources"])
+    # A file name need not be UTF-8, what matplotlib draws must be.
+    first, *others = (os.fsencode(os.path.basename(name)).decode("utf-8", "replace") for name in store.facts["sources"])
     named = first + (f" and {len(others)} more" if others else "")
     title = f"{named}: {found.num_records:,} records, {found.num_residues:,} residues"
     try:

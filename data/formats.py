@@ -97,8 +97,11 @@ class SeqIOSource:
             except Exception as error:  # a parser meets damage with whatever it trips over
                 if raw.failure:
                     raise (raw.failure.at(where()) if isinstance(raw.failure, BrokenStream) else raw.failure) from None
+                # Biopython's assertions have no words.
+                words = str(error) or "it ends early or is damaged"
+                remedy = "" if isinstance(error, _AnotherFormat) else "; copy or download it again"
                 raise ValueError(
-                    f"{self.location}: cannot be read as {self.format}, {where()}: {_one_line(error)}"
+                    f"{self.location}: cannot be read as {self.format}, {where()}: {_one_line(words)}{remedy}"
                 ) from error
             if part is None:
                 break
@@ -177,6 +180,10 @@ def _parts(stream: io.BufferedReader | io.TextIOWrapper, format: Format) -> Iter
     return iter(parser)
 
 
+class _AnotherFormat(ValueError):
+    """XML, but not UniProt's."""
+
+
 class _WithoutNucleotides:
     """GenBank for Biopython, which would hold a whole chromosome, without the letters of nucleotide records."""
 
@@ -208,10 +215,20 @@ def _lean(events: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     for event, element in events:
         if event == "start-ns":
             prefix, uri = element
+            if root is None and uri.endswith("/uniref"):
+                raise _AnotherFormat(
+                    "it is UniRef XML, and Biopython only parses xml with namespace http://uniprot.org/uniprot; take "
+                    "the FASTA file of the same UniRef release"
+                )
             yield event, (prefix, _NAMESPACES.get(f"{{{uri}}}", f"{{{uri}}}")[1:-1])
             continue
         if root is None:
             root = element
+            if (name := root.tag.rpartition("}")[2]) != "uniprot":
+                raise _AnotherFormat(
+                    f"its outermost element is <{name}>, where UniProt XML has <uniprot>; give the protein sequences "
+                    "as UniProt XML or FASTA"
+                )
         space, brace, tag = element.tag.rpartition("}")
         if event == "end":
             element.tag = _NAMESPACES.get(space + brace, space + brace) + tag

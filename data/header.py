@@ -3,8 +3,15 @@
 In: a header without ``>``. Out: its first word and the accession in that. Nothing is kept.
 """
 
-_ACCESSION_FIELD = {b"gi": 3, b"gnl": 2, b"pat": 2}
-"""Which field of an identifier with bars is the accession, by its first; the second for any other."""
+_ACCESSION_FIELD = {
+    **dict.fromkeys((b"sp", b"tr"), 1),  # UniProt
+    **dict.fromkeys((b"bbm", b"bbs", b"cl", b"dbj", b"emb", b"gb", b"gim", b"gpp", b"lcl", b"nat", b"pdb", b"ref"), 1),
+    **dict.fromkeys((b"tpd", b"tpe", b"tpg"), 1),
+    **dict.fromkeys((b"gnl", b"pat", b"pgp", b"pir", b"prf"), 2),
+    b"gi": 3,
+}
+"""Which field of an identifier with bars is the accession, by its first: NCBI's and UniProt's data bases (NCBI C++
+Toolkit, FASTA sequence ID format). ``1ABC_1|Chains A, B`` of the PDB has none."""
 
 
 def names(header: bytes) -> tuple[bytes, ...]:
@@ -15,5 +22,5 @@ def names(header: bytes) -> tuple[bytes, ...]:
     """
     word = (header.split(maxsplit=1) or [b""])[0]
     fields = word.split(b"|")
-    field = _ACCESSION_FIELD.get(fields[0], 1)
+    field = _ACCESSION_FIELD.get(fields[0], len(fields))
     return (word, fields[field]) if field < len(fields) and fields[field] else (word,)

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from data.compression import compression
 from data.header import names
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ BLOCK = 1 << 16
 """Records that are handed over at once."""
 _MEMORY = "400MB"
 _MAX_LINE_BYTES = 16 << 20
-_GZIP_MAGIC = b"\x1f\x8b"
+_HEAD_BYTES = 512
+"""Of a file, by which its packing is told."""
 
 
 @contextmanager
@@ -59,15 +61,19 @@ def batches(connection: Any, query: str, parameters: list[Any] | None = None) ->
         yield tuple(column.to_numpy(zero_copy_only=False) for column in batch.columns)
 
 
-def rows(path: Path, columns: dict[str, str]) -> tuple[str, list[Any]]:
-    """The SQL that reads a headerless TSV as it stands, without quoting, and its parameters."""
+def rows(path: Path, columns: dict[str, str], *, strict: bool = True) -> tuple[str, list[Any]]:
+    """The SQL that reads a headerless TSV as it stands, without quoting, and its parameters.
+
+    Args:
+        path: of the TSV.
+        columns: type of each by its name.
+        strict: whether DuckDB is to refuse what it finds odd, such as two kinds of line ends.
+    """
     listed = ", ".join(f"'{name}': '{kind}'" for name, kind in columns.items())
-    with path.open("rb") as file:
-        packed = file.read(2) == _GZIP_MAGIC
     return (
         f"read_csv(?, columns={{{listed}}}, delim='\t', header=false, quote='', escape='', comment='', "
-        f"auto_detect=false, strict_mode=true, max_line_size={_MAX_LINE_BYTES}, "
-        f"compression='{'gzip' if packed else 'none'}')",
+        f"auto_detect=false, strict_mode={str(strict).lower()}, max_line_size={_MAX_LINE_BYTES}, "
+        f"compression='{_packing(path) or 'none'}')",
         [str(path)],
     )
 
@@ -142,13 +148,23 @@ def _load(connection: Any, table: Path, layout: Layout, width: int, select: tupl
     """Create the table ``listed`` from the file."""
     import duckdb
 
-    source, parameters = rows(table, {f"column{column}": "VARCHAR" for column in range(width)})
+    names_and_types = {f"column{column}": "VARCHAR" for column in range(width)}
     columns, where = select
-    try:
-        connection.execute(f"CREATE TABLE listed AS SELECT {columns} FROM {source} {where}", parameters)
-    except duckdb.Error:
-        _refuse(table, layout, width)
-        raise
+    for strict in (True, False):
+        source, parameters = rows(table, names_and_types, strict=strict)
+        try:
+            connection.execute(f"CREATE TABLE listed AS SELECT {columns} FROM {source} {where}", parameters)
+            return
+        except duckdb.Error as error:
+            _refuse(table, layout, width)
+            if not isinstance(error, duckdb.InvalidInputException):
+                raise
+            if not strict:
+                said = str(error).partition("\n")[0]
+                raise ValueError(
+                    f"{table}: cannot be read: {said}; write it anew, with one kind of line end"
+                ) from error
+        # No line is wrong, so it was that some end with \r\n and some with \n.
 
 
 def _join(connection: Any, store: "Store", column: str) -> None:
@@ -205,6 +221,10 @@ def _refuse(table: Path, layout: Layout, width: int) -> None:
         with _open(table) as file:
             for number, line in enumerate(file, 1):
                 columns = line.rstrip(b"\r\n").split(b"\t")
+                if b"\r" in line.rstrip(b"\r\n"):
+                    raise ValueError(
+                        f"{table}: line {number} has a carriage return inside; end lines with \\n or \\r\\n"
+                    )
                 if line.strip() and (len(columns) != width or (layout == "pairs" and not all(columns))):
                     raise ValueError(
                         f"{table}: line {number} has {len([c for c in columns if c])} tab-separated columns; "
@@ -218,6 +238,17 @@ def _refuse(table: Path, layout: Layout, width: int) -> None:
 
 
 def _open(table: Path) -> IO[bytes]:
-    with table.open("rb") as raw:
-        packed = raw.read(2) == _GZIP_MAGIC
-    return cast(IO[bytes], gzip.open(table)) if packed else table.open("rb")
+    return cast(IO[bytes], gzip.open(table)) if _packing(table) else table.open("rb")
+
+
+def _packing(table: Path) -> str:
+    """``gzip``, or nothing.
+
+    Raises:
+        ValueError: it is packed with something else.
+    """
+    with table.open("rb") as file:
+        packing = compression(file.read(_HEAD_BYTES))
+    if packing not in ("", "gzip"):
+        raise ValueError(f"{table}: is a {packing} file; a table of records is read plain or as gzip: unpack it first")
+    return packing

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zstandard
 from token_stores import store_of
 
 from data import name_table
@@ -43,7 +44,16 @@ def test_a_table_of_pairs(tmp_path: Path, store: Store) -> None:
     # By accession, as MMseqs2 writes, or by the whole first word; rows of others and repeated rows do no harm.
     text = "é\tP1\nc1\tAAP5.2\nother\tnobody\nc2\tCBH4\nc1\ttr|Q2|B_YEAST\nc2\tCBH4\n"
     expected = [hash_of("é"), hash_of("c1"), hash_of("c2"), hash_of("c1")]
-    for content in (text, text.replace("\n", "\r\n"), text[:-1], gzip.compress(text.encode()), f"\n{text}\n"):
+    mixed = text.replace("\n", "\r\n", 2)
+    for content in (
+        text,
+        mixed,
+        gzip.compress(mixed.encode()),
+        text.replace("\n", "\r\n"),
+        text[:-1],
+        gzip.compress(text.encode()),
+        f"\n{text}\n",
+    ):
         clusters = open_clusters(store, table(tmp_path, content))
         assert clusters.of_records.dtype == np.uint64
         assert clusters.of_records.tolist() == expected
@@ -101,6 +111,11 @@ def test_uniprot_idmapping(tmp_path: Path) -> None:
         (b"c1\tP1\n\tP2\n", "line 2 has 1 tab-separated columns"),
         (b"c1\tP1\nc\xff\tP2\n", "line 2 is not UTF-8"),
         (gzip.compress(b"c1\tP1\n" * 100_000)[:-400], "cannot be read behind line"),
+        (
+            zstandard.compress(b"c1\tP1\n"),
+            "is a zstd file; a table of records is read plain or as gzip: unpack it first",
+        ),
+        (b"c1\tP1\r\nc1\tAA\rP5.2\nc2\tCBH4\n", "line 2 has a carriage return inside; end lines with"),
         (b"", "record 'sp|P1|A_HUMAN' or 'P1' is not listed in"),
         (b"c1\tP1\nc1\tAAP5.2\nc2\tQ2\n", "record 'CBH4' is not listed in"),
         (b"c1\tP1\nc1\tAAP5.2\nc2\tCBH4\n", "record 'tr|Q2|B_YEAST' or 'Q2' is not listed in"),

@@ -14,6 +14,9 @@ from data.header import names
         (b"gi|1234|gb|AAP56351.2| x", (b"gi|1234|gb|AAP56351.2|", b"AAP56351.2")),
         (b"gnl|database|accession", (b"gnl|database|accession", b"accession")),
         (b"pat|US|123|4", (b"pat|US|123|4", b"123")),
+        (b"pir||A31111", (b"pir||A31111", b"A31111")),
+        (b"1ABC_1|Chains A, B|Lysozyme|Gallus gallus", (b"1ABC_1|Chains",)),  # as the PDB writes them
+        (b"2XYZ_2|Chain", (b"2XYZ_2|Chain",)),
         (b"pdb|1ABC|A", (b"pdb|1ABC|A", b"1ABC")),
         (b"gi|1234", (b"gi|1234",)),  # no accession where one is expected
         (b"sp||NAME", (b"sp||NAME",)),
