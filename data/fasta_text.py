@@ -14,7 +14,7 @@ from data.protein import WHITESPACE
 _LONG_BYTES = 1 << 20
 """From here on a record that is still broken off is held without its line ends."""
 _MARK = b"\xef\xbb\xbf"
-_WIDE = (b"\xff\xfe", b"\xfe\xff", b">\0", b"\0>")
+_WIDE = (b"\xff\xfe", b"\xfe\xff", b">\0", b"\0>", b"\0\0")
 
 
 class Piece(NamedTuple):
@@ -63,7 +63,9 @@ def from_first_record(chunks: Iterator[bytes], name: str) -> tuple[int, Iterator
     """
     head = _filled(b"", 4, chunks)
     if head.startswith(_WIDE):
-        raise ValueError(f"{name}: not FASTA: its letters take two bytes each (UTF-16); save it as plain text or UTF-8")
+        raise ValueError(
+            f"{name}: not FASTA: its letters take two bytes each or four (UTF-16, UTF-32); save it as UTF-8"
+        )
     offset = len(_MARK) if head.startswith(_MARK) else 0
     head = head[offset:] or next(chunks, b"")
     line_begins = True

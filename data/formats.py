@@ -99,7 +99,9 @@ class SeqIOSource:
                     raise (raw.failure.at(where()) if isinstance(raw.failure, BrokenStream) else raw.failure) from None
                 # Biopython's assertions have no words.
                 words = str(error) or "it ends early or is damaged"
-                remedy = "" if isinstance(error, _AnotherFormat) else "; copy or download it again"
+                remedy = (
+                    "" if isinstance(error, _AnotherFormat) else "; if it is of that format, copy or download it again"
+                )
                 raise ValueError(
                     f"{self.location}: cannot be read as {self.format}, {where()}: {_one_line(words)}{remedy}"
                 ) from error

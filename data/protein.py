@@ -24,6 +24,7 @@ WHITESPACE = b" \t\r\n\v\f"
 _TOKEN_OF = LETTER_IDS.tobytes()
 _LETTERS = bytes(byte for byte in range(256) if LETTER_IDS[byte] != REFUSED)
 _GAPS = b"-."
+_MARK = b"\xef\xbb\xbf"
 
 
 # One record ---------------------------------------------------------------------------------------
@@ -72,6 +73,11 @@ def refusal(
     if at < 0:
         return ""
     letter = letters[at : at + 1]
+    if letters.startswith(_MARK, at):
+        return (
+            f"has a byte order mark at residue {at + 1}, from a file that was appended to another; remove the three "
+            "bytes EF BB BF there, or name the two files"
+        )
     if letter in (b"-", b"."):
         return (
             f"has {shown(letter)} at residue {at + 1}, a gap: it comes from an alignment; remove the gaps (every '-' "

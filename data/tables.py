@@ -226,6 +226,7 @@ class TableSource:
     def _builder(self, options: Mapping[str, Any]) -> Any:
         import datasets
 
+        datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # else it prints what it raises, too
         place, parameters = self._query
         files = {key: parameters[key] for key in ("data_files", "data_dir", "revision") if key in parameters}
         if self.suffix:
@@ -302,7 +303,9 @@ class TableSource:
                 "or as Parquet"
             )
         kind = "cut short" if isinstance(error, EOFError) else "damaged, of another format or not reachable"
-        return ValueError(f"{self.location}: cannot be read{where}: {said}; it is {kind}")
+        return ValueError(
+            f"{self.location}: cannot be read{where}: {said}; it is {kind}: check its suffix, copy or download it again"
+        )
 
 
 class _Refused(ValueError):
