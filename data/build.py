@@ -14,14 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from data.block import START, Block, Source
+from data.block import Block, Source
 from data.broken_stream import BrokenOff, Changed
 from data.build_lock import locked
 from data.builder_process import Send, Unusable, start
 from data.journal import FAILED, JOURNAL, Journal
 from data.parts import PARTS, Ahead, Read, Report
 from data.progress_line import ProgressLine
-from data.protein import mistaken, shown
+from data.protein import BEGINNING_RECORDS, mistaken, shown
 from data.settings import IngestSettings, LetterPolicy, SourceContent
 from data.store import FACTS, FORMAT, LOCK, REJECTED, Counts, Store
 from data.store_writer import StoreWriter
@@ -225,13 +225,13 @@ def _read_source(
     """Append what is left of one source."""
     tally.begin(number, writer.journal.counts)
     reader, is_part = ahead.take(number, tally.waiting)
-    # Of a part, and of what was begun before, the beginning was judged by who read it.
-    is_beginning = not is_part and writer.journal.position == START
+    # The beginning of a part, and of what was begun before, was judged by who read it.
+    judged = content != "protein" or is_part or writer.journal.position.records >= BEGINNING_RECORDS
     try:
         for block in reader.blocks(writer.journal.position):
-            if is_beginning and content == "protein" and (reason := mistaken(block)):
+            if not judged and (reason := mistaken(block)):
                 raise Unusable(f"{source.name}: {reason}")
-            is_beginning = False
+            judged = True
             before = writer.journal
             writer.append(block, source.name, of_part=is_part)
             if budget is not None:

@@ -107,6 +107,9 @@ def shown(text: bytes | str, most: int = 60) -> str:
 
 # A source -----------------------------------------------------------------------------------------
 
+BEGINNING_RECORDS = 1000
+"""Records of a source after which its beginning was judged. Fewer may have come before a connection broke off, too few
+to be judged by: who goes on from there judges the first block that it gets."""
 _SHARE = 0.95
 """Of the first block that must speak for something else."""
 _LEAST_RESIDUES = 1000
@@ -135,7 +138,7 @@ def mistaken(block: Block) -> str:
     """What a source holds in place of proteins, and what to do, by the first block of it; empty where it is proteins.
 
     Args:
-        block: the records with which it begins. Its verdict is asked for once, so it does not depend on where reading
+        block: the records with which it begins. The verdict is asked for once, so it does not depend on where reading
             stopped in between or on how many processes read.
     """
     num_records = len(block.lengths) + len(block.rejected)

@@ -153,7 +153,7 @@ class TableSource:
                 for residues, label in zip(letters, names, strict=True):
                     number += 1
                     yield self._entry(number, residues, label, sequence, name)
-        except _Refused:
+        except (_Refused, BrokenStream):
             raise
         except Exception as error:  # whatever a loader, a file system or a server trips over
             raise self._refusal(error, number) from error
@@ -178,11 +178,11 @@ class TableSource:
                         letters, label = (row[at] if at < len(row) else "" for at in (letters_at, name_at))
                         entry = self._entry(number, letters, ... if name is None else label, sequence, name)
                         yield entry._replace(reason=wrong) if wrong else entry
-            except (BrokenStream, Malformed) as error:
-                happened, remedy = error.args[1:] if isinstance(error, BrokenStream) else (str(error), "")
-                where = f", after row {number}" if number > begin else ""
-                at = self.location if self.suffix else f"{self.location}: {place}"
-                raise _Refused(f"{at}: cannot be read{where}: {happened}{f': {remedy}' if remedy else ''}") from error
+            except BrokenStream as error:
+                raise error.at(f"so that it cannot be read{_after(number - begin)}") from error.__cause__
+            except Malformed as error:
+                where = self.location if self.suffix else f"{self.location}: {place}"
+                raise _Refused(f"{where}: cannot be read{_after(number - begin)}: {error}") from error
         if not number:
             raise self._no_row()
 
@@ -283,7 +283,6 @@ class TableSource:
     def _refusal(self, error: Exception, number: int = 0) -> ValueError:
         """Our words for what `datasets` said."""
         said = " ".join(str(error).split())[:300] or type(error).__name__
-        where = f", after row {number}" if number else ""
         if said.startswith("Bad split"):
             return self._no_split(said.partition("Available splits:")[2].strip(" []").replace("'", ""))
         if "BuilderConfig" in said and "not found" in said:
@@ -304,9 +303,14 @@ class TableSource:
             )
         kind = "cut short" if isinstance(error, EOFError) else "damaged, of another format or not reachable"
         return ValueError(
-            f"{self.location}: cannot be read{where}: {said}; it is {kind}: check its suffix, copy or download it again"
+            f"{self.location}: cannot be read{_after(number)}: {said}; it is {kind}: check its suffix, copy or "
+            "download it again"
         )
 
 
 class _Refused(ValueError):
     """An error that is in our words already."""
+
+
+def _after(row: int) -> str:
+    return f", after row {row}" if row else ""

@@ -11,6 +11,7 @@ from hostile_inputs import ELSEWHERE, INPUTS, PLAIN, TWO, Hostile, Records
 
 from data.__main__ import main
 from data.alphabet import decode
+from data.compiled import SWITCH
 from data.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,7 +57,9 @@ def test_is_read_rightly_or_refused_in_one_line(tmp_path: Path, about: str, capf
 def test_a_process_of_its_own_says_the_same(tmp_path: Path, about: str) -> None:
     path, stores = write(tmp_path, INPUTS[about]), tmp_path / "stores"
     command = [sys.executable, "-m", "data", "build", path, "--store-dir", str(stores)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=False)
+    ended = subprocess.run(
+        command, cwd=ROOT, capture_output=True, timeout=60, check=False, env={**os.environ, SWITCH: "0"}
+    )
     judge(INPUTS[about], path, stores, ended.returncode, ended.stderr.decode())
 
 

@@ -12,6 +12,7 @@ from protein_files import write as written
 from data.block import Block
 from data.build import build_into, open_or_build
 from data.build_lock import locked
+from data.compiled import SWITCH
 from data.fasta import FastaSource
 from data.protein import mistaken
 from data.settings import CorpusSettings, IngestSettings
@@ -23,6 +24,11 @@ PRETRAIN = Path(__file__).resolve().parents[2] / "shared" / "data" / "pretrain"
 CODES = "ALAARGASNASPCYSGLNGLUGLYHISILELEULYSMETPHEPROSERTHRTRPTYRVAL"
 PROTEINS = [f"M{''.join(random.Random(i).choices('ACDEFGHIKLMNPQRSTVWY', k=59))}" for i in range(40)]
 DNA = ["".join(random.Random(i).choices("ACGT", k=60)) for i in range(40)]
+
+
+@pytest.fixture(autouse=True)
+def _quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, "0")  # compiled kernels change no byte, and cost each process a second
 
 
 def fasta(sequences: list[str], name: str = ">p{} about it") -> bytes:
@@ -184,27 +190,43 @@ def test_the_second_of_two_sources(tmp_path: Path, processes: int) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def test_the_verdict_is_given_once_and_at_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A build that stops after the first block goes on, though what follows alone would be refused."""
-    monkeypatch.setattr("data.entries.BLOCK_RECORDS", 40)
-    monkeypatch.setattr("data.store_writer.COMMIT_BYTES", 1)
-    rows = PROTEINS + DNA * 3
-    path = written(tmp_path / "x.csv", f"sequence\n{''.join(f'{s}{chr(10)}' for s in rows)}".encode())
+class Stops(RuntimeError):
+    """What ends a build in the middle of a source."""
 
-    class Stops(RuntimeError):
-        pass
 
+def stopped_after(num_records: int, found: Source, folder: Path) -> None:
     def stop(records: int, *_: object) -> None:
-        if records >= 120:  # the first of three blocks is committed then: two may wait
+        if records >= num_records:
             raise Stops
 
     with pytest.raises(Stops):
-        build_into(tmp_path / "store", [source(path)], "refuse", LIMITS, progress=stop)
-    assert (tmp_path / "store" / "progress.json").exists()
+        build_into(folder, [found], "refuse", LIMITS, progress=stop)
+    assert (folder / "progress.json").exists()
+
+
+def test_the_verdict_is_given_once_and_at_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build that stops after its first block goes on, though what follows alone would be refused."""
+    monkeypatch.setattr("data.entries.BLOCK_RECORDS", 1000)
+    monkeypatch.setattr("data.store_writer.COMMIT_BYTES", 1)
+    rows = PROTEINS * 25 + DNA * 100
+    path = written(tmp_path / "x.csv", f"sequence\n{''.join(f'{s}{chr(10)}' for s in rows)}".encode())
+    stopped_after(3000, source(path), tmp_path / "store")  # the first of three blocks is committed then: two may wait
     assert build_into(tmp_path / "store", [source(path)], "refuse", LIMITS).num_records == len(rows)
     path = written(tmp_path / "y.csv", f"sequence\n{''.join(f'{s}{chr(10)}' for s in reversed(rows))}".encode())
     with pytest.raises(ValueError, match="holds nucleotides"):
         build_into(tmp_path / "other", [source(path)], "refuse", LIMITS)
+
+
+def test_too_little_at_the_beginning_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a connection that broke off within the first lines."""
+    monkeypatch.setattr("data.store_writer.COMMIT_BYTES", 1)
+    path = written(tmp_path / "x.csv", f"sequence\n{''.join(f'{s}{chr(10)}' for s in DNA)}".encode())
+    with monkeypatch.context() as patch:
+        patch.setattr("data.entries.BLOCK_RECORDS", 3)
+        stopped_after(9, source(path), tmp_path / "store")
+    with pytest.raises(ValueError, match="holds nucleotides"):
+        build_into(tmp_path / "store", [source(path)], "refuse", LIMITS)
+    assert not (tmp_path / "store").exists()
 
 
 def test_a_stream_says_so_before_anything_is_there(tmp_path: Path) -> None:
