@@ -44,6 +44,7 @@ class DelimitedText:
         csv.field_size_limit(max(csv.field_size_limit(), max_field_bytes))  # one for the process, 128 kB at first
         text = io.TextIOWrapper(io.BufferedReader(ChunkFile(chunks), 1 << 16), "utf-8-sig", newline="")
         reader = csv.reader(text, delimiter=separator, quoting=_UNQUOTED if separator == "\t" else _QUOTED, strict=True)
+        self._reader = reader
         self._rows = _rows(reader)
         self._header_line, self.columns = next(self._rows, (0, []))
         """Names of the columns, "" for one without; none at all in an empty file."""
@@ -55,6 +56,11 @@ class DelimitedText:
             )
         if any("\0" in name for name in self.columns):
             raise Malformed("there are NUL bytes in its header: it is UTF-16 or no text; save it as UTF-8")
+
+    @property
+    def line(self) -> int:
+        """How many lines were read."""
+        return int(self._reader.line_num)
 
     def rows(self, sequence: int) -> Iterator[tuple[list[str], str]]:
         """The fields of each row under the header, with what is wrong with the row, "" for nothing.

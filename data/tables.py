@@ -164,7 +164,7 @@ class TableSource:
         number = 0
         for place in places:
             streams.append(stream := ByteStream(place, self.limits))
-            begin = number
+            text: DelimitedText | None = None
             try:
                 chunks = within_line_cap(stream.chunks(), place, self.limits.max_line_bytes)
                 text = DelimitedText(chunks, separator, self.limits.max_line_bytes)
@@ -179,10 +179,11 @@ class TableSource:
                         entry = self._entry(number, letters, ... if name is None else label, sequence, name)
                         yield entry._replace(reason=wrong) if wrong else entry
             except BrokenStream as error:
-                raise error.at(f"so that it cannot be read{_after(number - begin)}") from error.__cause__
+                lines = f"after line {text.line}" if text else "in its header"
+                raise error.at(f"so that it cannot be read {lines}") from error.__cause__
             except Malformed as error:
                 where = self.location if self.suffix else f"{self.location}: {place}"
-                raise _Refused(f"{where}: cannot be read{_after(number - begin)}: {error}") from error
+                raise _Refused(f"{where}: cannot be read: {error}") from error
         if not number:
             raise self._no_row()
 
@@ -283,6 +284,7 @@ class TableSource:
     def _refusal(self, error: Exception, number: int = 0) -> ValueError:
         """Our words for what `datasets` said."""
         said = " ".join(str(error).split())[:300] or type(error).__name__
+        where = f", after row {number}" if number else ""
         if said.startswith("Bad split"):
             return self._no_split(said.partition("Available splits:")[2].strip(" []").replace("'", ""))
         if "BuilderConfig" in said and "not found" in said:
@@ -303,14 +305,9 @@ class TableSource:
             )
         kind = "cut short" if isinstance(error, EOFError) else "damaged, of another format or not reachable"
         return ValueError(
-            f"{self.location}: cannot be read{_after(number)}: {said}; it is {kind}: check its suffix, copy or "
-            "download it again"
+            f"{self.location}: cannot be read{where}: {said}; it is {kind}: check its suffix, copy or download it again"
         )
 
 
 class _Refused(ValueError):
     """An error that is in our words already."""
-
-
-def _after(row: int) -> str:
-    return f", after row {row}" if row else ""

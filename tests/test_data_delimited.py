@@ -131,19 +131,24 @@ def test_what_is_no_table(tmp_path: Path) -> None:
         assert "no row in it (empty table)" in error(tmp_path, text)
     assert "0 of its columns" in error(tmp_path, HEADER.replace(b",", b";") + b"p1;MK;x\n")
     for packed in (gzip.compress(HEADER + b"p1,MK,x\n" * 99)[:-9], zstandard.compress(HEADER + b"p1,MK,x\n" * 99)[:-9]):
-        assert "stream ends early" in error(tmp_path, packed)
-        assert "so that it cannot be read, after row 9" in error(tmp_path, packed)
-        assert "copy or download it again" in error(tmp_path, packed)
+        said = error(tmp_path, packed)
+        assert "stream ends early" in said
+        assert (
+            "so that it cannot be read after line 100" if packed[0] == 0x1F else "cannot be read in its header"
+        ) in said
+        assert "copy or download it again" in said
 
 
 def test_caps_hold_as_for_fasta(tmp_path: Path) -> None:
     path = written(tmp_path / "x.csv", HEADER + b"p1," + b"M" * 200_000 + b",x\n")
     assert len(contents(source(path))[0][1]) == 200_000  # above the 128 kB of the csv module
     tight = replace(source(path), limits=replace(LIMITS, max_line_bytes=1000))
-    with pytest.raises(ValueError, match=r"x.csv: has a line of more than 1000 bytes, so that it cannot be read: "):
+    with pytest.raises(
+        ValueError, match=r"x.csv: has a line of more than 1000 bytes, so that it cannot be read in its header: "
+    ):
         contents(tight)
     tight = replace(source(path), limits=replace(LIMITS, max_source_bytes=1000))
-    with pytest.raises(ValueError, match=r"x.csv: has more than 1000 bytes, so that it cannot be read: "):
+    with pytest.raises(ValueError, match=r"x.csv: has more than 1000 bytes, so that it cannot be read in its header: "):
         contents(tight)
 
 
