@@ -16,7 +16,8 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from data.block import START, Block, Position
-from data.byte_stream import BrokenStream, ByteStream
+from data.broken_stream import BrokenStream
+from data.byte_stream import ByteStream
 from data.delimited import DelimitedText, Malformed
 from data.entries import Entry, entry_blocks
 from data.fasta_text import within_line_cap
