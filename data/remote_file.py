@@ -97,9 +97,13 @@ class RemoteFile:
             headers["Range"] = f"bytes={offset}-"
             if again and (validator := self._validator()):
                 headers["If-Range"] = validator
-        file = filesystem.open(
-            path, "rb", block_size=0, size=-1, headers=headers
-        )  # with a size, it asks no second time
+        try:
+            # Any size keeps fsspec from asking for one first.
+            file = filesystem.open(path, "rb", block_size=0, size=-1, headers=headers)
+        except Exception as error:
+            if getattr(error, "status", 0) == 416:  # there is no such part, as where only the end was lost
+                self.ranges = False
+            raise
         answered(self.location)
         try:
             return file, self._checked(file.r, offset)

@@ -113,6 +113,14 @@ def test_a_server_that_sends_no_part_or_another_one(clock: Clock) -> None:
         assert [status for _, _, status in site.asked] == ["200", "200"]
 
 
+def test_a_connection_that_is_lost_at_the_very_end(clock: Clock) -> None:
+    """Of a file without size, whether it was the end shows in reading it once more: no part of it begins there."""
+    with serving(Site(TEXT, faults=[Fault("x"), Fault("drop", len(TEXT))], framing="chunked")) as site:
+        assert read(site.url) == TEXT
+        asked = [(asked, status) for asked, _, status in site.asked]
+        assert asked == [("", "200"), ("", "200"), (f"bytes={len(TEXT)}-", "416"), ("", "200")]
+
+
 @pytest.mark.parametrize("packed", ["plain", "gzip"])
 def test_a_server_that_stalls_is_left(clock: Clock, packed: str) -> None:
     stored = PACKED[packed](TEXT)
