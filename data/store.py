@@ -10,8 +10,8 @@ In: a folder that `data.build` wrote. Out: residues, digests and headers by reco
     rejected.jsonl      if records were left out: one line for each
     store.json          counts, fingerprint, sources, size and hash of every file; written last
 
-and, beside them, what was derived from the store (clusters, splits). A folder without store.json is being built, or was
-interrupted; `data.journal` says how far it is.
+and, beside them, what was derived from the store (clusters, splits) unless it is kept elsewhere (`data.derived`). A
+folder without store.json is being built, or was interrupted; `data.journal` says how far it is.
 """
 
 import hashlib
@@ -54,14 +54,15 @@ class Store:
 
     Args:
         folder: where it is.
+        store_dir: where what is derived from it is kept if `folder` cannot be written to (`data.derived`).
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, store_dir: Path | None = None) -> None:
+        self.folder, self.store_dir = folder, store_dir
         self._maps: dict[str, NDArray[Any]] = {}
 
-    def __reduce__(self) -> tuple[type["Store"], tuple[Path]]:
-        return type(self), (self.folder,)  # a map that is pickled would take the whole corpus along
+    def __reduce__(self) -> tuple[type["Store"], tuple[Path, Path | None]]:
+        return type(self), (self.folder, self.store_dir)  # a map that is pickled would take the whole corpus along
 
     @cached_property
     def facts(self) -> dict[str, Any]:

@@ -108,10 +108,11 @@ class GrowingStore(Store):
 
     Args:
         folder: where it is, as `start_builder` gave it.
+        store_dir: as of a `Store`.
     """
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, store_dir: Path | None = None) -> None:
+        super().__init__(folder, store_dir)
         self._committed, self._finished = Counts(), False
         self._refresh()
 

@@ -1,0 +1,58 @@
+"""Where what is derived from a token store is kept: splits, clusters, exclusions, pictures.
+
+In: a store, and the name of what is derived. Out: a path. Kept: nothing.
+
+That is the store's own folder where it can be written. A store in a place that can only be read (a shared disk, a
+mounted archive) is used all the same: what is derived from it is kept in ``derived/HASH`` of data.store_dir, HASH being
+the store's own, over the hashes of all its files.
+"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from data.store import Store
+
+DERIVED = "derived"
+"""Folder of data.store_dir for what is derived from stores that cannot be written to."""
+
+
+def kept_at(store: "Store", name: str) -> Path:
+    """Where `name` is, if it was derived before and can be read; otherwise where it is to be written.
+
+    Args:
+        store: a finished store.
+        name: of a file or folder; relative to the store's folder.
+    """
+    for path in places(store, name):
+        if os.access(path, os.R_OK | (os.X_OK if os.path.isdir(path) else 0)):
+            return path
+    return written_at(store, name)
+
+
+def written_at(store: "Store", name: str) -> Path:
+    """Where `name` is to be written: in the store's folder if that can be, otherwise under data.store_dir."""
+    inside, *elsewhere = places(store, name)
+    if not elsewhere or (can_be_written(inside.parent) and not _is_closed(inside)):
+        return inside
+    return elsewhere[0]
+
+
+def places(store: "Store", name: str) -> list[Path]:
+    """All places where `name` may be kept, the store's own folder first."""
+    inside = store.folder / name
+    if store.store_dir is None:
+        return [inside]
+    # Not the fingerprint, which says nothing of the names that a table of clusters is joined with.
+    return [inside, store.store_dir / DERIVED / str(store.facts["hash"]) / name.replace("/", ".")]
+
+
+def can_be_written(folder: Path) -> bool:
+    """Whether files can be made in a folder that is there."""
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+def _is_closed(path: Path) -> bool:
+    """Whether somebody else's folder is in the way, which can be neither read nor replaced."""
+    return os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK)
