@@ -19,6 +19,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from data.arguments import parsers
+from data.disk_error import CLOSED, FULL, one_line
 from data.settings import CorpusSettings, IngestSettings
 
 if TYPE_CHECKING:
@@ -56,6 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not _reader_left():
             raise
         return 0
+    except OSError as error:
+        if error.errno not in CLOSED | FULL:
+            raise
+        print(f"error: {one_line(error)}", file=sys.stderr, flush=True)
+        return 2
     return status
 
 
@@ -133,23 +139,28 @@ def _stats(options: argparse.Namespace) -> int:
     if options.png is not None and options.png.suffix != ".png":
         raise ValueError(f"--png is {str(options.png)!r}; the picture is PNG, so write a name that ends in .png")
     _require_at_least(3, "--crop-tokens", options.crop_tokens)
+    from data.derived import written_at
+    from data.disk_error import refusal
     from data.histogram import draw
     from data.statistics import as_json, lines, statistics
 
     store = _store(options)
     found = statistics(store)
-    path = options.png or store.folder / "lengths.png"
+    path = options.png or written_at(store, "lengths.png")
     # A file name need not be UTF-8, what matplotlib draws must be.
     first, *others = (os.fsencode(os.path.basename(name)).decode("utf-8", "replace") for name in store.facts["sources"])
     named = first + (f" and {len(others)} more" if others else "")
     title = f"{named}: {found.num_records:,} records, {found.num_residues:,} residues"
     try:
+        with refusal(path, "choose another place"):
+            if options.png is None:
+                path.parent.mkdir(parents=True, exist_ok=True)
         draw(found.lengths, path, title=title, crop_tokens=options.crop_tokens)
         drawn = str(path)
-    except OSError as error:
+    except ValueError as error:
         if options.png is not None:
-            raise ValueError(f"--png {path}: {error.strerror or error}; choose another place") from None
-        path, drawn = None, f"none ({path}: {error.strerror or error}); say with --png where it goes"
+            raise ValueError(f"--png {error}") from None
+        path, drawn = None, f"none ({error}); say with --png where it goes"
     if options.json:
         print(json.dumps(as_json(found) | {"picture": str(path) if path else None}, indent=1))
     else:
@@ -277,7 +288,7 @@ def _store(options: argparse.Namespace) -> "Store":
     ingest = _ingest(options)
     found = resolve(CorpusSettings(sources=tuple(options.sources)), options.unknown_letters, ingest, options.store_dir)
     if found.store is not None:
-        return Store(found.store)
+        return Store(found.store, options.store_dir)
     from data.build import open_or_build
 
     return open_or_build(found.sources, options.store_dir, options.unknown_letters, ingest)

@@ -133,7 +133,8 @@ def finished(folder: Path, sources: Sequence[Source], key: str, ingest: IngestSe
         )
     num_rejected = store.facts["rejected"]
     _require_within_budget(folder, num_rejected, num_rejected + store.num_records, ingest.max_bad_fraction)
-    (folder / JOURNAL).unlink(missing_ok=True)  # a builder that was ended between its last two steps
+    with suppress(OSError):  # most often: it is not there, or the store may only be read
+        (folder / JOURNAL).unlink()  # a builder that was ended between its last two steps
     return store
 
 

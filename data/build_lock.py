@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from data.disk_error import STORE_DIR, said
 from data.store import LOCK
 
 _POLL_S = 0.1
@@ -42,11 +43,11 @@ def _taken(folder: Path) -> int | None:
     """A descriptor that holds the lock, or None where it is held by another."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except FileNotFoundError:  # a build that failed removes its folder
         return None
     except OSError as error:
-        raise ValueError(f"{folder}: {error.strerror or error}; choose another data.store_dir") from None
+        raise ValueError(f"{folder}: {said(error)}; {STORE_DIR}") from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(descriptor), os.stat(folder / LOCK)):
@@ -56,8 +57,9 @@ def _taken(folder: Path) -> int | None:
     except OSError as error:
         os.close(descriptor)
         raise ValueError(
-            f"{folder}: cannot be locked ({error.strerror or error}); choose a data.store_dir on a file system "
-            "with locks"
+            f"{folder}: cannot be locked ({error.strerror or error}), and two builders would write into one store "
+            "unseen; choose a data.store_dir on a file system with locks, such as a disk of this machine, or build "
+            "there, copy the finished store here and name its folder in data.sources"
         ) from None
     os.close(descriptor)
     return None
@@ -74,5 +76,7 @@ def is_held(folder: Path) -> bool:
         return False
     except BlockingIOError:
         return True
+    except OSError:  # a file system without locks, where nobody builds
+        return False
     finally:
         os.close(descriptor)

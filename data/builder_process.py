@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Protocol
 
+from data.disk_error import CLOSED, FULL, one_line
+
 _PROGRAM = (
     "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
     "from data.builder_process import main; sys.exit(main())"
@@ -105,6 +107,11 @@ def main() -> int:
         function(send, *arguments)
     except ValueError as error:
         send(error=str(error), unusable=isinstance(error, Unusable))
+        return 1
+    except OSError as error:
+        if error.errno not in CLOSED | FULL:
+            raise
+        send(error=one_line(error), unusable=False)
         return 1
     send(done=True)
     return 0

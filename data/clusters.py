@@ -1,7 +1,7 @@
 """Clusters: which cluster each record is in, and the records of each cluster, through memory maps.
 
 In: a store, and a table of clusters or none. Out: `Clusters`; `excluded`, the records that a table of names lists.
-Kept: folders inside the store's folder, each whole or not there:
+Kept: folders where `data.derived` says, mostly inside the store's folder, each whole or not there:
 
     clusters-HASH/of_records.bin    uint64  (records,) hash of each record's cluster
     clusters-HASH/clusters.json     format, fingerprint, what it was made from
@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import name_table
+from data.derived import kept_at
 from data.header import names
 from data.publish import published
 
@@ -112,7 +113,8 @@ class Clusters:
 
     @cached_property
     def _members(self) -> Members:
-        folder = self.folder / "members" if self.folder else self.store.folder / "members-of-equal-sequences"
+        name = f"{self.folder.name}/members" if self.folder else "members-of-equal-sequences"
+        folder = kept_at(self.store, name)
         if not folder.is_dir():
             with published(folder) as building:
                 _write_members(self, building)
@@ -136,7 +138,7 @@ def open_clusters(store: "Store", table: Path | None) -> Clusters:
     """
     if table is None:
         return Clusters(store, None)
-    folder = store.folder / f"clusters-{_stamp(table, 'data.clusters')}"
+    folder = kept_at(store, f"clusters-{_stamp(table, 'data.clusters')}")
     if not folder.is_dir():
         with published(folder) as building, name_table.session(building) as connection:
             hashes = _first_listed(name_table.clusters_of(connection, store, table), store, table)
@@ -164,7 +166,7 @@ def excluded(store: "Store", table: Path) -> NDArray[np.int64]:
     Raises:
         ValueError: no such table; lines of unequal columns; names, and none of them in the store.
     """
-    folder = store.folder / f"excluded-{_stamp(table, 'data.exclude', EXCLUDED_FORMAT)}"
+    folder = kept_at(store, f"excluded-{_stamp(table, 'data.exclude', EXCLUDED_FORMAT)}")
     if not folder.is_dir():
         with published(folder) as building, name_table.session(building) as connection:
             records, named = name_table.records_named(connection, store, table)

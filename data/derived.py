@@ -23,20 +23,24 @@ def kept_at(store: "Store", name: str) -> Path:
 
     Args:
         store: a finished store.
-        name: of a file or folder; relative to the store's folder.
+        name: of a file or folder, or of one in a folder: ``clusters-HASH/members``.
     """
-    for path in places(store, name):
-        if os.access(path, os.R_OK | (os.X_OK if os.path.isdir(path) else 0)):
-            return path
-    return written_at(store, name)
+    return next(filter(_is_readable, places(store, name)), None) or written_at(store, name)
 
 
 def written_at(store: "Store", name: str) -> Path:
     """Where `name` is to be written: in the store's folder if that can be, otherwise under data.store_dir."""
     inside, *elsewhere = places(store, name)
-    if not elsewhere or (can_be_written(inside.parent) and not _is_closed(inside)):
-        return inside
-    return elsewhere[0]
+    # A folder of another user that cannot be read is in the way, and cannot be replaced.
+    fits = can_be_written(inside.parent) and (_is_readable(inside) or not os.path.isdir(inside))
+    return inside if fits or not elsewhere else elsewhere[0]
+
+
+def found_at(store: "Store", name: str) -> list[Path]:
+    """All that was derived, whose name begins with `name`, and that can be read; the store's own folder first."""
+    folders = [(place.parent, place.name) for place in places(store, name)]
+    found = (path for folder, begin in folders for path in sorted(folder.glob(f"{begin}*")))
+    return [path for path in found if _is_readable(path)]
 
 
 def places(store: "Store", name: str) -> list[Path]:
@@ -44,8 +48,9 @@ def places(store: "Store", name: str) -> list[Path]:
     inside = store.folder / name
     if store.store_dir is None:
         return [inside]
+    flat = "-of-".join(reversed(name.split("/")))
     # Not the fingerprint, which says nothing of the names that a table of clusters is joined with.
-    return [inside, store.store_dir / DERIVED / str(store.facts["hash"]) / name.replace("/", ".")]
+    return [inside, store.store_dir / DERIVED / str(store.facts["hash"]) / flat]
 
 
 def can_be_written(folder: Path) -> bool:
@@ -53,6 +58,5 @@ def can_be_written(folder: Path) -> bool:
     return os.access(folder, os.W_OK | os.X_OK)
 
 
-def _is_closed(path: Path) -> bool:
-    """Whether somebody else's folder is in the way, which can be neither read nor replaced."""
-    return os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK)
+def _is_readable(path: Path) -> bool:
+    return os.access(path, os.R_OK | (os.X_OK if os.path.isdir(path) else 0))

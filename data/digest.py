@@ -8,8 +8,6 @@ where its windows begin, so that a step far into a run is found without planning
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, fields
@@ -18,8 +16,10 @@ from typing import Any
 
 from data.chain import START, extend
 from data.corpora import Corpora
+from data.disk_error import refusal
 from data.loader import Loader
 from data.plan import Cursor, Plan, following
+from data.publish import replaced
 from data.recipe_file import check, sections
 from data.setting import IDENTITY, SettingClass, setting
 from data.settings import DataSettings
@@ -118,7 +118,7 @@ def cursor_at(corpora: Corpora, plan: Plan, step: int) -> Cursor:
         )
         windows.append([after.pass_index, after.window, after.tokens_before_window, bins_before + len(bins or ())])
     if len(windows) > known:
-        _replace(path, json.dumps(index))
+        _keep(path, json.dumps(index))
     pass_index, window, tokens, bins_before = next(w for w in reversed(windows) if w[3] <= wanted)
     return Cursor(pass_index=pass_index, window=window, bin=wanted - bins_before, tokens_before_window=tokens)
 
@@ -139,9 +139,8 @@ def _identity(corpora: Corpora, seed: int) -> dict[str, Any]:
     return identity
 
 
-def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-    os.replace(temporary, path)
+def _keep(path: Path, text: str) -> None:
+    with refusal(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(path) as temporary:
+        temporary.write_text(text)

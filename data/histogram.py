@@ -3,13 +3,12 @@
 In: `Lengths`. Out: a PNG file. Kept: nothing.
 """
 
-import os
-import tempfile
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data.publish import replaced
 from data.statistics import Lengths
 
 _BARS = 60
@@ -43,7 +42,7 @@ def draw(lengths: Lengths, path: Path, *, title: str, crop_tokens: int) -> None:
         crop_tokens: longest document; begin and end tokens take two of it.
 
     Raises:
-        OSError: the file cannot be written.
+        ValueError: the file cannot be written.
     """
     from matplotlib.figure import Figure  # without pyplot, so no display and no global state
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
@@ -75,12 +74,5 @@ def draw(lengths: Lengths, path: Path, *, title: str, crop_tokens: int) -> None:
     axes.set_title(title, fontsize="medium", parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", frameon=False, ncols=2, fontsize="small")
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            figure.savefig(file, format="png")
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with replaced(path, "choose another place") as temporary:
+        figure.savefig(temporary, format="png")

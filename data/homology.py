@@ -1,7 +1,7 @@
 """Homology by MMseqs2: clusters at a sequence identity, and the training sequences similar to a held-out set.
 
 In: stores. Out: `Clusters`; a table for data.exclude. Kept: the clusters and how they were made, in
-``clusters-mmseqs-IDENTITY-VERSION`` inside the store's folder; what MMseqs2 writes on its way is removed.
+``clusters-mmseqs-IDENTITY-VERSION`` where `data.derived` says; what MMseqs2 writes on its way is removed.
 
 MMseqs2: Steinegger and Soeding 2017, doi:10.1038/nbt.3988. Clusters are connected components of the pairs that it
 finds similar, so that a chain of relatives is never cut, as greedy clusters cut it; and up to `EXHAUSTIVE` sequences
@@ -24,8 +24,10 @@ from numpy.typing import NDArray
 from data import name_table
 from data.alphabet import TOKENS
 from data.clusters import Clusters, Members, open_clusters, write
+from data.derived import found_at, kept_at
+from data.disk_error import refusal
 from data.header import names
-from data.publish import flush, published
+from data.publish import published, replaced, workspace
 
 if TYPE_CHECKING:
     from data.store import Store
@@ -36,6 +38,7 @@ EXHAUSTIVE = 20_000
 """Most distinct sequences that are searched all against all in one step; more are clustered in cascades."""
 _LETTERS = np.array([ord(token) if token.isalpha() else ord("X") for token in TOKENS], np.uint8)
 _BLOCK = 1 << 16
+_ELSEWHERE = "write the table elsewhere"
 _SENSITIVE = ("-s", "7.5", "--max-seqs", "1000")
 
 
@@ -59,12 +62,13 @@ def cluster_by_identity(store: "Store", min_identity: float) -> Clusters:
         ValueError: MMseqs2 is not there or failed; `min_identity` outside (0, 1].
     """
     _require_fraction("data.split_identity", min_identity)
-    for found in sorted(store.folder.glob(f"clusters-mmseqs-{min_identity!r}-*")):
+    name = f"clusters-mmseqs-{min_identity!r}-"
+    for found in found_at(store, name):
         clusters = Clusters(store, found)
         if clusters.facts:  # a later version of MMseqs2 would cluster otherwise, and a run could not go on
             return clusters
     version = _version("data.split_identity")
-    folder = store.folder / f"clusters-mmseqs-{min_identity!r}-{version}"
+    folder = kept_at(store, f"{name}{version}")
     distinct = open_clusters(store, None).members()
     criteria = ("--min-seq-id", str(min_identity), "-c", str(COVERAGE), "--cov-mode", "0")
     options = (*criteria, *_options(len(distinct.clusters)))
@@ -107,18 +111,15 @@ def decontaminate(store: "Store", against: "Store", min_identity: float, min_cov
     if not output.parent.is_dir():
         raise ValueError(f"{output.parent} is no folder; create it, or write elsewhere")
     _version("python -m data decontaminate")
-    with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as work:
-        similar = _search(store, against, Path(work), min_identity, min_coverage)
+    with workspace(output, _ELSEWHERE) as work, refusal(output, _ELSEWHERE):
+        similar = _search(store, against, work, min_identity, min_coverage)
         matches = heapq.merge(_equal(store, against), similar, key=itemgetter(0))
         count = 0
-        with (Path(work) / "table").open("w", encoding="utf-8") as file:
+        with replaced(output, _ELSEWHERE) as table, table.open("w", encoding="utf-8") as file:
             for match in matches:
                 count += 1
                 named = _name(store, match.record), _name(against, match.heldout)
                 file.write("\t".join([*named, f"{match.identity:.3f}", f"{match.coverage:.3f}"]) + "\n")
-        flush(Path(work) / "table")
-        (Path(work) / "table").replace(output)
-    flush(output.parent)
     return count
 
 
@@ -140,7 +141,7 @@ def decontaminate_command(
         ingest = IngestSettings()
         found = resolve(CorpusSettings(sources=tuple(sources)), "refuse", ingest, Path(store_dir))
         if found.store is not None:
-            return Store(found.store)
+            return Store(found.store, Path(store_dir))
         return open_or_build(found.sources, Path(store_dir), "refuse", ingest)
 
     store, against = opened(training), opened(heldout)

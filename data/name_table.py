@@ -39,10 +39,14 @@ _HEAD_BYTES = 512
 
 @contextmanager
 def session(folder: Path) -> Iterator[Any]:
-    """A DuckDB connection that takes 400 MB of memory at most and spills into `folder`; leaves nothing there."""
+    """A DuckDB connection that takes 400 MB of memory at most and spills into `folder`; leaves nothing there.
+
+    Raises:
+        ValueError: there is no room for it.
+    """
     import duckdb
 
-    with tempfile.TemporaryDirectory(prefix=".join-", dir=folder) as work:
+    with _no_room(folder), tempfile.TemporaryDirectory(prefix=".join-", dir=folder) as work:
         settings: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": _MEMORY,
             "threads": 2,
@@ -53,6 +57,20 @@ def session(folder: Path) -> Iterator[Any]:
         with duckdb.connect(f"{work}/join.duckdb", config=settings) as connection:
             connection.execute("SET enable_progress_bar = false")
             yield connection
+
+
+@contextmanager
+def _no_room(folder: Path) -> Iterator[None]:
+    import duckdb
+
+    try:
+        yield
+    except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(
+            f"{folder.parent}: a table cannot be joined or sorted there ({reason}); nothing of it was kept; free space "
+            "on that disk and start again"
+        ) from None
 
 
 def batches(connection: Any, query: str, parameters: list[Any] | None = None) -> Iterator[tuple[NDArray[Any], ...]]:

@@ -1,6 +1,7 @@
 """Getting corpora ready: find or build stores, clusters and splits, once per node; then open them in every process.
 
-In: the recipe's data settings. Out: what `open_corpora` opens. Kept: everything on disk, under `data.store_dir`.
+In: the recipe's data settings. Out: what `open_corpora` opens. Kept: everything on disk, under `data.store_dir`
+or, what is derived from a store that lies elsewhere and can be written to, inside it.
 """
 
 from collections.abc import Callable, Sequence
@@ -75,7 +76,7 @@ def _open(corpus: CorpusSettings, found: Prepared, settings: DataSettings) -> Pa
         growing = GrowingStore(found.folder)
         prefix = growing.wait(settings.window_sequences)
         return Part(corpus, growing, prefix_split(growing, prefix, settings.validation_fraction), None, None)
-    store = Store(found.folder)
+    store = Store(found.folder, Path(settings.store_dir))
     clusters = _clusters(corpus, store, found)
     banned = excluded(store, Path(corpus.exclude)) if corpus.exclude else None
     split = open_split(store, clusters, settings.validation_fraction, banned)

@@ -9,6 +9,7 @@ and AWS_ENDPOINT_URL.
 """
 
 import glob
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -60,7 +61,7 @@ def resolve(corpus: CorpusSettings, unknown_letters: LetterPolicy, ingest: Inges
     places = [place for s in corpus.sources for place in _places(s)]
     _require_distinct(places)
     for place in places:
-        if not _URL.match(place) and Path(place).is_dir():
+        if not _URL.match(place) and os.path.isdir(place):
             return Resolved((), clusters, None, _store(place, places))
     return Resolved(tuple(_source(p, unknown_letters, ingest) for p in places), clusters, None, None)
 
@@ -127,12 +128,24 @@ def _places(named: str) -> Iterable[str]:
     if _URL.match(named):
         return _remote(named)
     path, query = _without_query(os.path.expanduser(named))
-    if not glob.has_magic(path) or Path(path).exists():
+    if not glob.has_magic(path) or os.path.exists(path):
         return [path + query]
-    found = sorted(p for p in glob.glob(path, recursive=True) if not Path(p).is_dir())
+    found = sorted(p for p in glob.glob(path, recursive=True) if not os.path.isdir(p))
     if not found:
+        _require_readable(path)
         raise ValueError(f"{path}: no file matches this pattern; check data.sources")
     return [p + query for p in found]
+
+
+def _require_readable(pattern: str) -> None:
+    """Tell a folder that cannot be looked into from one that holds nothing."""
+    folder = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts[:-1]))
+    try:
+        os.listdir(folder)
+    except PermissionError as error:
+        raise ValueError(f"{folder}: {error.strerror}; get the right to read it, or check data.sources") from None
+    except OSError:  # it is not there
+        return
 
 
 def _remote(url: str) -> list[str]:

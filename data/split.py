@@ -1,8 +1,8 @@
 """Held-out validation by cluster: a stable hash of the cluster decides, so no relative of a validation protein trains.
 
 In: a store's cluster hashes. Out: which records train, the ids of those that validate, a fingerprint. Kept: a folder
-``split-HASH`` inside the store's folder with validation.bin and excluded.bin (int64, rising) and split.json; seeds have
-no part in it, so every run on a corpus is scored on the same proteins.
+``split-HASH`` where `data.derived` says, with validation.bin and excluded.bin (int64, rising) and split.json; seeds
+have no part in it, so every run on a corpus is scored on the same proteins.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from data import draw
 from data.clusters import Clusters
+from data.derived import kept_at
 from data.publish import published
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def open_split(
     """
     excluded = _NONE if excluded is None else excluded
     key = [FORMAT, store.fingerprint, clusters.fingerprint, float(validation_fraction).hex(), _content(excluded)]
-    folder = store.folder / f"split-{hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()}"
+    folder = kept_at(store, f"split-{hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()}")
     if not folder.is_dir():
         with published(folder) as building:
             _write(building, store, clusters, validation_fraction, excluded)

@@ -6,7 +6,6 @@ A thread of its own writes, hashes and commits while the source is read on. It c
 records of a source that stalls can be read while it does.
 """
 
-import errno
 import json
 import os
 import threading
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.block import START, Block
+from data.disk_error import FULL, said
 from data.journal import JOURNAL, Journal, read_journal, write_journal, write_whole
 from data.store import FACTS, FORMAT, REJECTED, facts_text, fingerprint, hash_of, new_hash
 
@@ -34,7 +34,6 @@ _AHEAD = 2
 _PIECE_BYTES = 256 << 10
 """Hashed and written while they are in the cache."""
 _UINT64 = "<u8"
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class _Write(NamedTuple):
@@ -299,11 +298,11 @@ class StoreWriter:
             file.close()
 
     def _refusal(self, error: OSError) -> ValueError:
-        what = "the disk is full, or a quota or size limit reached" if error.errno in _FULL else "cannot be written"
+        what = said(error) if error.errno in FULL else f"cannot be written ({error.strerror or error})"
         again = f"goes on from record {self.committed.num_read + 1}" if self.committed.num_read else "starts anew"
         return ValueError(
-            f"{self.folder}: {what} ({error.strerror or error}); nothing was published; free space or choose another "
-            f"data.store_dir; the same command {again}"
+            f"{self.folder}: {what}; nothing was published; free space or choose another data.store_dir; the same "
+            f"command {again}"
         )
 
 

@@ -20,7 +20,6 @@ import gzip
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -32,6 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import alphabet, draw
+from data.disk_error import refusal
+from data.publish import replaced
 
 _LENGTH, _ANCESTOR, _SUBSTITUTED, _SUBSTITUTE = range(101, 105)  # what a key is for; apart from data.draw's own
 
@@ -240,8 +241,9 @@ def write(folder: Path, families: Families) -> tuple[Path, Path]:
         for family in range(families.num_families)
         for member in range(families.members_per_family)
     ).encode()
-    folder.mkdir(parents=True, exist_ok=True)
-    settings_path.unlink(missing_ok=True)  # or a crash below would leave the old settings beside new sequences
+    with refusal(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        settings_path.unlink(missing_ok=True)  # or a crash below would leave the old settings beside new sequences
     _replace(fasta_path, write_fasta)
     _replace(clusters_path, lambda file: file.write(clusters))
     _replace(settings_path, lambda file: file.write(settings))
@@ -250,13 +252,8 @@ def write(folder: Path, families: Families) -> tuple[Path, Path]:
 
 def _replace(path: Path, write_to: Callable[[BinaryIO], object]) -> None:
     """Let `write_to` fill a temporary file beside `path`, then give it that name."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            write_to(file)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replaced(path) as temporary, temporary.open("wb") as file:
+        write_to(file)
 
 
 Document = tuple[NDArray[np.uint8], NDArray[np.int64]]

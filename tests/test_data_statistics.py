@@ -201,7 +201,7 @@ def test_the_picture_is_a_png_whole_or_not_there(tmp_path: Path) -> None:
     draw(lengths, tmp_path / "lengths.png", title="three $ $ lengths", crop_tokens=1024)
     assert imread(tmp_path / "lengths.png").shape[:2] == (675, 1200)
     (tmp_path / "taken.png").mkdir()
-    with pytest.raises(OSError, match=r"taken\.png"):
+    with pytest.raises(ValueError, match=r"taken\.png: .*; choose another place$"):
         draw(lengths, tmp_path / "taken.png", title="", crop_tokens=1024)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["lengths.png", "taken.png"]
 
