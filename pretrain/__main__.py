@@ -14,6 +14,7 @@ import time
 import traceback
 from pathlib import Path
 
+from data.disk_error import CLOSED, one_line
 from data.recipe_file import documented, read
 from pretrain.recipe import Recipe
 
@@ -29,11 +30,12 @@ def main(arguments: list[str] | None = None) -> int:
         recipe = read(Recipe, options.recipe, options.overrides)
         _train(recipe, options)
     except ValueError as error:
-        if rank:
-            # The launcher ends all ranks when one does. Rank 0, which mostly has the same to say, says it first.
-            time.sleep(_PATIENCE_S)
-        print(f"error: {f'rank {rank}: ' if rank else ''}{error}", file=sys.stderr, flush=True)
-        return 2
+        return _mistake(str(error), rank)
+    except OSError as error:
+        if error.errno not in CLOSED:
+            _report(error, rank)
+            return 1
+        return _mistake(one_line(error), rank)
     except KeyboardInterrupt:
         if rank == 0:
             print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)
@@ -55,6 +57,15 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
             launched = engine.name, engine.world_size, engine.precision
             words = closing_words(summary, options.recipe, options.overrides, *launched)
             print(words, flush=True)
+
+
+def _mistake(text: str, rank: int) -> int:
+    """One line on a mistake in the input; the exit status."""
+    if rank:
+        # The launcher ends all ranks when one does. Rank 0, which mostly has the same to say, says it first.
+        time.sleep(_PATIENCE_S)
+    print(f"error: {f'rank {rank}: ' if rank else ''}{text}", file=sys.stderr, flush=True)
+    return 2
 
 
 def _report(error: Exception, rank: int) -> int:

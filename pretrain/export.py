@@ -7,15 +7,15 @@ and README.md, the model card. Kept: nothing.
 """
 
 import argparse
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from transformers.utils import logging
 
+from data.disk_error import CLOSED, one_line, refusal
+from data.publish import workspace
 from pretrain.checkpoint.load import newest_valid
 from pretrain.checkpoint.tensors import TensorReader
 from pretrain.evaluate import TITLES
@@ -44,22 +44,19 @@ def export(run: RunDirectory) -> tuple[Path, int]:
     model.load_state_dict({name: reader.read(name) for name in reader.shapes}, assign=True)
     step, tokens_seen = checkpoint.trainer.step, checkpoint.trainer.tokens_seen
     logging.disable_progress_bar()  # or transformers draws one for a single file
-    building = Path(tempfile.mkdtemp(prefix=".export-", dir=run.root))
-    replaced = building.with_name(f"{building.name}-old")
-    try:
+    remedy = "get the right to write there"
+    with workspace(run.export, remedy) as work, refusal(run.export, remedy):
+        building, before = work / "new", work / "old"
+        building.mkdir()
         transformers_io.save(model, building)
         (building / "README.md").write_text(_card(run, model.shape, step, tokens_seen))
-        building.chmod(0o755)
         if run.export.exists():
-            run.export.rename(replaced)
+            run.export.rename(before)
         try:
             building.rename(run.export)
         except OSError:
-            replaced.rename(run.export)
+            before.rename(run.export)
             raise
-    finally:
-        for leftover in (building, replaced):
-            shutil.rmtree(leftover, ignore_errors=True)
     return run.export, step
 
 
@@ -72,6 +69,10 @@ def main(arguments: list[str] | None = None) -> None:
         path, step = export(RunDirectory(folder))
     except (ValueError, RuntimeError) as error:
         sys.exit(f"error: {error}")
+    except OSError as error:
+        if error.errno not in CLOSED:
+            raise
+        sys.exit(f"error: {one_line(error)}")
     print(f"step {step}: {path}")
 
 

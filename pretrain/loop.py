@@ -151,7 +151,8 @@ class Training:
             engine.restore_scaler(self.state.loss_scale)
         else:
             fill(self.named, first)
-        self.saves = Saves(run, engine, self.named, attempt, fingerprints, recipe.run.keep_checkpoints, checkpoint)
+        keep, shared = recipe.run.keep_checkpoints, recipe.run.shared
+        self.saves = Saves(run, engine, self.named, attempt, fingerprints, keep, checkpoint, shared=shared)
         self.unigram = unigram_losses(corpora)
         self.skipped_in_a_row = 0
         self.bound = False

@@ -185,6 +185,11 @@ class RunSettings:
     )
     checkpoint_every: int = setting(OPERATIONAL, "between two checkpoints", unit="steps", default=1000)
     keep_checkpoints: int = setting(OPERATIONAL, "newest checkpoints that are kept", default=2)
+    shared: bool = setting(
+        OPERATIONAL,
+        "whether others may read the run's checkpoints, as far as your umask lets them; if not, they are yours alone",
+        default=False,
+    )
     trackers: tuple[str, ...] = setting(
         OPERATIONAL, "experiment trackers beside metrics.jsonl: 'wandb', 'tensorboard'", default=()
     )

@@ -7,21 +7,22 @@ ranks/rank-00003.jsonl   errors of each rank
 checkpoints/ export/
 """
 
-import fcntl
 import json
 import os
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from data.disk_error import said
 from data.setting import SettingClass
 from pretrain.model.presets import EsmShape
 from pretrain.recipe import Recipe, settings_of
+from pretrain.run_lock import LEASE, LOCK, RunLock
 from pretrain.telemetry import records
 
 FORMAT = "zymogen.run/1"
-LOCK, WRITING = "run.lock", "run.tmp"
+WRITING = "run.tmp"
 _PACKAGES = ("zymogen", "torch", "accelerate", "deepspeed", "transformers", "safetensors", "numpy", "numba")
 
 
@@ -33,7 +34,7 @@ class RunDirectory:
         self.checkpoints = root / "checkpoints"
         self.export = root / "export"
         self.metrics = root / "metrics.jsonl"
-        self._lock: IO[str] | None = None
+        self._lock: RunLock | None = None
 
     def claim(self, recipe: Recipe, *, allow_schedule_change: bool) -> None:
         """Make the directory this run's, or find that it is; rank 0 only. The lock goes with the process.
@@ -47,22 +48,16 @@ class RunDirectory:
         if (
             not described
             and self.root.exists()
-            and any(path.name not in (LOCK, WRITING) for path in self.root.iterdir())
+            and any(path.name not in (LOCK, LEASE, WRITING) for path in self.root.iterdir())
         ):
             raise ValueError(
                 f"{self.root} exists and is not a run directory (it has no run.json); choose another run.directory"
             )
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.root / LOCK).open("w")
+            self._lock = RunLock(self.root)
         except OSError as error:
-            raise ValueError(f"{self.root}: {error.strerror}; choose another run.directory") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"{self.root}: another process trains in this directory; wait for it, or choose another run.directory"
-            ) from None
+            raise ValueError(f"{self.root}: {said(error)}; choose another run.directory") from None
         if self.has_trained:
             self._check_identity(recipe, allow_schedule_change)
         else:

@@ -49,9 +49,11 @@ class Saves:
         fingerprints: Mapping[str, str],
         keep: int,
         newest: Verified | None,
+        *,
+        shared: bool = False,
     ) -> None:
         self._run, self._engine, self._named, self._attempt = run, engine, named, attempt
-        self._fingerprints, self._keep = fingerprints, keep
+        self._fingerprints, self._keep, self._shared = fingerprints, keep, shared
         self._parent = newest.manifest_sha256 if newest else None  # the writer's alone knows of later ones
         self._newest = newest.path.name if newest else None
         self._step = newest.manifest.step if newest else -1
@@ -108,6 +110,7 @@ class Saves:
                 ),
                 versions=versions(),
                 is_writer=self._engine.is_main,
+                shared=self._shared,
             )
         except CheckpointError as error:  # on the writer, where no rank waits for another any more
             failure = error

@@ -30,7 +30,10 @@ from pretrain.checkpoint.manifest import (
 from pretrain.checkpoint.tensors import (
     DATA_FILE,
     INDEX_FILE,
+    PRIVATE,
+    SHARED,
     HashedFile,
+    Modes,
     SafetensorsWriter,
     index_of_whole_tensors,
     write_bytes,
@@ -53,12 +56,14 @@ def commit(
     topology: Topology,
     versions: Mapping[str, str],
     is_writer: bool,
+    shared: bool = False,
 ) -> Path:
     """Save the state at an optimizer step. All ranks call it; only the writer, the first, touches the disk.
 
     A step that exists already (the run went back and came here again) is kept if the files are the
     same, byte for byte; otherwise it moves to quarantine as superseded. An older attempt than the
     one that wrote it is refused: that is a process which does not know that it was replaced.
+    What is written is its user's alone or, if `shared`, has the modes that the umask gives.
 
     Returns:
         The path of the checkpoint. Only on the writer does returning mean that it is durable.
@@ -91,16 +96,17 @@ def commit(
     if not is_writer:
         _finish(gathered)
         return published
+    modes = SHARED if shared else PRIVATE
     nonce = secrets.token_hex(4)
     temporary = checkpoints_dir / f"{TEMPORARY}{published.name}-a{attempt}-{nonce}"
     try:
         if not checkpoints_dir.is_dir():
             checkpoints_dir.mkdir(parents=True)
             fsync_folder(checkpoints_dir.parent)
-        temporary.mkdir(mode=0o700)
-        files = _write_tensors(temporary, state, sources, gathered)
-        files.append(write_bytes(temporary, TRAINER_FILE, trainer.to_bytes()))
-        manifest = _write_manifest(temporary, draft, files)
+        temporary.mkdir(mode=modes.folder)
+        files = _write_tensors(temporary, state, sources, gathered, modes)
+        files.append(write_bytes(temporary, TRAINER_FILE, trainer.to_bytes(), modes))
+        manifest = _write_manifest(temporary, draft, files, modes)
         if _make_way(published, manifest):
             os.rename(temporary, published)
             fsync_folder(checkpoints_dir)
@@ -137,6 +143,7 @@ def _write_tensors(
     state: NamedState,
     sources: Mapping[str, Mapping[str, Source]],
     gathered: Iterator[Tensor | None],
+    modes: Modes,
 ) -> list[FileEntry]:
     """Data and index of both parts."""
     extra: dict[str, dict[str, object]] = {
@@ -145,20 +152,20 @@ def _write_tensors(
     }
     files = []
     for part, tensors in sources.items():
-        (temporary / part).mkdir(mode=0o700)
+        (temporary / part).mkdir(mode=modes.folder)
         shapes = {key: state.shape(name) for key, (name, _) in tensors.items()}
         if tensors:  # no moments before the first step
-            files.append(_write_data(temporary, f"{part}/{DATA_FILE}", shapes, gathered))
+            files.append(_write_data(temporary, f"{part}/{DATA_FILE}", shapes, gathered, modes))
         index = {"tensors": index_of_whole_tensors(shapes), **extra[part]}
-        files.append(write_json(temporary, f"{part}/{INDEX_FILE}", index))
+        files.append(write_json(temporary, f"{part}/{INDEX_FILE}", index, modes))
         fsync_folder(temporary / part)
     return files
 
 
 def _write_data(
-    temporary: Path, path: str, shapes: Mapping[str, tuple[int, ...]], gathered: Iterator[Tensor | None]
+    temporary: Path, path: str, shapes: Mapping[str, tuple[int, ...]], gathered: Iterator[Tensor | None], modes: Modes
 ) -> FileEntry:
-    file = HashedFile(temporary, path)
+    file = HashedFile(temporary, path, modes)
     try:
         writer = SafetensorsWriter(file, shapes)
         for key in shapes:
@@ -171,12 +178,12 @@ def _write_data(
         raise
 
 
-def _write_manifest(temporary: Path, draft: Manifest, files: list[FileEntry]) -> Manifest:
+def _write_manifest(temporary: Path, draft: Manifest, files: list[FileEntry], modes: Modes) -> Manifest:
     """The manifest under its name only when complete, and every name in the directory durable."""
     listed = tuple(sorted(files, key=lambda entry: entry.path))
     fields = {name: getattr(draft, name) for name in draft.__slots__}
     manifest = Manifest(**{**fields, "files": listed})
-    write_bytes(temporary, f"{MANIFEST_FILE}.tmp", manifest.to_bytes())
+    write_bytes(temporary, f"{MANIFEST_FILE}.tmp", manifest.to_bytes(), modes)
     os.rename(temporary / f"{MANIFEST_FILE}.tmp", temporary / MANIFEST_FILE)
     fsync_folder(temporary)
     return manifest

@@ -8,6 +8,7 @@ broadcasts path and manifest hash, and the others call `open_checkpoint`; then a
 import errno
 import hashlib
 import os
+import stat
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
@@ -127,9 +128,10 @@ def open_checkpoint(path: Path, manifest_sha256: str) -> Verified:
 
 
 def quarantine(path: Path, reason: str) -> Path:
-    """Move a checkpoint out of the way, keeping it for a post-mortem."""
+    """Move a checkpoint out of the way, keeping it for a post-mortem; who may read it may look there too."""
     folder = path.parent / QUARANTINE
-    folder.mkdir(mode=0o700, exist_ok=True)
+    found = path.lstat().st_mode
+    folder.mkdir(mode=stat.S_IMODE(found) | 0o700 if stat.S_ISDIR(found) else 0o700, exist_ok=True)
     target, count = folder / f"{path.name}-{reason}", 1
     while os.path.lexists(target):
         count += 1

@@ -14,7 +14,7 @@ import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -34,13 +34,23 @@ DATA_FILE = "00000.safetensors"
 DTYPE = "F32"  # safetensors' name; masters and moments are fp32 under every engine
 
 
+class Modes(NamedTuple):
+    """Of what a checkpoint is made of, before the umask takes its part."""
+
+    folder: int
+    file: int
+
+
+PRIVATE, SHARED = Modes(0o700, 0o600), Modes(0o777, 0o666)
+
+
 class HashedFile:
     """A new file that knows the hash and number of the bytes it was given, fsynced by `close`."""
 
-    def __init__(self, folder: Path, path: str) -> None:
+    def __init__(self, folder: Path, path: str, modes: Modes = PRIVATE) -> None:
         self._path = path
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        self._file = os.fdopen(os.open(folder / path, flags, 0o600), "wb")
+        self._file = os.fdopen(os.open(folder / path, flags, modes.file), "wb")
         self._hash = hashlib.sha256()
         self._size = 0
 
@@ -232,14 +242,14 @@ def _flat_part(file: Any, key: str, start: int, stop: int) -> Tensor:
     return rows.flatten()[start - first * row : stop - first * row]
 
 
-def write_json(folder: Path, path: str, content: object) -> FileEntry:
+def write_json(folder: Path, path: str, content: object, modes: Modes = PRIVATE) -> FileEntry:
     """Write canonical JSON to a new file and fsync it."""
-    return write_bytes(folder, path, canonical(content))
+    return write_bytes(folder, path, canonical(content), modes)
 
 
-def write_bytes(folder: Path, path: str, content: bytes) -> FileEntry:
+def write_bytes(folder: Path, path: str, content: bytes, modes: Modes = PRIVATE) -> FileEntry:
     """Write a new file and fsync it."""
-    file = HashedFile(folder, path)
+    file = HashedFile(folder, path, modes)
     try:
         file.write(content)
         return file.close()

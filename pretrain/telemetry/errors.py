@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from data.disk_error import CLOSED
 from pretrain.checkpoint.manifest import StorageError
 from pretrain.engine.engine import Engine
 from pretrain.engine.ranks import PeerError
@@ -67,4 +68,5 @@ def _exit_class(error: BaseException) -> str:
         return "peer"
     if isinstance(error, StorageError):
         return "storage"
-    return "input" if isinstance(error, ValueError) else "error"
+    closed = isinstance(error, OSError) and error.errno in CLOSED
+    return "input" if isinstance(error, ValueError) or closed else "error"
