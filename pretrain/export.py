@@ -7,6 +7,7 @@ and README.md, the model card. Kept: nothing.
 """
 
 import argparse
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,7 +50,10 @@ def export(run: RunDirectory) -> tuple[Path, int]:
         building, before = work / "new", work / "old"
         building.mkdir()
         transformers_io.save(model, building)
-        (building / "README.md").write_text(_card(run, model.shape, step, tokens_seen))
+        card = building / "README.md"
+        card.write_text(_card(run, model.shape, step, tokens_seen))
+        for path in building.iterdir():
+            path.chmod(stat.S_IMODE(card.stat().st_mode))  # safetensors makes its file private, whatever the umask
         if run.export.exists():
             run.export.rename(before)
         try:

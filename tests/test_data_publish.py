@@ -136,13 +136,21 @@ def test_whoever_is_first_stays(tmp_path: Path) -> None:
 
 
 def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), published(tmp_path / "split-1") as building:
-        (building / "a").touch()
-        raise KeyboardInterrupt
+    def interrupted() -> None:
+        with published(tmp_path / "split-1") as building:
+            (building / "a").touch()
+            raise KeyboardInterrupt
+
+    def full() -> None:
+        with replaced(tmp_path / "old") as new:
+            new.write_text("ne")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
     (tmp_path / "old").write_text("old")
-    with pytest.raises(ValueError, match="nothing of it was kept"), replaced(tmp_path / "old") as new:
-        new.write_text("ne")
-        raise OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    with pytest.raises(ValueError, match=r"disk is full.*No space left.*nothing of it was kept"):
+        full()
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("old", "old")]
 
 

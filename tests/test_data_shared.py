@@ -67,7 +67,7 @@ def built(folder: Path) -> Path:
     return store.folder
 
 
-@pytest.mark.parametrize("umask", [0o022, 0o027, 0o002, 0o077])
+@pytest.mark.parametrize("umask", [0o027, 0o002])
 def test_what_is_derived_has_the_modes_of_the_umask(umask: int, folder: Path) -> None:
     built(folder)
     before = os.umask(umask)
