@@ -210,7 +210,10 @@ class DataSettings(CorpusSettings):
     )
     prefetch: int = setting(OPERATIONAL, "batches that each worker fills ahead of the step", unit="batches", default=4)
     store_dir: str = setting(
-        OPERATIONAL, "where token stores are built and found again", unit="path", default="runs/stores"
+        OPERATIONAL,
+        "where token stores are built and found again, and what is derived from one that can only be read",
+        unit="path",
+        default="runs/stores",
     )
     ingest: IngestSettings = IngestSettings()
     mask: MaskSettings = MaskSettings()

@@ -31,16 +31,13 @@ def main(arguments: list[str] | None = None) -> int:
         _train(recipe, options)
     except ValueError as error:
         return _mistake(str(error), rank)
-    except OSError as error:
-        if error.errno not in CLOSED:
-            _report(error, rank)
-            return 1
-        return _mistake(one_line(error), rank)
     except KeyboardInterrupt:
         if rank == 0:
             print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)
         return 130
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in CLOSED:
+            return _mistake(one_line(error), rank)
         return _report(error, rank)
     return 0
 

@@ -38,6 +38,7 @@ class Saves:
         fingerprints: for the manifest.
         keep: how many checkpoints stay.
         newest: the checkpoint that the attempt starts from.
+        shared: whether others may read them, as far as the umask lets them.
     """
 
     def __init__(

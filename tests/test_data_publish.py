@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -210,21 +210,12 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> None:
-    if os.path.ismount(folder):
-        with suppress_full(), (folder / "others").open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-    else:
+    if not os.path.ismount(folder):
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-
-
-@contextmanager
-def suppress_full() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
+        return
+    with suppress(OSError), (folder / "others").open("wb", buffering=0) as file:
+        for _ in range(4096):
+            file.write(bytes(4096))
 
 
 def test_no_room_for_what_is_derived(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

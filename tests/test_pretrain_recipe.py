@@ -30,7 +30,7 @@ SURFACE = {
     """,
     "operational": """
         run.directory run.log_every run.evaluate_every run.validation_sequences run.checkpoint_every
-        run.keep_checkpoints run.trackers data.sources data.clusters data.bins_per_forward data.store_dir
+        run.keep_checkpoints run.shared run.trackers data.sources data.clusters data.bins_per_forward data.store_dir
         compute.attention compute.checkpointing compute.compile parallel.context parallel.exchange
         data.exclude data.workers data.prefetch data.mixture.sources data.mixture.clusters data.mixture.exclude
         data.ingest.max_residues data.ingest.max_header_bytes data.ingest.max_line_bytes data.ingest.max_inflation
