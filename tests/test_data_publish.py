@@ -84,6 +84,7 @@ def test_what_is_not_ours_stays(tmp_path: Path) -> None:
         (tmp_path / f".{name}-{token}").mkdir()
         (tmp_path / f".{name}-{token}" / "thesis.tex").write_text("")
         (tmp_path / f".{name}-{token}.lock").write_text(content)
+        aged(tmp_path / f".{name}-{token}", tmp_path / f".{name}-{token}.lock", 2 * WEEK_S)
     (tmp_path / f".split-1-{token}").mkdir()  # without a lock
     (tmp_path / ".split-x1k2_3").mkdir()  # as earlier versions called theirs
     before = sorted(tmp_path.rglob("*"))
