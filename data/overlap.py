@@ -1,7 +1,7 @@
 """Overlap: records that would train though an equal sequence validates, or is excluded, in any corpus of a run.
 
 In: the splits of all corpora of a run. Out: the same splits, with these records taken out of training. Kept: for each
-corpus a folder ``overlap-HASH`` inside its store's folder, whole or not there:
+corpus a folder ``overlap-HASH`` where `data.derived` says, whole or not there:
 
     copies.bin      int64, ids of the records that are taken out, rising
     overlap.json    how many of them equal a validation record, and how many only an excluded one
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.clusters import open_clusters
+from data.derived import kept_at
 from data.publish import published
 from data.split import Split, among, fingerprint_of
 from data.store import hash_of, new_hash
@@ -49,7 +50,7 @@ def disjoint(splits: Sequence[Split]) -> tuple[Split, ...]:
     for split in splits:
         store = split.clusters.store
         key = json.dumps([FORMAT, split.fingerprint, everywhere])
-        folder = store.folder / f"overlap-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
+        folder = kept_at(store, f"overlap-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}")
         if not folder.is_dir():
             digests = digests or _not_for_training(splits)
             with published(folder) as building:

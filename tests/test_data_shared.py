@@ -20,7 +20,7 @@ from data.statistics import Lengths, statistics
 from data.store import Store
 
 PROTEINS = [(f"q{i}", "ACDEFGHIKL"[i % 10] * (i % 7 + 1) + "MKT" * (i // 4 + 1)) for i in range(120)]
-DERIVED = ("clusters-", "excluded-", "split-")
+DERIVED = ("clusters-", "excluded-", "overlap-", "split-")
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_what_is_derived_has_the_modes_of_the_umask(umask: int, folder: Path) ->
     finally:
         os.umask(before)
     derived = [path for name in DERIVED for path in store.folder.glob(f"{name}*")]
-    assert len(derived) == 3
+    assert len(derived) == 4
     plans = list((folder / "stores/plans").iterdir())
     assert len(plans) == 1
     paths = [store.folder / "lengths.png", *plans, *derived, *(p for path in derived for p in path.rglob("*"))]
@@ -133,7 +133,14 @@ def test_a_store_that_can_only_be_read_is_used(folder: Path) -> None:
     (kept,) = (folder / "mine/derived").iterdir()
     assert kept.name == Store(store).facts["hash"]
     names = sorted(path.name for path in kept.iterdir())
-    assert [name.rpartition("-")[0] for name in names] == ["clusters", "excluded", "", "members-of-clusters", "split"]
+    assert [name.rpartition("-")[0] for name in names] == [
+        "clusters",
+        "excluded",
+        "",
+        "members-of-clusters",
+        "overlap",
+        "split",
+    ]
     assert names[2] == "lengths.png"
     times = {path: path.stat().st_mtime_ns for path in kept.rglob("*") if path.name != "lengths.png"}
     assert without_rights(work) == 0
@@ -162,7 +169,7 @@ def test_a_folder_of_another_user_in_the_way(folder: Path) -> None:
     assert without_rights(lambda: opened(folder, "mine", sources=store)) == 0
     (kept,) = (folder / "mine/derived").iterdir()
     names = [path.name.rpartition("-")[0] for path in sorted(kept.iterdir())]
-    assert names == ["clusters", "excluded", "members-of-clusters", "split"]
+    assert names == ["clusters", "excluded", "members-of-clusters", "overlap", "split"]
 
 
 def test_nowhere_to_write_is_one_line(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

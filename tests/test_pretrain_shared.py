@@ -196,7 +196,7 @@ def test_a_run_on_a_store_that_can_only_be_read(folder: Path) -> None:
     assert corpora[0]["split"] == corpora[1]["split"]
     assert sorted(os.listdir(folder / "archive")) == before
     (kept,) = (folder / "mine/derived").iterdir()
-    assert sorted(path.name.partition("-")[0] for path in kept.iterdir()) == ["clusters", "split"]
+    assert sorted(path.name.partition("-")[0] for path in kept.iterdir()) == ["clusters", "overlap", "split"]
 
 
 # File systems without locks -----------------------------------------------------------------------
