@@ -143,7 +143,6 @@ def test_closed_folders_are_one_line(folder: Path, capfd: pytest.CaptureFixture[
     for name in ("config.json", "model.safetensors"):
         shutil.copytree(model, folder / name)
         (folder / name / name).chmod(0o000)
-    (folder / "run/metrics.jsonl").chmod(0o400)
     (folder / "open").mkdir()
     closed.chmod(0o000)
     fresh = f"run.directory='{folder}/new'"
@@ -152,7 +151,6 @@ def test_closed_folders_are_one_line(folder: Path, capfd: pytest.CaptureFixture[
         ([str(closed / "recipe.toml")], closed / "recipe.toml"),
         (words(folder, f"run.directory='{closed}/run'"), closed / "run"),
         (words(folder, f"run.directory='{closed}/new'"), closed / "new"),
-        (words(folder), folder / "run/metrics.jsonl"),
         (words(folder, fresh, f"data.sources=['{closed}/a.fasta.gz']"), closed / "a.fasta.gz"),
         (words(folder, fresh, f"data.sources=['{closed}/*.gz']"), closed),
         (words(folder, fresh, f"data.sources=['{closed}/store']"), closed / "store"),
