@@ -44,7 +44,12 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         reads=True,
     )
     build.add_argument("sources", nargs="+", metavar="SOURCE", help="as data.sources; '-' alone is standard input")
-    build.add_argument("--output", type=Path, metavar="FOLDER", help="where the store goes; in place of --store-dir")
+    build.add_argument(
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="where the store goes, empty or not there yet; in place of --store-dir",
+    )
 
     stats = command("stats", "count records, lengths, residues and exact duplicates, and draw the lengths", reads=True)
     stats.add_argument("sources", nargs="+", metavar="STORE_OR_SOURCE", help=named)

@@ -6,7 +6,6 @@ where the same call goes on to the same bytes.
 
 import hashlib
 import json
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,14 +15,15 @@ import numpy as np
 
 from data.block import Block, Source
 from data.broken_stream import BrokenOff, Changed
+from data.build_folder import discard, remove_journal
 from data.build_lock import locked
 from data.builder_process import Send, Unusable, start
-from data.journal import FAILED, JOURNAL, Journal
-from data.parts import PARTS, Ahead, Read, Report
+from data.journal import FAILED, Journal
+from data.parts import Ahead, Read, Report
 from data.progress_line import ProgressLine
 from data.protein import BEGINNING_RECORDS, mistaken, shown
 from data.settings import IngestSettings, LetterPolicy, SourceContent
-from data.store import FACTS, FORMAT, LOCK, REJECTED, Counts, Store
+from data.store import FACTS, FORMAT, REJECTED, Counts, Store
 from data.store_writer import StoreWriter
 
 Progress = Callable[[int, int, int, int | None], None]
@@ -74,7 +74,8 @@ def build_into(
     """`open_or_build` with a folder of the caller's choice.
 
     Raises:
-        ValueError: also if the folder holds a store of other sources or settings, finished or not.
+        ValueError: also if the folder holds a store of other sources or settings, finished or not; or if it is
+            neither empty nor one of ours (`data.build_folder`).
     """
     stamps = [source.stamp() for source in sources]
     return _built(folder, sources, stamps, unknown_letters, ingest, progress)
@@ -133,8 +134,8 @@ def finished(folder: Path, sources: Sequence[Source], key: str, ingest: IngestSe
         )
     num_rejected = store.facts["rejected"]
     _require_within_budget(folder, num_rejected, num_rejected + store.num_records, ingest.max_bad_fraction)
-    with suppress(OSError):  # most often: it is not there, or the store may only be read
-        (folder / JOURNAL).unlink()  # a builder that was ended between its last two steps
+    with suppress(OSError):  # a store that others own, or in a place where nothing can be written
+        remove_journal(folder)  # of a builder that was ended between its last two steps
     return store
 
 
@@ -166,9 +167,8 @@ def build_locked(
         return store
     with suppress(FileNotFoundError):
         (folder / FAILED).unlink()
-    if any(source.name == _STANDARD_INPUT for source in sources):
-        (folder / JOURNAL).unlink(missing_ok=True)  # it cannot go on
-    writer = StoreWriter(folder, key)
+    # Standard input cannot go on.
+    writer = StoreWriter(folder, key, anew=any(source.name == _STANDARD_INPUT for source in sources))
     try:
         budget = None if is_part and ingest.max_bad_fraction else ingest.max_bad_fraction
         if budget == 0.0:  # it may go on from one that allowed more
@@ -194,7 +194,7 @@ def build_locked(
             writer.roll_back()
         else:
             writer.close()
-            _remove(folder, error.keep)
+            discard(folder, error.keep)
         raise
     except BaseException as failure:
         if isinstance(failure, BrokenOff):  # a broken network is no fault of what was read
@@ -202,7 +202,7 @@ def build_locked(
                 writer.commit()
         writer.roll_back()
         if not writer.committed.num_read:
-            _remove(folder)
+            discard(folder)
         raise
     return Store(folder)
 
@@ -302,13 +302,3 @@ class _Tally:
             done + bytes_read + behind.bytes_read,
             self._num_bytes,
         )
-
-
-def _remove(folder: Path, keep: Sequence[str] = ()) -> None:
-    """Remove a build, and the folder if nothing else is in it."""
-    for name in (*Counts().file_sizes(), REJECTED, JOURNAL, *(() if keep else (LOCK,))):
-        if name not in keep:
-            (folder / name).unlink(missing_ok=True)
-    shutil.rmtree(folder / PARTS, ignore_errors=True)
-    with suppress(OSError):
-        folder.rmdir()

@@ -1,6 +1,6 @@
 """The lock that a builder holds on the folder of its store, across processes and, where the file system can, machines.
 
-In: a folder. Out: nothing. Kept: an empty build.lock; the kernel frees the lock when its holder ends, however it ends.
+In: a folder. Out: nothing. Kept: an empty file; the kernel frees the lock when its holder ends, however it ends.
 """
 
 import fcntl
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from data.build_folder import require_ours
 from data.disk_error import STORE_DIR, said
 from data.store import LOCK
 
@@ -25,7 +26,7 @@ def locked(folder: Path, waiting: Callable[[], None] | None = None) -> Iterator[
         waiting: called once if there is something to wait for.
 
     Raises:
-        ValueError: nothing can be written there, or the file system knows no locks.
+        ValueError: the folder is not ours; nothing can be written there; or the file system knows no locks.
     """
     descriptor = _taken(folder)
     if descriptor is None and waiting is not None:
@@ -34,6 +35,7 @@ def locked(folder: Path, waiting: Callable[[], None] | None = None) -> Iterator[
         time.sleep(_POLL_S)
         descriptor = _taken(folder)
     try:
+        require_ours(folder)
         yield
     finally:
         os.close(descriptor)
@@ -43,6 +45,8 @@ def _taken(folder: Path) -> int | None:
     """A descriptor that holds the lock, or None where it is held by another."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / LOCK).exists():  # else somebody of ours is or was at work, and may be ending right now
+            require_ours(folder)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except FileNotFoundError:  # a build that failed removes its folder
         return None

@@ -1,7 +1,7 @@
 """The journal of a build that is not finished: how much of a store's files is whole, and where reading goes on.
 
-In: the folder of a store. Out: `Journal`. Kept: progress.json, replaced whole at every commit; failed.json, why a
-build that others follow has ended.
+In: the folder of a store. Out: `Journal`. Kept: progress.json, there before any other file of a build and replaced
+whole at every commit; .zymogen-failed.json, why a build that others follow has ended.
 """
 
 import json
@@ -13,9 +13,9 @@ from typing import Any
 
 from data.block import START, Position
 from data.publish import flush
-from data.store import FORMAT, REJECTED, Counts
+from data.store import FORMAT, REJECTED, Counts, is_of_a_store
 
-JOURNAL, FAILED = "progress.json", "failed.json"
+JOURNAL, FAILED = "progress.json", ".zymogen-failed.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,17 +49,21 @@ def read_journal(folder: Path) -> Journal | None:
     """The journal of an unfinished build, None where there is none.
 
     Raises:
-        ValueError: it is damaged.
+        ValueError: it is damaged, or of another program.
     """
     path = folder / JOURNAL
     try:
-        content = json.loads(path.read_bytes())
+        raw = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if not is_of_a_store(raw):
+        raise ValueError(f"{path} is of another program, or damaged beyond reading; choose another folder")
+    try:
+        content = json.loads(raw)
         if content.pop("format") != FORMAT:
             raise ValueError
         content["counts"], content["position"] = Counts(*content["counts"]), Position(*content["position"])
         return Journal(**content)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{path} is damaged, or of another version; delete the folder, it is built again") from None
 
@@ -86,7 +90,7 @@ def write_failure(folder: Path, message: str) -> None:
 
 def write_whole(path: Path, text: str) -> None:
     """Replace a file at once, so that nobody sees a part of it, not even after a power cut."""
-    temporary = path.with_name(f".{path.name}.new")
+    temporary = written_beside(path)
     try:
         with temporary.open("w") as file:
             file.write(text)
@@ -97,3 +101,8 @@ def write_whole(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
         raise
     flush(path.parent)
+
+
+def written_beside(path: Path) -> Path:
+    """What `write_whole` writes before it takes the place of `path`."""
+    return path.with_name(f".{path.name.lstrip('.')}.zymogen-new")

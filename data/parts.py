@@ -1,16 +1,17 @@
 """Parts: sources that are read ahead, each by a process of its own, and appended to the store in their order.
 
-In: sources. Out: for each, what to read it from: itself, or the part that was built of it. Kept: ``parts/0003`` in the
-folder of the store, a store of source 3 alone; continued on its own when it was interrupted, removed once appended.
+In: sources. Out: for each, what to read it from: itself, or the part that was built of it. Kept: in the folder of the
+store ``.zymogen-parts/0003``, a store of source 3 alone; continued on its own when it was interrupted, removed once
+appended.
 """
 
 import json
-import shutil
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.block import START, Block, Position, Rejected, Source
+from data.build_folder import PARTS, discard_part
 from data.builder_process import Send, messages
 from data.journal import Journal
 from data.store import FACTS, REJECTED, Store
 
-PARTS = "parts"
 _BLOCK_RECORDS = 1 << 16
 _BLOCK_RESIDUES = 16 << 20
 _REPORT_S = 0.5
@@ -144,7 +145,7 @@ class Ahead:
             )
         for path in self._parts.glob("*"):
             if path.name not in {self._part(n).name for n in left}:
-                shutil.rmtree(path)
+                discard_part(path)
         # The first one is read here, and at once, so that those who follow the build see it grow.
         here = first not in built and (processes == 1 or begun or not self._part(first).exists())
         self._numbers = [n for n in left if n not in built and processes > 1 and not (n == first and here)]
@@ -188,7 +189,7 @@ class Ahead:
             self.check()
         if (self._part(number) / FACTS).exists():
             return Part(self._part(number), self._sources[number]), True
-        shutil.rmtree(self._part(number), ignore_errors=True)  # begun by a build with more processes
+        discard_part(self._part(number))  # begun by a build with more processes
         return self._sources[number], False
 
     def appended(self, number: int) -> None:
@@ -196,9 +197,10 @@ class Ahead:
         if number == self._here:
             self._here = None
             self._slots.release()
-        shutil.rmtree(self._part(number), ignore_errors=True)
+        discard_part(self._part(number))
         if number + 1 == len(self._sources):
-            shutil.rmtree(self._parts, ignore_errors=True)
+            with suppress(OSError):  # not there, or the user has put something into it
+                self._parts.rmdir()
 
     def check(self) -> None:
         """Raise what any of the processes raised."""

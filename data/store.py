@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FORMAT = "zymogen.store/2"
-FACTS, REJECTED, LOCK = "store.json", "rejected.jsonl", "build.lock"
+FACTS, REJECTED, LOCK = "store.json", "rejected.jsonl", ".zymogen-build.lock"
 
 _CHUNK_BYTES = 8 << 20
 
@@ -198,7 +198,14 @@ def facts_text(facts: Mapping[str, Any]) -> str:
     return json.dumps({**facts, "hash": new_hash(content.encode()).hexdigest()}, indent=1) + "\n"
 
 
+def is_of_a_store(raw: bytes) -> bool:
+    """Whether the content of a store.json or progress.json is one of ours, of any version, damaged ones included."""
+    return b"zymogen.store/" in raw[:64] or (b'"fingerprint"' in raw and b'"header_offsets.bin"' in raw)
+
+
 def _facts(path: Path, raw: bytes) -> dict[str, Any]:
+    if not is_of_a_store(raw):
+        raise ValueError(f"{path} is of another program, or damaged beyond reading; choose another folder")
     try:
         facts = json.loads(raw)
         found = facts.get("format")

@@ -57,15 +57,18 @@ class StoreWriter:
     Args:
         folder: of the store; what an earlier build committed there is kept, and what it wrote behind that cut off.
         key: of the build.
+        anew: whether to begin again, whatever an earlier build committed.
 
     Raises:
         ValueError: the folder holds an unfinished build with another key, or one that is damaged; or it cannot be
             written to.
     """
 
-    def __init__(self, folder: Path, key: str) -> None:
+    def __init__(self, folder: Path, key: str, *, anew: bool = False) -> None:
         self.folder = folder
         before = read_journal(folder)
+        if before is not None and (anew or not before.num_read):
+            before = None  # it binds nobody: nothing was committed
         if before is not None and before.key != key:
             raise ValueError(
                 f"{folder} holds an unfinished store of other sources or settings; delete it, or choose another folder"
@@ -78,6 +81,8 @@ class StoreWriter:
         self._hashes = {name: new_hash() for name in self.committed.file_sizes()}
         self._written, self._uncommitted, self._last_commit = self.committed, 0, time.monotonic()
         try:
+            if before is None:
+                write_journal(folder, self.committed)  # says whose the files are, so it comes before them
             for name, size in self.committed.file_sizes().items():
                 self._open(name, size, fresh=before is None)
         except OSError as error:

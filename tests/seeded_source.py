@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from data import draw
 from data.block import START, Block, Position, Rejected
+from data.store import LOCK
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,10 @@ class BulkSource:
             )
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a store."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "build.lock"}
+def contents(folder: Path, names: Iterable[str] | None = None) -> dict[str, bytes]:
+    """The files of a folder, of these names or all but the lock."""
+    found = {path.name: path for path in folder.iterdir() if path.is_file() and path.name != LOCK}
+    return {name: path.read_bytes() for name, path in found.items() if names is None or name in names}
 
 
 def in_process(work: Callable[[], object]) -> int:

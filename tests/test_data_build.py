@@ -17,6 +17,7 @@ from seeded_source import SeededSource, contents, in_process, until
 from data import store_writer
 from data.block import START, Source
 from data.build import build_into, open_or_build
+from data.build_folder import PARTS
 from data.build_lock import is_held
 from data.builder_process import Send, messages, start
 from data.compiled import SWITCH
@@ -200,15 +201,6 @@ def test_standard_input_is_neither_continued_nor_taken_for_a_store(
         build_into(tmp_path / "store", [piped], "count", IngestSettings())
 
 
-def test_folders_beside_the_files_are_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "split-1").mkdir()
-    with pytest.raises(ValueError, match="record 9"):
-        build_into(tmp_path, SOURCES, "count", IngestSettings())
-    assert [path.name for path in tmp_path.iterdir()] == ["split-1"]
-    build_into(tmp_path, SOURCES, "count", QUARTER)
-    assert (tmp_path / "split-1").is_dir()
-
-
 def test_a_source_that_changes_while_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.fasta"
     path.write_text(">a\nMKT\n")
@@ -252,7 +244,7 @@ def test_killed_in_parallel_it_goes_on(tmp_path: Path, whole: dict[str, bytes], 
     second = SeededSource("b", 2, 250, gate=gate, gate_at=200)
     sources = [first, second, SOURCES[2]]
     builder = start(parallel_build, folder, sources)
-    part, ready = folder / "parts" / "0001", folder / "parts" / "0002" / "store.json"
+    part, ready = folder / PARTS / "0001", folder / PARTS / "0002" / "store.json"
     until(lambda: ready.exists() and [at(folder), at(part)] == [(0, 100), (0, 200)])
     builder.kill()
     builder.wait()
@@ -272,8 +264,8 @@ def test_killed_while_a_part_is_appended(
     places = set()
     for point in (30, 55, 80, 300, 420):
         folder = tmp_path / str(point)
-        build_into(folder / "parts" / "0000", SOURCES[:1], "count", QUARTER)
-        build_into(folder / "parts" / "0001", SOURCES[1:2], "count", QUARTER)
+        build_into(folder / PARTS / "0000", SOURCES[:1], "count", QUARTER)
+        build_into(folder / PARTS / "0001", SOURCES[1:2], "count", QUARTER)
         assert in_process(lambda: build_and_die(folder, point, monkeypatch)) == -signal.SIGKILL  # noqa: B023
         journal = read_journal(folder)
         places.add(journal and (journal.source, journal.of_part))
@@ -313,7 +305,7 @@ def test_an_error_in_another_process(tmp_path: Path) -> None:
     sources = [SeededSource("a", gate=gate, gate_at=100), SeededSource("b", bad_every=30, log=log)]
     with ThreadPoolExecutor(1) as pool:  # the first source goes on only when the second has failed
         building = pool.submit(build_into, tmp_path / "store", sources, "count", ingest, progress=quiet)
-        until(lambda: log.exists() and not (tmp_path / "store" / "parts" / "0001").exists())
+        until(lambda: log.exists() and not (tmp_path / "store" / PARTS / "0001").exists())
         gate.touch()
         with pytest.raises(ValueError, match=r"^b: record 30 \('bad 29.'\) has no sequence; fill it$"):
             building.result()

@@ -54,7 +54,7 @@ def test_above_the_budget(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match=message):
         build_into(tmp_path / "store", [SeededSource("s", bad_every=5)], "count", ingest)
-    assert sorted(contents(tmp_path / "store")) == ["rejected.jsonl"]
+    assert sorted(contents(tmp_path / "store")) == ["progress.json", "rejected.jsonl"]
     lines = (tmp_path / "store" / "rejected.jsonl").read_text().splitlines()
     assert [json.loads(line)["record"] for line in lines] == list(range(5, 501, 5))
     ingest = IngestSettings(max_bad_fraction=0.2)
@@ -72,7 +72,7 @@ def test_the_budget_is_asked_on_the_way_and_no_block_changes_when(
     ingest = IngestSettings(max_bad_fraction=0.05, processes=processes)
     with pytest.raises(ValueError, match=r"1400 of 20000 records are bad, a fraction of 0\.07"):
         build_into(tmp_path / "store", [good, bad], "count", ingest)
-    assert sorted(contents(tmp_path / "store")) == ["rejected.jsonl"]
+    assert sorted(contents(tmp_path / "store")) == ["progress.json", "rejected.jsonl"]
 
 
 def test_no_budget_for_what_was_rejected_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from data import stream
 from data.build import open_or_build
 from data.build_lock import is_held, locked
 from data.compiled import SWITCH
-from data.journal import read_journal
+from data.journal import failure, read_journal
 from data.settings import CorpusSettings, IngestSettings
 from data.store import Store
 from data.stream import GrowingStore, start_builder, start_builder_of
@@ -140,7 +140,7 @@ def test_the_failure_of_a_source_arrives(tmp_path: Path) -> None:
     mended.touch()
     assert start_builder_of([source], "count", INGEST, tmp_path / "stores") == folder
     assert store.wait(501) == 500
-    assert not (folder / "failed.json").exists()
+    assert failure(folder) is None
 
 
 def test_a_bad_record_arrives_as_it_does_without_streaming(tmp_path: Path) -> None:
