@@ -1,6 +1,6 @@
 """The picture of a store's lengths.
 
-In: `Lengths`. Out: a PNG file. Kept: nothing.
+In: `Lengths`. Out: a PNG file, which says that it is ours, so that no other picture is replaced. Kept: nothing.
 """
 
 from pathlib import Path
@@ -12,6 +12,7 @@ from data.publish import replaced
 from data.statistics import Lengths
 
 _BARS = 60
+_SOFTWARE = "zymogen, python -m data stats"
 
 
 def edges(lengths: Lengths) -> NDArray[np.int64]:
@@ -42,8 +43,10 @@ def draw(lengths: Lengths, path: Path, *, title: str, crop_tokens: int) -> None:
         crop_tokens: longest document; begin and end tokens take two of it.
 
     Raises:
-        ValueError: the file cannot be written.
+        ValueError: the file cannot be written, or is there and not a picture that this function drew.
     """
+    if path.exists() and not (path.is_file() and _SOFTWARE.encode() in path.read_bytes()):
+        raise ValueError(f"{path}: is there, and no picture of this command; choose another place")
     from matplotlib.figure import Figure  # without pyplot, so no display and no global state
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
@@ -75,4 +78,4 @@ def draw(lengths: Lengths, path: Path, *, title: str, crop_tokens: int) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", frameon=False, ncols=2, fontsize="small")
     with replaced(path, "choose another place") as temporary:
-        figure.savefig(temporary, format="png")
+        figure.savefig(temporary, format="png", metadata={"Software": _SOFTWARE})

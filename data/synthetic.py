@@ -20,6 +20,7 @@ import gzip
 import hashlib
 import json
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -222,6 +223,9 @@ def write(folder: Path, families: Families) -> tuple[Path, Path]:
     Returns:
         Paths of `families.fasta.gz` and of `clusters.tsv` (cluster, tab, member: MMseqs2's layout). The bytes follow
         from the settings (and from zlib's version, once compressed).
+
+    Raises:
+        ValueError: one of the files is there and not ours.
     """
     fasta_path, clusters_path, settings_path = (
         folder / name for name in ("families.fasta.gz", "clusters.tsv", "settings.json")
@@ -231,6 +235,7 @@ def write(folder: Path, families: Families) -> tuple[Path, Path]:
     present = fasta_path.is_file() and clusters_path.is_file() and settings_path.is_file()
     if present and settings_path.read_bytes() == settings:
         return fasta_path, clusters_path
+    _require_ours(settings_path, fasta_path, clusters_path)
 
     def write_fasta(file: BinaryIO) -> None:
         with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed:
@@ -243,11 +248,25 @@ def write(folder: Path, families: Families) -> tuple[Path, Path]:
     ).encode()
     with refusal(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        settings_path.unlink(missing_ok=True)  # or a crash below would leave the old settings beside new sequences
+    # A crash below would leave the old settings beside new sequences; without any, nobody would know whose these are.
+    _replace(settings_path, lambda file: file.write(settings.replace(b"{", b'{\n "unfinished": true,', 1)))
     _replace(fasta_path, write_fasta)
     _replace(clusters_path, lambda file: file.write(clusters))
     _replace(settings_path, lambda file: file.write(settings))
     return fasta_path, clusters_path
+
+
+def _require_ours(settings_path: Path, *paths: Path) -> None:
+    """Refuse files of these names that `write` did not write, which the settings beside them tell."""
+    there = [path for path in (settings_path, *paths) if os.path.lexists(path)]
+    try:
+        ours = asdict(Families()).keys() <= json.loads(settings_path.read_bytes()).keys()
+    except (OSError, ValueError, AttributeError):
+        ours = False
+    if there and not ours:
+        raise ValueError(
+            f"{there[0]} is not of an embedded corpus, and would be replaced by one; choose another data.store_dir"
+        )
 
 
 def _replace(path: Path, write_to: Callable[[BinaryIO], object]) -> None:

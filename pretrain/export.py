@@ -3,10 +3,15 @@
     python -m pretrain.export runs/quickstart
 
 In: a run directory with a checkpoint. Out: `export/` with config.json, model.safetensors, tokenizer files
-and README.md, the model card. Kept: nothing.
+and README.md, the model card. Kept: export.json beside it, the hashes of what was written; an export in which anything
+was changed or added since is not replaced but moved aside.
 """
 
 import argparse
+import hashlib
+import itertools
+import json
+import os
 import stat
 import sys
 from collections.abc import Iterator
@@ -16,6 +21,7 @@ from typing import Any
 from transformers.utils import logging
 
 from data.disk_error import CLOSED, one_line, refusal
+from data.journal import write_whole
 from data.publish import workspace
 from pretrain.checkpoint.load import newest_valid
 from pretrain.checkpoint.tensors import TensorReader
@@ -26,9 +32,13 @@ from pretrain.model.presets import EsmShape
 from pretrain.run_directory import RunDirectory
 from pretrain.telemetry import records
 
+FORMAT = "zymogen.export/1"
+
 
 def export(run: RunDirectory) -> tuple[Path, int]:
     """Write the export of a run's newest whole checkpoint beside an older one, then take its place.
+
+    An older one that is not as it was written is kept as `export-1`, or the next number that is free.
 
     Returns:
         The directory, and the optimizer steps behind the weights.
@@ -47,21 +57,66 @@ def export(run: RunDirectory) -> tuple[Path, int]:
     logging.disable_progress_bar()  # or transformers draws one for a single file
     remedy = "get the right to write there"
     with workspace(run.export, remedy) as work, refusal(run.export, remedy):
-        building, before = work / "new", work / "old"
+        building = work / "new"
         building.mkdir()
         transformers_io.save(model, building)
         card = building / "README.md"
         card.write_text(_card(run, model.shape, step, tokens_seen))
         for path in building.iterdir():
             path.chmod(stat.S_IMODE(card.stat().st_mode))  # safetensors makes its file private, whatever the umask
-        if run.export.exists():
-            run.export.rename(before)
+        before = _make_way(run, _hashes(building), work / "old")
         try:
             building.rename(run.export)
         except OSError:
-            before.rename(run.export)
+            if before is not None:
+                before.rename(run.export)
             raise
     return run.export, step
+
+
+def _make_way(run: RunDirectory, coming: dict[str, str], before: Path) -> Path | None:
+    """Give the folder `export/` another name, and write down the hashes of the one that takes its place.
+
+    Returns:
+        The other name: `before`, to be removed, if every file is as an export wrote it; None if there was no folder.
+    """
+    known = _written(run)
+    found = _hashes(run.export)
+    # Both, as this process may be killed before the new one has the name.
+    listed = [coming, found] if found in known and found != coming else [coming]
+    write_whole(run.exported, json.dumps({"format": FORMAT, "exports": listed}, indent=1) + "\n")
+    if not os.path.lexists(run.export):
+        return None
+    other = before
+    if found not in known:
+        number = next(n for n in itertools.count(1) if not os.path.lexists(run.root / f"export-{n}"))
+        other = run.root / f"export-{number}"
+        print(f"{run.export} is not as it was written; it is kept as {other}", file=sys.stderr, flush=True)
+    run.export.rename(other)
+    return other
+
+
+def _written(run: RunDirectory) -> list[dict[str, str]]:
+    """The hashes of the exports that were written last; none where nobody knows."""
+    try:
+        content = json.loads(run.exported.read_text())
+        return list(content["exports"]) if content["format"] == FORMAT else []
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    """SHA-256 of each regular file below a folder by its path; what else lies there has the hash "other"."""
+    hashes = {}
+    if folder.is_symlink():
+        return {"": "other"}
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() or not path.is_file():
+            hashes[path.relative_to(folder).as_posix()] = "other"
+            continue
+        with path.open("rb") as file:
+            hashes[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+    return hashes
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -5,16 +5,17 @@ attempts.jsonl       a line when an attempt starts and a line when it ends by it
 metrics.jsonl        a line per logged step and validation
 ranks/rank-00003.jsonl   errors of each rank
 checkpoints/ export/
+export.json          what was exported, so that an export that you changed is not replaced
 """
 
 import json
-import os
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from data.disk_error import said
+from data.journal import write_whole, written_beside
 from data.setting import SettingClass
 from pretrain.model.presets import EsmShape
 from pretrain.recipe import Recipe, settings_of
@@ -22,7 +23,6 @@ from pretrain.run_lock import LEASE, LOCK, RunLock
 from pretrain.telemetry import records
 
 FORMAT = "zymogen.run/1"
-WRITING = "run.tmp"
 _PACKAGES = ("zymogen", "torch", "accelerate", "deepspeed", "transformers", "safetensors", "numpy", "numba")
 
 
@@ -33,6 +33,7 @@ class RunDirectory:
         self.root = root
         self.checkpoints = root / "checkpoints"
         self.export = root / "export"
+        self.exported = root / "export.json"
         self.metrics = root / "metrics.jsonl"
         self._lock: RunLock | None = None
 
@@ -45,11 +46,9 @@ class RunDirectory:
         if self.root.exists() and not self.root.is_dir():
             raise ValueError(f"{self.root} is a file; choose another run.directory")
         described = (self.root / "run.json").exists()
-        if (
-            not described
-            and self.root.exists()
-            and any(path.name not in (LOCK, LEASE, WRITING) for path in self.root.iterdir())
-        ):
+        if described:
+            self.read()  # refuses one of another program before anything is written beside it
+        elif self.root.exists() and any(_is_foreign(path) for path in self.root.iterdir()):
             raise ValueError(
                 f"{self.root} exists and is not a run directory (it has no run.json); choose another run.directory"
             )
@@ -172,12 +171,14 @@ class RunDirectory:
         content = {"format": FORMAT, "created": records.now()}
         if path.exists():
             content = self.read()
-        temporary = self.root / WRITING
-        with temporary.open("w") as file:
-            file.write(json.dumps(content | part, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        write_whole(path, json.dumps(content | part, indent=1) + "\n")
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a file in a folder without run.json is not of a start that died before it had written that."""
+    if path.name == LOCK:
+        return not path.is_file() or path.stat().st_size > 0
+    return path.name not in (LEASE, written_beside(Path("run.json")).name)
 
 
 def versions() -> dict[str, str]:

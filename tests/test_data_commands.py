@@ -177,6 +177,24 @@ def test_stats_go_on_where_no_picture_can_be_written(run, fasta: Path, tmp_path:
     assert "choose another place" in err
 
 
+def test_stats_replace_no_picture_of_the_users(run, fasta: Path, tmp_path: Path) -> None:
+    _, out, _ = run("stats", fasta, "--png", tmp_path / "a.png")
+    drawn = (tmp_path / "a.png").read_bytes()
+    assert run("stats", fasta, "--png", tmp_path / "a.png")[0] == 0  # its own it replaces
+    theirs = drawn.replace(b"zymogen", b"Another")
+    assert theirs != drawn
+    (tmp_path / "a.png").write_bytes(theirs)
+    status, _, err = run("stats", fasta, "--png", tmp_path / "a.png")
+    assert status == 2
+    assert "a.png: is there, and no picture of this command; choose another place" in err
+    picture = folder_printed(run("build", fasta)[1]) / "lengths.png"
+    picture.write_bytes(theirs)
+    status, out, _ = run("stats", fasta)
+    assert status == 0
+    assert out.decode().splitlines()[-1].endswith("no picture of this command); say with --png where it goes")
+    assert picture.read_bytes() == (tmp_path / "a.png").read_bytes() == theirs
+
+
 @pytest.mark.skipif(not AGALACTIAE.is_file(), reason="no real proteins beside the project (shared/data/pretrain)")
 def test_real_proteins(run) -> None:
     status, out, _ = run("stats", AGALACTIAE, "--json")

@@ -242,3 +242,12 @@ def test_an_output_in_no_folder(tmp_path: Path) -> None:
     store = store_of(tmp_path, [("p1", "MKT")])
     with pytest.raises(ValueError, match="none is no folder; create it"):
         decontaminate(store, store, 0.5, 0.5, tmp_path / "none" / "out.tsv")
+
+
+def test_an_output_that_is_a_file_of_the_users(tmp_path: Path) -> None:
+    store, output = store_of(tmp_path, [("p1", "MKT")]), tmp_path / "mine.fasta"
+    for content in (b">p1\nMKT\n", b"p1\tp2\tp3\n", b"p1\tp2\t0.5\tx\n", b"\xff\0", b"p1\tp2\t5000\t7000\n"):
+        output.write_bytes(content)
+        with pytest.raises(ValueError, match=r"mine\.fasta is there, and no table that decontaminate wrote; "):
+            decontaminate(store, store, 0.5, 0.5, output)
+        assert output.read_bytes() == content

@@ -1,6 +1,7 @@
 """The embedded corpus: its files, its statistics, and the floor against enumeration and what any floor obeys."""
 
 import gzip
+import json
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
@@ -83,11 +84,22 @@ def test_what_a_crash_left_is_not_taken_for_whole(tmp_path: Path, monkeypatch: p
         patch.setattr("data.synthetic._records", lambda families: iter([b">half\n", None]))
         with pytest.raises(TypeError):
             write(tmp_path, replace(FEW, seed=9))
-    assert not (tmp_path / "settings.json").exists()
-    assert len(list(tmp_path.iterdir())) == 2, "no temporary file stays behind"
+    assert json.loads((tmp_path / "settings.json").read_text())["unfinished"]
+    assert len(list(tmp_path.iterdir())) == 3, "no temporary file stays behind"
     fasta.write_bytes(b"in doubt")
     write(tmp_path, FEW)
     assert fasta.read_bytes() == first
+
+
+@pytest.mark.parametrize("name", ["families.fasta.gz", "clusters.tsv", "settings.json"])
+@pytest.mark.parametrize("settings", [None, b'{"theme": "dark"}', b"[1]", b"{"])
+def test_files_of_the_users_are_not_replaced(tmp_path: Path, name: str, settings: bytes | None) -> None:
+    theirs = {name: b"years of work", "notes.txt": b"more"} | ({} if settings is None else {"settings.json": settings})
+    for each, content in theirs.items():
+        (tmp_path / each).write_bytes(content)
+    with pytest.raises(ValueError, match="is not of an embedded corpus, and would be replaced by one; choose another"):
+        write(tmp_path, FEW)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == theirs
 
 
 def test_headers_clusters_and_sequences_agree(tmp_path: Path) -> None:

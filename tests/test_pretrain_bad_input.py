@@ -223,6 +223,20 @@ def test_a_run_json_of_another_program(command: Command) -> None:
     assert f"{command.run / 'run.json'} cannot be read" in command.refused()
 
 
+def test_files_of_names_like_ours_in_a_folder_that_is_no_run(command: Command) -> None:
+    command.run.mkdir()
+    theirs = {"run.lock": "held by me", "run.tmp": "years of work"}
+    for name, content in theirs.items():
+        (command.run / name).write_text(content)
+        assert "exists and is not a run directory" in command.refused()
+        assert {path.name: path.read_text() for path in command.run.iterdir()} == {name: content}
+        (command.run / name).unlink()
+    (command.run / "run.lock").write_text(theirs["run.lock"])
+    (command.run / "run.json").write_text('{"format": "other/3"}')
+    assert "this version reads 'zymogen.run/1'" in command.refused()
+    assert (command.run / "run.lock").read_text() == theirs["run.lock"]
+
+
 @pytest.fixture
 def lock_held() -> Iterator[Callable[[Path], Callable[[], None]]]:
     files = []
@@ -319,7 +333,7 @@ def test_paths_that_cannot_be_used(setting: str, words: list[str], command: Comm
 def test_a_start_that_died_while_it_described_itself_is_no_obstacle(command: Command) -> None:
     command.run.mkdir()
     (command.run / "run.lock").touch()
-    (command.run / "run.tmp").write_text("{")
+    (command.run / ".run.json.zymogen-new").write_text("{")
     command.works()
 
 

@@ -276,6 +276,22 @@ def test_retention_keeps_the_newest_and_strangers(tmp_path: Path) -> None:
     assert len(find(tmp_path)) == 2
 
 
+def test_retention_leaves_what_is_not_all_ours(tmp_path: Path) -> None:
+    state = TorchState(*build())
+    theirs = {"step-000000001/mine.txt": b"years of work", "step-000000003/model/mine.txt": b"more"}
+    for name, content in theirs.items():
+        if name.startswith("step-000000003"):
+            save(tmp_path, state, 3)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    save(tmp_path, state, 2)
+    (tmp_path / "step-000000000").symlink_to(tmp_path / "step-000000003")
+    gone = retain(tmp_path, keep=1, committed=save(tmp_path, state, 4))
+    assert [path.name for path in gone] == ["step-000000002"]
+    assert {path.name for path in tmp_path.iterdir()} == {f"step-00000000{n}" for n in (0, 1, 3, 4)}
+    assert {name: (tmp_path / name).read_bytes() for name in theirs} == theirs
+
+
 def test_sweep_removes_leftovers_alone(two: Path) -> None:
     for name in (".tmp-step-000000005-a1-00", ".trash-step-000000001-00", ".tmp-mine", "other"):
         (two / name).mkdir()

@@ -172,6 +172,31 @@ def test_the_command_writes_the_same_files_again(run: Path, tmp_path: Path, caps
     assert digest(copy / "export") == before
 
 
+def test_an_export_that_the_user_changed_is_kept(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    before = digest(copy / "export")
+    export.main([str(copy)])
+    assert {path.name for path in copy.glob("*export*")} == {"export", "export.json"}
+    (copy / "export/README.md").write_text("my own card")
+    (copy / "export/notes").mkdir()
+    (copy / "export/notes/mine.txt").write_text("years of work")
+    export.main([str(copy)])
+    assert digest(copy / "export") == before
+    assert (copy / "export-1/README.md").read_text() == "my own card"
+    assert (copy / "export-1/notes/mine.txt").read_text() == "years of work"
+    assert f"{copy}/export is not as it was written; it is kept as {copy}/export-1" in capsys.readouterr().err
+    (copy / "export.json").unlink()  # nobody knows any more
+    export.main([str(copy)])
+    assert digest(copy / "export-2") == digest(copy / "export") == before
+    shutil.rmtree(copy / "export")
+    (copy / "export").symlink_to(copy / "export-1")
+    export.main([str(copy)])
+    assert digest(copy / "export") == before
+    assert (copy / "export-3").readlink() == copy / "export-1"
+    assert (copy / "export-1/README.md").read_text() == "my own card"
+
+
 @pytest.mark.parametrize("left", ["nothing", "a folder", "run.json of a start that failed", "all but checkpoints"])
 def test_a_run_without_a_checkpoint_is_one_error(run: Path, left: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"

@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
-from benchmarks.gpu.results import Results, shown
+from benchmarks.gpu.results import RESULTS, Results, is_written_here, shown
 from benchmarks.report import report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,8 +112,11 @@ def main(words: Sequence[str] | None = None) -> int:
         return work(wanted, options.out, options.deadline, dry=options.dry_run)
     began = time.time()
     folder = options.out.resolve()
-    if folder.exists():
-        for name in ("results.md", "results.json"):
+    if any((folder / name).exists() for name in RESULTS):
+        if not is_written_here(folder):
+            print(f"error: {folder} has a {' or '.join(RESULTS)} of others; choose another --out", file=sys.stderr)
+            return 2
+        for name in RESULTS:
             (folder / name).unlink(missing_ok=True)
     deadline = began + options.budget_s
     command = [sys.executable, "-m", "benchmarks.gpu", "--out", str(folder), "--deadline", str(deadline)]

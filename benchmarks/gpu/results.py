@@ -21,6 +21,9 @@ from benchmarks.report import Row
 Status = Literal["waiting", "running", "measured", "not measured", "failed"]
 
 
+RESULTS = ("results.md", "results.json")
+
+
 @dataclass(frozen=True, slots=True)
 class Bar:
     """What a figure must reach."""
@@ -221,6 +224,14 @@ def _cell(text: str) -> str:
 def _line(content: dict[str, Any]) -> Line:
     kept = {name: value for name, value in content.items() if name != "holds"}
     return Line(**{**kept, "bar": Bar(**kept["bar"]) if kept["bar"] else None})
+
+
+def is_written_here(folder: Path) -> bool:
+    """Whether the results in a folder are those of an earlier call, which may be replaced."""
+    try:
+        return json.loads((folder / "results.json").read_text("utf-8")).keys() == {"about", "rows", "tables"}
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def _put(path: Path, text: str) -> None:

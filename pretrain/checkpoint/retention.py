@@ -9,15 +9,18 @@ import secrets
 import shutil
 from pathlib import Path
 
+from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.commit import TEMPORARY
 from pretrain.checkpoint.load import find, fsync_folder
-from pretrain.checkpoint.manifest import MANIFEST_FILE
+from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest
 
 TRASH = ".trash-"
 
 
 def retain(checkpoints_dir: Path, *, keep: int, committed: Path) -> list[Path]:
     """Delete all but the newest `keep` checkpoints; call it after a commit, with its result.
+
+    A folder of such a name that has no manifest of ours, or files that its manifest does not list, stays where it is.
 
     Args:
         checkpoints_dir: the run's checkpoints.
@@ -35,7 +38,7 @@ def retain(checkpoints_dir: Path, *, keep: int, committed: Path) -> list[Path]:
     present = find(checkpoints_dir)
     if committed not in present or not (committed / MANIFEST_FILE).is_file():
         raise ValueError(f"{committed} is no committed checkpoint of {checkpoints_dir}")
-    surplus = [path for path in present[keep:] if path != committed]
+    surplus = [path for path in present[keep:] if path != committed and _holds_nothing_else(path)]
     for path in surplus:
         trash = checkpoints_dir / f"{TRASH}{path.name}-{secrets.token_hex(4)}"
         os.rename(path, trash)
@@ -60,3 +63,15 @@ def sweep(checkpoints_dir: Path) -> list[Path]:
         else:
             shutil.rmtree(path)
     return leftovers
+
+
+def _holds_nothing_else(path: Path) -> bool:
+    """Whether a checkpoint has a manifest, and no file that this does not list."""
+    try:
+        manifest = Manifest.from_bytes((path / MANIFEST_FILE).read_bytes())
+    except (OSError, InvalidCheckpoint):
+        return False
+    if path.is_symlink():
+        return False
+    listed = {MANIFEST_FILE, *(entry.path for entry in manifest.files)}
+    return {entry.relative_to(path).as_posix() for entry in path.rglob("*") if not entry.is_dir()} <= listed
