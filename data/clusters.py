@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data import name_table
+from data import derived_json, name_table
 from data.derived import kept_at
 from data.header import names
 from data.publish import published
+from data.store import UINT64
 
 if TYPE_CHECKING:
     from data.store import Store
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 FORMAT = "zymogen.clusters/1"
 EXCLUDED_FORMAT = "zymogen.excluded/2"
 _BLOCK = 1 << 20
+_INT64 = "<i8"
 
 
 class Members(NamedTuple):
@@ -65,7 +67,7 @@ class Clusters:
         """The content of clusters.json; empty where there is none."""
         if self.folder is None:
             return {}
-        facts: dict[str, Any] = json.loads((self.folder / "clusters.json").read_text())
+        facts = derived_json.read(self.folder / "clusters.json", ("format", "fingerprint"), self.folder)
         found, size = (self.folder / "of_records.bin").stat().st_size, 8 * self.store.num_records
         if facts.get("format") != FORMAT or found != size:
             raise ValueError(
@@ -83,7 +85,7 @@ class Clusters:
     def _of_records(self) -> NDArray[np.uint64]:
         assert self.folder is not None
         assert self.facts
-        return np.memmap(self.folder / "of_records.bin", np.uint64, "r")
+        return np.memmap(self.folder / "of_records.bin", UINT64, "r")
 
     def blocks(self) -> Iterator[tuple[int, NDArray[np.uint64]]]:
         """First record and hashes of each stretch of `of_records`, of a finished store.
@@ -93,7 +95,7 @@ class Clusters:
         path = self.folder / "of_records.bin" if self.folder else self.store.folder / "digests.bin"
         with path.open("rb", buffering=0) as file:
             for start in range(0, self.store.num_records, _BLOCK):
-                yield start, np.fromfile(file, np.uint64, min(_BLOCK, self.store.num_records - start))
+                yield start, np.fromfile(file, UINT64, min(_BLOCK, self.store.num_records - start))
 
     @property
     def fingerprint(self) -> str:
@@ -118,11 +120,9 @@ class Clusters:
         if not folder.is_dir():
             with published(folder) as building:
                 _write_members(self, building)
-        return Members(
-            np.memmap(folder / "clusters.bin", np.uint64, "r"),
-            np.memmap(folder / "offsets.bin", np.uint64, "r"),
-            np.memmap(folder / "records.bin", _of_one(self), "r"),
-        )
+        clusters = _mapped(folder / "clusters.bin", UINT64)
+        offsets = _mapped(folder / "offsets.bin", UINT64, len(clusters) + 1)
+        return Members(clusters, offsets, _mapped(folder / "records.bin", _of_one(self), self.store.num_records))
 
 
 def open_clusters(store: "Store", table: Path | None) -> Clusters:
@@ -151,8 +151,9 @@ def write(building: Path, hashes: Iterable[NDArray[np.uint64]], facts: dict[str,
     content = hashlib.blake2b(digest_size=16)
     with (building / "of_records.bin").open("wb") as file:
         for block in hashes:
-            content.update(block.tobytes())
-            file.write(block.tobytes())
+            written = block.astype(UINT64).tobytes()
+            content.update(written)
+            file.write(written)
     facts = {"format": FORMAT, "fingerprint": content.hexdigest(), **facts}
     (building / "clusters.json").write_text(json.dumps(facts, indent=1))
 
@@ -172,10 +173,10 @@ def excluded(store: "Store", table: Path) -> NDArray[np.int64]:
             records, named = name_table.records_named(connection, store, table)
             with (building / "records.bin").open("wb") as file:
                 for block in records:
-                    file.write(block.tobytes())
+                    file.write(block.astype(_INT64).tobytes())
             facts = {"format": EXCLUDED_FORMAT, "table": str(table), **named._asdict()}
             (building / "excluded.json").write_text(json.dumps(facts, indent=1))
-    facts = json.loads((folder / "excluded.json").read_text())
+    facts = derived_json.read(folder / "excluded.json", ("names", "unknown", "shared", "sharing"), folder)
     if facts["unknown"] and facts["unknown"] == facts["names"]:
         raise ValueError(
             f"{table} lists {facts['names']} names and none of them is in {store.folder}: it belongs to another "
@@ -191,8 +192,7 @@ def excluded(store: "Store", table: Path) -> NDArray[np.int64]:
             "it: where only some are meant, give every record a first word of its own"
         )
         warnings.warn(message, stacklevel=2)
-    path = folder / "records.bin"
-    return np.memmap(path, np.int64, "r") if path.stat().st_size else np.zeros(0, np.int64)
+    return _mapped(folder / "records.bin", _INT64)
 
 
 def _stamp(table: Path, setting: str, format_of: str = FORMAT) -> str:
@@ -248,9 +248,21 @@ def _names(store: "Store", record: int) -> tuple[bytes, ...]:
     return names(store.headers(record, record + 1)[0])
 
 
-def _of_one(clusters: Clusters) -> type[np.uint32 | np.uint64]:
+def _mapped(path: Path, dtype: str, count: int | None = None) -> NDArray[Any]:
+    """All items of a file, or `count` if it must have so many; a memory map where there are any."""
+    found, item = path.stat().st_size, np.dtype(dtype).itemsize
+    if found % item or (count is not None and found != count * item):
+        wanted = f"a multiple of {item}" if count is None else count * item
+        raise ValueError(
+            f"{path} has {found} bytes, it must have {wanted}: it was cut short or written to; delete {path.parent}, "
+            "it is written again"
+        )
+    return np.memmap(path, dtype, "r") if found else np.zeros(0, dtype)
+
+
+def _of_one(clusters: Clusters) -> str:
     """The type that holds a record id."""
-    return np.uint32 if clusters.store.num_records <= 1 << 32 else np.uint64
+    return "<u4" if clusters.store.num_records <= 1 << 32 else UINT64
 
 
 def _write_members(clustering: Clusters, building: Path) -> None:
@@ -271,8 +283,8 @@ def _write_members(clustering: Clusters, building: Path) -> None:
         done, last = 0, None
         for hashes, members in name_table.batches(connection, "FROM rows ORDER BY cluster, record"):
             starts = np.concatenate([[last is None or hashes[0] != last], hashes[1:] != hashes[:-1]])
-            clusters.write(hashes[starts].tobytes())
-            offsets.write((done + np.flatnonzero(starts)).astype(np.uint64).tobytes())
+            clusters.write(hashes[starts].astype(UINT64).tobytes())
+            offsets.write((done + np.flatnonzero(starts)).astype(UINT64).tobytes())
             records.write(members.astype(of_one).tobytes())
             done, last = done + len(hashes), hashes[-1]
-        offsets.write(np.uint64(done).tobytes())
+        offsets.write(np.array([done], UINT64).tobytes())

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from data import derived_json
 from data.chain import START, extend
 from data.corpora import Corpora
 from data.disk_error import refusal
@@ -106,7 +107,9 @@ def cursor_at(corpora: Corpora, plan: Plan, step: int) -> Cursor:
     path = Path(settings.store_dir) / "plans" / f"{key}.json"
     index: dict[str, Any] = {"of": identity, "windows": [[0, 0, 0, 0]]}
     if path.exists():
-        index = json.loads(path.read_text())
+        index = derived_json.read(path, index, path)
+        if index["of"] != identity:
+            raise ValueError(f"{path} is not of this plan; delete it, it is written again")
     windows: list[list[int]] = index["windows"]  # pass, window, tokens before, bins before
     known, wanted = len(windows), step * settings.bins_per_step
     while windows[-1][3] <= wanted:

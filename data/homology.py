@@ -10,6 +10,7 @@ all pairs are searched in one step, as its cascades lose some. docs/data.md has 
 
 import heapq
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -28,6 +29,7 @@ from data.derived import found_at, kept_at
 from data.disk_error import refusal
 from data.header import names
 from data.publish import published, replaced, workspace
+from data.store import UINT64
 
 if TYPE_CHECKING:
     from data.store import Store
@@ -39,6 +41,8 @@ EXHAUSTIVE = 20_000
 _LETTERS = np.array([ord(token) if token.isalpha() else ord("X") for token in TOKENS], np.uint8)
 _BLOCK = 1 << 16
 _ELSEWHERE = "write the table elsewhere"
+_MOST_BYTES_A_LINE = 1 << 20
+_FRACTION = re.compile(r"[01]\.\d{3}")
 _SENSITIVE = ("-s", "7.5", "--max-seqs", "1000")
 
 
@@ -104,12 +108,14 @@ def decontaminate(store: "Store", against: "Store", min_identity: float, min_cov
         Number of records listed.
 
     Raises:
-        ValueError: MMseqs2 is not there or failed; a fraction outside (0, 1]; the output cannot be written.
+        ValueError: MMseqs2 is not there or failed; a fraction outside (0, 1]; the output cannot be written, or is
+            there and no such table.
     """
     _require_fraction("min_identity", min_identity)
     _require_fraction("min_coverage", min_coverage)
     if not output.parent.is_dir():
         raise ValueError(f"{output.parent} is no folder; create it, or write elsewhere")
+    _require_replaceable(output)
     _version("python -m data decontaminate")
     with workspace(output, _ELSEWHERE) as work, refusal(output, _ELSEWHERE):
         similar = _search(store, against, work, min_identity, min_coverage)
@@ -121,6 +127,20 @@ def decontaminate(store: "Store", against: "Store", min_identity: float, min_cov
                 named = _name(store, match.record), _name(against, match.heldout)
                 file.write("\t".join([*named, f"{match.identity:.3f}", f"{match.coverage:.3f}"]) + "\n")
     return count
+
+
+def _require_replaceable(output: Path) -> None:
+    """Refuse a file that is there and not a table that `decontaminate` wrote."""
+    if not output.exists():
+        return
+    try:
+        with output.open("rb") as file:
+            first = file.readline(_MOST_BYTES_A_LINE).decode("utf-8", "replace")
+    except OSError as error:
+        raise ValueError(f"{output}: {error.strerror}; write elsewhere") from None
+    fields = first.rstrip("\n").split("\t")
+    if first and not (len(fields) == 4 and all(_FRACTION.fullmatch(field) for field in fields[2:])):
+        raise ValueError(f"{output} is there, and no table that decontaminate wrote; write elsewhere, or remove it")
 
 
 def decontaminate_command(
@@ -168,7 +188,7 @@ def _firsts(members: Members) -> Iterator[int]:
 
 def _representatives(work: Path, digests: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """(distinct,) hash of each distinct sequence's cluster, on disk, from MMseqs2's table of rows of `digests`."""
-    of_distinct = np.memmap(work / "of_distinct.bin", np.uint64, "w+", shape=(len(digests),))
+    of_distinct = np.memmap(work / "of_distinct.bin", UINT64, "w+", shape=(len(digests),))
     source, parameters = name_table.rows(work / "out_cluster.tsv", {"representative": "UBIGINT", "member": "UBIGINT"})
     listed = 0
     with name_table.session(work) as connection:

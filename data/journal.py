@@ -9,8 +9,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
+from data import derived_json
 from data.block import START, Position
 from data.publish import flush
 from data.store import FORMAT, REJECTED, Counts, is_of_a_store
@@ -75,11 +75,8 @@ def write_journal(folder: Path, journal: Journal) -> None:
 
 def failure(folder: Path) -> str | None:
     """Why the last build that others followed has ended, None if it has not failed."""
-    try:
-        content: dict[str, Any] = json.loads((folder / FAILED).read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return str(content["error"])
+    path = folder / FAILED
+    return str(derived_json.read(path, ["error"], path)["error"]) if path.exists() else None
 
 
 def write_failure(folder: Path, message: str) -> None:

@@ -22,7 +22,7 @@ from data.block import START, Block, Position, Rejected, Source
 from data.build_folder import PARTS, discard_part
 from data.builder_process import Send, messages
 from data.journal import Journal
-from data.store import FACTS, REJECTED, Store
+from data.store import FACTS, REJECTED, UINT64, Store
 
 _BLOCK_RECORDS = 1 << 16
 _BLOCK_RESIDUES = 16 << 20
@@ -65,7 +65,7 @@ class Part:
         done, accepted = start
         while done < num_records:
             most = min(_BLOCK_RECORDS, self._facts["records"] - accepted)
-            offsets = self._read("offsets.bin", np.uint64, accepted, most + 1)
+            offsets = self._read("offsets.bin", UINT64, accepted, most + 1)
             fitting = int(np.searchsorted(offsets, offsets[0] + np.uint64(_BLOCK_RESIDUES), side="right")) - 1
             offsets = offsets[: max(fitting, min(1, most)) + 1]
             stop = done + len(offsets) - 1
@@ -84,7 +84,7 @@ class Part:
     def _block(self, end: Position, offsets: NDArray[np.uint64], rejected: list[Rejected], num_records: int) -> Block:
         count = len(offsets) - 1
         first = end.offset - count
-        header_offsets = self._read("header_offsets.bin", np.uint64, first, count + 1)
+        header_offsets = self._read("header_offsets.bin", UINT64, first, count + 1)
         return Block(
             tokens=self._read("tokens.bin", np.uint8, int(offsets[0]), int(offsets[-1] - offsets[0])),
             lengths=np.diff(offsets).astype(np.int64),
@@ -98,7 +98,7 @@ class Part:
             bytes_read=self.num_bytes or 0,
         )
 
-    def _read(self, name: str, dtype: type[np.generic], first: int, count: int) -> NDArray[Any]:
+    def _read(self, name: str, dtype: type[np.generic] | str, first: int, count: int) -> NDArray[Any]:
         found = np.fromfile(self._folder / name, dtype, count, offset=first * np.dtype(dtype).itemsize)
         assert len(found) == count
         return found

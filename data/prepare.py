@@ -10,11 +10,12 @@ from pathlib import Path
 
 from data.clusters import Clusters, excluded, open_clusters
 from data.corpora import Corpora, Part
+from data.offset_stamp import check
 from data.overlap import disjoint
 from data.settings import CorpusSettings, DataSettings
 from data.shelf import Shelves
 from data.split import open_split, prefix_split
-from data.store import Store
+from data.store import FACTS, Store
 from data.stream import GrowingStore
 from data.synthetic import Families
 
@@ -49,7 +50,10 @@ def _prepare(corpus: CorpusSettings, settings: DataSettings) -> Prepared:
 
     store_dir = Path(settings.store_dir)
     if corpus.streaming:
-        return Prepared(start_builder(corpus, settings.unknown_letters, settings.ingest, store_dir), None, None)
+        folder = start_builder(corpus, settings.unknown_letters, settings.ingest, store_dir)
+        if (folder / FACTS).exists():
+            check(Store(folder), store_dir)
+        return Prepared(folder, None, None)
     source = resolve(corpus, settings.unknown_letters, settings.ingest, store_dir)
     if source.store is not None:
         folder = source.store
@@ -60,6 +64,7 @@ def _prepare(corpus: CorpusSettings, settings: DataSettings) -> Prepared:
             )
     else:
         folder = open_or_build(source.sources, store_dir, settings.unknown_letters, settings.ingest).folder
+    check(Store(folder), store_dir)
     return Prepared(folder, source.clusters, source.families)
 
 

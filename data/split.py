@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data import draw
+from data import derived_json, draw
 from data.clusters import Clusters
 from data.derived import kept_at
 from data.publish import published
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 FORMAT = "zymogen.split/1"
 _BLOCK = 1 << 20
+_INT64 = "<i8"
 _NONE = np.zeros(0, np.int64)
 
 
@@ -113,13 +114,19 @@ def open_split(
     if not folder.is_dir():
         with published(folder) as building:
             _write(building, store, clusters, validation_fraction, excluded)
-    facts = json.loads((folder / "split.json").read_text())
+    fields = ("fingerprint", "training", *(name + of for name in ("validation", "excluded") for of in ("", "_hash")))
+    facts = derived_json.read(folder / "split.json", fields, folder)
     for name in ("validation", "excluded"):
         found = (folder / f"{name}.bin").stat().st_size
         if found != 8 * facts[name]:
             raise ValueError(
                 f"{folder}/{name}.bin has {found} bytes, split.json says {8 * facts[name]}: it was cut short; "
                 "delete the folder, it is written again"
+            )
+        if _content(_mapped(folder / f"{name}.bin")) != facts[f"{name}_hash"]:
+            raise ValueError(
+                f"{folder}/{name}.bin differs from what was written, by its hash in split.json; check the disk, and "
+                f"delete {folder}, it is written again"
             )
     paths = folder / "validation.bin", folder / "excluded.bin"
     return Split(clusters, validation_fraction, facts["training"], facts["fingerprint"], *paths)
@@ -156,8 +163,9 @@ def _write(
             sides = {"validation": start + np.flatnonzero(held), "excluded": named[~held[named - start]]}
             for name, ids in sides.items():
                 counts[name] += len(ids)
-                hashes[name].update(ids.tobytes())
-                files[name].write(ids.tobytes())
+                content = ids.astype(_INT64).tobytes()
+                hashes[name].update(content)
+                files[name].write(content)
     num_training = store.num_records - counts["validation"] - counts["excluded"]
     if not counts["validation"] or not num_training:
         num_clusters = len(clusters.members().clusters)
@@ -207,4 +215,4 @@ def _content(array: NDArray[Any]) -> str:
 def _mapped(where: Path | NDArray[np.int64]) -> NDArray[np.int64]:
     if not isinstance(where, Path):
         return where
-    return np.memmap(where, np.int64, "r") if where.stat().st_size else _NONE
+    return np.memmap(where, _INT64, "r") if where.stat().st_size else _NONE

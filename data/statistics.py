@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import TOKENS
-from data.store import Store
+from data.store import UINT64, Store
 
 QUANTILES = (1, 5, 25, 50, 75, 95, 99)
 """The percentages that are reported."""
@@ -135,7 +135,7 @@ def count_lengths(store: Store) -> Lengths:
     """Every length that occurs, with its records. N residues in all have at most sqrt(2 N) different lengths."""
     counted: Counter[int] = Counter()
     for start in range(0, store.num_records, _BLOCK_RECORDS):
-        offsets = _read(store, "offsets.bin", np.uint64, start, _BLOCK_RECORDS + 1)
+        offsets = _read(store, "offsets.bin", UINT64, start, _BLOCK_RECORDS + 1)
         values, counts = np.unique(np.diff(offsets), return_counts=True)
         counted.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
     values = np.array(sorted(counted), np.int64)
@@ -233,7 +233,7 @@ def _sorted_digests(store: Store) -> Iterator[tuple[NDArray[np.uint64], NDArray[
 
     def unsorted() -> Iterator[Any]:
         for start in range(0, store.num_records, _BLOCK_RECORDS):
-            digests = _read(store, "digests.bin", np.uint64, start, _BLOCK_RECORDS)
+            digests = _read(store, "digests.bin", UINT64, start, _BLOCK_RECORDS)
             records = np.arange(start, start + len(digests), dtype=np.int64)
             yield pyarrow.record_batch([pyarrow.array(digests), pyarrow.array(records)], schema=schema)
 
@@ -256,7 +256,7 @@ def _sorted_digests(store: Store) -> Iterator[tuple[NDArray[np.uint64], NDArray[
             connection.close()
 
 
-def _read(store: Store, name: str, dtype: type[np.generic], first: int, count: int) -> NDArray[Any]:
+def _read(store: Store, name: str, dtype: type[np.generic] | str, first: int, count: int) -> NDArray[Any]:
     """Up to `count` items of a file; not through a map, whose pages would count as memory of this process."""
     return np.fromfile(store.folder / name, dtype, count, offset=first * np.dtype(dtype).itemsize)
 

@@ -28,6 +28,9 @@ from numpy.typing import NDArray
 FORMAT = "zymogen.store/2"
 FACTS, REJECTED, LOCK = "store.json", "rejected.jsonl", ".zymogen-build.lock"
 
+UINT64 = "<u8"
+"""All integers of these files are little-endian, whatever this machine is."""
+
 _CHUNK_BYTES = 8 << 20
 
 
@@ -130,12 +133,12 @@ class Store:
     @property
     def offsets(self) -> NDArray[np.uint64]:
         """(records + 1,) memory map of record starts."""
-        return self._map("offsets.bin", np.uint64, self.counts.records + 1)
+        return self._map("offsets.bin", UINT64, self.counts.records + 1)
 
     @property
     def digests(self) -> NDArray[np.uint64]:
         """(records,) memory map of content digests."""
-        return self._map("digests.bin", np.uint64, self.counts.records)
+        return self._map("digests.bin", UINT64, self.counts.records)
 
     def num_residues(self, records: NDArray[np.int64]) -> NDArray[np.int64]:
         """(n,) residues of each of `records`."""
@@ -156,13 +159,13 @@ class Store:
     def headers(self, start: int, stop: int) -> list[bytes]:
         """Header lines of the records [start, stop), as they stood in the source."""
         counts = self.counts
-        ends = self._map("header_offsets.bin", np.uint64, counts.records + 1)[start : stop + 1].tolist()
+        ends = self._map("header_offsets.bin", UINT64, counts.records + 1)[start : stop + 1].tolist()
         if len(ends) < 2:
             return []
         text = self._map("headers.bin", np.uint8, counts.header_bytes)[ends[0] : ends[-1]].tobytes()
         return [text[a - ends[0] : b - ends[0]] for a, b in pairwise(ends)]
 
-    def _map(self, name: str, dtype: type[np.generic], count: int) -> NDArray[Any]:
+    def _map(self, name: str, dtype: type[np.generic] | str, count: int) -> NDArray[Any]:
         held = self._maps.get(name)
         if held is None or len(held) != count:
             # A plain array, as slicing a memmap costs three times as much; and a file of no bytes has no map.
@@ -171,15 +174,15 @@ class Store:
             self._maps[name] = held
         return held
 
-    def verify(self) -> None:
-        """Read every file, in bounded memory, and compare it with what was written.
+    def verify(self, *names: str) -> None:
+        """Read every file, or those of `names`, in bounded memory, and compare it with what was written.
 
         Raises:
             ValueError: one differs; it is named.
         """
         facts = Store(self.folder).facts  # read anew
-        for name, of_file in facts["files"].items():
-            path = self.folder / name
+        for name in names or facts["files"]:
+            of_file, path = facts["files"][name], self.folder / name
             with path.open("rb", buffering=0) as file:
                 found = hash_of(file).hexdigest()
             if found != of_file["hash"]:
@@ -188,7 +191,8 @@ class Store:
                     "check the disk, and delete the folder: it is built again"
                 )
         ends = {"offsets.bin": (facts["residues"], 1), "header_offsets.bin": (facts["header_bytes"], 0)}
-        for name, (end, least) in ends.items():
+        for name in ends.keys() & (names or ends):
+            end, least = ends[name]
             _require_rising(self.folder / name, end, least)
 
 
@@ -252,7 +256,7 @@ def _require_rising(path: Path, end: int, least: int) -> None:
     last = np.zeros(1, np.uint64)
     done = 0
     with path.open("rb") as file:
-        while len(block := np.fromfile(file, np.uint64, _CHUNK_BYTES // 8)):
+        while len(block := np.fromfile(file, UINT64, _CHUNK_BYTES // 8)):
             seen = np.concatenate([last, block]) if done else block
             wrong = np.flatnonzero(seen[1:] < seen[:-1] + np.uint64(least))
             if (not done and block[0]) or len(wrong):

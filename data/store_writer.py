@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from data.block import START, Block
 from data.disk_error import FULL, said
 from data.journal import JOURNAL, Journal, read_journal, write_journal, write_whole
-from data.store import FACTS, FORMAT, REJECTED, facts_text, fingerprint, hash_of, new_hash
+from data.store import FACTS, FORMAT, REJECTED, UINT64, facts_text, fingerprint, hash_of, new_hash
 
 COMMIT_S = 1.0
 """Most seconds between a block and its commit."""
@@ -33,7 +33,6 @@ _AHEAD = 2
 """Blocks that wait to be written, at most, the one that is written among them."""
 _PIECE_BYTES = 256 << 10
 """Hashed and written while they are in the cache."""
-_UINT64 = "<u8"
 
 
 class _Write(NamedTuple):
@@ -168,10 +167,10 @@ class StoreWriter:
         )
         rows: list[tuple[str, memoryview | bytes]] = [
             ("tokens.bin", _bytes(block.tokens, np.uint8)),
-            ("offsets.bin", _bytes(counts.residues + np.cumsum(block.lengths), _UINT64)),
-            ("digests.bin", _bytes(block.digests, _UINT64)),
+            ("offsets.bin", _bytes(counts.residues + np.cumsum(block.lengths), UINT64)),
+            ("digests.bin", _bytes(block.digests, UINT64)),
             ("headers.bin", _bytes(block.headers, np.uint8)),
-            ("header_offsets.bin", _bytes(counts.header_bytes + np.cumsum(block.header_lengths), _UINT64)),
+            ("header_offsets.bin", _bytes(counts.header_bytes + np.cumsum(block.header_lengths), UINT64)),
             (REJECTED, rejected),
         ]
         self._hand_over(_Write(rows, self.journal))

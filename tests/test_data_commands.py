@@ -191,7 +191,11 @@ def test_stats_replace_no_picture_of_the_users(run, fasta: Path, tmp_path: Path)
     picture.write_bytes(theirs)
     status, out, _ = run("stats", fasta)
     assert status == 0
-    assert out.decode().splitlines()[-1].endswith("no picture of this command); say with --png where it goes")
+    assert (
+        out.decode()
+        .splitlines()[-1]
+        .endswith("no picture of this command; choose another place); say with --png where it goes")
+    )
     assert picture.read_bytes() == (tmp_path / "a.png").read_bytes() == theirs
 
 

@@ -1,0 +1,331 @@
+"""Damage of a store and of what is derived from it: one error that names the file and the remedy, and no crash."""
+
+import ast
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from raw_store import without_kernels, write_store
+from seeded_source import SeededSource, contents, in_process
+
+from data import offset_stamp
+from data.build import build_into
+from data.clusters import excluded, open_clusters
+from data.digest import digest_command
+from data.plan import Bin
+from data.prepare import open_corpora, prepare
+from data.settings import DataSettings, IngestSettings
+from data.shelf import Shelves
+from data.split import open_split
+from data.store import Store, facts_text, hash_of, new_hash
+
+ROOT = Path(__file__).resolve().parents[1]
+DAMAGED = (
+    r"{}/offsets\.bin is damaged: record {} does not lie in tokens\.bin where they say; `python -m data verify .*delete"
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return build_into(tmp_path / "store", [SeededSource("s")], "count", IngestSettings())
+
+
+def flip(path: Path, entry: int, bit: int) -> None:
+    """One bit of one of the integers of a file."""
+    found = np.fromfile(path, "<u8")
+    found[entry] ^= np.uint64(1 << bit)
+    found.tofile(path)
+
+
+def bin_of(samples: np.ndarray, lengths: np.ndarray) -> Bin:
+    zeros = np.zeros(len(samples), np.int64)
+    return Bin(samples, zeros, zeros, lengths, 0.15)
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("bit", [0, 5, 20, 30, 40, 62, 63])
+def test_one_bit_of_the_offsets_ends_in_one_error(
+    tmp_path: Path, bit: int, kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kernels:
+        without_kernels(monkeypatch)
+    lengths = np.full(40, 50)
+    folder = write_store(tmp_path, lengths)
+    samples = np.arange(40)
+    documents = bin_of(samples, lengths + 2)
+    whole = Shelves([folder]).tokens(documents)
+    flip(folder / "offsets.bin", 7, bit)
+
+    def read() -> np.ndarray:  # of the lengths that were planned before
+        return Shelves([folder]).tokens(documents)
+
+    message = DAMAGED.format(re.escape(str(folder)), "[67]")  # the records on both sides of entry 7, which was 350
+    with pytest.raises(ValueError, match=message):
+        read()
+    if not 300 < 350 ^ (1 << bit) < 400:
+        with pytest.raises(ValueError, match=message):
+            Shelves([folder]).num_residues(samples)
+        with pytest.raises(ValueError, match=message):
+            Shelves([folder]).residues(6 if bit > 8 else 7)
+    flip(folder / "offsets.bin", 7, bit)
+    assert np.array_equal(read(), whole)
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_any_bit_of_the_offsets(tmp_path: Path, kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random bits, in a process of its own: whatever a bin says, no read leaves the map."""
+    if not kernels:
+        without_kernels(monkeypatch)
+    random = np.random.default_rng(0)
+    lengths = random.integers(1, 90, 60)
+    folder = write_store(tmp_path, lengths)
+    samples = random.permutation(60)
+    documents, slices = bin_of(samples, lengths[samples] + 2), bin_of(samples[:20], np.full(20, 1))
+    content = (folder / "offsets.bin").read_bytes()
+
+    def all_of_them() -> None:
+        refused = 0
+        for _ in range(300):
+            (folder / "offsets.bin").write_bytes(content)
+            flip(folder / "offsets.bin", int(random.integers(1, 60)), int(random.integers(64)))
+            for wanted in (documents, slices):
+                try:
+                    assert len(Shelves([folder]).tokens(wanted)) == wanted.num_tokens
+                except ValueError as error:
+                    assert "offsets.bin is damaged: record" in str(error)  # noqa: PT017
+                    refused += 1
+        assert refused > 250
+
+    assert in_process(all_of_them) == 0
+
+
+def test_a_map_that_is_shorter_than_the_file_says_is_looked_at_again(tmp_path: Path) -> None:
+    lengths = np.full(40, 50)
+    whole, folder = write_store(tmp_path / "whole", lengths), tmp_path / "growing"
+    folder.mkdir()
+    (folder / "progress.json").write_text('{"format": "zymogen.store/2"}')
+    content = (whole / "tokens.bin").read_bytes()
+    (folder / "offsets.bin").write_bytes((whole / "offsets.bin").read_bytes())
+    (folder / "tokens.bin").write_bytes(content[:700])
+    reader = Shelves([folder])
+    assert reader.num_residues(np.arange(14)).tolist() == [50] * 14
+
+    def grow() -> None:
+        time.sleep(0.3)
+        with (folder / "tokens.bin").open("ab") as file:
+            file.write(content[700:])
+
+    grower = threading.Thread(target=grow)
+    grower.start()
+    assert np.array_equal(reader.residues(39), Shelves([whole]).residues(39))
+    grower.join()
+    (folder / "progress.json").unlink()  # and nobody writes any more
+    (folder / "tokens.bin").write_bytes(content[:700])
+    with pytest.raises(ValueError, match=DAMAGED.format(re.escape(str(folder)), 39)):
+        Shelves([folder]).residues(39)
+
+
+# Checked once -------------------------------------------------------------------------------------
+
+
+def test_offsets_are_read_once_and_again_where_the_stamp_does_not_match(tmp_path: Path, store: Store) -> None:
+    path, stamps = store.folder / "offsets.bin", tmp_path / "stamps"
+    before = contents(store.folder)
+
+    def check() -> int:
+        """How often offsets.bin is read."""
+        read = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("data.store.hash_of", lambda file: read.append(Path(file.name)) or hash_of(file))
+            offset_stamp.check(Store(store.folder), stamps)
+        assert set(read) <= {path}
+        return len(read)
+
+    assert [check(), check()] == [1, 0]
+    (stamp,) = (stamps / "checked").iterdir()
+    status = path.stat()
+    said = json.loads(stamp.read_text())
+    assert (said["bytes"], said["mtime_ns"], said["inode"]) == (status.st_size, status.st_mtime_ns, status.st_ino)
+    assert contents(store.folder) == before  # which may lie where nothing can be written
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    assert [check(), check()] == [1, 0]
+    content = path.read_bytes()
+    path.rename(path.with_suffix(".old"))
+    path.write_bytes(content)  # another inode
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert [check(), check()] == [1, 0]
+    flip(path, 250, 3)
+    with pytest.raises(
+        ValueError, match=r"offsets\.bin differs from what was written: .*check the disk, and delete the"
+    ):
+        check()
+    (stamps / "checked").rename(tmp_path / "kept")
+    path.write_bytes(content)
+    (stamps / "checked").write_text("in the way")  # where no stamp can be kept it is read each time
+    assert [check(), check()] == [1, 1]
+
+
+def test_offsets_that_do_not_rise(tmp_path: Path, store: Store) -> None:
+    path = store.folder / "offsets.bin"
+    flip(path, 250, 40)
+    facts = {name: fact for name, fact in store.facts.items() if name != "hash"}
+    facts["files"]["offsets.bin"]["hash"] = new_hash(path.read_bytes()).hexdigest()
+    (store.folder / "store.json").write_text(facts_text(facts))
+    with pytest.raises(ValueError, match=r"offsets\.bin does not rise from 0, at entry 25[01]; delete the folder"):
+        offset_stamp.check(Store(store.folder), tmp_path)
+    assert not (tmp_path / "checked").exists()
+
+
+# What is derived ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> DataSettings:
+    """A corpus with everything that is derived from one."""
+    names = [f"p{n}" for n in range(120)]
+    proteins = (
+        f">{name}\n{'ACDEFGHIKL' * (n % 7)}MK{'ACDEFGHIKL'[n % 10]}{'ACDEFGHIKL'[n // 10 % 10]}\n"
+        for n, name in enumerate(names)
+    )
+    (tmp_path / "a.fasta").write_text("".join(proteins))
+    (tmp_path / "clusters.tsv").write_text("".join(f"c{n // 3}\t{name}\n" for n, name in enumerate(names)))
+    (tmp_path / "excluded.tsv").write_text("p3\np50\nunknown\n")
+    return DataSettings(
+        sources=(str(tmp_path / "a.fasta"),),
+        clusters=str(tmp_path / "clusters.tsv"),
+        exclude=str(tmp_path / "excluded.tsv"),
+        sample_by="cluster",
+        store_dir=str(tmp_path / "stores"),
+        validation_fraction=0.2,
+        crop_tokens=60,
+        bin_tokens=128,
+        bins_per_step=2,
+        window_sequences=32,
+    )
+
+
+def opened(settings: DataSettings) -> object:
+    with pytest.warns(UserWarning, match="1 of 3 names"):
+        return open_corpora(settings, prepare(settings))
+
+
+CUTS: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda content: content[: len(content) // 2],
+    "empty": lambda _: b"",
+    "zeros": lambda content: bytes(len(content)),
+    "another": lambda _: b'{"theme": "dark"}',
+    "a list": lambda _: b"[1, 2]",
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*names are not in")
+@pytest.mark.parametrize("how", CUTS)
+@pytest.mark.parametrize("pattern", ["split-*/split.json", "clusters-*/clusters.json", "excluded-*/excluded.json"])
+def test_derived_json_that_was_cut_names_its_file(settings: DataSettings, pattern: str, how: str) -> None:
+    opened(settings)
+    (path,) = Path(settings.store_dir).glob(f"*/{pattern}")
+    content = path.read_bytes()
+    path.write_bytes(CUTS[how](content))
+    with pytest.raises(ValueError, match=re.escape(str(path))) as caught:
+        prepare(settings)
+    assert str(caught.value).endswith(f"; delete {path.parent}, it is written again")
+    for file in path.parent.rglob("*"):  # the remedy
+        if file.is_file():
+            file.unlink()
+    if (path.parent / "members").exists():
+        (path.parent / "members").rmdir()
+    path.parent.rmdir()
+    opened(settings)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("how", CUTS)
+def test_a_damaged_index_of_a_plan(settings: DataSettings, tmp_path: Path, how: str) -> None:
+    recipe = tmp_path / "recipe.toml"
+    lines = [f"{name} = {json.dumps(value)}" for name, value in (("sources", [str(tmp_path / "a.fasta")]),)]
+    recipe.write_text("\n".join(["[data]", *lines, f'store_dir = "{settings.store_dir}"', "validation_fraction = 0.2"]))
+    overrides = ["data.crop_tokens=60", "data.bin_tokens=128", "data.bins_per_step=2", "data.window_sequences=32"]
+    first = list(digest_command(recipe, overrides, 8, 10, 1, 0))
+    (path,) = (Path(settings.store_dir) / "plans").iterdir()
+    content = path.read_bytes()
+    path.write_bytes(CUTS[how](content))
+    with pytest.raises(ValueError, match=re.escape(f"; delete {path}, it is written again")) as caught:
+        list(digest_command(recipe, overrides, 8, 10, 1, 0))
+    assert str(caught.value).startswith(str(path))
+    path.unlink()
+    assert list(digest_command(recipe, overrides, 8, 10, 1, 0)) == first
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("name", ["validation", "excluded"])
+def test_a_flipped_bit_of_what_is_held_out(settings: DataSettings, name: str) -> None:
+    opened(settings)
+    (folder,) = Path(settings.store_dir).glob("*/split-*")
+    flip(folder / f"{name}.bin", 0, 4)
+    message = (
+        f"{folder}/{name}.bin differs from what was written, by its hash in split.json; check the disk, and delete"
+    )
+    with pytest.warns(UserWarning, match="names are not in"), pytest.raises(ValueError, match=re.escape(message)):
+        prepare(settings)
+
+
+@pytest.mark.filterwarnings("ignore:.*names are not in")
+@pytest.mark.parametrize("name", ["members/clusters.bin", "members/offsets.bin", "members/records.bin", "records.bin"])
+def test_a_cut_file_of_members_names_itself(store: Store, tmp_path: Path, name: str) -> None:
+    (tmp_path / "c.tsv").write_text("".join(f"c{n // 3}\t{store.header(n).split()[0]}\n" for n in range(500)))
+    (tmp_path / "x.tsv").write_text(f"{store.header(3).split()[0]}\n")
+
+    def opened() -> tuple[int, list[int]]:
+        members = open_clusters(store, tmp_path / "c.tsv").members()
+        return len(members.records), excluded(store, tmp_path / "x.tsv").tolist()
+
+    assert opened() == (500, [3])
+    (path,) = store.folder.glob(f"*/{name}")
+    content = path.read_bytes()
+    path.write_bytes(content[:-3])
+    with pytest.raises(ValueError, match=re.escape(f"{path} has {len(content) - 3} bytes, it must have ")) as caught:
+        opened()
+    assert str(caught.value).endswith(f"delete {path.parent}, it is written again")
+    path.write_bytes(content)
+    assert opened() == (500, [3])
+
+
+def test_a_run_notices_one_bit_of_the_offsets(settings: DataSettings) -> None:
+    plain = DataSettings(sources=settings.sources, store_dir=settings.store_dir, validation_fraction=0.2)
+    (found,) = prepare(plain)
+    flip(found.folder / "offsets.bin", 60, 1)
+    with pytest.raises(ValueError, match=r"offsets\.bin differs from what was written: .*delete the folder"):
+        prepare(plain)
+
+
+def test_the_split_of_whole_files_is_as_before(store: Store) -> None:
+    clusters = open_clusters(store, None)
+    once = open_split(store, clusters, 0.2, np.array([3, 5]))
+    again = open_split(store, clusters, 0.2, np.array([3, 5]))
+    assert np.array_equal(once.validation, again.validation)
+    assert again.validation.dtype == np.dtype("<i8")
+
+
+def native_reads(source: str) -> list[str]:
+    """Calls that read a file by a type of this machine's byte order."""
+    readers, native = {"memmap", "fromfile", "_mapped", "_map", "_read"}, re.compile(r"\bnp\.u?int(16|32|64)$")
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [
+        ast.unparse(call)
+        for call in calls
+        if ast.unparse(call.func).rpartition(".")[2] in readers
+        and any(native.search(ast.unparse(argument)) for argument in call.args)
+    ]
+
+
+def test_readers_name_their_byte_order() -> None:
+    assert {
+        path.name: found for path in (ROOT / "data").glob("*.py") if (found := native_reads(path.read_text()))
+    } == {}
+    assert native_reads('np.memmap(path, np.uint64, "r")\nnp.fromfile(f, "<u8")') == ["np.memmap(path, np.uint64, 'r')"]
