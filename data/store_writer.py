@@ -212,7 +212,7 @@ class StoreWriter:
                 "files": {name: {"bytes": sizes[name], "hash": hashes[name]} for name in hashes},
             }
             write_whole(self.folder / FACTS, facts_text(facts))
-            (self.folder / JOURNAL).unlink()
+            (self.folder / JOURNAL).unlink(missing_ok=True)  # who found the store in between may have removed it
         except OSError as error:
             raise self._refusal(error) from error
         finally:

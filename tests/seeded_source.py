@@ -113,12 +113,22 @@ def contents(folder: Path, names: Iterable[str] | None = None) -> dict[str, byte
     return {name: path.read_bytes() for name, path in found.items() if names is None or name in names}
 
 
-def in_process(work: Callable[[], object]) -> int:
-    """Do it in a copy of this process; its exit status, or minus the signal that ended it."""
+def in_process(work: Callable[[], object], folder: Path | None = None) -> int:
+    """Do it in a copy of this process; its exit status, or minus the signal that ended it.
+
+    Args:
+        work: what to do.
+        folder: if given, it is done there, by another user where this one is root, who may do anything.
+    """
     pid = os.fork()
     if pid == 0:
         status = 9
         try:
+            if folder is not None:
+                folder.chmod(0o755)
+                os.chdir(folder)  # whose parents only this user may enter
+                if os.geteuid() == 0:
+                    os.seteuid(65534)
             work()
             status = 0
         except BaseException as error:

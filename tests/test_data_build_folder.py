@@ -240,3 +240,14 @@ def test_a_stream_refuses_it_before_the_run_starts(tmp_path: Path) -> None:
         start_builder_of(SOURCES, "count", QUARTER, tmp_path / "second")
     write_failure(theirs, "why")
     assert (theirs / "failed.json").read_text() == (theirs / "tokens.bin").read_text() == "mine"
+
+
+def test_a_folder_that_may_be_written_to_but_not_listed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    (closed / "tokens.bin").write_bytes(b"mine")
+    closed.chmod(0o333)
+    assert in_process(lambda: build_into(Path("closed"), SOURCES, "count", QUARTER), tmp_path) == 9
+    assert capfd.readouterr().err == "ValueError: closed: Permission denied; choose another folder\n"
+    closed.chmod(0o755)
+    assert contents(closed) == {"tokens.bin": b"mine"}

@@ -171,6 +171,27 @@ def test_offsets_are_read_once_and_again_where_the_stamp_does_not_match(tmp_path
     assert [check(), check()] == [1, 1]
 
 
+def test_a_store_that_others_own_is_checked_and_stamped(tmp_path: Path, store: Store) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    mine.chmod(0o777)
+    store.folder.chmod(0o555)
+    before = contents(store.folder)
+
+    def check() -> None:
+        offset_stamp.check(Store(Path("store")), Path("mine"))
+
+    assert in_process(check, tmp_path) == 0
+    assert len(list((mine / "checked").iterdir())) == 1
+    mine.chmod(0o555)  # and where no stamp can be kept
+    (mine / "checked").rename(tmp_path / "kept")
+    assert in_process(check, tmp_path) == 0
+    assert not (mine / "checked").exists()
+    store.folder.chmod(0o755)
+    mine.chmod(0o755)
+    assert contents(store.folder) == before
+
+
 def test_offsets_that_do_not_rise(tmp_path: Path, store: Store) -> None:
     path = store.folder / "offsets.bin"
     flip(path, 250, 40)
