@@ -23,7 +23,7 @@ from data.clusters import excluded, open_clusters
 from data.publish import published, replaced, workspace
 from data.settings import IngestSettings
 from data.split import open_split
-from data.store import Store
+from data.store import LOCK, Store
 
 WEEK_S = 7 * 24 * 3600
 
@@ -192,7 +192,7 @@ def store(tmp_path: Path) -> Store:
 def test_a_finished_store_is_used_without_locks(store: Store, no_locks: str, tmp_path: Path) -> None:
     assert store_from(tmp_path / "proteins.fasta", tmp_path).folder == store.folder
     assert open_split(store, open_clusters(store, None), 0.2, None).num_training > 30
-    assert not list(store.folder.glob(".*"))
+    assert [path.name for path in store.folder.glob(".*")] == [LOCK]
 
 
 # Full disks ---------------------------------------------------------------------------------------
