@@ -246,7 +246,9 @@ CUTS: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.filterwarnings("ignore:.*names are not in")
 @pytest.mark.parametrize("how", ["cut", "zeros", "another"])
-@pytest.mark.parametrize("pattern", ["split-*/split.json", "clusters-*/clusters.json", "excluded-*/excluded.json"])
+@pytest.mark.parametrize(
+    "pattern", ["split-*/split.json", "clusters-*/clusters.json", "excluded-*/excluded.json", "overlap-*/overlap.json"]
+)
 def test_derived_json_that_was_cut_names_its_file(settings: DataSettings, pattern: str, how: str) -> None:
     opened(settings)
     (path,) = Path(settings.store_dir).glob(f"*/{pattern}")
