@@ -176,7 +176,7 @@ def excluded(store: "Store", table: Path) -> NDArray[np.int64]:
                     file.write(block.astype(_INT64).tobytes())
             facts = {"format": EXCLUDED_FORMAT, "table": str(table), **named._asdict()}
             (building / "excluded.json").write_text(json.dumps(facts, indent=1))
-    facts = derived_json.read(folder / "excluded.json", ("names", "unknown", "shared", "sharing"), folder)
+    facts = derived_json.read(folder / "excluded.json", name_table.Named._fields, folder)
     if facts["unknown"] and facts["unknown"] == facts["names"]:
         raise ValueError(
             f"{table} lists {facts['names']} names and none of them is in {store.folder}: it belongs to another "

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from data import derived_json
 from data.clusters import open_clusters
 from data.derived import kept_at
 from data.publish import published
@@ -105,7 +106,8 @@ def _write(building: Path, split: Split, validating: NDArray[np.uint64], exclude
 
 
 def _opened(folder: Path, split: Split) -> Split:
-    facts = json.loads((folder / "overlap.json").read_text())
+    fields = ("fingerprint", "copies_of_validation", "copies_of_excluded", "copies_hash")
+    facts = derived_json.read(folder / "overlap.json", fields, folder)
     path = folder / "copies.bin"
     with path.open("rb", buffering=0) as file:
         found = hash_of(file).hexdigest()
