@@ -53,6 +53,7 @@ def test_is_read_rightly_or_refused_in_one_line(tmp_path: Path, about: str, capf
 
 
 @pytest.mark.launch
+@pytest.mark.slow
 @pytest.mark.parametrize("about", AS_PROCESSES)
 def test_a_process_of_its_own_says_the_same(tmp_path: Path, about: str) -> None:
     path, stores = write(tmp_path, INPUTS[about]), tmp_path / "stores"
