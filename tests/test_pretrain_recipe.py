@@ -31,7 +31,7 @@ SURFACE = {
     "operational": """
         run.directory run.log_every run.evaluate_every run.validation_sequences run.checkpoint_every
         run.keep_checkpoints run.shared run.trackers data.sources data.clusters data.bins_per_forward data.store_dir
-        compute.attention compute.checkpointing compute.compile parallel.context parallel.exchange
+        compute.attention compute.checkpointing compute.compile compute.tf32 parallel.context parallel.exchange
         data.exclude data.workers data.prefetch data.mixture.sources data.mixture.clusters data.mixture.exclude
         data.ingest.max_residues data.ingest.max_header_bytes data.ingest.max_line_bytes data.ingest.max_inflation
         data.ingest.max_source_bytes data.ingest.max_bad_fraction data.ingest.content data.ingest.processes
@@ -311,7 +311,7 @@ def test_help_lists_every_setting(capsys: pytest.CaptureFixture) -> None:
     text = capsys.readouterr().out
     blocks = {
         name: re.sub(r"\s", "", rest)
-        for name, rest in re.findall(r"^  ([a-z_.]+)\n((?: {6}.*\n?)+)", text, re.MULTILINE)
+        for name, rest in re.findall(r"^  ([a-z0-9_.]+)\n((?: {6}.*\n?)+)", text, re.MULTILINE)
     }
     assert list(blocks) == [name for name, _, _ in every_field()]
     for name, f, _ in every_field():
@@ -319,7 +319,8 @@ def test_help_lists_every_setting(capsys: pytest.CaptureFixture) -> None:
         default = "required"
         if f.default is not MISSING:
             shown = str(list(f.default) if isinstance(f.default, tuple) else f.default)
-            shown = f'"{shown}"' if isinstance(f.default, str) else {"None": "null", "False": "false"}.get(shown, shown)
+            in_toml = {"None": "null", "False": "false", "True": "true"}
+            shown = f'"{shown}"' if isinstance(f.default, str) else in_toml.get(shown, shown)
             default = re.sub(r"\s", "", f"default {shown}")
         unit = f",in{re.sub(' ', '', f.metadata['unit'])}" if f.metadata["unit"] else ""
         assert blocks[name].startswith(said + "["), name

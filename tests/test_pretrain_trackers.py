@@ -16,7 +16,7 @@ from pretrain.telemetry import records
 
 STEP_KEYS = {
     *("step", "tokens", "attempt", "time", "loss", "learning_rate", "grad_norm", "tokens_per_s", "targets"),
-    *("loader_wait", "flops_per_s", "mfu", "padding", "imbalance", "skipped_steps"),
+    *("loader_wait", "flops_per_s", "mfu", "padding", "imbalance", "skipped_steps", "failed_saves"),
 }
 SCORE_KEYS = {"perplexity", "low", "high", "unigram", "gain", "gain_low", "sequences", "targets"}
 
