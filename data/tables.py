@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+from data.attempts import ATTEMPTS, WEB
 from data.block import START, Block, Position
 from data.broken_stream import BrokenStream
 from data.byte_stream import ByteStream
@@ -22,6 +23,7 @@ from data.delimited import DelimitedText, Malformed
 from data.entries import Entry, entry_blocks
 from data.fasta_text import within_line_cap
 from data.protein import shown
+from data.remote_file import RemoteFile
 from data.settings import IngestSettings, LetterPolicy
 
 DATASETS = "datasets://"
@@ -142,7 +144,7 @@ class TableSource:
             yield from self._delimited([place], SEPARATORS[self.suffix], skip, streams)
             return
         try:
-            builder = self._builder({})
+            builder = self._first_builder()
             if type(builder.config).__name__ == "CsvConfig":
                 yield from self._delimited(*self._csv_files(builder), skip, streams)
                 return
@@ -224,6 +226,25 @@ class TableSource:
         # A letter outside ASCII would become several bytes; '?' is one, and no letter either.
         letters = (residues or "").encode("ascii", "replace")
         return Entry(header.encode("utf-8", "replace"), letters, reason)
+
+    def _first_builder(self) -> Any:
+        """The builder; a web server that fails gets the time that it gets for other sources.
+
+        Once a table is open, `datasets` itself asks again for what is lost. To open one, it asks once, and takes any
+        failure for a file that is not there.
+        """
+        place, _ = self._query
+        for _ in range(ATTEMPTS):
+            try:
+                return self._builder({})
+            except FileNotFoundError:
+                if not (self.suffix and place.startswith(WEB)):
+                    raise
+            try:
+                RemoteFile(place).open(0).close()
+            except ValueError as error:
+                raise _Refused(str(error)) from error
+        return self._builder({})
 
     def _builder(self, options: Mapping[str, Any]) -> Any:
         import datasets

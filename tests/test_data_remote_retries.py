@@ -1,6 +1,7 @@
 """What each fault of a network does: what is asked again, after which wait, and what is said and kept in the end."""
 
 import gzip
+import io
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import fsspec
+import pyarrow
+import pyarrow.parquet
 import pytest
 from fasta_content import many
 from faulty_server import Clock, Fault, Site, serving
@@ -25,6 +28,7 @@ from data.fasta import FastaSource
 from data.journal import read_journal
 from data.store import Store
 from data.stream import GrowingStore, start_builder_of
+from data.tables import TableSource
 
 FASTA = many(seed=3, count=4000).replace(b"?", b"") * 8
 """32,000 records, 8 MB: more than one block."""
@@ -45,6 +49,25 @@ def waits_double(waits: list[float]) -> None:
 
 def source(site: Site) -> FastaSource:
     return FastaSource(site.url, "refuse", LIMITS)
+
+
+def parquet() -> bytes:
+    written = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table({"id": ["a"], "sequence": ["MKLV"]}), written)
+    return written.getvalue()
+
+
+def test_a_table_is_opened_with_the_same_patience(clock: Clock) -> None:
+    with serving(Site(parquet(), faults=[Fault("503")] * 4)) as site:
+        (block,) = TableSource(site.url, ".parquet", "refuse", LIMITS).blocks()
+        assert (block.headers.tobytes(), block.lengths.tolist()) == (b"a", [4])
+        waits_double(clock.waits)
+        assert len(clock.waits) == 3  # the first of them met `datasets`
+    with (
+        serving(Site(parquet(), faults=[Fault("503")] * 9)) as site,
+        pytest.raises(ValueError, match=r"cannot be reached: 503 .*, also after 5 more attempts"),
+    ):
+        list(TableSource(site.url, ".parquet", "refuse", LIMITS).blocks())
 
 
 # Going on ----------------------------------------------------------------------------------------
