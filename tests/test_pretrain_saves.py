@@ -92,6 +92,7 @@ def test_a_failed_save_is_told_and_counted_and_a_success_ends_the_count(bumpy: R
     assert [line["failed_saves"] for line in metrics if "loss" in line] == [0, 1, 2, 2, 3, 4, 4]
 
 
+@pytest.mark.slow
 def test_three_in_a_row_or_the_last_end_the_run(bumpy: Run, recipe_in, tmp_path: Path) -> None:
     run = Run(recipe_in(tmp_path))
     assert run.start("run.keep_checkpoints=1", failing=range(3, 1000)) == os.EX_IOERR == 74
