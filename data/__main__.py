@@ -8,6 +8,7 @@ damaged, 2 for a mistake in the input, 130 when interrupted.
 """
 
 import argparse
+import io
 import json
 import os
 import re
@@ -37,6 +38,8 @@ _BLOCK_RECORDS = 4096
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # the names of files go out as they came in, UTF-8 or not
     parser, commands = parsers()
     try:
         if arguments and arguments[0] in commands:

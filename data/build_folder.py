@@ -34,7 +34,8 @@ def require_ours(folder: Path) -> None:
         return
     except OSError as error:
         raise ValueError(f"{folder}: {error.strerror or error}; choose another folder") from None
-    foreign = sorted(names - _OURS_BY_NAME)
+    # NFS calls a file so that was removed while somebody still had it open.
+    foreign = sorted(name for name in names - _OURS_BY_NAME if not name.startswith(".nfs"))
     # In this order: a build that ends in between has written store.json before it removed the journal.
     if foreign and not _is_ours(folder / JOURNAL) and not _is_ours(folder / FACTS):
         more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""

@@ -15,6 +15,8 @@ from data.disk_error import STORE_DIR, said
 from data.store import LOCK
 
 _POLL_S = 0.1
+_MOST_VANISHED = 50
+"""How often in a row a folder may be gone just after it was made: builds that fail remove theirs, but not so often."""
 
 
 @contextmanager
@@ -28,10 +30,13 @@ def locked(folder: Path, waiting: Callable[[], None] | None = None) -> Iterator[
     Raises:
         ValueError: the folder is not ours; nothing can be written there; or the file system knows no locks.
     """
-    descriptor = _taken(folder)
-    if descriptor is None and waiting is not None:
+    descriptor, vanished = _taken(folder), 0
+    if descriptor is None and waiting is not None and folder.exists():
         waiting()
     while descriptor is None:
+        vanished = 0 if folder.exists() else vanished + 1
+        if vanished == _MOST_VANISHED:
+            raise ValueError(f"{folder}: no folder can be made there, or it is gone at once; {STORE_DIR}")
         time.sleep(_POLL_S)
         descriptor = _taken(folder)
     try:

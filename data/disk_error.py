@@ -45,6 +45,6 @@ def refusal(path: Path, remedy: str = STORE_DIR) -> Iterator[None]:
     except OSError as error:
         if error.errno in FULL:
             raise ValueError(f"{path}: {said(error)}; nothing of it was kept; free space and start again") from error
-        other = isinstance(error.filename, str) and not error.filename.startswith(str(path.parent))
-        where = f"{error.filename}, read for {path}" if other else str(path)
-        raise ValueError(f"{where}: {said(error)}; {remedy}") from error
+        if isinstance(error.filename, str) and not error.filename.startswith(str(path.parent)):
+            raise ValueError(f"{error.filename}: {said(error)}; make it readable for this user") from error
+        raise ValueError(f"{path}: {said(error)}; {remedy}") from error

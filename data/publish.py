@@ -140,11 +140,13 @@ def _sweep_one(lock: Path) -> None:
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_free = True
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
+            is_free = False  # which nobody can tell here and now, though its holder may have locked it
         folder = lock.with_suffix("")
-        if _is_abandoned(os.read(descriptor, 4096), folder, lock):
+        if _is_abandoned(os.read(descriptor, 4096), folder, lock, is_free=is_free):
             shutil.rmtree(folder, ignore_errors=True)
             if not os.path.lexists(folder):
                 lock.unlink()
@@ -152,17 +154,17 @@ def _sweep_one(lock: Path) -> None:
         os.close(descriptor)
 
 
-def _is_abandoned(content: bytes, folder: Path, lock: Path) -> bool:
+def _is_abandoned(content: bytes, folder: Path, lock: Path, *, is_free: bool) -> bool:
     """Whether a workspace that nobody seems to hold is one of ours, and its process is gone for certain.
 
     A lock that is free says so on the machine where it was taken. Of another machine's locks a file system may know
-    nothing, so there it must also have stood still for a week.
+    nothing, and a lock server that is away tells of none: there it must also have stood still for a week.
     """
     try:
         said = json.loads(content)
         if said["format"] != FORMAT or said["folder"] != folder.name:
             return False
-        if said["locked"] and said["machine"] == _machine():
+        if is_free and said["locked"] and said["machine"] == _machine():
             return True
     except (ValueError, TypeError, KeyError):
         return False

@@ -183,6 +183,12 @@ def test_json_of_another_program(tmp_path: Path, name: str, content: bytes) -> N
     assert contents(tmp_path) == {"tokens.bin": b"mine", name: content}
 
 
+def test_what_nfs_keeps_of_a_removed_file_is_nobodys(tmp_path: Path) -> None:
+    (tmp_path / ".nfs000000000012ab3400000001").touch()
+    build_into(tmp_path, SOURCES, "count", QUARTER)
+    assert Store(tmp_path).num_records == 170
+
+
 def test_files_that_came_into_a_folder_of_ours(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     with pytest.raises(ValueError, match="broke after 30"):

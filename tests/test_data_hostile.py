@@ -1,5 +1,6 @@
 """Hostile inputs: each is read rightly, or refused with one error that names the file, the record and a remedy."""
 
+import io
 import os
 import re
 import subprocess
@@ -93,6 +94,14 @@ def test_statistics_of_a_file_whose_name_is_not_utf8(tmp_path: Path, capfd: pyte
     assert "records      2" in out
     assert err == ""
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_folder_whose_name_is_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.fasta").write_bytes(PLAIN)
+    folder, written = os.fsencode(tmp_path) + b"/caf\xe9", io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "utf-8", errors="strict"))  # as in most locales
+    assert main(["build", str(tmp_path / "a.fasta"), "--output", os.fsdecode(folder)]) == 0
+    assert folder in written.getvalue()
 
 
 RECIPE = """

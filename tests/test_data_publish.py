@@ -17,8 +17,9 @@ import pytest
 from seeded_source import SeededSource, in_process
 from token_stores import store_from, store_of
 
+from data import build_lock
 from data.build import build_into
-from data.build_lock import is_held
+from data.build_lock import is_held, locked
 from data.clusters import excluded, open_clusters
 from data.publish import published, replaced, workspace
 from data.settings import IngestSettings
@@ -174,6 +175,30 @@ def test_without_locks_the_week_decides(no_locks: str, tmp_path: Path) -> None:
     aged(left, lock, WEEK_S + 60)
     publish_one(tmp_path / "split-2")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["split-1", "split-2"]
+
+
+def test_a_lock_server_that_is_away_frees_no_workspace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def away(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    with workspace(tmp_path / "split-1") as mine:  # which has its lock
+        monkeypatch.setattr(fcntl, "flock", away)
+        publish_one(tmp_path / "split-2")
+        assert mine.exists()
+        monkeypatch.undo()
+
+
+def test_a_folder_that_vanishes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its working directory was removed: nothing can be made there, which looks like a build that failed."""
+    monkeypatch.setattr(build_lock, "_POLL_S", 0.0)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with (
+        pytest.raises(ValueError, match=r"^stores/a: no folder can be made there.*choose another data\.store_dir"),
+        locked(Path("stores/a")),
+    ):
+        raise AssertionError
 
 
 def test_a_store_is_not_built_without_locks(no_locks: str, tmp_path: Path) -> None:

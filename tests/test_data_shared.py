@@ -241,6 +241,19 @@ def test_closed_folders_are_one_line_for_every_command(folder: Path, capfd: pyte
     assert without_rights(work) == 0, capfd.readouterr().err
 
 
+def test_a_table_that_cannot_be_read_says_so(folder: Path) -> None:
+    built(folder)
+
+    def work() -> None:
+        for name in ("clusters.tsv", "exclude.tsv"):
+            (folder / name).chmod(0o000)
+            with pytest.raises(ValueError, match=rf"/{name}: Permission denied; make it readable for this user$"):
+                opened(folder)
+            (folder / name).chmod(0o644)
+
+    assert without_rights(work) == 0
+
+
 def test_the_picture_of_a_store_that_cannot_be_written(folder: Path) -> None:
     store = Store(built(folder))
     assert statistics(store).num_records == 120
