@@ -45,6 +45,7 @@ def refusal(path: Path, remedy: str = STORE_DIR) -> Iterator[None]:
     except OSError as error:
         if error.errno in FULL:
             raise ValueError(f"{path}: {said(error)}; nothing of it was kept; free space and start again") from error
-        if isinstance(error.filename, str) and not error.filename.startswith(str(path.parent)):
+        at = Path(error.filename) if isinstance(error.filename, str) else path
+        if not (at.is_relative_to(path.parent) or path.is_relative_to(at)):  # something that is read for it
             raise ValueError(f"{error.filename}: {said(error)}; make it readable for this user") from error
         raise ValueError(f"{path}: {said(error)}; {remedy}") from error
