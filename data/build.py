@@ -19,7 +19,7 @@ from data.build_folder import discard, remove_journal
 from data.build_lock import locked
 from data.builder_process import Send, Unusable, start
 from data.journal import FAILED, Journal
-from data.parts import Ahead, Read, Report
+from data.parts import Ahead, Read, Report, any_held
 from data.progress_line import ProgressLine
 from data.protein import BEGINNING_RECORDS, mistaken, shown
 from data.settings import IngestSettings, LetterPolicy, SourceContent
@@ -171,15 +171,17 @@ def build_locked(
     writer = StoreWriter(folder, key, anew=any(source.name == _STANDARD_INPUT for source in sources))
     try:
         budget = None if is_part and ingest.max_bad_fraction else ingest.max_bad_fraction
-        if budget == 0.0:  # it may go on from one that allowed more
-            _require_within_budget(folder, writer.journal.num_rejected, writer.journal.num_read, budget)
-        with Ahead(
+        ahead = Ahead(
             folder,
             sources,
+            [build_key([stamp], unknown_letters, ingest) for stamp in stamps],
             writer.journal,
             ingest.processes,
-            lambda part, source: start(build_part, part, source, unknown_letters, ingest),
-        ) as ahead:
+            lambda part, n: start(build_part, part, sources[n], stamps[n], unknown_letters, ingest),
+        )
+        if budget == 0.0:
+            _require_none_rejected(writer, ahead)
+        with ahead:
             tally = _Tally(sources, ahead, progress)
             for number in range(writer.journal.source, len(sources)):
                 _read_source(writer, ahead, tally, number, sources[number], stamps[number], budget, ingest.content)
@@ -201,16 +203,23 @@ def build_locked(
             with suppress(ValueError):
                 writer.commit()
         writer.roll_back()
-        if not writer.committed.num_read:
+        if not (writer.committed.num_read or any_held(folder)):
             discard(folder)
         raise
     return Store(folder)
 
 
-def build_part(send: Send, folder: Path, source: Source, unknown_letters: LetterPolicy, ingest: IngestSettings) -> None:
+def build_part(
+    send: Send,
+    folder: Path,
+    source: Source,
+    stamp: list[str | int],
+    unknown_letters: LetterPolicy,
+    ingest: IngestSettings,
+) -> None:
     """What a process of its own does for `Ahead`."""
     with locked(folder):
-        build_locked(folder, [source], [source.stamp()], unknown_letters, ingest, Report(send), is_part=True)
+        build_locked(folder, [source], [stamp], unknown_letters, ingest, Report(send), is_part=True)
 
 
 def _read_source(
@@ -261,6 +270,17 @@ def _require_good(source: Source, block: Block, before: Journal, budget: float, 
         for limit in (BUDGET_RECORDS * n for n in asked):
             bad = before.num_rejected + int(np.count_nonzero(places <= limit))
             _require_within_budget(folder, bad, limit, budget)
+
+
+def _require_none_rejected(writer: StoreWriter, ahead: Ahead) -> None:
+    """Refuse to go on without a budget from a build that had one, before anything of it is removed."""
+    num_rejected = writer.journal.num_rejected + ahead.num_rejected
+    if num_rejected:
+        raise ValueError(
+            f"{writer.folder} holds an unfinished store: {num_rejected} of {writer.journal.num_read + ahead.num_read} "
+            "records are bad, where data.ingest.max_bad_fraction allows 0; give the max_bad_fraction that it was begun "
+            "with, and it goes on, or delete the folder to begin anew"
+        )
 
 
 def _require_within_budget(folder: Path, num_rejected: int, num_read: int, budget: float) -> None:

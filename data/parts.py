@@ -2,7 +2,7 @@
 
 In: sources. Out: for each, what to read it from: itself, or the part that was built of it. Kept: in the folder of the
 store ``.zymogen-parts/0003``, a store of source 3 alone; continued on its own when it was interrupted, removed once
-appended.
+appended, or when a build of other sources or settings finds it.
 """
 
 import json
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from data.block import START, Block, Position, Rejected, Source
 from data.build_folder import PARTS, discard_part
 from data.builder_process import Send, messages
-from data.journal import Journal
+from data.journal import Journal, read_journal
 from data.store import FACTS, REJECTED, UINT64, Store
 
 _BLOCK_RECORDS = 1 << 16
@@ -36,6 +36,33 @@ class Read(NamedTuple):
     residues: int = 0
     bytes_read: int = 0
     """Of the source, as stored."""
+
+
+class Held(NamedTuple):
+    """What a part holds that a build can go on from."""
+
+    key: str
+    """Of the build that made it."""
+    is_finished: bool
+    num_read: int
+    num_rejected: int
+
+
+def held(folder: Path) -> Held | None:
+    """What the part in `folder` holds; None if that is nothing, or too damaged to go on from."""
+    with suppress(ValueError):
+        if (folder / FACTS).exists():
+            facts = Store(folder).facts
+            return Held(facts["key"], True, facts["records"] + facts["rejected"], facts["rejected"])
+        journal = read_journal(folder)
+        if journal is not None and journal.num_read:
+            return Held(journal.key, False, journal.num_read, journal.num_rejected)
+    return None
+
+
+def any_held(folder: Path) -> bool:
+    """Whether any part of the store in `folder` holds something."""
+    return any(held(path) is not None for path in (folder / PARTS).glob("*"))
 
 
 class Part:
@@ -119,9 +146,11 @@ class Ahead:
     Args:
         folder: of the store.
         sources: all sources of the build.
+        keys: of a store of each source alone; parts with another key are removed, as another build made them.
         journal: how far the build is.
         processes: most processes that read at the same time, this one included while it does.
-        start_part: starts a process that builds the store of one source in a folder, and reports what it read.
+        start_part: starts a process that builds the store of the source of this number in a folder, and reports what
+            it read.
 
     Raises:
         ValueError: the part that was being appended is gone.
@@ -131,21 +160,29 @@ class Ahead:
         self,
         folder: Path,
         sources: Sequence[Source],
+        keys: Sequence[str],
         journal: Journal,
         processes: int,
-        start_part: Callable[[Path, Source], subprocess.Popen[bytes]],
+        start_part: Callable[[Path, int], subprocess.Popen[bytes]],
     ) -> None:
-        self._parts, self._sources, self._start_part = folder / PARTS, sources, start_part
+        self._parts, self._sources, self._keys, self._start_part = folder / PARTS, sources, keys, start_part
         first, left = journal.source, range(journal.source, len(sources))
-        built = {n for n in left if (self._part(n) / FACTS).exists()}
+        found = {n: of_part for n in left if (of_part := self._held(n)) is not None}
+        built = {n for n, of_part in found.items() if of_part.is_finished}
         begun = journal.position != START
         if begun and journal.of_part and first not in built:
             raise ValueError(
                 f"{self._part(first)}, which was being appended, is gone; delete {folder}, it is built again"
             )
         for path in self._parts.glob("*"):
-            if path.name not in {self._part(n).name for n in left}:
+            if path.name not in {self._part(n).name for n in found}:
                 discard_part(path)
+        appended = journal.position if journal.of_part else START
+        self.num_read = sum(of_part.num_read for of_part in found.values()) - appended.records
+        """Records that the parts hold and the store does not, rejected ones included."""
+        self.num_rejected = sum(of_part.num_rejected for of_part in found.values())
+        self.num_rejected -= appended.records - appended.offset
+        """The rejected ones of them."""
         # The first one is read here, and at once, so that those who follow the build see it grow.
         here = first not in built and (processes == 1 or begun or not self._part(first).exists())
         self._numbers = [n for n in left if n not in built and processes > 1 and not (n == first and here)]
@@ -187,7 +224,8 @@ class Ahead:
                 waiting()
                 wait([self._futures[number]], _REPORT_S)
             self.check()
-        if (self._part(number) / FACTS).exists():
+        of_part = self._held(number)
+        if of_part is not None and of_part.is_finished:
             return Part(self._part(number), self._sources[number]), True
         discard_part(self._part(number))  # begun by a build with more processes
         return self._sources[number], False
@@ -215,12 +253,17 @@ class Ahead:
     def _part(self, number: int) -> Path:
         return self._parts / f"{number:04d}"
 
+    def _held(self, number: int) -> Held | None:
+        """What is there of a source's part, if this build made it."""
+        found = held(self._part(number))
+        return found if found is not None and found.key == self._keys[number] else None
+
     def _build(self, number: int) -> None:
         with self._slots:
             with self._starting:
                 if self._stopped:
                     return
-                process = self._running[number] = self._start_part(self._part(number), self._sources[number])
+                process = self._running[number] = self._start_part(self._part(number), number)
             try:
                 for message in messages(process, self._sources[number].name):
                     self._read[number] = Read(*message["read"])

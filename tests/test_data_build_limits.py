@@ -77,11 +77,15 @@ def test_the_budget_is_asked_on_the_way_and_no_block_changes_when(
 
 def test_no_budget_for_what_was_rejected_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_writer, "COMMIT_S", 0.0)
-    source = SeededSource("s", bad_every=50, bad_until=200, breaks_at=300)
+    mended, log = tmp_path / "mended", tmp_path / "log"
+    source = SeededSource("s", bad_every=50, bad_until=200, breaks_at=300, mended=mended, log=log)
     with pytest.raises(ValueError, match="broke"):
         build_into(tmp_path / "store", [source], "count", QUARTER)
-    with pytest.raises(ValueError, match=r"4 of 300 records are bad, .* allows 0;"):
+    with pytest.raises(ValueError, match=r"4 of 300 records are bad, .* allows 0; give the max_bad_fraction that"):
         build_into(tmp_path / "store", [source], "count", IngestSettings())
+    mended.touch()
+    assert build_into(tmp_path / "store", [source], "count", QUARTER).num_records == 496
+    assert log.read_text().split() == ["0", "300"]
 
 
 def test_no_record_at_all(tmp_path: Path) -> None:
