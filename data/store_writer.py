@@ -56,7 +56,7 @@ class StoreWriter:
     Args:
         folder: of the store; what an earlier build committed there is kept, and what it wrote behind that cut off.
         key: of the build.
-        anew: whether to begin again, whatever an earlier build committed.
+        anew: whether to begin again, whatever an earlier build with this key committed.
 
     Raises:
         ValueError: the folder holds an unfinished build with another key, or one that is damaged; or it cannot be
@@ -66,12 +66,14 @@ class StoreWriter:
     def __init__(self, folder: Path, key: str, *, anew: bool = False) -> None:
         self.folder = folder
         before = read_journal(folder)
-        if before is not None and (anew or not before.num_read):
+        if before is not None and not before.num_read:
             before = None  # it binds nobody: nothing was committed
         if before is not None and before.key != key:
             raise ValueError(
                 f"{folder} holds an unfinished store of other sources or settings; delete it, or choose another folder"
             )
+        if anew:
+            before = None
         self.committed = before or Journal(key=key)
         """How far the files on disk can be trusted."""
         self.journal = self.committed
