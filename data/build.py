@@ -6,6 +6,7 @@ where the same call goes on to the same bytes.
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -250,10 +251,17 @@ def _read_source(
             tally.here(writer.journal.counts, block.bytes_read)
     except Changed as error:
         raise Unusable(str(error)) from error
-    if source.num_bytes is not None and source.stamp() != stamp:  # a pipe's time of change is that of its last read
+    if not _is_pipe(source) and source.stamp() != stamp:
         raise Unusable(f"{source.name} was changed while it was read; the same command reads it anew")
     writer.end_source()
     ahead.appended(number)
+
+
+def _is_pipe(source: Source) -> bool:
+    """Whether it is standard input or a local path that is no regular file: its time of change says nothing."""
+    path, _, query = source.name.rpartition("?")
+    places = [source.name, path] if "=" in query else [source.name]  # a table's parameters are in its name
+    return source.name == _STANDARD_INPUT or any(os.path.exists(p) and not os.path.isfile(p) for p in places)
 
 
 def _require_good(source: Source, block: Block, before: Journal, budget: float, folder: Path) -> None:

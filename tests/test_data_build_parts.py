@@ -1,9 +1,13 @@
 """What an interrupted build leaves: only the same build goes on from it, and whatever another one meets, it stays."""
 
+import os
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from seeded_source import SeededSource, contents, until
 
@@ -14,9 +18,11 @@ from data.build_folder import PARTS
 from data.build_lock import is_held
 from data.builder_process import Send, start
 from data.compiled import SWITCH
+from data.fasta import FastaSource
 from data.journal import read_journal
 from data.settings import IngestSettings, LetterPolicy
 from data.store import FACTS
+from data.tables import TableSource
 
 QUARTER = IngestSettings(max_bad_fraction=0.25)
 SOURCES = [
@@ -155,3 +161,56 @@ def test_the_bad_records_of_a_part_count_once(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(ValueError, match=r"14 of 70 records are bad"):
         build_into(tmp_path, [source], "count", IngestSettings())
     assert build_into(tmp_path, [source], "count", QUARTER).num_records == 56
+
+
+# Standard input and pipes -------------------------------------------------------------------------
+
+
+def test_standard_input_does_not_replace_an_unfinished_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_writer, "COMMIT_S", 0.0)
+    with pytest.raises(ValueError, match="broke after 300"):
+        build_into(tmp_path, [SeededSource("s", breaks_at=300)], "count", IngestSettings())
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="holds an unfinished store of other sources or settings; delete it, or"):
+        build_into(tmp_path, [SeededSource("-")], "count", IngestSettings())
+    assert contents(tmp_path) == before
+    assert build_into(tmp_path, [SeededSource("s")], "count", IngestSettings()).num_records == 500
+
+
+@pytest.mark.parametrize("kind", [".parquet", ".jsonl", "datasets"])
+def test_a_table_that_changes_while_it_is_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "rows" / ("rows.parquet" if kind == "datasets" else f"rows{kind}")
+    path.parent.mkdir()
+
+    def write(*_: object, sequences: tuple[str, ...] = ("MKT", "MKV")) -> None:
+        new = tmp_path / "new"
+        if kind == ".jsonl":
+            new.write_text("".join(f'{{"sequence": "{sequence}"}}\n' for sequence in sequences))
+        else:
+            pq.write_table(pa.table({"sequence": list(sequences)}), new)
+        os.replace(new, path)
+
+    write(sequences=("MKT",))
+    place, suffix = (f"datasets://{path.parent}", "") if kind == "datasets" else (str(path), kind)
+    sources = [TableSource(place, suffix, "refuse", IngestSettings())]
+    with pytest.raises(ValueError, match=r" was changed while it was read; the same command reads it anew$"):
+        build_into(tmp_path / "store", sources, "refuse", IngestSettings(), progress=write)
+    assert not (tmp_path / "store").exists()
+    assert build_into(tmp_path / "store", sources, "refuse", IngestSettings(), progress=quiet).num_records == 2
+
+
+@pytest.mark.parametrize("kind", ["fasta", "csv"])
+def test_a_pipe_is_read_once(tmp_path: Path, kind: str) -> None:
+    pipe = tmp_path / f"pipe.{kind}"
+    os.mkfifo(pipe)
+    os.utime(pipe, ns=(0, 0))  # what is written into it changes its time
+    text = ">a\nMKT\n>b\nMKV\n" if kind == "fasta" else "id,sequence\na,MKT\nb,MKV\n"
+    source: Source = FastaSource(str(pipe), "refuse", IngestSettings())
+    if kind == "csv":
+        source = TableSource(f"{pipe}?sequence=sequence", ".csv", "refuse", IngestSettings())
+    writer = threading.Thread(target=pipe.write_text, args=(text,), daemon=True)
+    writer.start()
+    store = build_into(tmp_path / "store", [source], "refuse", IngestSettings(), progress=quiet)
+    writer.join()
+    assert os.stat(pipe).st_mtime_ns > 0
+    assert store.num_records == 2
