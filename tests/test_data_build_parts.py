@@ -94,6 +94,7 @@ def goes_on(folder: Path, tmp_path: Path) -> None:
     assert not (folder / PARTS).exists()
 
 
+@pytest.mark.slow
 def test_the_same_build_goes_on_from_its_parts(folder: Path, tmp_path: Path) -> None:
     goes_on(folder, tmp_path)
 
@@ -134,6 +135,7 @@ def test_a_failure_before_the_first_commit_keeps_the_parts(folder: Path, tmp_pat
 # The budget ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_parts_with_bad_records_stay_if_the_budget_is_left_out(folder: Path, tmp_path: Path) -> None:
     for processes in (1, 2):
         with pytest.raises(ValueError, match=r"14 of 420 records are bad, .* allows 0; give the max_bad_fraction that"):

@@ -53,7 +53,6 @@ def said(done: Ended) -> list[str]:
     ("engine", "processes", "preset"),
     [
         ("fsdp2", 3, "esm2_60k"),  # rows that do not divide
-        ("zero3", 2, "modern_60k"),
         *(
             pytest.param(*cell, marks=pytest.mark.slow)
             for cell in (
@@ -63,6 +62,7 @@ def said(done: Ended) -> list[str]:
                 ("hsdp", 4, "esm2_60k"),
                 ("zero1", 2, "esm2_60k"),
                 ("zero2", 3, "modern_60k"),
+                ("zero3", 2, "modern_60k"),
                 ("zero3", 3, "esm2_60k"),
             )
         ),
