@@ -17,17 +17,13 @@ from data.compiled import compiled
 from data.journal import JOURNAL
 from data.plan import Bin
 from data.sampler import CORPUS_BITS
-from data.store import FACTS, UINT64, Store
+from data.store import FACTS, PATIENCE_S, POLL_S, RESTORE, UINT64, Store, read_facts
 
 _MOST_TOUCHED = 2048
 """Records after which files are mapped anew. Each touch maps some 64 KB around it, and what is mapped counts as
 resident: without this a worker would seem to grow to the size of the corpus. 2,048 are 134 MB at most."""
 _SMALL_BYTES = 200 << 20
 """Stores whose files together are no larger stay mapped: mapping them anew would save nothing."""
-_PATIENCE_S = 60.0
-"""How long a store that another machine writes may look shorter here than it is: the longest that NFS clients believe
-the size that they saw last (acregmax in nfs(5))."""
-_POLL_S = 0.1
 _WHOLE = -1
 
 
@@ -95,7 +91,7 @@ class Shelves:
         folder = self._folders[corpus]
         return ValueError(
             f"{folder / 'offsets.bin'} is damaged: record {record} does not lie in tokens.bin where they say; `python "
-            f"-m data verify {folder}` says more; check the disk, and delete the folder: it is built again"
+            f"-m data verify {folder}` says more; check the disk, and {RESTORE}"
         )
 
     def _map(self, corpus: int, records: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
@@ -113,20 +109,22 @@ class Shelves:
 
     def _mapped(self, corpus: int, last: int) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
         """Maps that go as far as the record `last`, which its builder has said is there."""
-        folder, end, more = self._folders[corpus], time.monotonic() + _PATIENCE_S, True
+        folder, end, more = self._folders[corpus], time.monotonic() + PATIENCE_S, True
         while True:
             offsets = _mapped(folder / "offsets.bin", UINT64)
             held = _mapped(folder / "tokens.bin", "u1"), offsets
             if _holds(held, last):
                 return held
             if not more or time.monotonic() > end:
+                if (folder / FACTS).exists():
+                    _ = Store(folder).facts  # names a file that was cut short
                 raise self._damaged(corpus, last)
             # Whether more can come is asked before it is mapped anew: what was there by then is seen.
             if (folder / FACTS).exists():
-                more = last + 1 >= len(offsets) or int(offsets[last + 1]) <= Store(folder).total_residues
+                more = last + 1 >= len(offsets) or int(offsets[last + 1]) <= read_facts(folder)["residues"]
             else:
                 more = (folder / JOURNAL).exists()
-            time.sleep(_POLL_S * more)
+            time.sleep(POLL_S * more)
 
 
 def _holds(held: tuple[NDArray[np.uint8], NDArray[np.uint64]], last: int) -> bool:

@@ -16,6 +16,8 @@ folder without store.json is being built, or was interrupted; `data.journal` say
 
 import hashlib
 import json
+import os
+import time
 from collections.abc import Mapping
 from functools import cached_property
 from itertools import pairwise
@@ -30,6 +32,13 @@ FACTS, REJECTED, LOCK = "store.json", "rejected.jsonl", ".zymogen-build.lock"
 
 UINT64 = "<u8"
 """All integers of these files are little-endian, whatever this machine is."""
+
+RESTORE = "restore it from a copy, or, if its sources are still there, delete the folder and build it again"
+"""What to do about a damaged store: one that the recipe names by its folder is not built again by a run."""
+PATIENCE_S = 60.0
+"""How long a store that another machine writes may look shorter here than it is: the longest that NFS clients believe
+the size that they saw last (acregmax in nfs(5))."""
+POLL_S = 0.1
 
 _CHUNK_BYTES = 8 << 20
 
@@ -60,6 +69,9 @@ class Store:
         store_dir: where what is derived from it is kept if `folder` cannot be written to (`data.derived`).
     """
 
+    _patience_s = 0.0
+    """How long files may look shorter than store.json says."""
+
     def __init__(self, folder: Path, store_dir: Path | None = None) -> None:
         self.folder, self.store_dir = folder, store_dir
         self._maps: dict[str, NDArray[Any]] = {}
@@ -75,24 +87,16 @@ class Store:
             ValueError: no finished store; one of another version; store.json is damaged; a file is missing or has
                 another size than it had.
         """
-        path = self.folder / FACTS
-        try:
-            raw = path.read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            raise ValueError(
-                f"{self.folder} holds no finished token store (no {FACTS}); build one with `python -m data build`"
-            ) from None
-        facts = _facts(path, raw)
+        facts = read_facts(self.folder)
+        end = time.monotonic() + self._patience_s
         for name, of_file in facts["files"].items():
-            size = of_file["bytes"]
-            try:
-                found = (self.folder / name).stat().st_size
-            except FileNotFoundError:
-                raise ValueError(f"{self.folder / name} is missing; delete the folder, it is built again") from None
+            path, size = self.folder / name, of_file["bytes"]
+            while (found := _size(path)) < size and time.monotonic() < end:
+                time.sleep(POLL_S)
             if found != size:
                 raise ValueError(
-                    f"{self.folder / name} has {found} bytes, {FACTS} says {size}: "
-                    f"it was {'cut short' if found < size else 'written to'}; delete the folder, it is built again"
+                    f"{path} has {found} bytes, {FACTS} says {size}: "
+                    f"it was {'cut short' if found < size else 'written to'}; {RESTORE}"
                 )
         return facts
 
@@ -180,7 +184,7 @@ class Store:
         Raises:
             ValueError: one differs; it is named.
         """
-        facts = Store(self.folder).facts  # read anew
+        facts = type(self)(self.folder).facts  # read anew
         for name in names or facts["files"]:
             of_file, path = facts["files"][name], self.folder / name
             with path.open("rb", buffering=0) as file:
@@ -188,7 +192,7 @@ class Store:
             if found != of_file["hash"]:
                 raise ValueError(
                     f"{path} differs from what was written: its hash is {found}, {FACTS} says {of_file['hash']}; "
-                    "check the disk, and delete the folder: it is built again"
+                    f"check the disk, and {RESTORE}"
                 )
         ends = {"offsets.bin": (facts["residues"], 1), "header_offsets.bin": (facts["header_bytes"], 0)}
         for name in ends.keys() & (names or ends):
@@ -207,21 +211,43 @@ def is_of_a_store(raw: bytes) -> bool:
     return b"zymogen.store/" in raw[:64] or (b'"fingerprint"' in raw and b'"header_offsets.bin"' in raw)
 
 
-def _facts(path: Path, raw: bytes) -> dict[str, Any]:
+def read_facts(folder: Path) -> dict[str, Any]:
+    """The content of a finished store's store.json, whatever its files are like.
+
+    Raises:
+        ValueError: no finished store; one of another version; store.json is damaged.
+    """
+    path = folder / FACTS
+    try:
+        raw = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(
+            f"{folder} holds no finished token store (no {FACTS}); build one with `python -m data build`"
+        ) from None
     if not is_of_a_store(raw):
         raise ValueError(f"{path} is of another program, or damaged beyond reading; choose another folder")
     try:
         facts = json.loads(raw)
         found = facts.get("format")
     except (ValueError, AttributeError):
-        raise ValueError(f"{path} is damaged: it is no JSON; delete the folder, it is built again") from None
+        raise ValueError(f"{path} is damaged: it is no JSON; {RESTORE}") from None
     if found != FORMAT:
         raise ValueError(
-            f"{path}: store format is {found!r}, this version reads {FORMAT!r}; delete the folder, it is built again"
+            f"{path}: store format is {found!r}, this version reads {FORMAT!r}; use the version that wrote it, or, if "
+            "its sources are still there, delete the folder and build it again"
         )
     if facts_text({name: value for name, value in facts.items() if name != "hash"}).encode() != raw:
-        raise ValueError(f"{path} differs from what was written; delete the folder, it is built again")
+        raise ValueError(f"{path} differs from what was written; {RESTORE}")
     return dict(facts)
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file of a store."""
+    try:
+        with path.open("rb") as file:  # opened anew, as that is when NFS asks how long it is
+            return os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing; {RESTORE}") from None
 
 
 def new_hash(content: bytes = b"") -> "hashlib.blake2b":
@@ -261,7 +287,7 @@ def _require_rising(path: Path, end: int, least: int) -> None:
             wrong = np.flatnonzero(seen[1:] < seen[:-1] + np.uint64(least))
             if (not done and block[0]) or len(wrong):
                 entry = 0 if not done and block[0] else done + int(wrong[0]) + (not done)
-                raise ValueError(f"{path} does not rise from 0, at entry {entry}; delete the folder, it is built again")
+                raise ValueError(f"{path} does not rise from 0, at entry {entry}; {RESTORE}")
             last, done = block[-1:], done + len(block)
     if int(last[0]) != end:
-        raise ValueError(f"{path} ends at {int(last[0])}, {FACTS} says {end}; delete the folder, it is built again")
+        raise ValueError(f"{path} ends at {int(last[0])}, {FACTS} says {end}; {RESTORE}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from data.build_lock import is_held
 from data.journal import FAILED, failure, read_journal, write_failure
 from data.settings import CorpusSettings, IngestSettings, LetterPolicy
-from data.store import FACTS, Counts, Store
+from data.store import FACTS, PATIENCE_S, Counts, Store
 
 if TYPE_CHECKING:  # whatever builds is imported where it does, so that reading needs no parser
     from data.block import Source
@@ -110,6 +110,8 @@ class GrowingStore(Store):
         folder: where it is, as `start_builder` gave it.
         store_dir: as of a `Store`.
     """
+
+    _patience_s = PATIENCE_S  # another machine may just have finished it
 
     def __init__(self, folder: Path, store_dir: Path | None = None) -> None:
         super().__init__(folder, store_dir)

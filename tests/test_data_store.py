@@ -154,21 +154,21 @@ def test_another_size_is_noticed_at_once(store: Store, name: str) -> None:
     content = path.read_bytes()
     path.write_bytes(content[:-1])
     size = len(content)
-    message = rf"{name} has {size - 1} bytes, store\.json says {size}: it was cut short; delete the folder"
+    message = rf"{name} has {size - 1} bytes, store\.json says {size}: it was cut short; restore it from a copy, or, .*"
     with pytest.raises(ValueError, match=message):
         build_into(store.folder, [SeededSource("s", bad_every=16)], "count", TENTH)
     path.write_bytes(content + b"\0")
     with pytest.raises(ValueError, match=f"{name} has .*: it was written to"):
         _ = Store(store.folder).fingerprint
     path.unlink()
-    with pytest.raises(ValueError, match=f"{name} is missing; delete the folder"):
+    with pytest.raises(ValueError, match=f"{name} is missing; restore it from a copy, or, if its sources"):
         Store(store.folder).verify()
 
 
 def test_a_store_of_another_version(store: Store) -> None:
     path = store.folder / "store.json"
     path.write_text(json.dumps({**store.facts, "format": "zymogen.store/1"}))
-    message = r"store format is 'zymogen\.store/1', this version reads 'zymogen\.store/2'; delete the folder"
+    message = r"store format is 'zymogen\.store/1', this version reads 'zymogen\.store/2'; use the version that wrote"
     with pytest.raises(ValueError, match=message):
         _ = Store(store.folder).num_records
 
