@@ -1,53 +1,70 @@
-"""Offsets of finished stores, read once and found whole: a record whose offsets are wrong would be another protein.
+"""Files that are compared with their hash once: what one process read in order, the next need not.
 
-In: a store. Out: nothing, or an error. Kept: under data.store_dir, ``checked/HASH.json`` for each offsets.bin that was
-compared with its hash. HASH is of its size, time of change, inode and hash, so any other file is read again; the store
-itself may lie where nothing can be written.
+In: a file, and the hash that it had when it was written. Out: nothing, or an error. Kept: under data.store_dir,
+``checked/HASH.json`` for each file that was found whole. HASH is of its size, time of change, inode and hash, so any
+other file is read again; the file itself may lie where nothing can be written.
 """
 
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data.journal import write_whole
+from data.publish import replaced
 
 if TYPE_CHECKING:
     from data.store import Store
 
 CHECKED = "checked"
-_OFFSETS = "offsets.bin"
 
 
-def check(store: "Store", store_dir: Path) -> None:
-    """Compare offsets.bin with its hash, 8 bytes a record read in order, unless that was done before.
+def once(path: Path, content_hash: str, store_dir: Path | None, compare: Callable[[], None]) -> None:
+    """Compare a file with its hash, unless that was done before.
 
     Args:
-        store: a finished one.
-        store_dir: data.store_dir. Where nothing can be written there, the next call reads again.
+        path: the file.
+        content_hash: what `compare` compares it with.
+        store_dir: data.store_dir. Where it is None, or nothing can be written there, the next call compares again.
+        compare: reads the file, and raises if it differs.
 
     Raises:
-        ValueError: it differs from what was written.
+        ValueError: from `compare`.
     """
-    path = store.folder / _OFFSETS
+    if store_dir is None:
+        compare()
+        return
     status = path.stat()
     stamp = {
         "file": str(path.resolve()),
         "bytes": status.st_size,
         "mtime_ns": status.st_mtime_ns,
         "inode": status.st_ino,
-        "hash": store.facts["files"][_OFFSETS]["hash"],
+        "hash": content_hash,
     }
-    content = json.dumps(stamp, indent=1) + "\n"
     # Not the place, as one disk can be mounted at several.
     key = json.dumps([stamp[name] for name in ("bytes", "mtime_ns", "inode", "hash")])
     stamp_path = store_dir / CHECKED / f"{hashlib.blake2b(key.encode(), digest_size=10).hexdigest()}.json"
-    if stamp_path.exists():
+    if os.path.exists(stamp_path):
         return
-    store.verify(_OFFSETS)
-    if os.stat(path).st_mtime_ns == status.st_mtime_ns:
-        with suppress(OSError):
+    compare()
+    if path.stat().st_mtime_ns == status.st_mtime_ns:
+        with suppress(OSError, ValueError):
             stamp_path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(stamp_path, content)
+            with replaced(stamp_path) as temporary:
+                temporary.write_text(json.dumps(stamp, indent=1) + "\n")
+
+
+def check(store: "Store", store_dir: Path) -> None:
+    """Compare offsets.bin and digests.bin of a finished store with their hashes, 16 bytes a record, once.
+
+    A record whose offsets are wrong would be another protein, and one whose digest is wrong would train and validate.
+
+    Raises:
+        ValueError: one of them differs from what was written, or offsets do not rise.
+    """
+    for name in ("offsets.bin", "digests.bin"):
+        once(store.folder / name, store.facts["files"][name]["hash"], store_dir, partial(store.verify, name))

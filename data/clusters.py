@@ -8,6 +8,7 @@ Kept: folders where `data.derived` says, mostly inside the store's folder, each 
     .../members/clusters.bin        uint64  (clusters,) hashes, rising
     .../members/offsets.bin         uint64  (clusters + 1,) where each cluster starts in records.bin
     .../members/records.bin         uint32  (records,) record ids by cluster, rising; uint64 from 2**32 records on
+    .../members/members.json        format, hash of each of the three; members from before it are read by their sizes
     excluded-HASH/                  the same for a table of names: records.bin, int64, rising
 
 Without a table equal sequences share a cluster: the hashes are the store's own digests and take no file.
@@ -25,19 +26,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data import derived_json, name_table
-from data.derived import kept_at
+from data import derived_array, derived_json, name_table
+from data.derived import kept_at, remedy
 from data.header import names
 from data.publish import published
-from data.store import UINT64
+from data.store import UINT64, hash_of, new_hash
 
 if TYPE_CHECKING:
     from data.store import Store
 
 FORMAT = "zymogen.clusters/1"
 EXCLUDED_FORMAT = "zymogen.excluded/2"
+MEMBERS_FORMAT = "zymogen.members/1"
 _BLOCK = 1 << 20
 _INT64 = "<i8"
+_MEMBERS, _MEMBERS_FACTS = ("clusters.bin", "offsets.bin", "records.bin"), "members.json"
 
 
 class Members(NamedTuple):
@@ -62,37 +65,39 @@ class Clusters:
     def __getstate__(self) -> dict[str, Any]:
         return {"store": self.store, "folder": self.folder}  # a map that is pickled would take its content along
 
-    @cached_property
+    @property
     def facts(self) -> dict[str, Any]:
-        """The content of clusters.json; empty where there is none."""
-        if self.folder is None:
-            return {}
-        facts = derived_json.read(self.folder / "clusters.json", ("format", "fingerprint"), self.folder)
-        found, size = (self.folder / "of_records.bin").stat().st_size, 8 * self.store.num_records
-        if facts.get("format") != FORMAT or found != size:
-            raise ValueError(
-                f"{self.folder}: of_records.bin has {found} bytes of {size}, and the format is "
-                f"{facts.get('format')!r}, where this version reads {FORMAT!r}; delete the folder, it is built again"
-            )
-        return facts
+        """The content of clusters.json; empty where there is none.
+
+        Raises:
+            ValueError: it is damaged, or of another version; of_records.bin is not what was written.
+        """
+        return {} if self.folder is None else self._opened[0]
 
     @property
     def of_records(self) -> NDArray[np.uint64]:
         """(records,) memory map of the hash of each record's cluster; of a growing store, as far as it goes."""
-        return self.store.digests if self.folder is None else self._of_records
+        return self.store.digests if self.folder is None else self._opened[1]
 
     @cached_property
-    def _of_records(self) -> NDArray[np.uint64]:
+    def _opened(self) -> tuple[dict[str, Any], NDArray[np.uint64]]:
         assert self.folder is not None
-        assert self.facts
-        return np.memmap(self.folder / "of_records.bin", UINT64, "r")
+        path = self.folder / "clusters.json"
+        facts = derived_json.read(path, ("format", "fingerprint"), self.folder)
+        if facts["format"] != FORMAT:
+            raise ValueError(
+                f"{path}: the format is {facts['format']!r}, this version reads {FORMAT!r}; {remedy(self.folder)}"
+            )
+        store = self.store
+        of_records = self.folder / "of_records.bin"
+        return facts, derived_array.read(of_records, UINT64, store.num_records, facts["fingerprint"], store.store_dir)
 
     def blocks(self) -> Iterator[tuple[int, NDArray[np.uint64]]]:
         """First record and hashes of each stretch of `of_records`, of a finished store.
 
         They are read, not mapped: what was scanned of a map stays in memory for as long as there is room.
         """
-        path = self.folder / "of_records.bin" if self.folder else self.store.folder / "digests.bin"
+        path = self.folder / "of_records.bin" if self.folder and self.facts else self.store.folder / "digests.bin"
         with path.open("rb", buffering=0) as file:
             for start in range(0, self.store.num_records, _BLOCK):
                 yield start, np.fromfile(file, UINT64, min(_BLOCK, self.store.num_records - start))
@@ -120,9 +125,15 @@ class Clusters:
         if not folder.is_dir():
             with published(folder) as building:
                 _write_members(self, building)
-        clusters = _mapped(folder / "clusters.bin", UINT64)
-        offsets = _mapped(folder / "offsets.bin", UINT64, len(clusters) + 1)
-        return Members(clusters, offsets, _mapped(folder / "records.bin", _of_one(self), self.store.num_records))
+        path = folder / _MEMBERS_FACTS
+        hashes = derived_json.read(path, _MEMBERS, folder) if path.exists() else dict.fromkeys(_MEMBERS)
+
+        def read(name: str, dtype: str, count: int | None = None) -> NDArray[Any]:
+            return derived_array.read(folder / name, dtype, count, hashes[name], self.store.store_dir)
+
+        clusters = read("clusters.bin", UINT64)
+        offsets = read("offsets.bin", UINT64, len(clusters) + 1)
+        return Members(clusters, offsets, read("records.bin", _of_one(self), self.store.num_records))
 
 
 def open_clusters(store: "Store", table: Path | None) -> Clusters:
@@ -148,7 +159,7 @@ def open_clusters(store: "Store", table: Path | None) -> Clusters:
 
 def write(building: Path, hashes: Iterable[NDArray[np.uint64]], facts: dict[str, Any]) -> None:
     """Fill the folder of a clustering: the cluster hashes of all records in order, and what is to be said of them."""
-    content = hashlib.blake2b(digest_size=16)
+    content = new_hash()
     with (building / "of_records.bin").open("wb") as file:
         for block in hashes:
             written = block.astype(UINT64).tobytes()
@@ -171,10 +182,13 @@ def excluded(store: "Store", table: Path) -> NDArray[np.int64]:
     if not folder.is_dir():
         with published(folder) as building, name_table.session(building) as connection:
             records, named = name_table.records_named(connection, store, table)
+            content = new_hash()
             with (building / "records.bin").open("wb") as file:
                 for block in records:
-                    file.write(block.astype(_INT64).tobytes())
-            facts = {"format": EXCLUDED_FORMAT, "table": str(table), **named._asdict()}
+                    written = block.astype(_INT64).tobytes()
+                    content.update(written)
+                    file.write(written)
+            facts = {"format": EXCLUDED_FORMAT, "table": str(table), **named._asdict(), "hash": content.hexdigest()}
             (building / "excluded.json").write_text(json.dumps(facts, indent=1))
     facts = derived_json.read(folder / "excluded.json", name_table.Named._fields, folder)
     if facts["unknown"] and facts["unknown"] == facts["names"]:
@@ -192,7 +206,7 @@ def excluded(store: "Store", table: Path) -> NDArray[np.int64]:
             "it: where only some are meant, give every record a first word of its own"
         )
         warnings.warn(message, stacklevel=2)
-    return _mapped(folder / "records.bin", _INT64)
+    return derived_array.read(folder / "records.bin", _INT64, content_hash=facts.get("hash"))  # older ones have none
 
 
 def _stamp(table: Path, setting: str, format_of: str = FORMAT) -> str:
@@ -248,18 +262,6 @@ def _names(store: "Store", record: int) -> tuple[bytes, ...]:
     return names(store.headers(record, record + 1)[0])
 
 
-def _mapped(path: Path, dtype: str, count: int | None = None) -> NDArray[Any]:
-    """All items of a file, or `count` if it must have so many; a memory map where there are any."""
-    found, item = path.stat().st_size, np.dtype(dtype).itemsize
-    if found % item or (count is not None and found != count * item):
-        wanted = f"a multiple of {item}" if count is None else count * item
-        raise ValueError(
-            f"{path} has {found} bytes, it must have {wanted}: it was cut short or written to; delete {path.parent}, "
-            "it is written again"
-        )
-    return np.memmap(path, dtype, "r") if found else np.zeros(0, dtype)
-
-
 def _of_one(clusters: Clusters) -> str:
     """The type that holds a record id."""
     return "<u4" if clusters.store.num_records <= 1 << 32 else UINT64
@@ -276,8 +278,7 @@ def _write_members(clustering: Clusters, building: Path) -> None:
             yield pyarrow.record_batch([pyarrow.array(block), pyarrow.array(records)], schema=schema)
 
     of_one = _of_one(clustering)
-    names = ("clusters", "offsets", "records")
-    clusters, offsets, records = ((building / f"{name}.bin").open("wb") for name in names)
+    clusters, offsets, records = ((building / name).open("wb") for name in _MEMBERS)
     with name_table.session(building) as connection, clusters, offsets, records:
         connection.register("rows", pyarrow.RecordBatchReader.from_batches(schema, streamed()))
         done, last = 0, None
@@ -288,3 +289,8 @@ def _write_members(clustering: Clusters, building: Path) -> None:
             records.write(members.astype(of_one).tobytes())
             done, last = done + len(hashes), hashes[-1]
         offsets.write(np.array([done], UINT64).tobytes())
+    facts = {"format": MEMBERS_FORMAT}
+    for name in _MEMBERS:
+        with (building / name).open("rb", buffering=0) as file:
+            facts[name] = hash_of(file).hexdigest()
+    (building / _MEMBERS_FACTS).write_text(json.dumps(facts, indent=1))

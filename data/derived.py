@@ -58,5 +58,15 @@ def can_be_written(folder: Path) -> bool:
     return os.access(folder, os.W_OK | os.X_OK)
 
 
+def remedy(delete: Path) -> str:
+    """What to do so that something derived, a folder or a file that is damaged, is written again."""
+    if can_be_written(delete.parent) and (can_be_written(delete) or not os.path.isdir(delete)):
+        return f"delete {delete}, it is written again"
+    return (
+        f"ask the owner of {delete} to delete it, as this user cannot, or copy the store without it and name the "
+        "copy's folder in data.sources; it is written again"
+    )
+
+
 def _is_readable(path: Path) -> bool:
     return os.access(path, os.R_OK | (os.X_OK if os.path.isdir(path) else 0))

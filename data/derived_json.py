@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from data import derived
+
 
 def read(path: Path, names: Iterable[str], delete: Path) -> dict[str, Any]:
     """The content of a JSON file that this package wrote.
@@ -20,7 +22,7 @@ def read(path: Path, names: Iterable[str], delete: Path) -> dict[str, Any]:
     Raises:
         ValueError: it is missing, cannot be read, or was cut or written to; it names the file and the remedy.
     """
-    remedy = f"delete {delete}, it is written again"
+    remedy = derived.remedy(delete)
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:

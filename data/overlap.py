@@ -21,17 +21,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from data import derived_json
+from data import derived_array, derived_json
 from data.clusters import open_clusters
 from data.derived import kept_at
 from data.publish import published
 from data.split import Split, among, fingerprint_of
-from data.store import hash_of, new_hash
+from data.store import new_hash
 
 if TYPE_CHECKING:
     from data.store import Store
 
 FORMAT = "zymogen.overlap/1"
+_INT64 = "<i8"
 
 
 def disjoint(splits: Sequence[Split]) -> tuple[Split, ...]:
@@ -80,7 +81,7 @@ def _write(building: Path, split: Split, validating: NDArray[np.uint64], exclude
             validates = among(digests, validating)
             equal = np.flatnonzero(validates | among(digests, excluded))
             equal = equal[split.is_training(start + equal)]
-            ids = (start + equal).astype("<i8").tobytes()
+            ids = (start + equal).astype(_INT64).tobytes()
             content.update(ids)
             file.write(ids)
             of_validation += int(np.count_nonzero(validates[equal]))
@@ -108,15 +109,8 @@ def _write(building: Path, split: Split, validating: NDArray[np.uint64], exclude
 def _opened(folder: Path, split: Split) -> Split:
     fields = ("fingerprint", "copies_of_validation", "copies_of_excluded", "copies_hash")
     facts = derived_json.read(folder / "overlap.json", fields, folder)
-    path = folder / "copies.bin"
-    with path.open("rb", buffering=0) as file:
-        found = hash_of(file).hexdigest()
-    if found != facts["copies_hash"]:
-        raise ValueError(
-            f"{path} differs from what was written: its hash is {found}, overlap.json says {facts['copies_hash']}; "
-            f"check the disk, and delete {folder}: it is written again"
-        )
-    copies = facts["copies_of_validation"] + facts["copies_of_excluded"]
+    path, copies = folder / "copies.bin", facts["copies_of_validation"] + facts["copies_of_excluded"]
+    derived_array.read(path, _INT64, copies, facts["copies_hash"])
     if not copies:
         return split
     return replace(

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from data.checked import check
 from data.clusters import Clusters, excluded, open_clusters
 from data.corpora import Corpora, Part
-from data.offset_stamp import check
 from data.overlap import disjoint
 from data.settings import CorpusSettings, DataSettings
 from data.shelf import Shelves
@@ -52,7 +52,7 @@ def _prepare(corpus: CorpusSettings, settings: DataSettings) -> Prepared:
     if corpus.streaming:
         folder = start_builder(corpus, settings.unknown_letters, settings.ingest, store_dir)
         if (folder / FACTS).exists():
-            check(Store(folder), store_dir)
+            check(GrowingStore(folder), store_dir)
         return Prepared(folder, None, None)
     source = resolve(corpus, settings.unknown_letters, settings.ingest, store_dir)
     if source.store is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data import derived_json, draw
+from data import derived_array, derived_json, draw
 from data.clusters import Clusters
 from data.derived import kept_at
 from data.publish import published
@@ -57,17 +57,17 @@ class Split:
     @cached_property
     def validation(self) -> NDArray[np.int64]:
         """Ids of the validation records, int64, rising; a memory map."""
-        return _mapped(self.validation_from)
+        return _ids(self.validation_from)
 
     @cached_property
     def excluded(self) -> NDArray[np.int64]:
         """Ids of the records that `data.exclude` leaves on neither side, int64, rising; a memory map."""
-        return _mapped(self.excluded_from)
+        return _ids(self.excluded_from)
 
     @cached_property
     def copies(self) -> NDArray[np.int64]:
         """Ids of the copies, on neither side, int64, rising; a memory map."""
-        return _NONE if self.copies_from is None else _mapped(self.copies_from)
+        return _NONE if self.copies_from is None else _ids(self.copies_from)
 
     def held_out(self, cluster_hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Whether each cluster is held out, by its hash."""
@@ -106,7 +106,7 @@ def open_split(
         excluded: ids of records that must not train, rising.
 
     Raises:
-        ValueError: one side would be empty.
+        ValueError: one side would be empty; what was written before is damaged.
     """
     excluded = _NONE if excluded is None else excluded
     key = [FORMAT, store.fingerprint, clusters.fingerprint, float(validation_fraction).hex(), _content(excluded)]
@@ -117,17 +117,7 @@ def open_split(
     fields = ("fingerprint", "training", *(name + of for name in ("validation", "excluded") for of in ("", "_hash")))
     facts = derived_json.read(folder / "split.json", fields, folder)
     for name in ("validation", "excluded"):
-        found = (folder / f"{name}.bin").stat().st_size
-        if found != 8 * facts[name]:
-            raise ValueError(
-                f"{folder}/{name}.bin has {found} bytes, split.json says {8 * facts[name]}: it was cut short; "
-                "delete the folder, it is written again"
-            )
-        if _content(_mapped(folder / f"{name}.bin")) != facts[f"{name}_hash"]:
-            raise ValueError(
-                f"{folder}/{name}.bin differs from what was written, by its hash in split.json; check the disk, and "
-                f"delete {folder}, it is written again"
-            )
+        derived_array.read(folder / f"{name}.bin", _INT64, facts[name], facts[f"{name}_hash"])
     paths = folder / "validation.bin", folder / "excluded.bin"
     return Split(clusters, validation_fraction, facts["training"], facts["fingerprint"], *paths)
 
@@ -212,7 +202,5 @@ def _content(array: NDArray[Any]) -> str:
     return content.hexdigest()
 
 
-def _mapped(where: Path | NDArray[np.int64]) -> NDArray[np.int64]:
-    if not isinstance(where, Path):
-        return where
-    return np.memmap(where, _INT64, "r") if where.stat().st_size else _NONE
+def _ids(where: Path | NDArray[np.int64]) -> NDArray[np.int64]:
+    return derived_array.read(where, _INT64) if isinstance(where, Path) else where

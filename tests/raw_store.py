@@ -32,6 +32,13 @@ def write_store(folder: Path, lengths: NDArray[np.int64], seed: int = 0) -> Path
     return folder
 
 
+def flip(path: Path, entry: int, bit: int) -> None:
+    """One bit of one of the integers of a file."""
+    found = np.fromfile(path, "<u8")
+    found[entry] ^= np.uint64(1 << bit)
+    found.tofile(path)
+
+
 @dataclass
 class Records:
     """A corpus of which every record trains but `held_out`."""

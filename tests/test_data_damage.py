@@ -6,23 +6,19 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from raw_store import without_kernels, write_store
+from raw_store import flip, without_kernels, write_store
 from seeded_source import SeededSource, contents, in_process
 
-from data import offset_stamp
+from data import checked
 from data.build import build_into
-from data.clusters import excluded, open_clusters
-from data.digest import digest_command
 from data.plan import Bin
-from data.prepare import open_corpora, prepare
+from data.prepare import prepare
 from data.settings import DataSettings, IngestSettings
 from data.shelf import Shelves
-from data.split import open_split
 from data.store import Store, facts_text, hash_of, new_hash
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,13 +30,6 @@ DAMAGED = (
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return build_into(tmp_path / "store", [SeededSource("s")], "count", IngestSettings())
-
-
-def flip(path: Path, entry: int, bit: int) -> None:
-    """One bit of one of the integers of a file."""
-    found = np.fromfile(path, "<u8")
-    found[entry] ^= np.uint64(1 << bit)
-    found.tofile(path)
 
 
 def bin_of(samples: np.ndarray, lengths: np.ndarray) -> Bin:
@@ -134,23 +123,23 @@ def test_a_map_that_is_shorter_than_the_file_says_is_looked_at_again(tmp_path: P
 # Checked once -------------------------------------------------------------------------------------
 
 
-def test_offsets_are_read_once_and_again_where_the_stamp_does_not_match(tmp_path: Path, store: Store) -> None:
+def test_files_are_read_once_and_again_where_the_stamp_does_not_match(tmp_path: Path, store: Store) -> None:
     path, stamps = store.folder / "offsets.bin", tmp_path / "stamps"
     before = contents(store.folder)
 
     def check() -> int:
-        """How often offsets.bin is read."""
+        """How many files are read."""
         read = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("data.store.hash_of", lambda file: read.append(Path(file.name)) or hash_of(file))
-            offset_stamp.check(Store(store.folder), stamps)
-        assert set(read) <= {path}
+            checked.check(Store(store.folder), stamps)
+        assert set(read) <= {path, store.folder / "digests.bin"}
         return len(read)
 
-    assert [check(), check()] == [1, 0]
-    (stamp,) = (stamps / "checked").iterdir()
+    assert [check(), check()] == [2, 0]
     status = path.stat()
-    said = json.loads(stamp.read_text())
+    stamped = [json.loads(stamp.read_text()) for stamp in (stamps / "checked").iterdir()]
+    (said,) = (of_file for of_file in stamped if of_file["file"] == str(path.resolve()))
     assert (said["bytes"], said["mtime_ns"], said["inode"]) == (status.st_size, status.st_mtime_ns, status.st_ino)
     assert contents(store.folder) == before  # which may lie where nothing can be written
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
@@ -162,13 +151,23 @@ def test_offsets_are_read_once_and_again_where_the_stamp_does_not_match(tmp_path
     assert [check(), check()] == [1, 0]
     flip(path, 250, 3)
     with pytest.raises(
-        ValueError, match=r"offsets\.bin differs from what was written: .*check the disk, and delete the"
+        ValueError, match=r"offsets\.bin differs from what was written: .*check the disk, and restore it"
     ):
         check()
     (stamps / "checked").rename(tmp_path / "kept")
     path.write_bytes(content)
     (stamps / "checked").write_text("in the way")  # where no stamp can be kept it is read each time
-    assert [check(), check()] == [1, 1]
+    assert [check(), check()] == [2, 2]
+
+
+def test_a_name_that_another_machine_writes_to_is_not_in_the_way(tmp_path: Path, store: Store) -> None:
+    checked.check(store, tmp_path)
+    stamps = sorted((tmp_path / "checked").iterdir())
+    for stamp in stamps:
+        stamp.unlink()
+        (tmp_path / "checked" / f".{stamp.name}.zymogen-new").mkdir()
+    checked.check(store, tmp_path)
+    assert [stamp.is_file() for stamp in stamps] == [True, True]
 
 
 def test_a_store_that_others_own_is_checked_and_stamped(tmp_path: Path, store: Store) -> None:
@@ -179,10 +178,10 @@ def test_a_store_that_others_own_is_checked_and_stamped(tmp_path: Path, store: S
     before = contents(store.folder)
 
     def check() -> None:
-        offset_stamp.check(Store(Path("store")), Path("mine"))
+        checked.check(Store(Path("store")), Path("mine"))
 
     assert in_process(check, tmp_path) == 0
-    assert len(list((mine / "checked").iterdir())) == 1
+    assert len(list((mine / "checked").iterdir())) == 2
     mine.chmod(0o555)  # and where no stamp can be kept
     (mine / "checked").rename(tmp_path / "kept")
     assert in_process(check, tmp_path) == 0
@@ -198,145 +197,30 @@ def test_offsets_that_do_not_rise(tmp_path: Path, store: Store) -> None:
     facts = {name: fact for name, fact in store.facts.items() if name != "hash"}
     facts["files"]["offsets.bin"]["hash"] = new_hash(path.read_bytes()).hexdigest()
     (store.folder / "store.json").write_text(facts_text(facts))
-    with pytest.raises(ValueError, match=r"offsets\.bin does not rise from 0, at entry 25[01]; delete the folder"):
-        offset_stamp.check(Store(store.folder), tmp_path)
+    with pytest.raises(ValueError, match=r"offsets\.bin does not rise from 0, at entry 25[01]; restore it from a copy"):
+        checked.check(Store(store.folder), tmp_path)
     assert not (tmp_path / "checked").exists()
 
 
-# What is derived ----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> DataSettings:
-    """A corpus with everything that is derived from one."""
-    names = [f"p{n}" for n in range(120)]
-    proteins = (
-        f">{name}\n{'ACDEFGHIKL' * (n % 7)}MK{'ACDEFGHIKL'[n % 10]}{'ACDEFGHIKL'[n // 10 % 10]}\n"
-        for n, name in enumerate(names)
-    )
+@pytest.mark.parametrize("name", ["offsets.bin", "digests.bin"])
+def test_a_run_notices_one_bit(tmp_path: Path, name: str) -> None:
+    proteins = (f">p{n}\nMK{'ACDEFGHIKL'[n % 10] * 9}{'ACDEFGHIKL'[n // 10]}\n" for n in range(100))
     (tmp_path / "a.fasta").write_text("".join(proteins))
-    (tmp_path / "clusters.tsv").write_text("".join(f"c{n // 3}\t{name}\n" for n, name in enumerate(names)))
-    (tmp_path / "excluded.tsv").write_text("p3\np50\nunknown\n")
-    return DataSettings(
-        sources=(str(tmp_path / "a.fasta"),),
-        clusters=str(tmp_path / "clusters.tsv"),
-        exclude=str(tmp_path / "excluded.tsv"),
-        sample_by="cluster",
-        store_dir=str(tmp_path / "stores"),
-        validation_fraction=0.2,
-        crop_tokens=60,
-        bin_tokens=128,
-        bins_per_step=2,
-        window_sequences=32,
+    plain = DataSettings(
+        sources=(str(tmp_path / "a.fasta"),), store_dir=str(tmp_path / "stores"), validation_fraction=0.2
     )
-
-
-def opened(settings: DataSettings) -> object:
-    with pytest.warns(UserWarning, match="1 of 3 names"):
-        return open_corpora(settings, prepare(settings))
-
-
-CUTS: dict[str, Callable[[bytes], bytes]] = {
-    "cut": lambda content: content[: len(content) // 2],
-    "zeros": lambda content: bytes(len(content)),
-    "another": lambda _: b'{"theme": "dark"}',
-    "a list": lambda _: b"[1, 2]",
-}
-
-
-@pytest.mark.filterwarnings("ignore:.*names are not in")
-@pytest.mark.parametrize("how", ["cut", "zeros", "another"])
-@pytest.mark.parametrize(
-    "pattern", ["split-*/split.json", "clusters-*/clusters.json", "excluded-*/excluded.json", "overlap-*/overlap.json"]
-)
-def test_derived_json_that_was_cut_names_its_file(settings: DataSettings, pattern: str, how: str) -> None:
-    opened(settings)
-    (path,) = Path(settings.store_dir).glob(f"*/{pattern}")
-    content = path.read_bytes()
-    path.write_bytes(CUTS[how](content))
-    with pytest.raises(ValueError, match=re.escape(str(path))) as caught:
-        prepare(settings)
-    assert str(caught.value).endswith(f"; delete {path.parent}, it is written again")
-    for file in path.parent.rglob("*"):  # the remedy
-        if file.is_file():
-            file.unlink()
-    if (path.parent / "members").exists():
-        (path.parent / "members").rmdir()
-    path.parent.rmdir()
-    opened(settings)
-    assert path.read_bytes() == content
-
-
-@pytest.mark.parametrize("how", ["cut", "a list"])
-def test_a_damaged_index_of_a_plan(settings: DataSettings, tmp_path: Path, how: str) -> None:
-    recipe = tmp_path / "recipe.toml"
-    lines = [f"{name} = {json.dumps(value)}" for name, value in (("sources", [str(tmp_path / "a.fasta")]),)]
-    recipe.write_text("\n".join(["[data]", *lines, f'store_dir = "{settings.store_dir}"', "validation_fraction = 0.2"]))
-    overrides = ["data.crop_tokens=60", "data.bin_tokens=128", "data.bins_per_step=2", "data.window_sequences=32"]
-    first = list(digest_command(recipe, overrides, 8, 10, 1, 0))
-    (path,) = (Path(settings.store_dir) / "plans").iterdir()
-    content = path.read_bytes()
-    path.write_bytes(CUTS[how](content))
-    with pytest.raises(ValueError, match=re.escape(f"; delete {path}, it is written again")) as caught:
-        list(digest_command(recipe, overrides, 8, 10, 1, 0))
-    assert str(caught.value).startswith(str(path))
-    path.unlink()
-    assert list(digest_command(recipe, overrides, 8, 10, 1, 0)) == first
-    assert path.read_bytes() == content
-
-
-@pytest.mark.parametrize("name", ["validation", "excluded"])
-def test_a_flipped_bit_of_what_is_held_out(settings: DataSettings, name: str) -> None:
-    opened(settings)
-    (folder,) = Path(settings.store_dir).glob("*/split-*")
-    flip(folder / f"{name}.bin", 0, 4)
-    message = (
-        f"{folder}/{name}.bin differs from what was written, by its hash in split.json; check the disk, and delete"
-    )
-    with pytest.warns(UserWarning, match="names are not in"), pytest.raises(ValueError, match=re.escape(message)):
-        prepare(settings)
-
-
-@pytest.mark.filterwarnings("ignore:.*names are not in")
-@pytest.mark.parametrize("name", ["members/clusters.bin", "members/offsets.bin", "members/records.bin", "records.bin"])
-def test_a_cut_file_of_members_names_itself(store: Store, tmp_path: Path, name: str) -> None:
-    (tmp_path / "c.tsv").write_text("".join(f"c{n // 3}\t{store.header(n).split()[0]}\n" for n in range(500)))
-    (tmp_path / "x.tsv").write_text(f"{store.header(3).split()[0]}\n")
-
-    def opened() -> tuple[int, list[int]]:
-        members = open_clusters(store, tmp_path / "c.tsv").members()
-        return len(members.records), excluded(store, tmp_path / "x.tsv").tolist()
-
-    assert opened() == (500, [3])
-    (path,) = store.folder.glob(f"*/{name}")
-    content = path.read_bytes()
-    path.write_bytes(content[:-3])
-    with pytest.raises(ValueError, match=re.escape(f"{path} has {len(content) - 3} bytes, it must have ")) as caught:
-        opened()
-    assert str(caught.value).endswith(f"delete {path.parent}, it is written again")
-    path.write_bytes(content)
-    assert opened() == (500, [3])
-
-
-def test_a_run_notices_one_bit_of_the_offsets(settings: DataSettings) -> None:
-    plain = DataSettings(sources=settings.sources, store_dir=settings.store_dir, validation_fraction=0.2)
     (found,) = prepare(plain)
-    flip(found.folder / "offsets.bin", 60, 1)
-    with pytest.raises(ValueError, match=r"offsets\.bin differs from what was written: .*delete the folder"):
+    flip(found.folder / name, 60, 1)
+    with pytest.raises(ValueError, match=rf"{name} differs from what was written: .*delete the folder"):
         prepare(plain)
 
 
-def test_the_split_of_whole_files_is_as_before(store: Store) -> None:
-    clusters = open_clusters(store, None)
-    once = open_split(store, clusters, 0.2, np.array([3, 5]))
-    again = open_split(store, clusters, 0.2, np.array([3, 5]))
-    assert np.array_equal(once.validation, again.validation)
-    assert again.validation.dtype == np.dtype("<i8")
+# Bytes --------------------------------------------------------------------------------------------
 
 
 def native_reads(source: str) -> list[str]:
     """Calls that read a file by a type of this machine's byte order."""
-    readers, native = {"memmap", "fromfile", "_mapped", "_map", "_read"}, re.compile(r"\bnp\.u?int(16|32|64)$")
+    readers, native = {"memmap", "fromfile", "_mapped", "_map", "_read", "read"}, re.compile(r"\bnp\.u?int(16|32|64)$")
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     return [
         ast.unparse(call)

@@ -133,7 +133,7 @@ def test_is_written_hashed_and_found_again(tmp_path: Path, monkeypatch: pytest.M
     again = open_split(store, clusters, 0.3, np.array([1, 2, 3]))
     assert again.fingerprint == split.fingerprint
     (folder / "validation.bin").write_bytes(content[:-8])
-    with pytest.raises(ValueError, match=r"validation\.bin has \d+ bytes, split\.json says \d+: it was cut short"):
+    with pytest.raises(ValueError, match=r"validation\.bin has \d+ bytes, it must have \d+: it was cut short"):
         open_split(store, clusters, 0.3, np.array([1, 2, 3]))
 
 

@@ -6,6 +6,8 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +18,11 @@ from seeded_source import SeededSource, contents, until
 from data import stream
 from data.build import open_or_build
 from data.build_lock import is_held, locked
+from data.checked import check
 from data.compiled import SWITCH
 from data.journal import failure, read_journal
 from data.settings import CorpusSettings, IngestSettings
+from data.shelf import Shelves
 from data.store import Store
 from data.stream import GrowingStore, start_builder, start_builder_of
 
@@ -246,3 +250,42 @@ def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
     (tmp_path / "progress.json").write_text(json.dumps({"format": "zymogen.store/9"}))
     with pytest.raises(ValueError, match=r"progress\.json is damaged, or of another version; delete the folder"):
         GrowingStore(tmp_path).wait(1)
+
+
+def test_a_store_that_another_machine_just_finished_may_look_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_or_build([SeededSource("s")], tmp_path, "count", INGEST)
+    path, size = store.folder / "tokens.bin", store.facts["files"]["tokens.bin"]["bytes"]
+    content = path.read_bytes()
+
+    def grow() -> None:
+        with path.open("ab") as file:
+            file.write(content[-100:])
+
+    def seen_later() -> threading.Timer:
+        path.write_bytes(content[:-100])
+        timer = threading.Timer(0.3, grow)
+        timer.start()
+        return timer
+
+    for read in (
+        lambda: GrowingStore(store.folder).wait(1 << 40),
+        lambda: Shelves([store.folder]).residues(499),
+        lambda: check(GrowingStore(store.folder), tmp_path),
+    ):
+        timer = seen_later()
+        read()
+        timer.join()
+    path.write_bytes(content[:-100])  # and one that is cut
+    began = time.monotonic()
+    cut = rf"tokens\.bin has {size - 100} bytes, store\.json says {size}: it was cut short; restore it from a copy"
+    with pytest.raises(ValueError, match=cut):
+        _ = Store(store.folder).facts  # at once
+    monkeypatch.setattr(GrowingStore, "_patience_s", 0.1)
+    monkeypatch.setattr("data.shelf.PATIENCE_S", 0.1)
+    with pytest.raises(ValueError, match=cut):
+        GrowingStore(store.folder).wait(1)
+    with pytest.raises(ValueError, match=cut):
+        Shelves([store.folder]).residues(499)
+    assert time.monotonic() - began < 10
