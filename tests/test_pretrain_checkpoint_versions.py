@@ -12,7 +12,16 @@ from launching import lines
 
 import pretrain.checkpoint.manifest
 from pretrain.__main__ import main
-from pretrain.checkpoint import CheckpointError, InvalidCheckpoint, TrainerState, find, newest_valid, restore, verify
+from pretrain.checkpoint import (
+    CheckpointError,
+    InvalidCheckpoint,
+    TrainerState,
+    find,
+    newest_valid,
+    restore,
+    retain,
+    verify,
+)
 from pretrain.checkpoint.canonical import canonical
 from pretrain.engine.named_state import TorchState
 
@@ -99,6 +108,16 @@ def test_a_commit_leaves_another_versions_step_alone(two: Path) -> None:
     with pytest.raises(CheckpointError, match="written by"):
         save(two, TorchState(model, optimizer), 4, attempt=2)
     assert everything_on_disk(two) == before
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_retention_leaves_another_versions_step_alone(two: Path, other: str) -> None:
+    rewrite_manifest(two / "step-000000003", OTHERS[other][0], sign=True)
+    model, optimizer = build()
+    train(model, optimizer, 0, 1)
+    committed = save(two, TorchState(model, optimizer), 5)
+    assert retain(two, keep=1, committed=committed) == [two / "step-000000004"]
+    assert find(two) == [committed, two / "step-000000003"]
 
 
 def test_entries_are_absent_where_there_are_none() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.commit import TEMPORARY
 from pretrain.checkpoint.load import find, fsync_folder
-from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest
+from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, UnknownForm
 
 TRASH = ".trash-"
 
@@ -20,7 +20,7 @@ TRASH = ".trash-"
 def retain(checkpoints_dir: Path, *, keep: int, committed: Path) -> list[Path]:
     """Delete all but the newest `keep` checkpoints; call it after a commit, with its result.
 
-    A folder of such a name that has no manifest of ours, or files that its manifest does not list, stays where it is.
+    A folder of such a name that has no manifest, another version's, or files that its manifest does not list, stays.
 
     Args:
         checkpoints_dir: the run's checkpoints.
@@ -69,7 +69,7 @@ def _holds_nothing_else(path: Path) -> bool:
     """Whether a checkpoint has a manifest, and no file that this does not list."""
     try:
         manifest = Manifest.from_bytes((path / MANIFEST_FILE).read_bytes())
-    except (OSError, InvalidCheckpoint):
+    except (OSError, InvalidCheckpoint, UnknownForm):
         return False
     if path.is_symlink():
         return False
