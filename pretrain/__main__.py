@@ -2,8 +2,8 @@
 
     accelerate launch --config_file accelerate_configs/ddp.yaml -m pretrain recipes/quickstart.toml run.seed=1
 
-In: a recipe, overrides. Out: a run directory, exit status 0; 2 for a mistake in the input, 74 where the disk takes no
-checkpoint, 1 for anything else.
+In: a recipe, overrides. Out: a run directory, exit status 0; 2 for a mistake in the input, 74 where the disk has no
+room or takes no checkpoint, 1 for anything else.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from data.disk_error import CLOSED, one_line
 from data.recipe_file import documented, read
+from pretrain.no_room import is_no_room
 from pretrain.recipe import Recipe
 
 _PATIENCE_S = 5.0
@@ -30,14 +31,14 @@ def main(arguments: list[str] | None = None) -> int:
         recipe = read(Recipe, options.recipe, options.overrides)
         _train(recipe, options)
     except ValueError as error:
-        return _mistake(str(error), rank)
+        return _mistake(error, str(error), rank)
     except KeyboardInterrupt:
         if rank == 0:
             print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)
         return 130
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in CLOSED:
-            return _mistake(one_line(error), rank)
+        if isinstance(error, OSError) and (error.errno in CLOSED or is_no_room(error)):
+            return _mistake(error, one_line(error), rank)
         return _report(error, rank)
     return 0
 
@@ -56,13 +57,13 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
             print(words, flush=True)
 
 
-def _mistake(text: str, rank: int) -> int:
-    """One line on a mistake in the input; the exit status."""
+def _mistake(error: Exception, text: str, rank: int) -> int:
+    """One line on a mistake in the input, or on a disk without room; the exit status."""
     if rank:
         # The launcher ends all ranks when one does. Rank 0, which mostly has the same to say, says it first.
         time.sleep(_PATIENCE_S)
     print(f"error: {f'rank {rank}: ' if rank else ''}{text}", file=sys.stderr, flush=True)
-    return 2
+    return os.EX_IOERR if is_no_room(error) else 2
 
 
 def _report(error: Exception, rank: int) -> int:

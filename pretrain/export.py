@@ -12,23 +12,28 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from transformers.utils import logging
 
-from data.disk_error import CLOSED, one_line, refusal
+from data.disk_error import CLOSED, one_line, refusal, said
 from data.journal import write_whole
 from data.publish import workspace
 from pretrain.checkpoint.load import newest_valid
+from pretrain.checkpoint.manifest import StorageError
 from pretrain.checkpoint.tensors import TensorReader
 from pretrain.evaluate import TITLES
 from pretrain.model import transformers_io
 from pretrain.model.build import without_memory
 from pretrain.model.presets import EsmShape
+from pretrain.no_room import is_no_room
 from pretrain.run_directory import RunDirectory
 from pretrain.telemetry import records
 
@@ -59,7 +64,8 @@ def export(run: RunDirectory) -> tuple[Path, int]:
     with workspace(run.export, remedy) as work, refusal(run.export, remedy):
         building = work / "new"
         building.mkdir()
-        transformers_io.save(model, building)
+        with _os_errors():
+            transformers_io.save(model, building)
         card = building / "README.md"
         card.write_text(_card(run, model.shape, step, tokens_seen))
         for path in building.iterdir():
@@ -72,6 +78,38 @@ def export(run: RunDirectory) -> tuple[Path, int]:
                 before.rename(run.export)
             raise
     return run.export, step
+
+
+def last_export(run: RunDirectory) -> None:
+    """The export of a run that has just come to its end.
+
+    Raises:
+        ValueError: as `export`.
+        StorageError: the disk has no room for it.
+    """
+    try:
+        export(run)
+    except ValueError as error:
+        cause = error.__cause__
+        if not (isinstance(cause, OSError) and is_no_room(cause)):
+            raise
+        raise StorageError(
+            run.export,
+            f"{said(cause)}; the run is trained and its newest checkpoint is whole, but it is not exported",
+            f"free space there, and export it: python -m pretrain.export {run.root}",
+        ) from error
+
+
+@contextmanager
+def _os_errors() -> Iterator[None]:
+    """What safetensors says of the operating system in words, as the error that it was."""
+    try:
+        yield
+    except SafetensorError as error:
+        if found := re.search(r"\(os error (\d+)\)", str(error)):
+            number = int(found[1])
+            raise OSError(number, os.strerror(number)) from error
+        raise
 
 
 def _make_way(run: RunDirectory, coming: dict[str, str], before: Path) -> Path | None:

@@ -16,6 +16,7 @@ from typing import Any
 from data.chain import START, extend
 from data.consumed import Consumed
 from data.corpora import Corpora
+from data.disk_error import said
 from data.loader import Loader, Step
 from data.plan import Cursor
 from data.setting import SettingClass
@@ -85,7 +86,7 @@ def train(recipe: Recipe, engine: Engine, *, allow_schedule_change: bool = False
     with recorded(run, engine, attempt, position):
         corpora = open_on_every_rank(recipe.data, engine)
         engine.on_main(lambda: run.describe_corpus(corpora.description()))
-        engine.start_trackers(dict(_flat_settings(recipe)), run.root)
+        engine.on_main(lambda: engine.start_trackers(dict(_flat_settings(recipe)), run.root))
         checkpoint = _opened(*chosen) if chosen else None
         training = Training(recipe, engine, run, attempt, corpora, checkpoint)
         training.run_to_end()
@@ -155,7 +156,7 @@ class Training:
         self.saves = Saves(run, engine, self.named, attempt, fingerprints, keep, checkpoint, shared=shared)
         self.unigram = unigram_losses(corpora)
         self.skipped_in_a_row = 0
-        self.bound = False
+        self.bound: bool | None = None  # until it is tried
         self.scores: dict[int, dict[str, Evaluation]] = {}  # of the step that was validated last
 
     def run_to_end(self) -> None:
@@ -256,18 +257,30 @@ class Training:
         self.phase = "export"
 
         def write() -> None:
-            from pretrain.export import export  # transformers takes seconds to import, and rank 0 alone needs it
+            from pretrain.export import last_export  # transformers takes seconds to import; rank 0 alone needs it
 
-            export(self.run)  # from the checkpoint, which is whole, as no model is whose parameters are spread
+            last_export(self.run)  # from the checkpoint, which is whole, as no model is whose parameters are spread
 
         self.engine.on_main(write)
         return scores
 
     def _bind(self) -> None:
-        """From here on later starts are held to this recipe: one that failed before it trained changes nothing."""
+        """From here on later starts are held to this recipe: one that failed before it trained changes nothing.
+
+        A disk that does not take it ends no run: that is said once, and it is tried again after every step.
+        """
+
+        def describe() -> bool:
+            try:
+                self.run.describe_recipe(self.recipe)
+            except OSError as error:
+                if self.bound is None:
+                    print(f"{error.filename}: {said(error)}; tried again after each step", file=sys.stderr, flush=True)
+                return False
+            return True
+
         if not self.bound:
-            self.engine.on_main(lambda: self.run.describe_recipe(self.recipe))
-            self.bound = True
+            self.bound = self.engine.on_main(describe)
 
     def _consume(self, cursor: Cursor, num_tokens: int, outcome: Reading) -> None:
         """The step is taken: move the state behind it.

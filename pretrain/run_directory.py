@@ -18,6 +18,7 @@ from data.disk_error import said
 from data.journal import write_whole, written_beside
 from data.setting import SettingClass
 from pretrain.model.presets import EsmShape
+from pretrain.no_room import placed
 from pretrain.recipe import Recipe, settings_of
 from pretrain.run_lock import LEASE, LOCK, RunLock
 from pretrain.telemetry import records
@@ -56,7 +57,7 @@ class RunDirectory:
             self.root.mkdir(parents=True, exist_ok=True)
             self._lock = RunLock(self.root)
         except OSError as error:
-            raise ValueError(f"{self.root}: {said(error)}; choose another run.directory") from None
+            raise ValueError(f"{self.root}: {said(error)}; choose another run.directory") from error
         if self.has_trained:
             self._check_identity(recipe, allow_schedule_change)
         else:
@@ -121,7 +122,11 @@ class RunDirectory:
         return content
 
     def start_attempt(self, world_size: int, step: int) -> int:
-        """Number the attempt that starts now, and write down from where and why."""
+        """Number the attempt that starts now, and write down from where and why.
+
+        Raises:
+            OSError: the disk does not take it; it names the file.
+        """
         path = self.root / "attempts.jsonl"
         lines = list(records.read(path))
         attempt = max((line["attempt"] for line in lines), default=0) + 1
@@ -129,16 +134,15 @@ class RunDirectory:
         cause = "fresh" if attempt == 1 else f"continued: attempt {attempt - 1} ended as "
         if attempt > 1:
             cause += ended.get(attempt - 1, "killed")
-        records.append(
-            path,
-            {
-                "attempt": attempt,
-                "time": records.now(),
-                "world_size": world_size,
-                "base_step": step,
-                "cause": cause,
-            },
-        )
+        line = {
+            "attempt": attempt,
+            "time": records.now(),
+            "world_size": world_size,
+            "base_step": step,
+            "cause": cause,
+        }
+        with placed(path):
+            records.append(path, line)
         return attempt
 
     def end_attempt(self, attempt: int, exit_class: str) -> None:
@@ -171,7 +175,8 @@ class RunDirectory:
         content = {"format": FORMAT, "created": records.now()}
         if path.exists():
             content = self.read()
-        write_whole(path, json.dumps(content | part, indent=1) + "\n")
+        with placed(path):
+            write_whole(path, json.dumps(content | part, indent=1) + "\n")
 
 
 def _is_foreign(path: Path) -> bool:

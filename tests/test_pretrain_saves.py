@@ -21,6 +21,7 @@ from pretrain.__main__ import main
 from pretrain.checkpoint import CheckpointError, StorageError, find, verify
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import TorchState
+from pretrain.export import main as export_main
 from pretrain.run_directory import RunDirectory
 from pretrain.saves import Saves
 from pretrain.step import train_step
@@ -152,13 +153,14 @@ def test_a_process_that_was_replaced_ends_at_once(tmp_path: Path) -> None:
     assert said == []
 
 
-def fill(folder: Path) -> None:
-    """Take all the room there is."""
+def fill(folder: Path, but: int = 0) -> None:
+    """Take all the room there is, but for so many bytes."""
     with (folder / "filler").open("ab", buffering=0) as file:
         for size in (1 << 16, 1 << 10, 1):
             with suppress(OSError):
                 while True:
                     file.write(b"\0" * size)
+        file.truncate(file.tell() - but)
 
 
 def test_a_disk_that_is_full_for_a_while(recipe_in, tmp_path: Path) -> None:
@@ -197,6 +199,118 @@ def test_a_disk_that_is_full_for_a_while(recipe_in, tmp_path: Path) -> None:
     assert [line["step"] for line in steps] == [1, 2, 5, 6, 7]  # the disk took no line of 3 and 4
     assert [line["failed_saves"] for line in steps] == [0, 0, 2, 2, 2]
     assert [line["exit"] for line in lines(out / "attempts.jsonl") if "exit" in line] == ["finished"]
+
+
+def test_a_full_disk_is_one_line_at_a_start_and_ends_no_run_at_its_first_step(
+    recipe_in, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What run.json says is written at a start, and once more after the first step."""
+    recipe, root = recipe_in(tmp_path), tmp_path / "run"
+    root.mkdir()
+    longer = [str(recipe), *EACH_OF_SEVEN_STEPS, "--allow-schedule-change"]
+
+    def main_of(*words: str) -> tuple[int, list[str]]:
+        status = main(list(words))
+        return status, capfd.readouterr().err.splitlines()
+
+    def work() -> None:
+        mount_small_disk(root, "8m")
+        assert main_of(str(recipe), "schedule.total_tokens=1")[0] == 0
+        fill(root)
+        status, said = main_of(*longer)
+        assert (status, [line for line in said if "Traceback" in line]) == (74, [])
+        assert [line for line in said if line.startswith("error: ")] == [
+            f"error: {root}/run.json: the disk is full, or a quota or size limit reached ({NO_SPACE}); free space "
+            "there, and start again"
+        ]
+        assert [line["exit"] for line in lines(root / "attempts.jsonl") if "exit" in line] == ["finished", "storage"]
+
+        numbers = itertools.count(1)
+
+        def step(*arguments: Any, **how: Any) -> Any:
+            number = next(numbers)
+            if number == 1:
+                fill(root)
+            elif number == 3:
+                assert RunDirectory(root).read()["recipe"]["schedule"]["total_tokens"] == 1
+                (root / "filler").unlink()
+            return train_step(*arguments, **how)
+
+        (root / "filler").unlink()
+        pretrain.loop.train_step = step  # in this process alone
+        status, said = main_of(*longer)
+        assert status == 0, said
+        told = f"{root}/run.json: the disk is full, or a quota or size limit reached ({NO_SPACE}); tried again after"
+        assert sum(line.startswith(told) for line in said) == 1
+        assert RunDirectory(root).read()["recipe"]["schedule"]["total_tokens"] == 5_000
+
+    end = status_of(forked(work))
+    if end == 77:
+        pytest.skip("no right to mount a tmpfs here")
+    assert end == 0, capfd.readouterr().err
+
+
+@pytest.mark.parametrize("room", [0, 16 << 10])  # for nothing; for all but the weights
+def test_no_room_for_the_last_export(room: int, recipe_in, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    recipe, root = recipe_in(tmp_path), tmp_path / "run"
+    root.mkdir()
+    evaluate = pretrain.loop.evaluate
+
+    def then_full(*arguments: Any, **how: Any) -> Any:
+        fill(root, room)
+        return evaluate(*arguments, **how)
+
+    def work() -> None:
+        mount_small_disk(root, "2m")
+        pretrain.loop.evaluate = then_full  # in this process alone
+        status, said = main([str(recipe), "schedule.total_tokens=900"]), capfd.readouterr().err
+        assert (status, "Traceback" in said) == (74, False), said
+        assert (
+            f"error: {root}/export: the disk is full, or a quota or size limit reached ({NO_SPACE}); the run is "
+            "trained and its newest checkpoint is whole, but it is not exported; free space there, and export it: "
+            f"python -m pretrain.export {root}\n"
+        ) in said
+        assert [line["exit"] for line in lines(root / "attempts.jsonl") if "exit" in line] == ["storage"]
+        assert not list(root.glob(".export*")) + list(root.glob("export*"))
+        (root / "filler").unlink()
+        export_main([str(root)])
+        assert (root / "export/model.safetensors").exists()
+
+    end = status_of(forked(work))
+    if end == 77:
+        pytest.skip("no right to mount a tmpfs here")
+    assert end == 0, capfd.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of tensorboard's thread
+def test_a_tracker_without_room_ends_no_run(recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, numbers = Run(recipe_in(tmp_path)), itertools.count(1)
+
+    def step(*arguments: Any, **how: Any) -> Any:
+        if next(numbers) == 3:
+            (events,) = (run.root / "zymogen").glob("events.*")
+            events.unlink()
+            events.symlink_to("/dev/full")
+        return train_step(*arguments, **how)
+
+    monkeypatch.setattr(pretrain.loop, "train_step", step)
+    assert run.start('run.trackers=["tensorboard"]', "run.log_every=1") == 0, run.said
+    told = [line for line in run.said.splitlines() if "tensorboard" in line]
+    assert len(told) == 1
+    assert told[0].startswith("run.trackers: tensorboard gets nothing from step 3 on, and training goes on: [Errno 28]")
+    assert run.exits == ["finished"]
+    assert run.steps == [1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.launch
+@pytest.mark.xdist_group("engines")
+def test_no_rank_is_alone_with_a_disk_that_is_full_at_the_first_step(pool: RankPool, recipe_in, tmp_path: Path) -> None:
+    config, run = ROOT / "accelerate_configs/ddp.yaml", Run(recipe_in(tmp_path))
+    words = [run.recipe, *EACH_OF_SEVEN_STEPS, 'run.trackers=["tensorboard"]']
+    ended = pool.run(2, config, words, fault="full_at_the_first_step")
+    assert ended.statuses == (0, 0), ended.output
+    assert ended.output.count(f"{run.root}/run.json: the disk is full") == 1
+    assert run.exits == ["finished"]
 
 
 @pytest.mark.launch

@@ -4,6 +4,7 @@ Each fault is a context in which the program has it.
 """
 
 import ctypes
+import errno
 import gc
 import hashlib
 import itertools
@@ -34,6 +35,7 @@ from pretrain.model import compute, layer
 from pretrain.model.attention import sdpa
 from pretrain.model.context import group_of
 from pretrain.model.obstacle import Obstacle
+from pretrain.run_directory import RunDirectory
 
 
 def local_counts() -> AbstractContextManager[Any]:
@@ -205,6 +207,18 @@ def full_disk_twice() -> AbstractContextManager[Any]:
     return full_disk({2, *range(4, 1000)})
 
 
+def full_at_the_first_step() -> AbstractContextManager[Any]:
+    """run.json is written at the start, and then finds no room after the first two steps."""
+    write, times = RunDirectory.describe_recipe, itertools.count(1)
+
+    def faulty(self: RunDirectory, recipe: Any) -> None:
+        if next(times) in (2, 3):
+            raise OSError(errno.ENOSPC, "No space left on device", str(self.root / "run.json"))
+        write(self, recipe)
+
+    return mock.patch.object(RunDirectory, "describe_recipe", faulty)
+
+
 def compiles_on_rank_0() -> AbstractContextManager[Any]:
     """Layers are compiled where nobody says whether, and on rank 1 alone a first compiled step fails."""
     failed = Obstacle("a first compiled step failed (on this rank)", "compute.compile=off")
@@ -240,6 +254,7 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         say_first_weights,
         measured,
         full_disk_twice,
+        full_at_the_first_step,
         compiles_on_rank_0,
         hang,
     )

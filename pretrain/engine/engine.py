@@ -7,6 +7,7 @@ the engines that shard override those: `fully_sharded` (FSDP2, HSDP) and `zero` 
 """
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from pretrain.engine.context_parallel import ContextGroup
 from pretrain.engine.named_state import NamedState, TorchState
 from pretrain.engine.ranks import Ranks
 from pretrain.model.obstacle import Obstacle
+from pretrain.no_room import placed
 
 _COMPUTE = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -218,18 +220,29 @@ class Engine(Ranks):
             self.scaler.load_state_dict({**self.scaler.state_dict(), **state})
 
     def start_trackers(self, config: dict[str, Any], folder: Path) -> None:
-        """Open the experiment trackers that were asked for."""
+        """Open the experiment trackers that were asked for; rank 0's are all there are.
+
+        Raises:
+            OSError: they cannot write; it names the file, or the folder.
+        """
         if not self.accelerator.log_with:
             return
         if not (os.environ.get("WANDB_API_KEY") or _has_wandb_login()):
             os.environ.setdefault("WANDB_MODE", "offline")  # without an account, keep the run on disk
-        self.accelerator.init_trackers(
-            "zymogen", config=config, init_kwargs={"wandb": {"dir": str(folder), "name": folder.name}}
-        )
+        with placed(folder):
+            self.accelerator.init_trackers(
+                "zymogen", config=config, init_kwargs={"wandb": {"dir": str(folder), "name": folder.name}}
+            )
 
     def track(self, values: dict[str, float], step: int) -> None:
-        """Send numbers to the trackers, if any."""
-        self.accelerator.log(values, step=step)
+        """Send numbers to the trackers, if any; one that cannot write them is told once and gets no more."""
+        for tracker in list(self.accelerator.trackers):
+            try:
+                tracker.log(values, step=step)
+            except OSError as error:
+                self.accelerator.trackers.remove(tracker)
+                words = f"run.trackers: {tracker.name} gets nothing from step {step} on, and training goes on"
+                print(f"{words}: {error}", file=sys.stderr, flush=True)
 
 
 @contextmanager

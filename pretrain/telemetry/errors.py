@@ -12,6 +12,7 @@ from data.disk_error import CLOSED
 from pretrain.checkpoint.manifest import StorageError
 from pretrain.engine.engine import Engine
 from pretrain.engine.ranks import PeerError
+from pretrain.no_room import is_no_room
 from pretrain.run_directory import RunDirectory
 from pretrain.telemetry import records
 
@@ -66,7 +67,7 @@ def _exit_class(error: BaseException) -> str:
         return "interrupted"
     if isinstance(error, PeerError):
         return "peer"
-    if isinstance(error, StorageError):
+    if isinstance(error, StorageError) or is_no_room(error):
         return "storage"
     closed = isinstance(error, OSError) and error.errno in CLOSED
     return "input" if isinstance(error, ValueError) or closed else "error"
