@@ -114,11 +114,11 @@ def _describe(descriptor: int, name: str) -> None:
         if error.errno not in NO_LOCKS:
             raise
         locked = False
-    holder = {"machine": _machine(), "host": socket.gethostname(), "pid": os.getpid(), "locked": locked}
+    holder = {"machine": machine(), "host": socket.gethostname(), "pid": os.getpid(), "locked": locked}
     os.write(descriptor, json.dumps({"format": FORMAT, "folder": name, **holder}).encode())
 
 
-def _machine() -> str:
+def machine() -> str:
     """What no other machine is called, and not this one either after its next start."""
     with suppress(OSError):
         return _BOOT_ID.read_text().strip()
@@ -164,7 +164,7 @@ def _is_abandoned(content: bytes, folder: Path, lock: Path, *, is_free: bool) ->
         said = json.loads(content)
         if said["format"] != FORMAT or said["folder"] != folder.name:
             return False
-        if is_free and said["locked"] and said["machine"] == _machine():
+        if is_free and said["locked"] and said["machine"] == machine():
             return True
     except (ValueError, TypeError, KeyError):
         return False

@@ -183,7 +183,7 @@ def _is_foreign(path: Path) -> bool:
     """Whether a file in a folder without run.json is not of a start that died before it had written that."""
     if path.name == LOCK:
         return not path.is_file() or path.stat().st_size > 0
-    return path.name not in (LEASE, written_beside(Path("run.json")).name)
+    return path.name not in (LEASE, *(written_beside(Path(name)).name for name in (LEASE, "run.json")))
 
 
 def versions() -> dict[str, str]:

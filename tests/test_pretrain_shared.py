@@ -17,13 +17,14 @@ from checkpoint_run import build, save, train
 from launching import ROOT, environment
 from other_user import NOBODY, opened_again, public_folder, without_rights
 
+import pretrain.run_lock
 from pretrain.__main__ import main
 from pretrain.checkpoint.load import newest_valid, quarantine, verify
 from pretrain.engine.named_state import TorchState
 from pretrain.export import export
 from pretrain.export import main as export_main
 from pretrain.run_directory import RunDirectory
-from pretrain.run_lock import LEASE, RunLock
+from pretrain.run_lock import LEASE, LOCK, RunLock
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +243,7 @@ def test_a_lease_of_another_process_is_left_alone(folder: Path, no_locks: None) 
         RunLock(folder)
 
 
-def test_a_lease_outlives_a_process_that_was_killed(folder: Path, no_locks: None) -> None:
+def test_the_lease_of_a_process_that_was_killed_is_taken_over(folder: Path, no_locks: None) -> None:
     program = (
         "import errno, fcntl, sys, time\nfrom pathlib import Path\n"
         "def flock(*_): raise OSError(errno.ENOSYS, 'Function not implemented')\n"
@@ -257,12 +258,59 @@ def test_a_lease_outlives_a_process_that_was_killed(folder: Path, no_locks: None
         assert child.stdout.readline() == b"held\n"
     with pytest.raises(ValueError, match=f"process {child.pid} on "):
         RunLock(folder)
-    child.send_signal(signal.SIGKILL)
+    os.kill(child.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # dead, and its parent does not know yet
+    held = RunLock(folder)
     child.wait()
-    with pytest.raises(ValueError, match=f"delete {folder}/{LEASE} and start again"):
+    with pytest.raises(ValueError, match=f"process {os.getpid()} on "):
         RunLock(folder)
-    (folder / LEASE).unlink()
+    del held
+    assert sorted(path.name for path in folder.glob("*run.l*")) == [LOCK]
+
+
+def test_only_a_process_that_is_gone_for_certain_loses_its_lease(folder: Path, no_locks: None) -> None:
+    held = RunLock(folder)
+    lease, coming = folder / LEASE, folder / ".run.lease.zymogen-new"
+    mine = json.loads(lease.read_text())
+    gone = mine | {"started": mine["started"] - 1}  # of a process whose number this one has got
+
+    def assert_refused(holder: dict[str, object]) -> None:
+        lease.write_text(json.dumps(holder))
+        with pytest.raises(ValueError, match=f"delete {lease} and start again"):
+            RunLock(folder)
+        assert json.loads(lease.read_text()) == holder
+
+    assert_refused(mine)
+    assert_refused(gone | {"machine": "another, or this one before it was started again"})
+    assert_refused(gone | {"pid_namespace": "of another container"})
+    assert_refused({name: gone[name] for name in ("host", "pid", "time", "nonce")})  # of an earlier version
+    coming.touch()
+    assert_refused(gone)  # another process is about to take it over
+    coming.unlink()
+    del held
     assert RunLock(folder)
+    assert not coming.exists()
+
+
+def test_a_lease_is_taken_over_once(folder: Path, no_locks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two find that its holder is gone, and one of them is slow."""
+    held = RunLock(folder)
+    mine = json.loads((folder / LEASE).read_text())
+    (folder / LEASE).write_text(json.dumps(mine | {"started": mine["started"] - 1}))
+    create, faster = pretrain.run_lock._create, list[RunLock]()
+
+    def slow(path: Path, holder: dict[str, object]) -> None:
+        if path.name != LEASE and not faster:
+            monkeypatch.setattr(pretrain.run_lock, "_create", create)
+            faster.append(RunLock(folder))
+        create(path, holder)
+
+    monkeypatch.setattr(pretrain.run_lock, "_create", slow)
+    with pytest.raises(ValueError, match=f"process {os.getpid()} on "):
+        RunLock(folder)
+    assert len(faster) == 1
+    assert json.loads((folder / LEASE).read_text())["started"] == mine["started"]
+    del held
 
 
 def test_locks_are_taken_where_there_are_some(folder: Path) -> None:
