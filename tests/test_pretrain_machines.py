@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -262,6 +263,18 @@ def test_another_precision_on_a_gpu_that_has_bfloat16(precision: str, resolve: R
     assert lines[0].endswith(expected[precision])
     assert all(SOMETHING_TO_TYPE.search(line) for line in lines[1:])
     assert all("--mixed_precision bf16" in line for line in lines[1:2])
+
+
+@pytest.mark.parametrize("flags", [["--cpu"], []], ids=["told to use the CPU", "not told"])
+def test_what_a_launch_on_the_cpu_asks_of_gpus_is_nothing(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    single = ROOT / "accelerate_configs" / "single.yaml"
+    (variables,) = launch_environments(single, 1, ["--mixed_precision", "bf16", *flags])
+    monkeypatch.setenv("ACCELERATE_USE_CPU", variables["ACCELERATE_USE_CPU"])
+    replace(T4, gpus=1).stand_in(monkeypatch)
+    asked = request.LaunchRequest(1, "NO", "bf16", "accelerate launch", {})
+    for processes, said in ((1, "asks for mixed_precision bf16, and Tesla T4"), (2, "2 processes were started")):
+        with nullcontext() if flags else pytest.raises(ValueError, match=said):
+            launch._check_devices(asked, processes)
 
 
 def test_two_processes_on_one_gpu_say_how_to_start_one(resolve: Resolve) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
+from pretrain.engine.ranks import TIMEOUT
 from pretrain.model.context import Context, ExchangeRequest, choose_exchange
 from pretrain.model.encoder import Encoder
 
@@ -32,7 +33,9 @@ def context_group(size: int, rank: int, world_size: int) -> ContextGroup:
     require_divides(size, world_size)
     if size == 1:
         return ContextGroup()
-    groups = [dist.new_group(list(range(first, first + size))) for first in range(0, world_size, size)]
+    firsts = range(0, world_size, size)
+    # A group does not inherit the world's timeout: torch would give it 10 minutes under NCCL.
+    groups = [dist.new_group(list(range(first, first + size)), timeout=TIMEOUT) for first in firsts]
     return ContextGroup(rank % size, size, groups[rank // size])
 
 

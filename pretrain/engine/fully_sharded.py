@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from data.batch import Batch
 from pretrain.engine.engine import Engine, following
+from pretrain.engine.ranks import TIMEOUT
 from pretrain.model.layer import Layer
 
 
@@ -58,6 +59,7 @@ class FullyShardedEngine(Engine):
         with following(optimizer, model):
             fsdp2_prepare_model(self.accelerator, model)
             self._allocate(model)
+        _set_timeouts(model)
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)  # sums, not means
@@ -80,6 +82,17 @@ class FullyShardedEngine(Engine):
         whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
         torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, whole)
         return whole
+
+
+def _set_timeouts(model: nn.Module) -> None:
+    """Give the groups that hold a sharded model together the patience of the run.
+
+    HSDP's are of `init_device_mesh`, which has no argument for it: torch would give them 10 minutes under NCCL, and a
+    save that takes rank 0 longer would end the run.
+    """
+    for mesh in {p.device_mesh for p in model.parameters() if isinstance(p, DTensor)}:
+        for group in mesh.get_all_groups():
+            group.set_timeout(TIMEOUT)
 
 
 @contextmanager

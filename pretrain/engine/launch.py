@@ -8,23 +8,19 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
-from accelerate.utils import InitProcessGroupKwargs
+from accelerate.utils import InitProcessGroupKwargs, parse_flag_from_env
 
 from pretrain.engine.context_parallel import context_group
 from pretrain.engine.cpu import sharding_on_a_cpu
 from pretrain.engine.engine import Engine
+from pretrain.engine.ranks import TIMEOUT
 from pretrain.engine.request import LaunchRequest, requested
 from pretrain.recipe import Recipe
-
-_TIMEOUT = timedelta(hours=6)
-"""How long a rank waits for the others; longest where rank 0 builds a token store of hundreds of millions of records.
-A rank that dies is noticed at once all the same: its connections close, and the launcher ends the others."""
 
 
 @contextmanager
@@ -61,7 +57,7 @@ def _accelerator(asked: LaunchRequest, kind: type[Engine], recipe: Recipe) -> Ac
             mixed_precision="no",  # over the launcher's environment: precision is the engine's
             log_with=list(recipe.run.trackers) or None,
             project_dir=recipe.run.directory,
-            kwargs_handlers=[InitProcessGroupKwargs(timeout=_TIMEOUT)],
+            kwargs_handlers=[InitProcessGroupKwargs(timeout=TIMEOUT)],
             **kind.plugins(recipe.optimizer.clip_norm),
         )
 
@@ -91,6 +87,8 @@ def _release(accelerator: Accelerator | None) -> None:
 
 
 def _check_devices(asked: LaunchRequest, processes: int) -> None:
+    if parse_flag_from_env("ACCELERATE_USE_CPU"):  # accelerate launch --cpu: what GPUs there are does not matter
+        return
     if (
         torch.version.cuda is None
         and Path("/proc/driver/nvidia/version").exists()

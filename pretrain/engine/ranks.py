@@ -6,6 +6,7 @@ In: the Accelerator. Out: sums, objects and work shared between ranks. Kept: not
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch
@@ -14,6 +15,10 @@ from accelerate import Accelerator
 from torch import Tensor
 
 T = TypeVar("T")
+
+TIMEOUT = timedelta(hours=6)
+"""How long a rank waits for the others; longest where rank 0 builds a token store of hundreds of millions of records.
+A rank that dies is noticed at once all the same: its connections close, and the launcher ends the others."""
 
 
 class PeerError(RuntimeError):

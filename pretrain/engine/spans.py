@@ -42,6 +42,10 @@ def gathered(part: Tensor, spans: Sequence[Span], group: dist.ProcessGroup) -> T
     if dist.get_rank(group) != 0:
         if part.numel():
             _exchange([dist.P2POp(dist.isend, part, group=group, group_peer=0)])
+            if part.is_cuda:
+                # NCCL's `wait` lets the stream wait, not the host: this rank would queue the sends of a whole
+                # checkpoint in milliseconds, and each send's timeout runs from then on while the first rank writes.
+                torch.cuda.current_stream(part.device).synchronize()
         return None
     whole = part.new_empty(sum(stop - start for start, stop in spans))
     whole[slice(*spans[0])] = part
