@@ -137,7 +137,7 @@ class Training:
             engine.compile_obstacle,
             launched=engine.launched,
             gather=engine.gather,
-            num_slots=recipe.data.bin_tokens * recipe.data.bins_per_forward,
+            num_slots=recipe.data.bin_tokens * recipe.data.bins_per_forward // engine.context.size,
         )
         self.compute += share_context(plain.encoder, engine.context, recipe.parallel.exchange)
         self.compute += _changed_precision(checkpoint, engine.precision)

@@ -12,6 +12,10 @@ from functorch.compile import make_boxed_func
 from test_pretrain_model import document, gradients, mixed_bins, pack, perturb
 from torch._dynamo.backends.common import aot_autograd
 
+import pretrain.loop
+from data.recipe_file import read
+from pretrain.engine import launch
+from pretrain.engine.context_parallel import ContextGroup
 from pretrain.model import compilation, compute
 from pretrain.model.attention.choice import choose
 from pretrain.model.compilation import compile_layers, first_step
@@ -20,7 +24,7 @@ from pretrain.model.encoder import Checkpointing
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.obstacle import Obstacle
 from pretrain.model.presets import PRESETS
-from pretrain.recipe import ComputeSettings
+from pretrain.recipe import ComputeSettings, Recipe
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 PYTHON = "python{}.{}".format(*sys.version_info[:2])
@@ -115,6 +119,48 @@ def fails_in_the_backward_pass(graph: torch.fx.GraphModule, inputs: list[torch.T
         raise RuntimeError("no kernel image")
 
     return aot_autograd(fw_compiler=lambda g, _: g, bw_compiler=lambda *_: make_boxed_func(broken))(graph, inputs)
+
+
+@pytest.mark.parametrize("preset", ["esm2_60k", "modern_60k"])
+def test_what_a_first_step_compiles_is_what_the_run_compiles(preset: str) -> None:
+    """Else the run compiles it all again. The modern layers hold a constant that follows from the depth."""
+    found: list[str] = []
+
+    def record(graph: torch.fx.GraphModule, _: object) -> Any:
+        found.append(graph.code)
+        return graph.forward
+
+    encoder = MaskedLanguageModel(replace(PRESETS[preset], layers=5)).encoder
+    assert first_step(encoder, CPU, torch.float32, 96, backend=record) is None
+    tried, found = sorted(found), []
+    compile_layers(encoder, backend=record)
+    batch = compilation._batch(96)
+    encoder(batch, batch.target_slots)
+    torch._dynamo.reset()
+    assert len(tried) == 2  # the layers before the last, and it
+    assert sorted(found) == tried
+
+
+class Configured(Exception):
+    """A run came as far as its model's set-up."""
+
+
+def test_a_first_step_has_the_slots_that_a_rank_computes(
+    recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def configured(*_: object, num_slots: int, **__: object) -> None:
+        asked.append(num_slots)
+        raise Configured
+
+    monkeypatch.setattr(pretrain.loop, "configure", configured)
+    recipe = read(Recipe, recipe_in(tmp_path), ["data.bins_per_forward=3"])
+    for ranks in (1, 2):
+        monkeypatch.setattr(launch, "context_group", lambda *_, ranks=ranks: ContextGroup(0, ranks))
+        with pytest.raises(Configured), launch.launch(recipe) as engine:
+            pretrain.loop.train(recipe, engine)
+    assert asked == [3 * 128, 3 * 128 // 2]
 
 
 def test_a_first_step_is_compiled_forward_and_backward() -> None:

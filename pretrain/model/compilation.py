@@ -19,6 +19,7 @@ from data.alphabet import TOKENS
 from data.batch import IGNORED, Batch
 from pretrain.model.attention.choice import Backend
 from pretrain.model.encoder import Encoder
+from pretrain.model.layer import Layer
 from pretrain.model.obstacle import Obstacle, gist
 
 _MOST_GRAPHS = 64
@@ -87,18 +88,21 @@ def first_step(
 
     Before the ranks exchange anything, so that one on which it fails leaves none waiting. What is compiled is what the
     run compiles, so that its own first step finds that on disk: layers of the same widths, one of which is the last,
-    on as many slots.
+    on as many slots. Where ranks share batches, exchanges alone are left to the run.
 
     Args:
         encoder: the run's, set up but for compilation; only looked at.
         device: where.
         dtype: of matrix products.
-        num_slots: of a batch.
+        num_slots: that a rank computes of a batch.
         backend: of `torch.compile`.
     """
     try:
         with torch.device(device):
             small = Encoder(replace(encoder.shape, layers=2), encoder.attention)
+        for layer in small.layers:
+            assert isinstance(layer, Layer)
+            layer.update_scale = encoder.shape.update_scale  # a constant of the graph, which follows from the depth
         small.checkpointing = encoder.checkpointing
         compile_layers(small, backend)
         batch = _batch(num_slots).to(device)

@@ -49,7 +49,7 @@ def configure(
         launched: engine and world, for the first line.
         gather: every rank's value, on every rank. What can fail on one rank alone is tried before the ranks compute
             together, and all then go without it.
-        num_slots: of a batch.
+        num_slots: of a batch, or of this rank's share of it.
 
     Returns:
         Lines for the start of a run; the first names what was chosen, each other one something faster that was passed
