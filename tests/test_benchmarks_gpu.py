@@ -191,6 +191,25 @@ def test_rows_are_kept_whatever_follows(tmp_path: Path, capsys: pytest.CaptureFi
     assert ("works: first", 3.0, True) in report
 
 
+def test_a_check_does_not_inherit_tf32(tmp_path: Path) -> None:
+    """A step that is set up as a run's leaves it on, and parity is held against float32."""
+    seen = []
+
+    def sets_up_a_run(_: Place) -> Iterator[Finding]:
+        seen.append(torch.get_float32_matmul_precision())
+        torch.set_float32_matmul_precision("high")
+        yield Finding("", 1.0)
+
+    results = Results(tmp_path)
+    results.plan([("first", None), ("second", None)])
+    try:
+        for name in ("first", "second"):
+            assert run(check(name, sets_up_a_run), Place(torch.device("cpu"), results), 5)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert seen == ["highest", "highest"]
+
+
 def test_a_check_that_takes_too_long_is_interrupted(tmp_path: Path) -> None:
     results, before = Results(tmp_path), signal.getsignal(signal.SIGALRM)
     results.plan([("endless", None), ("works", BAR)])

@@ -12,7 +12,7 @@ import pytest
 import torch
 from launching import ROOT
 from packaging.requirements import Requirement
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from test_pretrain_transformers_io import SMALL
 
 from pretrain.model import transformers_io
@@ -51,6 +51,35 @@ def test_a_pickle_is_refused_with_the_line_that_converts_it(tmp_path: Path) -> N
     read = transformers_io.load(folder).state_dict()
     assert read.keys() == weights.keys()
     assert all(torch.equal(read[name], weights[name]) for name in weights)
+
+
+def test_weights_of_an_adapter_are_not_the_models(tmp_path: Path) -> None:
+    pickled(tmp_path)
+    save_file({"lora": torch.zeros(2)}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(ValueError, match=r"weights are in pytorch_model\.bin, a pickle"):
+        transformers_io.load(tmp_path)
+
+
+def test_a_hub_name_without_safetensors_says_how_to_convert_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the cache knows it after the Hub has answered; nothing is asked here, offline."""
+    cache = tmp_path / "hub"
+    repository, commit = cache / "models--someone--published", "0" * 40
+    pickled(repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="its weights cannot be read") as unknown:  # nobody has asked the Hub yet
+        transformers_io.load("someone/published")
+    assert "convert it" not in str(unknown.value)
+    (repository / ".no_exist" / commit).mkdir(parents=True)
+    for name in ("model.safetensors", "model.safetensors.index.json"):
+        (repository / ".no_exist" / commit / name).touch()
+    with pytest.raises(ValueError, match=r"someone/published: it has no weights in safetensors") as refused:
+        transformers_io.load("someone/published")
+    assert "on a machine that reaches the Hub, and set model.init to the folder published" in str(refused.value)
+    exec(shlex.split(str(refused.value).splitlines()[-1])[2], {})
+    assert transformers_io.load("published").shape == SMALL
 
 
 def test_a_folder_that_brings_code_does_not_get_it_run(

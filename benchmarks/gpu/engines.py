@@ -269,6 +269,11 @@ def _launched(place: Place, kind: Kind, batches: Sequence[Batch], bins: Sequence
         return train_step(step, prepared, optimizer, running, bins_per_step=BINS, clip_norm=CLIP, learning_rate=RATE)
 
     def weights() -> Weights:
-        return {name: state.gather(name, "param").to("cpu", copy=True) for name in state.names}
+        found = {}
+        for name in state.names:
+            whole = state.gather(name, "param")
+            assert whole is not None, "the first rank alone has whole weights, and this world has one"
+            found[name] = whole.to("cpu", copy=True)
+        return found
 
     return Way(take, weights, f"pretrain.engine's {running.name}, pretrain.step.train_step")

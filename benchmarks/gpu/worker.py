@@ -97,6 +97,7 @@ def run(check: Check, place: Place, limit: float) -> bool:
     """One check, written as it goes; whether the device can still be used."""
     results, began = place.results, time.time()
     results.start(check.name, began + limit)
+    torch.set_float32_matmul_precision("highest")  # a check that sets a model up as a run does leaves TF32 on
 
     def interrupt(_: int, __: FrameType | None) -> None:
         raise OutOfTime

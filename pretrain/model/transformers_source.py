@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from huggingface_hub import _CACHED_NO_EXIST, try_to_load_from_cache
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import Tensor
@@ -31,9 +32,12 @@ neither name is in the way of the weights."""
 
 _CONVERT = (
     "from transformers import AutoModelForMaskedLM as M; "
-    "M.from_pretrained({folder}, trust_remote_code=False).save_pretrained({folder})"
+    "M.from_pretrained({source}, trust_remote_code=False).save_pretrained({folder})"
 )
-"""Writes model.safetensors beside a pickle."""
+"""Reads a pickle and writes model.safetensors."""
+
+_SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
+"""Where transformers looks for weights on the Hub."""
 
 ESM2: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -120,7 +124,6 @@ def pretrained(source: str | Path, config: EsmConfig | EsmcConfig) -> EsmForMask
     Raises:
         ValueError: weights are damaged, missing, or pickled.
     """
-    _refuse_pickle(source)
     unset_hf_deepspeed_config()  # in a process that prepares for ZeRO-3, transformers would cut what it loads
     kind: Any = EsmcForMaskedLM if isinstance(config, EsmcConfig) else EsmForMaskedLM
     loaded: Any
@@ -130,8 +133,9 @@ def pretrained(source: str | Path, config: EsmConfig | EsmcConfig) -> EsmForMask
         )
     except (OSError, RuntimeError, SafetensorError) as error:
         raise ValueError(
-            f"{source}: its weights cannot be read; must be whole safetensors files, so copy or download them again. "
-            f"The error was: {error}"
+            _pickle_alone(source)
+            or f"{source}: its weights cannot be read; must be whole safetensors files, so copy or download them "
+            f"again. The error was: {error}"
         ) from error
     model: EsmForMaskedLM | EsmcForMaskedLM = loaded[0]
     info: dict[str, Any] = loaded[1]
@@ -144,15 +148,31 @@ def pretrained(source: str | Path, config: EsmConfig | EsmcConfig) -> EsmForMask
     return model
 
 
-def _refuse_pickle(source: str | Path) -> None:
-    """Raises ValueError where a directory holds its weights as a pickle alone, which can run code when it is read."""
-    pickled = sorted(Path(source).glob("pytorch_model*.bin*"))
-    if pickled and not any(Path(source).glob("*.safetensors")):
-        raise ValueError(
-            f"{source}: its weights are in {pickled[0].name}, a pickle, which can run code of whoever made it, and is "
-            "not read here; weights must be in safetensors. Only if you trust where it came from, convert it with:\n"
-            f"  python -c {shlex.quote(_CONVERT.format(folder=json.dumps(str(source))))}"
+def _pickle_alone(source: str | Path) -> str | None:
+    """What to do where `source` has its weights as a pickle alone, which can run code when it is read; else None."""
+    if Path(source).exists():
+        # Others, such as adapter_model.safetensors, are not the model's.
+        pickled = sorted(Path(source).glob("pytorch_model*.bin*"))
+        if not pickled or any(Path(source).glob("model*.safetensors")):
+            return None
+        folder = str(source)
+        found = f"its weights are in {pickled[0].name}, a pickle"
+        convert = "Only if you trust where it came from, convert it with:"
+    else:
+        # What transformers has just asked the Hub for, and was told is not there. Nothing is asked anew.
+        if any(try_to_load_from_cache(str(source), name) is not _CACHED_NO_EXIST for name in _SAFETENSORS):
+            return None
+        folder = str(source).rpartition("/")[2]
+        found = "it has no weights in safetensors; what it may have is a pickle"
+        convert = (
+            f"Only if you trust who published it, convert it on a machine that reaches the Hub, and set model.init to "
+            f"the folder {folder} that this writes:"
         )
+    line = shlex.quote(_CONVERT.format(source=json.dumps(str(source)), folder=json.dumps(folder)))
+    return (
+        f"{source}: {found}, which can run code of whoever made it, and is not read here; weights must be in "
+        f"safetensors. {convert}\n  python -c {line}"
+    )
 
 
 def rotary_precision(stored: Tensor, source: str | Path) -> RotaryPrecision:
