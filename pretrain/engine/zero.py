@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from data.batch import Batch
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import NamedState
+from pretrain.engine.ranks import TIMEOUT
 from pretrain.engine.zero_state import ZeroState
 from pretrain.model.obstacle import Obstacle
 
@@ -97,7 +98,10 @@ class ZeroEngine(Engine):
         # Norms and biases stay whole in stage 3, too: they are not worth a message each.
         vectors = [p.numel() for p in model.parameters() if p.ndim < 2]
         self._zero_settings["stage3_param_persistence_threshold"] = max(vectors, default=0)
-        return super().prepare(model, optimizer)
+        prepared, prepared_optimizer = super().prepare(model, optimizer)
+        group: Any = prepared.data_parallel_group  # DeepSpeed's clone of the world, with torch's own timeout
+        group.set_timeout(TIMEOUT)
+        return prepared, prepared_optimizer
 
     def _allocate(self, model: nn.Module) -> None:
         """In stage 3 a parameter is cut before the next one is allocated; DeepSpeed then finds all of them cut."""
