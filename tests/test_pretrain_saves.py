@@ -302,6 +302,7 @@ def test_a_tracker_without_room_ends_no_run(recipe_in, tmp_path: Path, monkeypat
     assert run.steps == [1, 2, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.slow
 @pytest.mark.launch
 @pytest.mark.xdist_group("engines")
 def test_no_rank_is_alone_with_a_disk_that_is_full_at_the_first_step(pool: RankPool, recipe_in, tmp_path: Path) -> None:
@@ -319,7 +320,8 @@ def test_no_rank_is_alone_with_a_disk_that_is_full_at_the_first_step(pool: RankP
 def test_every_rank_learns_that_a_save_failed(engine: str, pool: RankPool, recipe_in, tmp_path: Path) -> None:
     config, run = ROOT / f"accelerate_configs/{engine}.yaml", Run(recipe_in(tmp_path))
     ended = pool.run(2, config, [run.recipe, *EACH_OF_SEVEN_STEPS], fault="full_disk_twice")
-    assert ended.statuses == (74, 1), ended.output
+    # A rank that saw a peer fail ends with 1, or is ended by the launcher while it still closes its connections.
+    assert ended.statuses in ((74, 1), (74, 143)), ended.output
     assert run.steps == [1, 3]  # after the second save it went on in step, and after the fourth it ended
     assert "the newest checkpoint is step-000000003" in ended.errors()[0]
     assert len(ended.errors()) == 1
