@@ -49,9 +49,9 @@ SOMETHING_TO_TYPE = re.compile(
 
 def make_pretrain(*arguments: str) -> str:
     """The launch of `make pretrain`, as make would run it on a machine with one GPU."""
-    done = subprocess.run(
-        ["make", "-n", "-o", "setup", "pretrain", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    # Under `make test` this make is a make's child, which prints the folder that it enters and leaves.
+    dry_run = ["make", "-n", "--no-print-directory", "-o", "setup", "pretrain", *arguments]
+    done = subprocess.run(dry_run, cwd=ROOT, capture_output=True, text=True, check=True)
     words = done.stdout.replace("\\\n", " ").partition("/accelerate launch ")[2].split()
     return " ".join(["accelerate launch", *words]).replace("$processes", "1")
 
