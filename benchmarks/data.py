@@ -29,8 +29,8 @@ from data.alphabet import STANDARD_RESIDUES
 from data.compiled import SWITCH, compiled
 
 if TYPE_CHECKING:
-    from data.corpora import Corpora
-    from data.settings import DataSettings
+    from data.corpus.corpora import Corpora
+    from data.recipe.settings import DataSettings
 
 ROUNDS = 5
 Work = Callable[[], object]
@@ -80,8 +80,8 @@ def kernels(on: bool) -> Iterator[None]:
 
 def ours(path: Path) -> Work:
     """Token ids and offsets of a FASTA file, by this project."""
-    from data.fasta import FastaSource
-    from data.settings import IngestSettings
+    from data.recipe.settings import IngestSettings
+    from data.sources.fasta import FastaSource
 
     def read() -> int:
         return sum(len(block.tokens) for block in FastaSource(str(path), "refuse", IngestSettings()).blocks())
@@ -146,8 +146,8 @@ def filling(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
     from transformers import DataCollatorForLanguageModeling, EsmTokenizer
 
     from data.alphabet import CLS, EOS, TOKENS
-    from data.collate import collate
-    from data.plan import SPECIAL_TOKENS
+    from data.batches.collate import collate
+    from data.order.plan import SPECIAL_TOKENS
 
     bins = corpora.plan(0).window(0, 0, 0)
     assert bins is not None
@@ -195,11 +195,11 @@ def filling(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
 
 def planning(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
     """Waste, the planner's share of the work, the start far into a run, and the balance of ranks."""
-    from data.collate import collate
-    from data.dealing import attention_cost, deal, imbalance
-    from data.digest import cursor_at
-    from data.loader import Loader
-    from data.plan import Cursor, Plan
+    from data.batches.collate import collate
+    from data.batches.loader import Loader
+    from data.commands.digest import cursor_at
+    from data.order.dealing import attention_cost, deal, imbalance
+    from data.order.plan import Cursor, Plan
 
     plan = corpora.plan(0)
     bucketed = Plan(plan.sampler, plan.num_residues, replace(settings, composition="bucketed"), 0)
@@ -250,8 +250,8 @@ def rates(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
     """Wall-clock rate of the loader; the bar is for a GPU machine."""
     import torch
 
-    from data.loader import Loader
-    from data.plan import Cursor
+    from data.batches.loader import Loader
+    from data.order.plan import Cursor
 
     best = 0.0
     for workers in (0, 1, 2, 4):
@@ -293,9 +293,9 @@ def peak_mib(what: str, folder: Path) -> float:
 
 def build_large(folder: Path) -> None:
     """Build the store of large.fasta."""
-    from data.build import open_or_build
-    from data.fasta import FastaSource
-    from data.settings import IngestSettings
+    from data.recipe.settings import IngestSettings
+    from data.sources.fasta import FastaSource
+    from data.store.build import open_or_build
 
     ingest = IngestSettings()
     open_or_build([FastaSource(str(folder / "large.fasta"), "refuse", ingest)], folder / "stores", "refuse", ingest)
@@ -303,10 +303,10 @@ def build_large(folder: Path) -> None:
 
 def iterate_large(folder: Path) -> None:
     """Fill every bin of the first windows of that store, as a worker does: plan and residues, no batches."""
-    from data.filling import fill
-    from data.plan import Cursor
-    from data.prepare import open_corpora, prepare
-    from data.settings import DataSettings
+    from data.batches.filling import fill
+    from data.corpus.prepare import open_corpora, prepare
+    from data.order.plan import Cursor
+    from data.recipe.settings import DataSettings
 
     settings = DataSettings(sources=(str(folder / "large.fasta"),), store_dir=str(folder / "stores"))
     corpora = open_corpora(settings, prepare(settings))
@@ -338,8 +338,8 @@ def main() -> None:
         "--store-mb", type=int, default=2000, help="FASTA for the memory rows, in MB; 0 leaves them out"
     )
     options = parser.parse_args()
-    from data.prepare import open_corpora, prepare
-    from data.settings import DataSettings
+    from data.corpus.prepare import open_corpora, prepare
+    from data.recipe.settings import DataSettings
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

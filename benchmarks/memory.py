@@ -20,7 +20,7 @@ import torch
 from benchmarks.proteins import draw, packed
 from benchmarks.report import Row, report
 from benchmarks.training import activation_bytes, adamw
-from data.batch import Batch
+from data.batches.batch import Batch
 from pretrain.model.compute import configure
 from pretrain.model.encoder import Checkpointing
 from pretrain.model.initial import initialise

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from benchmarks.data import lengths
 from data.alphabet import CLS, EOS, PAD, STANDARD_IDS
-from data.batch import IGNORED, Batch
-from data.collate import lay_out
-from data.filling import FilledBin
-from data.masking import corrupt
-from data.packing import pack
-from data.plan import SPECIAL_TOKENS, Bin
-from data.settings import DataSettings, MaskSettings
+from data.batches.batch import IGNORED, Batch
+from data.batches.collate import lay_out
+from data.batches.filling import FilledBin
+from data.batches.masking import corrupt
+from data.order.packing import pack
+from data.order.plan import SPECIAL_TOKENS, Bin
+from data.recipe.settings import DataSettings, MaskSettings
 
 MEGABATCH = 50
 """Batches that transformers' `LengthGroupedSampler` sorts together."""

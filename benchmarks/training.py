@@ -81,7 +81,7 @@ def theirs(case: Case, device: torch.device) -> Side:
 
 def copied(model: MaskedLanguageModel, device: torch.device) -> Side:
     """Transformers' model with the weights of `model`; its batches are those of `padded`."""
-    from pretrain.model.transformers_io import to_transformers
+    from pretrain.model.weights.io import to_transformers
 
     copy = to_transformers(model)
     copy.set_attn_implementation("sdpa")

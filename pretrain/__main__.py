@@ -15,9 +15,9 @@ import traceback
 from pathlib import Path
 
 from data.disk_error import CLOSED, one_line
-from data.recipe_file import documented, read
-from pretrain.no_room import is_no_room
+from data.recipe.toml_file import documented, read
 from pretrain.recipe import Recipe
+from pretrain.run.no_room import is_no_room
 
 _PATIENCE_S = 5.0
 """How long another rank leaves it to rank 0 to report a mistake in the input."""

@@ -1,12 +1,12 @@
 """The corpora of a run, opened the same way on every rank.
 
-In: the recipe's data settings. Out: `data.corpora.Corpora`. Kept: the stores on disk, which the first rank of each node
-builds while the others wait.
+In: the recipe's data settings. Out: `data.corpus.corpora.Corpora`. Kept: the stores on disk, which the first rank of
+each node builds while the others wait.
 """
 
-from data.corpora import Corpora
-from data.prepare import open_corpora, prepare
-from data.settings import DataSettings
+from data.corpus.corpora import Corpora
+from data.corpus.prepare import open_corpora, prepare
+from data.recipe.settings import DataSettings
 from pretrain.engine.engine import Engine
 
 

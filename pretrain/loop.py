@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from data.chain import START, extend
-from data.consumed import Consumed
-from data.corpora import Corpora
+from data.batches.loader import Loader, Step
+from data.corpus.consumed import Consumed
+from data.corpus.corpora import Corpora
 from data.disk_error import said
-from data.loader import Loader, Step
-from data.plan import Cursor
-from data.setting import SettingClass
-from data.stream import GrowingStore
+from data.order.chain import START, extend
+from data.order.plan import Cursor
+from data.recipe.setting import SettingClass
+from data.store.growing import GrowingStore
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.load import Verified, newest_valid, open_checkpoint, restore
 from pretrain.checkpoint.manifest import CONSUMED, CheckpointError, TrainerState
@@ -29,19 +29,19 @@ from pretrain.corpus import open_on_every_rank
 from pretrain.engine.context_parallel import share_context
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import fill
-from pretrain.evaluate import TITLES, Evaluation, evaluate, unigram_losses, with_floor
+from pretrain.evaluation.evaluate import TITLES, Evaluation, evaluate, unigram_losses, with_floor
 from pretrain.model.build import first_model, without_memory
 from pretrain.model.compute import configure
 from pretrain.model.flops import training_flops
 from pretrain.model.initial import FirstWeight
-from pretrain.optimizer import build, learning_rate
+from pretrain.optimizer.build import build, learning_rate
 from pretrain.recipe import Recipe, settings_of
-from pretrain.run_directory import RunDirectory
+from pretrain.run import records
+from pretrain.run.directory import RunDirectory
+from pretrain.run.errors import recorded
 from pretrain.saves import Saves
 from pretrain.step import Reading, train_step
-from pretrain.telemetry import records
 from pretrain.telemetry.console import ProgressLine
-from pretrain.telemetry.errors import recorded
 from pretrain.telemetry.peak import peak
 from pretrain.telemetry.speed import Clock, Speed
 
@@ -257,7 +257,7 @@ class Training:
         self.phase = "export"
 
         def write() -> None:
-            from pretrain.export import last_export  # transformers takes seconds to import; rank 0 alone needs it
+            from pretrain.ship.export import last_export  # transformers takes seconds to import; rank 0 alone needs it
 
             last_export(self.run)  # from the checkpoint, which is whole, as no model is whose parameters are spread
 

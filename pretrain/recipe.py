@@ -1,12 +1,12 @@
-"""The recipe: what is trained. Plain frozen dataclasses; `data.recipe_file` reads them from TOML and command line."""
+"""The recipe: what is trained. Plain frozen dataclasses; `data.recipe.toml_file` reads them from TOML and overrides."""
 
 import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
-from data.setting import IDENTITY, OPERATIONAL, SCHEDULE, SettingClass, setting
-from data.settings import DataSettings
+from data.recipe.setting import IDENTITY, OPERATIONAL, SCHEDULE, SettingClass, setting
+from data.recipe.settings import DataSettings
 from pretrain.model.presets import PRESETS
 
 

@@ -17,7 +17,7 @@ from pretrain.checkpoint.manifest import MANIFEST_FILE, CheckpointError, Manifes
 from pretrain.checkpoint.retention import retain
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import NamedState
-from pretrain.run_directory import RunDirectory, versions
+from pretrain.run.directory import RunDirectory, versions
 
 MOST_FAILED = 3
 _PAUSE_S = 10.0

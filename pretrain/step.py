@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from data.loader import Step
+from data.batches.loader import Step
 from pretrain.engine.engine import Engine
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pretrain.evaluate import TITLES
+from pretrain.evaluation.evaluate import TITLES
 from pretrain.loop import Summary
 
 PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_run import write_two
-from rank_pool import RankPool
 
-from data.synthetic import Families, write
+from data.sources.synthetic import Families, write
+from support.checkpoint_run import write_two
+from support.rank_pool import RankPool
 
 # A small tensor on two threads of a busy machine waits for the second thread ten times as long as it computes.
 torch.set_num_threads(1)

@@ -4,9 +4,9 @@ import json
 import sys
 
 import pytest
-from launching import run
 
 from benchmarks.communication.expected import Case, Work, expected, weighted
+from support.launching import run
 
 CASES = ("fsdp2", "ddp/ulysses")
 """The second has all that DDP exchanges, and what attention does; a launch is dear."""

@@ -18,8 +18,8 @@ from benchmarks.gpu.machine import Place
 from benchmarks.gpu.ranks import together
 from benchmarks.gpu.results import Bar, Finding, Results, Table
 from benchmarks.gpu.worker import DEVICE_LOST, Check, run, work
+from support.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 MAY_BE_ABSENT = ("numba", "accelerate", "deepspeed", "psutil", "safetensors", "transformers", "datasets", "pydantic")
 MAY_BE_ABSENT += ("pytest", "isal", "yaml")
 ENGINES = ("DDP", "FSDP2", "ZeRO", "context")

@@ -5,8 +5,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from launching import DDP, ROOT, End, bit_equal, end_of, largest_difference, launch
-from rank_pool import AT_MOST, TIMED_OUT, RankPool, launch_environments
+
+from support.launching import DDP, End, bit_equal, end_of, largest_difference, launch
+from support.places import ROOT
+from support.rank_pool import AT_MOST, TIMED_OUT, RankPool, launch_environments
 
 pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
 

@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from launching import ROOT, lines
 
-from data.recipe_file import read
-from data.synthetic import Families, write
+from data.sources.synthetic import Families, write
 from pretrain.model.build import build_model
-from pretrain.model.transformers_io import save
-from pretrain.recipe import ModelSettings, Recipe
+from pretrain.model.weights.io import save
+from pretrain.recipe import ModelSettings
+from support.launching import lines
+from support.pages import README, blocks, commands, recipe_of
+from support.places import ROOT
 
-README = ROOT / "README.md"
 PAGES = [README, ROOT / "recipes" / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 HUB_NAME = "facebook/esm2_t6_8M_UR50D"  # no test can reach it: a folder with random weights takes its place
 
@@ -35,27 +35,6 @@ SMALL = {
     "schedule.total_tokens": "3000",
     "schedule.warmup_tokens": "0",
 }
-
-
-# Reading pages --------------------------------------------------------------------------------------------------------
-
-
-def blocks(page: Path) -> list[tuple[str, str]]:
-    """(language, text) of each fenced block."""
-    return re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S)
-
-
-def commands(page: Path) -> list[str]:
-    """Every command of the bash blocks, continued lines joined."""
-    shown = [text.replace("\\\n", " ") for language, text in blocks(page) if language == "bash"]
-    return [" ".join(line.split()) for text in shown for line in text.splitlines() if line.strip()]
-
-
-def recipe_of(command: str, root: Path = ROOT) -> Recipe:
-    """The recipe that a training command asks for, overrides applied."""
-    words = shlex.split(command)
-    after = words[words.index("pretrain") + 1 :]
-    return read(Recipe, root / after[0], [word for word in after[1:] if not word.startswith("--")])
 
 
 def overridden(command: str, **overrides: str) -> str:
@@ -230,7 +209,7 @@ def test_command_of_the_readme_runs(command: str, checkout: Checkout) -> None:
 def test_control_an_unknown_command_is_seen() -> None:
     for command in (
         "make deploy",
-        "python -m pretrain.export",
+        "python -m pretrain.ship.export",
         "accelerate launch -m pretrain recipes/quickstart.toml",
     ):
         with pytest.raises(AssertionError, match="which no runner here knows"):
@@ -299,7 +278,7 @@ def test_pages_name_what_is_there(page: Path) -> None:
     ]
     assert [str(path) for path in linked + named if not path.exists()] == []
     for module, test in re.findall(r"`(?:tests/)?(test_\w+\.py)(?:::(test_\w+))?`", text):
-        assert f"def {test}" in (ROOT / "tests" / module).read_text()
+        assert f"def {test}" in next((ROOT / "tests").rglob(module)).read_text()
     for command in commands(page):
         if command.startswith("accelerate"):
             recipe_of(command)  # its recipe and its overrides hold

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from launching import ROOT
 
-from data.prepare import prepare
-from data.recipe_file import documented, read
-from data.settings import DataSettings
-from data.source import Resolved, resolve
+from data.corpus.prepare import prepare
+from data.recipe.settings import DataSettings
+from data.recipe.toml_file import documented, read
+from data.sources.resolve import Resolved, resolve
 from pretrain.model.build import build_model
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
-from pretrain.optimizer import build, learning_rate
+from pretrain.optimizer.build import build, learning_rate
 from pretrain.recipe import Recipe, settings_of
+from support.places import ROOT
 
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 CONFIGS = sorted((ROOT / "accelerate_configs").glob("*.y*ml"))

@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from data.loader import Step
-from data.recipe_file import read
+from data.batches.loader import Step
+from data.recipe.toml_file import read
 from pretrain import loop
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch

@@ -28,7 +28,7 @@ from benchmarks.gpu.results import Bar, Finding
 from benchmarks.gpu.speed import fresh, micro_batches
 from benchmarks.training import activation_bytes
 from data.alphabet import PAD
-from data.batch import Batch
+from data.batches.batch import Batch
 from pretrain.model.attention import exchange as exchanges
 from pretrain.model.context import Context, Exchange
 from pretrain.model.masked_language_model import MaskedLanguageModel

@@ -33,12 +33,12 @@ from benchmarks.gpu.machine import Place, has, timed, wait
 from benchmarks.gpu.parity import batch_of
 from benchmarks.gpu.ranks import together
 from benchmarks.gpu.results import Bar, Finding
-from data.batch import Batch
-from data.plan import SPECIAL_TOKENS
+from data.batches.batch import Batch
+from data.order.plan import SPECIAL_TOKENS
 from pretrain.model.initial import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
-from pretrain.optimizer import build
+from pretrain.optimizer.build import build
 from pretrain.recipe import OptimizerSettings
 
 BAR = Bar(3.0, "lower", "one process, bins regrouped")
@@ -241,8 +241,8 @@ def _launched(place: Place, kind: Kind, batches: Sequence[Batch], bins: Sequence
     os.environ.update(VARIABLES[kind])
     from accelerate import Accelerator
 
-    from data.loader import Step
-    from data.plan import Cursor
+    from data.batches.loader import Step
+    from data.order.plan import Cursor
     from pretrain.engine.cpu import sharding_on_a_cpu
     from pretrain.engine.engine import Engine
     from pretrain.step import train_step

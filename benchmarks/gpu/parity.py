@@ -4,9 +4,9 @@ In: a place. Out: findings, each an error over the error that the dense referenc
 the truths, by shape.
 
 float64 is the truth. In one precision the reference differs from it by rounding, and so does what is tested, which may
-be off by three times as much: `tests/test_pretrain_attention.py` argues so, and holds it on a CPU. Documents are laid
-out as training never quite does, to be hard on boundaries: pads longer than every document, many empty documents, and a
-batch that has none at all.
+be off by three times as much: `tests/pretrain/model/test_pretrain_attention.py` argues so, and holds it on a CPU.
+Documents are laid out as training never quite does, to be hard on boundaries: pads longer than every document, many
+empty documents, and a batch that has none at all.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,9 +21,9 @@ from benchmarks.gpu.machine import Place
 from benchmarks.gpu.results import Bar, Finding
 from benchmarks.proteins import draw, filled
 from data.alphabet import PAD
-from data.batch import IGNORED, Batch
-from data.collate import lay_out
-from data.settings import DataSettings
+from data.batches.batch import IGNORED, Batch
+from data.batches.collate import lay_out
+from data.recipe.settings import DataSettings
 from pretrain.model.attention.choice import Request
 from pretrain.model.compilation import compile_layers
 from pretrain.model.encoder import Checkpointing
@@ -241,7 +241,7 @@ def checkpointing(place: Place, architecture: Architecture) -> Iterator[Finding]
 def transformers_logits(place: Place, preset: str) -> Iterator[Finding]:
     """Logits of all documents, packed here and padded there, in float32 and, to tell rounding from error, float64."""
     from pretrain.model.presets import PRESETS
-    from pretrain.model.transformers_io import to_transformers
+    from pretrain.model.weights.io import to_transformers
 
     batch = layouts(place.dry)["mixed"].to(place.device)
     documents = [batch.tokens[start:end] for start, end in batch.spans]

@@ -22,8 +22,8 @@ from benchmarks.gpu.machine import Place, peak_of, timed, wait
 from benchmarks.gpu.results import Finding, Table
 from benchmarks.proteins import Work, batches, draw, packed, representative, work
 from benchmarks.training import Side, activation_bytes, adamw, autocast, copied, on_device, train
-from data.batch import Batch
-from data.plan import SPECIAL_TOKENS
+from data.batches.batch import Batch
+from data.order.plan import SPECIAL_TOKENS
 from pretrain.model.attention.layout import layout_of
 from pretrain.model.attention.varlen import varlen
 from pretrain.model.compilation import compile_layers

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from benchmarks.gpu.machine import Place, has, wait
 from benchmarks.gpu.parity import batch_of
 from benchmarks.gpu.results import Finding
-from data.batch import Batch
+from data.batches.batch import Batch
 from pretrain.model.compute import configure
 from pretrain.model.initial import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
-from pretrain.muon import Muon
-from pretrain.optimizer import build
+from pretrain.optimizer.build import build
+from pretrain.optimizer.muon import Muon
 from pretrain.recipe import ComputeSettings, OptimizerSettings
 
 COMPUTE = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -43,8 +43,8 @@ def stepper(
         return PlainStep(batches, model, moved, precision, rate, place.device), "forward, backward, update"
     from accelerate import Accelerator
 
-    from data.loader import Step
-    from data.plan import Cursor
+    from data.batches.loader import Step
+    from data.order.plan import Cursor
     from pretrain.engine.engine import Engine
     from pretrain.step import train_step
 
@@ -168,7 +168,7 @@ def muon(place: Place, dtype: str) -> Iterator[Finding]:
 
 
 def _muon_by_hand(weights: Tensor, gradients: list[Tensor], blocks: int) -> Tensor:
-    """In the words of the papers: `tests/test_pretrain_muon.py` holds the same against `pretrain.muon` on a CPU."""
+    """In the words of the papers; `test_pretrain_muon.py` holds the same against `pretrain.optimizer.muon` on a CPU."""
     momentum = torch.zeros_like(weights)
     for gradient, rate in zip(gradients, RATES, strict=True):
         momentum = 0.95 * momentum + 0.05 * gradient

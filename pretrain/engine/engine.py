@@ -20,13 +20,13 @@ from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from data.batch import Batch
-from data.loader import Step
+from data.batches.batch import Batch
+from data.batches.loader import Step
 from pretrain.engine.context_parallel import ContextGroup
 from pretrain.engine.named_state import NamedState, TorchState
 from pretrain.engine.ranks import Ranks
 from pretrain.model.obstacle import Obstacle
-from pretrain.no_room import placed
+from pretrain.run.no_room import placed
 
 _COMPUTE = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

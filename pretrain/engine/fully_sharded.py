@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
-from data.batch import Batch
+from data.batches.batch import Batch
 from pretrain.engine.engine import Engine, following
 from pretrain.engine.ranks import TIMEOUT
 from pretrain.model.layer import Layer

@@ -18,7 +18,7 @@ import psutil
 import torch
 import yaml
 
-from data.loader import require_enough_bins
+from data.batches.loader import require_enough_bins
 from pretrain.engine.context_parallel import require_divides
 from pretrain.recipe import Recipe
 

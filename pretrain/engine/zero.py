@@ -15,7 +15,7 @@ import torch
 from accelerate.utils import DeepSpeedPlugin, DistributedType
 from torch import Tensor, nn
 
-from data.batch import Batch
+from data.batches.batch import Batch
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import NamedState
 from pretrain.engine.ranks import TIMEOUT

@@ -22,7 +22,7 @@ def first_model(settings: ModelSettings, seed: int) -> tuple[EsmShape, Mapping[s
         ValueError: `init` is not there, or is neither an ESM-2 nor an ESM C.
     """
     if settings.init is not None:
-        from pretrain.model import transformers_io
+        from pretrain.model.weights import io as transformers_io
 
         published, weights = transformers_io.read(settings.init)
         return replace(published, dropout=settings.dropout), weights

@@ -16,7 +16,7 @@ import torch._dynamo
 from torch import Tensor
 
 from data.alphabet import TOKENS
-from data.batch import IGNORED, Batch
+from data.batches.batch import IGNORED, Batch
 from pretrain.model.attention.choice import Backend
 from pretrain.model.encoder import Encoder
 from pretrain.model.layer import Layer

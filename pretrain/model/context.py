@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 import torch.distributed as dist
 
-from data.batch import span_of_rank
+from data.batches.batch import span_of_rank
 
 Exchange = Literal["ulysses", "all_gather"]
 """`ulysses`: around attention, ranks hold all slots for a share of the heads. `all_gather`: each rank holds its own

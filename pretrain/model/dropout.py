@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from data import draw
-from data.batch import Batch
+from data.batches.batch import Batch
 
 
 class Site(IntEnum):

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data.alphabet import MASK
-from data.batch import Batch
+from data.batches.batch import Batch
 from pretrain.model.attention.choice import Backend, Request, choose
 from pretrain.model.attention.layout import layout_of
 from pretrain.model.context import Context

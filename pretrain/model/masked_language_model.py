@@ -6,7 +6,7 @@ In: a `Batch`. Out: a loss *sum*; dividing, once and by the global count, is the
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from data.batch import Batch
+from data.batches.batch import Batch
 from pretrain.model.attention.choice import Request
 from pretrain.model.encoder import Encoder
 from pretrain.model.heads import MaskedLanguageHead

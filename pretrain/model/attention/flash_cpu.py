@@ -19,8 +19,8 @@ from torch import Tensor
 from data.compiled import available
 from pretrain.model.attention.exchange import gather, scatter_sum
 from pretrain.model.attention.layout import Layout
+from pretrain.model.attention.rotary_kernel import turned
 from pretrain.model.context import group_of
-from pretrain.model.rotary_kernel import turned
 
 
 def flash_cpu(query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:

@@ -8,8 +8,9 @@ batch of documents of all lengths agrees with the second, forward and backward, 
 
 What agreement is: each computes in float32 and rounds weights, gradients of scores and results to the dtype. In the
 norm of a whole tensor that puts either at 0.4 to 0.5 eps from float32, and two that are right within 0.25 eps of each
-other, as measured with both emulated (`tests/test_pretrain_attention_implementation.py`); allowed is eps, 2^-7 in
-bfloat16. One that sees a single residue of each neighbour, or misses one of its own document, is off by 12 eps.
+other, as measured with both emulated (`tests/pretrain/model/test_pretrain_attention_implementation.py`); allowed is
+eps, 2^-7 in bfloat16. One that sees a single residue of each neighbour, or misses one of its own document, is off by 12
+eps.
 """
 
 from collections.abc import Callable, Mapping, Sequence

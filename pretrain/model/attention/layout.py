@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from data.batch import Batch
+from data.batches.batch import Batch
 from pretrain.model.attention.choice import Backend
 from pretrain.model.context import Context, Exchange
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from data.compiled import compiled
 from pretrain.model.attention.registers import add, div, exp, load, maximum, mul, spread, store, sub, tile, turn
-from pretrain.model.rotary_kernel import thread_pool
+from pretrain.model.attention.rotary_kernel import thread_pool
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, documents: Tensor, gathered: Tensor, log_sums: Tensor) -> None:

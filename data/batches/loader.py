@@ -1,0 +1,176 @@
+"""The loader: steps of G consecutive bins, dealt to ranks, filled by workers.
+
+In: where residues are, a plan, a cursor, this rank's place in the world. Out: one `Step` after the other, without end.
+Kept: batches that workers have filled ahead; each step carries the cursor after it, so that what was read ahead never
+counts as consumed.
+
+The plan is made in the training process and workers only fill bins, so neither their number nor how far they are ahead
+can change what comes. torch's `DataLoader` runs the workers, keeps their order and pins memory: it is given one task
+for each batch, and knows nothing of samples, shuffling or position.
+"""
+
+import multiprocessing
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from multiprocessing.context import BaseContext
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from data import draw
+from data.batches.batch import Batch
+from data.batches.collate import lay_out
+from data.batches.filling import FilledBin, Residues, fill
+from data.order.dealing import attention_cost, deal, imbalance
+from data.order.plan import Bin, Cursor, Plan
+from data.recipe.settings import MaskSettings
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one rank needs for one optimizer step."""
+
+    batches: tuple[Batch, ...]
+    """This rank's bins, `bins_per_forward` at a time; the last may hold fewer."""
+    rounds: int
+    """Micro-batches of the rank that has most of them."""
+    bins: tuple[int, ...]
+    """Place in the step, 0..G-1, of each of this rank's bins, in the order of `batches`."""
+    num_tokens: int
+    """Real tokens of the whole step, over all ranks."""
+    squared_lengths: int
+    """Sum over the documents of the whole step of their tokens, squared: what attention costs."""
+    cursor: Cursor
+    """Where the stream goes on behind this step."""
+    imbalance: float
+    """Attention cost of the slowest rank over the mean."""
+
+
+class Filler(Dataset[list[FilledBin]]):
+    """Fills bins; each worker holds one."""
+
+    def __init__(self, residues: Residues, mask: MaskSettings, seed: int) -> None:
+        self._residues, self._mask, self._seed = residues, mask, seed
+
+    def __getitem__(self, bins: Sequence[Bin]) -> list[FilledBin]:
+        """The bins of one batch, filled."""
+        return [fill(self._residues, documents, self._mask, self._seed) for documents in bins]
+
+
+class Loader:
+    """The steps from a cursor on.
+
+    Args:
+        residues: where they are.
+        plan: which bins come.
+        cursor: where step number `first_step` begins.
+        first_step: its number, which keys what the model draws.
+        rank: of this process among those that bins are dealt to.
+        world_size: number of these; ranks that share their batches count as one.
+
+    Raises:
+        ValueError: fewer bins in a step than ranks.
+    """
+
+    def __init__(
+        self, residues: Residues, plan: Plan, cursor: Cursor, first_step: int, rank: int, world_size: int
+    ) -> None:
+        settings = plan.settings
+        require_enough_bins(settings.bins_per_step, world_size)
+        self._plan, self._cursor, self._number = plan, cursor, first_step
+        self._rank, self._world_size = rank, world_size
+        self._pinned = torch.cuda.is_available()
+        self._planned: deque[_Planned] = deque()
+        workers = settings.workers
+        self._filled = iter(
+            DataLoader(
+                Filler(residues, settings.mask, plan.seed),
+                batch_size=None,
+                collate_fn=_as_it_is,
+                sampler=self._tasks(),
+                num_workers=workers,
+                prefetch_factor=settings.prefetch if workers else None,
+                # Neither fork, which would copy the locks of a process that trains, nor a new interpreter for each.
+                multiprocessing_context=_forkserver() if workers else None,
+            )
+        )
+
+    def __iter__(self) -> Iterator[Step]:
+        return self
+
+    def __next__(self) -> Step:
+        """The next step; waits for a source that is slower than training."""
+        filled = [next(self._filled)]  # which plans the step, if nobody has
+        planned = self._planned.popleft()
+        filled += islice(self._filled, len(planned.draw_keys) - 1)
+        settings = self._plan.settings
+        batches = (
+            lay_out(bins, settings, keys, pinned=self._pinned)
+            for bins, keys in zip(filled, planned.draw_keys, strict=True)
+        )
+        return replace(planned.step, batches=tuple(batches))
+
+    def close(self) -> None:
+        """Let the workers end."""
+        del self._filled
+
+    def _tasks(self) -> Iterator[tuple[Bin, ...]]:
+        """The bins of this rank's batches, step after step; a step is planned when its first batch is asked for."""
+        settings, seed = self._plan.settings, self._plan.seed
+        stream = self._plan.bins(self._cursor)
+        number = self._number
+        while True:
+            bins, cursors = zip(*islice(stream, settings.bins_per_step), strict=True)
+            costs = [attention_cost(b.lengths) for b in bins]
+            dealt = deal(costs, self._world_size)
+            mine = dealt[self._rank]
+            per_forward = settings.bins_per_forward
+            groups = [mine[i : i + per_forward] for i in range(0, len(mine), per_forward)]
+            step = Step(
+                batches=(),
+                rounds=-(-max(map(len, dealt)) // per_forward),
+                bins=tuple(mine),
+                num_tokens=sum(b.num_tokens for b in bins),
+                squared_lengths=sum(costs),
+                cursor=cursors[-1],
+                imbalance=imbalance(costs, dealt),
+            )
+            keys = [[draw.key(seed, draw.MODEL, number, i) for i in group] for group in groups]
+            self._planned.append(_Planned(step, keys))
+            for group in groups:
+                yield tuple(bins[i] for i in group)
+            number += 1
+
+
+def require_enough_bins(bins_per_step: int, world_size: int) -> None:
+    """Raises ValueError where a step has fewer bins than there are ranks to deal them to."""
+    if bins_per_step < world_size:
+        raise ValueError(
+            f"data.bins_per_step is {bins_per_step}, but {world_size} processes train: each needs a bin; "
+            "raise bins_per_step (and lower bin_tokens by the same factor to keep the tokens of a step), "
+            "start fewer processes, or let some share their bins with parallel.context"
+        )
+
+
+class _Planned(NamedTuple):
+    """A step whose batches are being filled."""
+
+    step: Step
+    draw_keys: list[list[int]]
+    """Of the bins of each batch."""
+
+
+def _forkserver() -> BaseContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["data.batches.loader"])  # imported once, not once a worker
+    return context
+
+
+def _as_it_is(filled: T) -> T:
+    """In place of torch's conversion to tensors, which cost far more to send than arrays of a few kilobytes."""
+    return filled

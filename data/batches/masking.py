@@ -1,0 +1,133 @@
+"""Masking: which residues are targets and what the model sees in their place, keyed by what they are.
+
+In: the token ids of documents, with the sample, corpus pass and place in the protein of each. Out: corrupted ids and
+targets. Kept: nothing.
+
+The key is (seed, corpus pass, sample, residue position), so a residue's fate does not depend on its crop, its bin, the
+rank or the order in which anything ran, and the next pass masks anew.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data import draw
+from data.alphabet import IS_TARGET, MASK, STANDARD_IDS
+from data.compiled import compiled
+from data.order.plan import Bin
+from data.recipe.settings import MaskSettings
+
+_GOLDEN, _MIX_1, _MIX_2 = (np.uint64(c) for c in draw.CONSTANTS)
+
+
+def corrupt(
+    tokens: NDArray[np.uint8], documents: Bin, mask: MaskSettings, seed: int
+) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Select targets and corrupt the input at them.
+
+    Args:
+        tokens: (slots,) true token ids of the documents, one behind the other; only residues (`alphabet.IS_TARGET`)
+            can be selected.
+        documents: whose tokens these are; `select_prob` is theirs.
+        mask: what becomes of targets.
+        seed: seed of the run.
+
+    Returns:
+        Inputs (slots,) uint8 and the slots of the targets, ascending int32.
+    """
+    first = int(documents.passes[0])
+    if (documents.passes == first).all():
+        keys = np.repeat(_keys(seed, first), len(documents.passes), axis=0)
+    else:
+        keys = np.concatenate([_keys(seed, pass_index) for pass_index in documents.passes.tolist()])
+    limits = documents.select_prob, mask.mask_prob, mask.mask_prob + mask.random_prob
+    kernel = compiled(_corrupt)
+    if kernel is None:
+        return _corrupt_by_arrays(tokens, documents, keys, *limits)
+    inputs, targets = np.empty_like(tokens), np.empty(len(tokens), np.int32)
+    documents_arrays = documents.samples, documents.starts, documents.lengths
+    count = kernel(tokens, keys, *documents_arrays, *_thresholds(*limits), inputs, targets)
+    return inputs, targets[:count]
+
+
+@lru_cache(maxsize=256)
+def _keys(seed: int, pass_index: int) -> NDArray[np.uint64]:
+    """(1, 2) keys of a pass: which residues are targets, and what stands in their place."""
+    return np.array([[draw.key(seed, use, pass_index) for use in (draw.SELECT, draw.REPLACE)]], np.uint64)
+
+
+@lru_cache(maxsize=256)
+def _thresholds(*limits: float) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """The largest hash that lies below each probability, and whether any does: 2**64, for 1, has no uint64."""
+    thresholds = [draw.threshold(limit) for limit in limits]
+    return np.array([max(t - 1, 0) for t in thresholds], np.uint64), np.array([t > 0 for t in thresholds])
+
+
+def _corrupt_by_arrays(
+    tokens: NDArray[np.uint8],
+    documents: Bin,
+    keys: NDArray[np.uint64],
+    select: float,
+    masked_below: float,
+    replaced_below: float,
+) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    lengths = documents.lengths
+    select_keys, replace_keys = draw.hashes(keys.T, documents.samples)
+    firsts = np.cumsum(lengths) - lengths
+    residues = np.arange(len(tokens)) - np.repeat(firsts - documents.starts, lengths) - 1
+    drawn = draw.hashes(np.repeat(select_keys, lengths), residues)
+    targets = np.flatnonzero(draw.below(drawn, select) & IS_TARGET[tokens])
+
+    inputs = tokens.copy()
+    fate = draw.hashes(np.repeat(replace_keys, lengths)[targets], residues[targets])
+    masked = draw.below(fate, masked_below)
+    replaced = draw.below(fate, replaced_below) & ~masked
+    inputs[targets[masked]] = MASK
+    # The fate's hash is spent: its size told that it lies in [mask_prob, mask_prob + random_prob). Hash it once more.
+    inputs[targets[replaced]] = STANDARD_IDS[draw.integers(draw.hashes(0, fate[replaced]), len(STANDARD_IDS))]
+    return inputs, targets.astype(np.int32)
+
+
+def _corrupt(tokens, keys, samples, starts, lengths, most, possible, inputs, targets):  # type: ignore[no-untyped-def]
+    """`_corrupt_by_arrays` in one sweep. Compiled code can call compiled code alone: `draw.hashes` is written out."""
+    slot = count = np.uint64(0)  # unsigned: numba need not ask whether an index counts from the end
+    one = np.uint64(1)
+    never = not possible[0]
+    select_most, masked_most, replaced_most = most[0], most[1], most[2]
+    can_mask, can_replace = possible[1], possible[2]
+    hashed = np.empty(2, np.uint64)
+    for document in range(len(lengths)):
+        for use in range(2):
+            x = (np.uint64(samples[document]) + one) * _GOLDEN + keys[document, use]
+            x = (x ^ (x >> np.uint64(30))) * _MIX_1
+            x = (x ^ (x >> np.uint64(27))) * _MIX_2
+            hashed[use] = x ^ (x >> np.uint64(31))
+        select_key, replace_key = hashed
+        counter = np.uint64(starts[document] - 1)
+        for _ in range(lengths[document]):
+            token = tokens[slot]
+            inputs[slot] = token
+            counter += one
+            x = counter * _GOLDEN + select_key
+            x = (x ^ (x >> np.uint64(30))) * _MIX_1
+            x = (x ^ (x >> np.uint64(27))) * _MIX_2
+            x ^= x >> np.uint64(31)
+            if x <= select_most and IS_TARGET[token] and not never:
+                targets[count] = slot
+                count += one
+                x = counter * _GOLDEN + replace_key
+                x = (x ^ (x >> np.uint64(30))) * _MIX_1
+                x = (x ^ (x >> np.uint64(27))) * _MIX_2
+                x ^= x >> np.uint64(31)
+                if x <= masked_most and can_mask:
+                    inputs[slot] = MASK
+                elif x <= replaced_most and can_replace:
+                    x = (x + one) * _GOLDEN
+                    x = (x ^ (x >> np.uint64(30))) * _MIX_1
+                    x = (x ^ (x >> np.uint64(27))) * _MIX_2
+                    x ^= x >> np.uint64(31)
+                    upper = (x >> np.uint64(32)) * np.uint64(len(STANDARD_IDS))
+                    inputs[slot] = STANDARD_IDS[upper >> np.uint64(32)]
+            slot += one
+    return count

@@ -1,0 +1,124 @@
+"""The arguments of `python -m data`: one parser for each command.
+
+In: the settings of a recipe, whose words, defaults and types the options take over. Out: parsers. Kept: nothing.
+"""
+
+import argparse
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+from data.recipe.settings import DataSettings, IngestSettings
+
+
+def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser that lists the commands, and that of each command."""
+    reading = _reading_options()
+    parser = argparse.ArgumentParser(
+        prog="python -m data",
+        description="Build token stores from any protein corpus, look into them, and prove what a run reads.",
+        epilog="Exit status: 0; 1 from `verify` if the store is damaged; 2 for a mistake in the input; 130 when "
+        "interrupted. `python -m data COMMAND --help` says more.",
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    added: dict[str, argparse.ArgumentParser] = {}
+
+    def command(name: str, help_line: str, more: str = "", *, reads: bool = False) -> argparse.ArgumentParser:
+        added[name] = commands.add_parser(
+            name,
+            help=help_line,
+            description=f"{help_line[0].upper()}{help_line[1:]}. {more}",
+            parents=[reading] * reads,
+        )
+        return added[name]
+
+    named = (
+        "files, globs and URLs, as data.sources of a recipe takes them, or the folder of a finished store; a store of "
+        "sources is found again, or built"
+    )
+
+    build = command(
+        "build",
+        "read sources into a token store",
+        "A recipe that names the same sources finds the same store. An interrupted build goes on where it was.",
+        reads=True,
+    )
+    build.add_argument("sources", nargs="+", metavar="SOURCE", help="as data.sources; '-' alone is standard input")
+    build.add_argument(
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="where the store goes, empty or not there yet; in place of --store-dir",
+    )
+
+    stats = command("stats", "count records, lengths, residues and exact duplicates, and draw the lengths", reads=True)
+    stats.add_argument("sources", nargs="+", metavar="STORE_OR_SOURCE", help=named)
+    stats.add_argument("--png", type=Path, metavar="FILE", help="the picture; default lengths.png in the store")
+    _add_setting(stats, DataSettings, "crop_tokens", "crop that the picture marks")
+    stats.add_argument("--json", action="store_true", help="one JSON object in place of text")
+
+    verify = command(
+        "verify",
+        "read a whole store and compare it with its hashes",
+        "Exit status 1 and the damaged file's name if they differ; 2 if there is no store.",
+    )
+    verify.add_argument("store", type=Path, metavar="STORE", help="folder of a finished store")
+
+    head = command("head", "print records as FASTA", "Tokens that are no letter, <unk>, are printed as X.", reads=True)
+    head.add_argument("sources", nargs="+", metavar="STORE_OR_SOURCE", help=named)
+    head.add_argument("-n", type=int, dest="count", metavar="N", help="so many records; default 10")
+    head.add_argument("--start", type=int, metavar="K", help="from this record on, counted from 0; default 0")
+    head.add_argument("--record", type=int, nargs="+", action="extend", metavar="K", help="these records, from 0")
+    head.add_argument(
+        "--name",
+        nargs="+",
+        action="extend",
+        metavar="ACCESSION",
+        help="all records with one of these names: the first word of the header, or the accession in it",
+    )
+
+    digest = command("digest", "print one hash of everything that each step of a run reads")
+    digest.add_argument("recipe", type=Path, metavar="RECIPE", help="TOML file, such as recipes/quickstart.toml")
+    digest.add_argument("overrides", nargs="*", metavar="section.field=value", help="settings on top of the recipe")
+    digest.add_argument("--steps", required=True, metavar="A:B", help="the steps from A to B-1, counted from 0")
+    digest.add_argument("--world", type=int, default=1, metavar="W", help="ranks to share the steps; default 1")
+    digest.add_argument("--workers", type=int, default=0, metavar="N", help="data.workers of each rank; default 0")
+
+    decontaminate = command(
+        "decontaminate",
+        "list the training records that are similar to a held-out set",
+        "The table it writes is for data.exclude. It searches with MMseqs2.",
+    )
+    decontaminate.add_argument("--training", nargs="+", required=True, metavar="SOURCE", help=named)
+    decontaminate.add_argument("--heldout", nargs="+", required=True, metavar="SOURCE", help=named)
+    decontaminate.add_argument("--min-identity", type=float, default=0.3, metavar="F", help="default %(default)s")
+    decontaminate.add_argument("--min-coverage", type=float, default=0.5, metavar="F", help="default %(default)s")
+    decontaminate.add_argument("--output", type=Path, required=True, metavar="FILE", help="the table")
+    _add_setting(decontaminate, DataSettings, "store_dir")
+    return parser, added
+
+
+def _reading_options() -> argparse.ArgumentParser:
+    """Options of all commands that may read sources: data.store_dir, data.unknown_letters, data.ingest."""
+    parser = argparse.ArgumentParser(add_help=False)
+    group = parser.add_argument_group("how sources are read, as data.* and data.ingest.* of a recipe")
+    for name in ("store_dir", "unknown_letters"):
+        _add_setting(group, DataSettings, name)
+    for field in fields(IngestSettings):
+        _add_setting(group, IngestSettings, field.name)
+    return parser
+
+
+def _add_setting(group: argparse._ActionsContainer, settings: type, name: str, doc: str = "") -> None:
+    """One setting of a recipe as an option, with the recipe's default and, unless `doc` is given, its words."""
+    field = next(f for f in fields(settings) if f.name == name)
+    hint = get_type_hints(settings)[name]
+    unit = field.metadata["unit"]
+    group.add_argument(
+        f"--{name.replace('_', '-')}",
+        type=Path if unit == "path" else hint if isinstance(hint, type) else str,
+        choices=get_args(hint) or None,
+        default=field.default,
+        metavar=None if get_args(hint) else unit.upper(),
+        help=f"{(doc or field.metadata['doc']).replace('%', '%%')}; default {field.default}",
+    )

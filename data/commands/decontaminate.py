@@ -1,0 +1,22 @@
+"""`python -m data decontaminate`: which training records are similar to held-out ones."""
+
+import argparse
+
+from data.commands.opening import opened
+from data.homology.mmseqs import decontaminate
+from data.recipe.settings import IngestSettings
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the table, and say what it holds; the exit status."""
+    store, against = (
+        opened(sources, "refuse", IngestSettings(), options.store_dir)
+        for sources in (options.training, options.heldout)
+    )
+    count = decontaminate(store, against, options.min_identity, options.min_coverage, options.output)
+    print(
+        f"{count} of {store.num_records} training records are similar to one of {against.num_records} held-out records "
+        f"(identity {options.min_identity}, coverage {options.min_coverage}): {options.output}; train without them "
+        f"with data.exclude={options.output}"
+    )
+    return 0

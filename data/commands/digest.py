@@ -1,0 +1,168 @@
+"""Digests of steps: one hash for everything that a step feeds to the model, whoever feeds it.
+
+    python -m data digest recipes/quickstart.toml --steps 500:520 --world 8 --workers 2
+
+In: a recipe, a range of steps, a world to simulate. Out: one line a step. Kept: under `data.store_dir`, for each plan,
+where its windows begin, so that a step far into a run is found without planning all before it again.
+"""
+
+import argparse
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from data.batches.loader import Loader
+from data.commands.opening import require_at_least
+from data.corpus.corpora import Corpora
+from data.disk_error import refusal
+from data.durable import replaced
+from data.order.chain import START, extend
+from data.order.plan import Cursor, Plan, following
+from data.recipe.setting import IDENTITY, SettingClass, setting
+from data.recipe.settings import DataSettings
+from data.recipe.toml_file import check, sections
+from data.store import derived_json
+
+_STRETCH = 256
+"""Steps that one simulated rank takes before the next one does."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seed:
+    """What the data side needs of a recipe's [run]."""
+
+    seed: int = setting(IDENTITY, "keys every random draw", default=0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataRecipe:
+    """What the data side needs of a recipe."""
+
+    data: DataSettings
+    run: Seed = field(default=Seed())
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the digest of each step; the exit status."""
+    match = re.fullmatch(r"(\d+):(\d+)", options.steps)
+    if match is None or int(match[1]) >= int(match[2]):
+        raise ValueError(
+            f"--steps is {options.steps!r}; write A:B with whole numbers A < B, for example 500:520 for the twenty "
+            "steps from 500 to 519"
+        )
+    require_at_least(1, "--world", options.world)
+    require_at_least(0, "--workers", options.workers)
+    start, stop = int(match[1]), int(match[2])
+    for line in digest_command(options.recipe, options.overrides, start, stop, options.world, options.workers):
+        print(line, flush=True)
+    return 0
+
+
+def digest_command(
+    recipe_path: Path, overrides: Sequence[str], start: int, stop: int, world_size: int, workers: int
+) -> Iterator[str]:
+    """Lines ``step, hash, tokens, slowest over mean rank cost`` of the steps [start, stop).
+
+    Args:
+        recipe_path: recipe, of which [data] and the seed count.
+        overrides: settings on top of it.
+        start: first step.
+        stop: first step that is left out.
+        world_size: ranks to simulate.
+        workers: of each rank.
+
+    Raises:
+        ValueError: from the recipe or the corpus; a world larger than a step has bins.
+    """
+    from data.corpus.prepare import open_corpora, prepare
+
+    content = sections(recipe_path, overrides)
+    run = content.get("run", {})
+    wanted = {"data": content.get("data", {}) | {"workers": workers}, "run": {k: run[k] for k in ("seed",) if k in run}}
+    recipe = check(DataRecipe, wanted, str(recipe_path))
+    corpora = open_corpora(recipe.data, prepare(recipe.data))
+    plan = corpora.plan(recipe.run.seed)
+    cursor = cursor_at(corpora, plan, start)
+    for step, digests, num_tokens, imbalance in digests_of_steps(corpora, plan, cursor, start, stop, world_size):
+        yield f"step {step}  {extend(START, digests)}  {num_tokens} tokens  {imbalance:.4f} slowest/mean"
+
+
+def digests_of_steps(
+    corpora: Corpora, plan: Plan, cursor: Cursor, start: int, stop: int, world_size: int
+) -> Iterator[tuple[int, list[int], int, float]]:
+    """(step, digest of each bin in global order, real tokens, imbalance) of each step, gathered over simulated ranks.
+
+    The ranks run one behind the other over a stretch of steps, each with a loader of its own.
+    """
+    while start < stop:
+        numbers = range(start, min(start + _STRETCH, stop))
+        digests: list[dict[int, int]] = [{} for _ in numbers]
+        facts: list[tuple[int, float]] = []
+        after = cursor
+        for rank in range(world_size):
+            with closing(Loader(corpora.shelves, plan, cursor, start, rank, world_size)) as loader:
+                for of_step in digests:
+                    step = next(loader)
+                    of_rank = [int(d) for batch in step.batches for d in batch.digests]
+                    of_step.update(zip(step.bins, of_rank, strict=True))
+                    if not rank:
+                        facts.append((step.num_tokens, step.imbalance))
+                        after = step.cursor
+        for number, of_step, fact in zip(numbers, digests, facts, strict=True):
+            yield number, [of_step[i] for i in range(len(of_step))], *fact
+        start, cursor = numbers.stop, after
+
+
+def cursor_at(corpora: Corpora, plan: Plan, step: int) -> Cursor:
+    """Where a step begins, from the index of windows; windows that it lacks are planned, and the index is kept."""
+    settings = plan.settings
+    identity = _identity(corpora, plan.seed)
+    key = hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=10).hexdigest()
+    path = Path(settings.store_dir) / "plans" / f"{key}.json"
+    index: dict[str, Any] = {"of": identity, "windows": [[0, 0, 0, 0]]}
+    if path.exists():
+        index = derived_json.read(path, index, path)
+        if index["of"] != identity:
+            raise ValueError(f"{path} is not of this plan; delete it, it is written again")
+    windows: list[list[int]] = index["windows"]  # pass, window, tokens before, bins before
+    known, wanted = len(windows), step * settings.bins_per_step
+    while windows[-1][3] <= wanted:
+        pass_index, window, tokens, bins_before = windows[-1]
+        cursor = Cursor(pass_index=pass_index, window=window, tokens_before_window=tokens)
+        bins = plan.window(pass_index, window, tokens)
+        after = (
+            Cursor(pass_index=pass_index + 1, tokens_before_window=tokens) if bins is None else following(cursor, bins)
+        )
+        windows.append([after.pass_index, after.window, after.tokens_before_window, bins_before + len(bins or ())])
+    if len(windows) > known:
+        _keep(path, json.dumps(index))
+    pass_index, window, tokens, bins_before = next(w for w in reversed(windows) if w[3] <= wanted)
+    return Cursor(pass_index=pass_index, window=window, bin=wanted - bins_before, tokens_before_window=tokens)
+
+
+def _identity(corpora: Corpora, seed: int) -> dict[str, Any]:
+    """All that decides where windows begin."""
+    settings = corpora.settings
+    named = {
+        f.name: getattr(settings, f.name)
+        for f in fields(settings)
+        if f.metadata.get("class") is SettingClass.IDENTITY and f.name != "mixture"
+    }
+    mixture = [asdict(corpus) for corpus in settings.mixture]
+    fingerprints = corpora.fingerprint, corpora.split_fingerprint
+    identity: dict[str, Any] = json.loads(
+        json.dumps({"seed": seed, "corpus": fingerprints, "settings": named, "mixture": mixture})
+    )
+    return identity
+
+
+def _keep(path: Path, text: str) -> None:
+    with refusal(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(path) as temporary:
+        temporary.write_text(text)

@@ -1,0 +1,70 @@
+"""`python -m data head`: records of a store, as FASTA."""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.alphabet import TOKENS
+from data.commands.opening import require_at_least, store_of
+from data.homology.record_names import names
+from data.store.token_store import Store
+
+_LINE = 60
+_BLOCK_RECORDS = 4096
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the records that are chosen; the exit status."""
+    chosen = [name for name in ("start", "count") if getattr(options, name) is not None]
+    if chosen and (options.record or options.name):
+        raise ValueError("-n and --start are for the records from one on; --record and --name choose single ones")
+    if options.record and options.name:
+        raise ValueError("--record and --name are two ways to choose records; give one of them")
+    require_at_least(1, "-n", 10 if options.count is None else options.count)
+    store = store_of(options)
+    if options.name:
+        return _print_named(store, options.name)
+    if options.record:
+        records: Iterable[int] = options.record
+    else:
+        start, count = options.start or 0, 10 if options.count is None else options.count
+        records = range(start, min(start + count, store.num_records) if start < store.num_records else start + 1)
+    for record in records:
+        if not 0 <= record < store.num_records:
+            raise ValueError(f"record {record} is not there: {store.folder} has records 0 to {store.num_records - 1}")
+        _print_record(store, record, store.headers(record, record + 1)[0])
+    return 0
+
+
+def _print_named(store: Store, wanted: Sequence[str]) -> int:
+    """Print the records that have one of these names, in the store's order, in one pass over its headers."""
+    missing = {os.fsencode(name) for name in wanted}
+    sought = frozenset(missing)
+    for start in range(0, store.num_records, _BLOCK_RECORDS):
+        headers = store.headers(start, min(start + _BLOCK_RECORDS, store.num_records))
+        for record, header in enumerate(headers, start):
+            found = sought.intersection(names(header))
+            if found:
+                missing -= found
+                _print_record(store, record, header)
+    if missing:
+        raise ValueError(
+            f"{store.folder} has no record named {', '.join(sorted(map(os.fsdecode, missing)))}; a name is the first "
+            "word of a header, or the accession in it (P12345 of sp|P12345|NAME_HUMAN)"
+        )
+    return 0
+
+
+def _print_record(store: Store, record: int, header: bytes) -> None:
+    letters = _letters()[store.residues(record)].tobytes()
+    rows = (letters[i : i + _LINE] for i in range(0, len(letters), _LINE))
+    sys.stdout.buffer.write(b"\n".join([b">" + header, *rows, b""]))
+
+
+def _letters() -> NDArray[np.uint8]:
+    """(33,) the FASTA letter of each token; X for one that is no letter."""
+    return np.array([ord(token) if token.isalpha() else ord("X") for token in TOKENS], np.uint8)

@@ -1,0 +1,81 @@
+"""The picture of a store's lengths.
+
+In: `Lengths`. Out: a PNG file, which says that it is ours, so that no other picture is replaced. Kept: nothing.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.commands.statistics import Lengths
+from data.durable import replaced
+
+_BARS = 60
+_SOFTWARE = "zymogen, python -m data stats"
+
+
+def edges(lengths: Lengths) -> NDArray[np.int64]:
+    """Bin edges, whole residues, evenly spaced on a logarithmic axis as far as whole numbers allow.
+
+    Returns:
+        (bins + 1,) rising; bin i holds the lengths ``edges[i] <= length < edges[i + 1]``, and all lengths lie in one.
+    """
+    low, high = int(lengths.values[0]), int(lengths.values[-1]) + 1
+    return np.unique(np.rint(np.geomspace(low, high, _BARS + 1)).astype(np.int64))
+
+
+def bars(lengths: Lengths, bin_edges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(bins,) records of each bin."""
+    which = np.searchsorted(bin_edges, lengths.values, side="right") - 1
+    heights = np.zeros(len(bin_edges) - 1, np.int64)
+    np.add.at(heights, which, lengths.counts)
+    return heights
+
+
+def draw(lengths: Lengths, path: Path, *, title: str, crop_tokens: int) -> None:
+    """Draw the histogram of lengths, with the median and the longest protein that a crop holds whole.
+
+    Args:
+        lengths: how many records have which length.
+        path: PNG file to write; it appears whole or not at all.
+        title: what is drawn.
+        crop_tokens: longest document; begin and end tokens take two of it.
+
+    Raises:
+        ValueError: the file cannot be written, or is there and not a picture that this function drew.
+    """
+    if path.exists() and not (path.is_file() and _SOFTWARE.encode() in path.read_bytes()):
+        raise ValueError(f"{path}: is there, and no picture of this command; choose another place")
+    from matplotlib.figure import Figure  # without pyplot, so no display and no global state
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    bin_edges = edges(lengths)
+    median, whole = lengths.quantile(50), crop_tokens - 2
+    longer = f"{100 * lengths.longer_than(whole):.1f} % of records are longer"
+    figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    axes.stairs(bars(lengths, bin_edges), bin_edges - 0.5, fill=True, color="#4c78a8")
+    axes.axvline(median, color="#222222", label=f"median: {median:,} residues")
+    axes.axvline(
+        whole,
+        color="#e45756",
+        linestyle="--",
+        label=f"crop of {crop_tokens:,} tokens ({whole:,} residues): {longer}",
+    )
+    axes.set_xscale("log")
+    left, right = min(int(bin_edges[0]), whole) / 2, max(int(bin_edges[-1]), whole) * 2
+    axes.set_xlim(left, right)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if right / left < 5000 else (1,), numticks=40))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.tick_params(axis="x", labelsize="small")
+    axes.set_xlabel("length in residues (logarithmic)")
+    axes.set_ylabel("records per bar")
+    axes.set_title(title, fontsize="medium", parse_math=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside lower center", frameon=False, ncols=2, fontsize="small")
+    with replaced(path, "choose another place") as temporary:
+        figure.savefig(temporary, format="png", metadata={"Software": _SOFTWARE})

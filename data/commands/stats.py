@@ -1,0 +1,41 @@
+"""`python -m data stats`: what is in a store, in numbers and as a picture."""
+
+import argparse
+import json
+import os
+
+from data.commands.histogram import draw
+from data.commands.opening import require_at_least, store_of
+from data.commands.statistics import as_json, lines, statistics
+from data.disk_error import refusal
+from data.store.derived import written_at
+
+
+def run(options: argparse.Namespace) -> int:
+    """Count, draw, and print; the exit status."""
+    if options.png is not None and options.png.suffix != ".png":
+        raise ValueError(f"--png is {str(options.png)!r}; the picture is PNG, so write a name that ends in .png")
+    require_at_least(3, "--crop-tokens", options.crop_tokens)
+
+    store = store_of(options)
+    found = statistics(store)
+    path = options.png or written_at(store, "lengths.png")
+    # A file name need not be UTF-8, what matplotlib draws must be.
+    first, *others = (os.fsencode(os.path.basename(name)).decode("utf-8", "replace") for name in store.facts["sources"])
+    named = first + (f" and {len(others)} more" if others else "")
+    title = f"{named}: {found.num_records:,} records, {found.num_residues:,} residues"
+    try:
+        with refusal(path, "choose another place"):
+            if options.png is None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+        draw(found.lengths, path, title=title, crop_tokens=options.crop_tokens)
+        drawn = str(path)
+    except ValueError as error:
+        if options.png is not None:
+            raise ValueError(f"--png {error}") from None
+        path, drawn = None, f"none ({error}); say with --png where it goes"
+    if options.json:
+        print(json.dumps(as_json(found) | {"picture": str(path) if path else None}, indent=1))
+    else:
+        print("\n".join([*lines(found), f"picture      {drawn}"]))
+    return 0

@@ -1,0 +1,22 @@
+"""`python -m data verify`: every file of a store, compared with its hash."""
+
+import argparse
+import sys
+
+from data.store.token_store import FACTS, Store
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare the files of a store with their hashes; the exit status."""
+    if not (options.store / FACTS).is_file():
+        raise ValueError(f"{options.store} is no finished token store: it has no {FACTS}")
+    store = Store(options.store)
+    try:
+        store.verify()
+    except ValueError as error:
+        print(f"damaged: {error}", file=sys.stderr, flush=True)
+        return 1
+    for name, of_file in store.facts["files"].items():
+        print(f"ok  {name:<18} {of_file['bytes']:>20,} bytes")
+    print(f"ok: {store.num_records:,} records, fingerprint {store.fingerprint}")
+    return 0

@@ -1,0 +1,196 @@
+"""The corpora of a run: stores, splits and what is drawn of them.
+
+In: open stores, clusters and splits (`data.corpus.prepare` opens them). Out: the plan, the validation side, what
+run.json says. Kept: nothing.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data import draw
+from data.corpus.shelves import Shelves
+from data.homology.clusters import Clusters, Members
+from data.homology.split import Split
+from data.order.plan import Plan
+from data.order.sampler import CORPUS_BITS, Mixture, Passes
+from data.order.sampler import Corpus as Drawn
+from data.recipe.settings import CorpusSettings, DataSettings
+from data.sources.synthetic import Families
+from data.store.growing import GrowingStore
+from data.store.token_store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One corpus, open."""
+
+    settings: CorpusSettings
+    store: Store
+    split: Split
+    clusters: Clusters | None
+    """None while the store is still growing."""
+    families: Families | None
+    """How the embedded corpus was drawn; None for any other."""
+
+    def drawn(self) -> Drawn:
+        """What the sampler sees of it."""
+        if self.settings.sample_by == "cluster":
+            assert self.clusters is not None  # the settings refuse both
+            return OnePerCluster(self.clusters.members(), self.split)
+        return EveryRecord(self.store, self.split, streaming=self.settings.streaming)
+
+
+@dataclass(frozen=True, slots=True)
+class EveryRecord:
+    """Each training record once a pass."""
+
+    store: Store
+    split: Split
+    streaming: bool
+
+    def size(self, wanted: int) -> int:
+        """Records, as far as `wanted`; waits for a store that is still written."""
+        if isinstance(self.store, GrowingStore):
+            return self.store.wait(wanted)
+        return self.store.num_records
+
+    def records(self, items: NDArray[np.int64], key: int) -> NDArray[np.int64]:
+        """The items themselves, -1 where held out."""
+        return np.where(self.split.is_training(items), items, -1)
+
+    def in_order(self, pass_index: int) -> bool:
+        """The first pass of a stream comes as it arrives."""
+        return self.streaming and pass_index == 0
+
+
+@dataclass(frozen=True, slots=True)
+class OnePerCluster:
+    """One member of each training cluster a pass, chosen by a keyed hash (ESM-2's sampling; Rives et al. 2021)."""
+
+    members: Members
+    split: Split
+
+    def size(self, wanted: int) -> int:
+        """Number of clusters."""
+        return len(self.members.clusters)
+
+    def records(self, items: NDArray[np.int64], key: int) -> NDArray[np.int64]:
+        """A member of each cluster, -1 where the cluster is held out, or the member excluded or a copy."""
+        clusters, first = self.members.clusters[items], self.members.offsets[items]
+        count = (self.members.offsets[items + 1] - first).astype(np.int64)
+        chosen = first.astype(np.int64) + draw.integers(draw.hashes(key, clusters), count)
+        records = self.members.records[chosen].astype(np.int64)
+        return np.where(self.split.is_training(records), records, -1)
+
+    def in_order(self, pass_index: int) -> bool:
+        """Never."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Corpora:
+    """All that a run draws from and is scored on."""
+
+    settings: DataSettings
+    parts: tuple[Part, ...]
+    shelves: Shelves
+
+    def plan(self, seed: int) -> Plan:
+        """The bins of a run."""
+        settings = self.settings
+        drawn = [part.drawn() for part in self.parts]
+        if len(drawn) == 1 and not settings.mixture:
+            sampler = Passes(drawn[0], seed, settings.window_sequences)
+            return Plan(sampler, self.shelves.num_residues, settings, seed)
+        mixture = Mixture(drawn, settings.weights, seed, settings.window_sequences)
+        return Plan(mixture, self.shelves.num_residues, settings, seed)
+
+    @property
+    def validation(self) -> NDArray[np.int64]:
+        """Sample ids of the held-out proteins of all corpora, ascending."""
+        ids = [np.asarray(part.split.validation) | (n << CORPUS_BITS) for n, part in enumerate(self.parts)]
+        return np.concatenate(ids)
+
+    def clusters_of(self, samples: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """(n,) hash of the cluster of each of some sample ids; equal sequences share one where there is no table."""
+        hashes = np.empty(len(samples), np.uint64)
+        for number, part in enumerate(self.parts):
+            mine = samples >> CORPUS_BITS == number
+            hashes[mine] = part.split.clusters.of_records[samples[mine] & ((1 << CORPUS_BITS) - 1)]
+        return hashes
+
+    @property
+    def num_training(self) -> int | None:
+        """Proteins on the training side; None while one of the corpora is still being read."""
+        if any(isinstance(part.store, GrowingStore) for part in self.parts):
+            return None
+        return sum(part.split.num_training for part in self.parts)
+
+    @property
+    def families(self) -> Families | None:
+        """How the embedded corpus was drawn, where that is all there is."""
+        return self.parts[0].families if len(self.parts) == 1 else None
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of what is drawn from: the content of the stores, and the clusters where these are drawn."""
+        each = []
+        for part in self.parts:
+            if isinstance(part.store, GrowingStore):
+                each.append(f"stream of {part.split.fingerprint}")
+            elif part.settings.sample_by == "cluster" and part.clusters:
+                each.append(f"{part.store.fingerprint} by {part.clusters.fingerprint}")
+            else:
+                each.append(part.store.fingerprint)
+        return each[0] if len(each) == 1 else _hash(each)
+
+    @property
+    def split_fingerprint(self) -> str:
+        """Hash of what is held out, what is excluded, and what is taken out as equal to either."""
+        each = [part.split.fingerprint for part in self.parts]
+        return each[0] if len(each) == 1 else _hash(each)
+
+    def token_counts(self, most_residues: int) -> NDArray[np.int64]:
+        """(33,) how often each token id occurs on the training side, over the first `most_residues` of each corpus."""
+        counts = np.zeros(33, np.int64)
+        for part in self.parts:
+            records = len(part.store.offsets) - 1
+            if isinstance(part.store, GrowingStore):
+                records = part.store.wait(self.settings.window_sequences)
+            last = int(np.searchsorted(part.store.offsets[: records + 1], most_residues, side="right")) - 1
+            end = int(part.store.offsets[max(last, 1)])
+            for start in range(0, end, 1 << 22):  # bincount makes 8 bytes of each
+                counts += np.bincount(part.store.tokens[start : min(end, start + (1 << 22))], minlength=33)
+            for record in np.flatnonzero(~part.split.is_training(np.arange(max(last, 1)))).tolist():
+                counts -= np.bincount(part.store.residues(record), minlength=33)
+        return counts
+
+    def description(self) -> dict[str, Any]:
+        """What run.json says of it; counts are None for a corpus that is still being read."""
+        parts = []
+        for part in self.parts:
+            growing = isinstance(part.store, GrowingStore)
+            parts.append(
+                {
+                    "store": str(part.store.folder),
+                    "records": None if growing else part.store.num_records,
+                    "residues": None if growing else int(part.store.facts["residues"]),
+                    "training_records": None if growing else part.split.num_training,
+                    "validation_records": len(part.split.validation),
+                    "excluded_records": len(part.split.excluded),
+                    "copies_of_validation": part.split.copies_of_validation,
+                    "copies_of_excluded": part.split.copies_of_excluded,
+                    "unknown_letters": None if growing else part.store.unknown_letters,
+                }
+            )
+        facts = {"fingerprint": self.fingerprint, "split": self.split_fingerprint}
+        return facts | (parts[0] if len(parts) == 1 else {"mixture": parts})
+
+
+def _hash(texts: Sequence[str]) -> str:
+    return hashlib.blake2b("\n".join(texts).encode(), digest_size=16).hexdigest()

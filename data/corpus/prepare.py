@@ -1,0 +1,96 @@
+"""Getting corpora ready: find or build stores, clusters and splits, once per node; then open them in every process.
+
+In: the recipe's data settings. Out: what `open_corpora` opens. Kept: everything on disk, under `data.store_dir`
+or, what is derived from a store that lies elsewhere and can be written to, inside it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from data.corpus.corpora import Corpora, Part
+from data.corpus.shelves import Shelves
+from data.homology.clusters import Clusters, excluded, open_clusters
+from data.homology.overlap import disjoint
+from data.homology.split import open_split, prefix_split
+from data.recipe.settings import CorpusSettings, DataSettings
+from data.sources.synthetic import Families
+from data.store.checked import check
+from data.store.growing import GrowingStore
+from data.store.token_store import FACTS, Store
+
+Progress = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One corpus on this node's disk."""
+
+    folder: Path
+    """Its token store, finished or, for a stream, still growing."""
+    clusters: Path | None
+    families: Families | None
+
+
+def prepare(settings: DataSettings) -> tuple[Prepared, ...]:
+    """Find or build everything, in the one process of a node that does; a stream is only begun.
+
+    Raises:
+        ValueError: from the sources, the clusters or the split.
+    """
+    prepared = tuple(_prepare(corpus, settings) for corpus in settings.corpora)
+    open_corpora(settings, prepared)  # fails here if it must, while the others listen
+    return prepared
+
+
+def _prepare(corpus: CorpusSettings, settings: DataSettings) -> Prepared:
+    from data.sources.resolve import resolve
+    from data.store.build import open_or_build  # here and below, so that reading a store needs no parser
+    from data.store.growing import start_builder
+
+    store_dir = Path(settings.store_dir)
+    if corpus.streaming:
+        folder = start_builder(corpus, settings.unknown_letters, settings.ingest, store_dir)
+        if (folder / FACTS).exists():
+            check(GrowingStore(folder), store_dir)
+        return Prepared(folder, None, None)
+    source = resolve(corpus, settings.unknown_letters, settings.ingest, store_dir)
+    if source.store is not None:
+        folder = source.store
+        if Store(folder).unknown_letters and settings.unknown_letters == "refuse":
+            raise ValueError(
+                f"{folder} was built with letters read as <unk> ({Store(folder).unknown_letters}), and "
+                "data.unknown_letters is 'refuse'; set it to 'count', or build the store anew"
+            )
+    else:
+        folder = open_or_build(source.sources, store_dir, settings.unknown_letters, settings.ingest).folder
+    check(Store(folder), store_dir)
+    return Prepared(folder, source.clusters, source.families)
+
+
+def open_corpora(settings: DataSettings, prepared: Sequence[Prepared]) -> Corpora:
+    """Open what was prepared; the same on every process of a node."""
+    opened = [_open(corpus, found, settings) for corpus, found in zip(settings.corpora, prepared, strict=True)]
+    splits = disjoint([part.split for part in opened])
+    parts = tuple(replace(part, split=split) for part, split in zip(opened, splits, strict=True))
+    return Corpora(settings, parts, Shelves([part.store.folder for part in parts]))
+
+
+def _open(corpus: CorpusSettings, found: Prepared, settings: DataSettings) -> Part:
+    if corpus.streaming:
+        growing = GrowingStore(found.folder)
+        prefix = growing.wait(settings.window_sequences)
+        return Part(corpus, growing, prefix_split(growing, prefix, settings.validation_fraction), None, None)
+    store = Store(found.folder, Path(settings.store_dir))
+    clusters = _clusters(corpus, store, found)
+    banned = excluded(store, Path(corpus.exclude)) if corpus.exclude else None
+    split = open_split(store, clusters, settings.validation_fraction, banned)
+    return Part(corpus, store, split, clusters, found.families)
+
+
+def _clusters(corpus: CorpusSettings, store: Store, found: Prepared) -> Clusters:
+    if corpus.split_identity is None:
+        return open_clusters(store, found.clusters)
+    from data.homology.mmseqs import cluster_by_identity
+
+    return cluster_by_identity(store, corpus.split_identity)

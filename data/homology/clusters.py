@@ -1,0 +1,297 @@
+"""Clusters: which cluster each record is in, and the records of each cluster, through memory maps.
+
+In: a store, and a table of clusters or none. Out: `Clusters`; `excluded`, the records that a table of names lists.
+Kept: folders where `data.store.derived` says, mostly inside the store's folder, each whole or not there:
+
+    clusters-HASH/of_records.bin    uint64  (records,) hash of each record's cluster
+    clusters-HASH/clusters.json     format, fingerprint, what it was made from
+    .../members/clusters.bin        uint64  (clusters,) hashes, rising
+    .../members/offsets.bin         uint64  (clusters + 1,) where each cluster starts in records.bin
+    .../members/records.bin         uint32  (records,) record ids by cluster, rising; uint64 from 2**32 records on
+    .../members/members.json        format, hash of each of the three; members from before it are read by their sizes
+    excluded-HASH/                  the same for a table of names: records.bin, int64, rising
+
+Without a table equal sequences share a cluster: the hashes are the store's own digests and take no file.
+"""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.durable import published
+from data.homology import name_table
+from data.homology.record_names import names
+from data.store import derived_array, derived_json
+from data.store.derived import kept_at, remedy
+from data.store.token_store import UINT64, hash_of, new_hash
+
+if TYPE_CHECKING:
+    from data.store.token_store import Store
+
+FORMAT = "zymogen.clusters/1"
+EXCLUDED_FORMAT = "zymogen.excluded/2"
+MEMBERS_FORMAT = "zymogen.members/1"
+_BLOCK = 1 << 20
+_INT64 = "<i8"
+_MEMBERS, _MEMBERS_FACTS = ("clusters.bin", "offsets.bin", "records.bin"), "members.json"
+
+
+class Members(NamedTuple):
+    """The records of every cluster; memory maps."""
+
+    clusters: NDArray[np.uint64]
+    """(clusters,) their hashes, rising."""
+    offsets: NDArray[np.uint64]
+    """(clusters + 1,) where each starts in `records`."""
+    records: NDArray[np.unsignedinteger[Any]]
+    """(records,) record ids, rising within a cluster; uint32, or uint64 from 2**32 records on."""
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """A clustering of a store's records."""
+
+    store: "Store"
+    folder: Path | None
+    """Where it is kept; None where equal sequences share a cluster and nothing else."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"store": self.store, "folder": self.folder}  # a map that is pickled would take its content along
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The content of clusters.json; empty where there is none.
+
+        Raises:
+            ValueError: it is damaged, or of another version; of_records.bin is not what was written.
+        """
+        return {} if self.folder is None else self._opened[0]
+
+    @property
+    def of_records(self) -> NDArray[np.uint64]:
+        """(records,) memory map of the hash of each record's cluster; of a growing store, as far as it goes."""
+        return self.store.digests if self.folder is None else self._opened[1]
+
+    @cached_property
+    def _opened(self) -> tuple[dict[str, Any], NDArray[np.uint64]]:
+        assert self.folder is not None
+        path = self.folder / "clusters.json"
+        facts = derived_json.read(path, ("format", "fingerprint"), self.folder)
+        if facts["format"] != FORMAT:
+            raise ValueError(
+                f"{path}: the format is {facts['format']!r}, this version reads {FORMAT!r}; {remedy(self.folder)}"
+            )
+        store = self.store
+        of_records = self.folder / "of_records.bin"
+        return facts, derived_array.read(of_records, UINT64, store.num_records, facts["fingerprint"], store.store_dir)
+
+    def blocks(self) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+        """First record and hashes of each stretch of `of_records`, of a finished store.
+
+        They are read, not mapped: what was scanned of a map stays in memory for as long as there is room.
+        """
+        path = self.folder / "of_records.bin" if self.folder and self.facts else self.store.folder / "digests.bin"
+        with path.open("rb", buffering=0) as file:
+            for start in range(0, self.store.num_records, _BLOCK):
+                yield start, np.fromfile(file, UINT64, min(_BLOCK, self.store.num_records - start))
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the records' clusters; equal for one clustering of one corpus."""
+        if self.folder is None:
+            return hashlib.blake2b(b"equal sequences" + self.store.fingerprint.encode(), digest_size=16).hexdigest()
+        return str(self.facts["fingerprint"])
+
+    @property
+    def description(self) -> str:
+        """What the clusters are, in words."""
+        return str(self.facts.get("description", "equal sequences share a cluster"))
+
+    def members(self) -> Members:
+        """The records of every cluster; the first call sorts the records by cluster and keeps the result."""
+        return self._members
+
+    @cached_property
+    def _members(self) -> Members:
+        name = f"{self.folder.name}/members" if self.folder else "members-of-equal-sequences"
+        folder = kept_at(self.store, name)
+        if not folder.is_dir():
+            with published(folder) as building:
+                _write_members(self, building)
+        path = folder / _MEMBERS_FACTS
+        hashes = derived_json.read(path, _MEMBERS, folder) if path.exists() else dict.fromkeys(_MEMBERS)
+
+        def read(name: str, dtype: str, count: int | None = None) -> NDArray[Any]:
+            return derived_array.read(folder / name, dtype, count, hashes[name], self.store.store_dir)
+
+        clusters = read("clusters.bin", UINT64)
+        offsets = read("offsets.bin", UINT64, len(clusters) + 1)
+        return Members(clusters, offsets, read("records.bin", _of_one(self), self.store.num_records))
+
+
+def open_clusters(store: "Store", table: Path | None) -> Clusters:
+    """The clusters of a store after a table, or those of equal sequences without one.
+
+    Args:
+        store: a finished store.
+        table: TSV of (cluster, record name) as MMseqs2 writes it, or UniProt's idmapping_selected.tab, of which the
+            UniRef50 ids are taken; plain or gzip. A record is found by any of its `names`, the first that is listed.
+
+    Raises:
+        ValueError: no such table; a line that is no row; a record that is not listed; a name in two clusters.
+    """
+    if table is None:
+        return Clusters(store, None)
+    folder = kept_at(store, f"clusters-{_stamp(table, 'data.clusters')}")
+    if not folder.is_dir():
+        with published(folder) as building, name_table.session(building) as connection:
+            hashes = _first_listed(name_table.clusters_of(connection, store, table), store, table)
+            write(building, hashes, {"description": f"clusters of {table}", "table": str(table)})
+    return Clusters(store, folder)
+
+
+def write(building: Path, hashes: Iterable[NDArray[np.uint64]], facts: dict[str, Any]) -> None:
+    """Fill the folder of a clustering: the cluster hashes of all records in order, and what is to be said of them."""
+    content = new_hash()
+    with (building / "of_records.bin").open("wb") as file:
+        for block in hashes:
+            written = block.astype(UINT64).tobytes()
+            content.update(written)
+            file.write(written)
+    facts = {"format": FORMAT, "fingerprint": content.hexdigest(), **facts}
+    (building / "clusters.json").write_text(json.dumps(facts, indent=1))
+
+
+def excluded(store: "Store", table: Path) -> NDArray[np.int64]:
+    """Records that the first column of a headerless TSV names, int64, rising; a memory map where there are any.
+
+    Names that the store does not have are left out, and a name that several records have excludes all of them; a
+    warning counts either.
+
+    Raises:
+        ValueError: no such table; lines of unequal columns; names, and none of them in the store.
+    """
+    folder = kept_at(store, f"excluded-{_stamp(table, 'data.exclude', EXCLUDED_FORMAT)}")
+    if not folder.is_dir():
+        with published(folder) as building, name_table.session(building) as connection:
+            records, named = name_table.records_named(connection, store, table)
+            content = new_hash()
+            with (building / "records.bin").open("wb") as file:
+                for block in records:
+                    written = block.astype(_INT64).tobytes()
+                    content.update(written)
+                    file.write(written)
+            facts = {"format": EXCLUDED_FORMAT, "table": str(table), **named._asdict(), "hash": content.hexdigest()}
+            (building / "excluded.json").write_text(json.dumps(facts, indent=1))
+    facts = derived_json.read(folder / "excluded.json", name_table.Named._fields, folder)
+    if facts["unknown"] and facts["unknown"] == facts["names"]:
+        raise ValueError(
+            f"{table} lists {facts['names']} names and none of them is in {store.folder}: it belongs to another "
+            "corpus; check data.exclude, or leave it out"
+        )
+    if facts["unknown"]:
+        message = f"{table}: {facts['unknown']} of {facts['names']} names are not in {store.folder}"
+        warnings.warn(message, stacklevel=2)
+    if facts["shared"]:
+        message = (
+            f"{table}: {facts['shared']} of {facts['names']} names are shared by {facts['sharing']} records of "
+            f"{store.folder}, and all of these are excluded; a name is the first word of a header, or the accession in "
+            "it: where only some are meant, give every record a first word of its own"
+        )
+        warnings.warn(message, stacklevel=2)
+    return derived_array.read(folder / "records.bin", _INT64, content_hash=facts.get("hash"))  # older ones have none
+
+
+def _stamp(table: Path, setting: str, format_of: str = FORMAT) -> str:
+    """What tells one table from another without reading it, with the format, as a short hash."""
+    try:
+        status = table.stat()
+    except OSError as error:
+        raise ValueError(f"{table}: {error.strerror}; check {setting}") from None
+    content = json.dumps([format_of, str(table.resolve()), status.st_size, status.st_mtime_ns])
+    return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
+
+
+def _first_listed(
+    rows: Iterator[tuple[NDArray[Any], ...]], store: "Store", table: Path
+) -> Iterator[NDArray[np.uint64]]:
+    """The cluster hash of every record in order, from rows (key, hash) that rise.
+
+    Raises:
+        ValueError: a record without a row; a key with two clusters.
+    """
+    done, last = 0, -1  # records that were given; key of the row before
+    for keys, hashes in rows:
+        before = np.concatenate([[last], keys[:-1].astype(np.int64)])
+        twice = keys.astype(np.int64) == before
+        if twice.any():
+            record, place = divmod(int(keys[twice][0]), 2)
+            raise ValueError(
+                f"{table}: {name_table.shown(_names(store, record)[place])!r} is listed in two clusters; "
+                "leave one of the lines out"
+            )
+        last = int(keys[-1])
+        records = keys.astype(np.int64) >> 1
+        first = records != before >> 1
+        records, hashes = records[first], hashes[first]
+        gaps = np.flatnonzero(records != np.arange(done, done + len(records)))
+        if len(gaps):
+            _refuse_unlisted(store, done + int(gaps[0]), table)
+        done += len(records)
+        yield hashes
+    if done < store.num_records:
+        _refuse_unlisted(store, done, table)
+
+
+def _refuse_unlisted(store: "Store", record: int, table: Path) -> None:
+    wanted = " or ".join(repr(name_table.shown(name)) for name in _names(store, record))
+    raise ValueError(
+        f"{', '.join(store.facts['sources'][:3])}: record {wanted} is not listed in {table}; add it to that table "
+        "(a cluster of its own will do), or leave data.clusters out"
+    )
+
+
+def _names(store: "Store", record: int) -> tuple[bytes, ...]:
+    return names(store.headers(record, record + 1)[0])
+
+
+def _of_one(clusters: Clusters) -> str:
+    """The type that holds a record id."""
+    return "<u4" if clusters.store.num_records <= 1 << 32 else UINT64
+
+
+def _write_members(clustering: Clusters, building: Path) -> None:
+    import pyarrow
+
+    schema = pyarrow.schema([("cluster", pyarrow.uint64()), ("record", pyarrow.uint64())])
+
+    def streamed() -> Iterator[Any]:
+        for start, block in clustering.blocks():
+            records = np.arange(start, start + len(block), dtype=np.uint64)
+            yield pyarrow.record_batch([pyarrow.array(block), pyarrow.array(records)], schema=schema)
+
+    of_one = _of_one(clustering)
+    clusters, offsets, records = ((building / name).open("wb") for name in _MEMBERS)
+    with name_table.session(building) as connection, clusters, offsets, records:
+        connection.register("rows", pyarrow.RecordBatchReader.from_batches(schema, streamed()))
+        done, last = 0, None
+        for hashes, members in name_table.batches(connection, "FROM rows ORDER BY cluster, record"):
+            starts = np.concatenate([[last is None or hashes[0] != last], hashes[1:] != hashes[:-1]])
+            clusters.write(hashes[starts].astype(UINT64).tobytes())
+            offsets.write((done + np.flatnonzero(starts)).astype(UINT64).tobytes())
+            records.write(members.astype(of_one).tobytes())
+            done, last = done + len(hashes), hashes[-1]
+        offsets.write(np.array([done], UINT64).tobytes())
+    facts = {"format": MEMBERS_FORMAT}
+    for name in _MEMBERS:
+        with (building / name).open("rb", buffering=0) as file:
+            facts[name] = hash_of(file).hexdigest()
+    (building / _MEMBERS_FACTS).write_text(json.dumps(facts, indent=1))

@@ -1,0 +1,273 @@
+"""Homology by MMseqs2: clusters at a sequence identity, and the training sequences similar to a held-out set.
+
+In: stores. Out: `Clusters`; a table for data.exclude. Kept: the clusters and how they were made, in
+``clusters-mmseqs-IDENTITY-VERSION`` where `data.store.derived` says; what MMseqs2 writes on its way is removed.
+
+MMseqs2: Steinegger and Soeding 2017, doi:10.1038/nbt.3988. Clusters are connected components of the pairs that it
+finds similar, so that a chain of relatives is never cut, as greedy clusters cut it; and up to `EXHAUSTIVE` sequences
+all pairs are searched in one step, as its cascades lose some. docs/data.md has the figures.
+"""
+
+import heapq
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.alphabet import TOKENS
+from data.disk_error import refusal
+from data.durable import published, replaced, workspace
+from data.homology import name_table
+from data.homology.clusters import Clusters, Members, open_clusters, write
+from data.homology.record_names import names
+from data.store.derived import found_at, kept_at
+from data.store.token_store import UINT64
+
+if TYPE_CHECKING:
+    from data.store.token_store import Store
+
+COVERAGE = 0.8
+"""Share of both sequences that an alignment must cover to put them in one cluster, as in UniRef."""
+EXHAUSTIVE = 20_000
+"""Most distinct sequences that are searched all against all in one step; more are clustered in cascades."""
+_LETTERS = np.array([ord(token) if token.isalpha() else ord("X") for token in TOKENS], np.uint8)
+_BLOCK = 1 << 16
+_ELSEWHERE = "write the table elsewhere"
+_MOST_BYTES_A_LINE = 1 << 20
+_FRACTION = re.compile(r"[01]\.\d{3}")
+_SENSITIVE = ("-s", "7.5", "--max-seqs", "1000")
+
+
+class Match(NamedTuple):
+    """A training record and the held-out record that it is most similar to."""
+
+    record: int
+    heldout: int
+    identity: float
+    """Share of aligned positions that are equal, in [0, 1]."""
+    coverage: float
+    """Share that the alignment covers, in [0, 1], of the sequence of which it covers more."""
+
+
+def cluster_by_identity(store: "Store", min_identity: float) -> Clusters:
+    """Clusters of sequences with at least `min_identity`, or those that were found before.
+
+    Each distinct sequence is clustered once. The hash of a cluster is the digest of the sequence that represents it.
+
+    Raises:
+        ValueError: MMseqs2 is not there or failed; `min_identity` outside (0, 1].
+    """
+    _require_fraction("data.split_identity", min_identity)
+    name = f"clusters-mmseqs-{min_identity!r}-"
+    for found in found_at(store, name):
+        clusters = Clusters(store, found)
+        if clusters.facts:  # a later version of MMseqs2 would cluster otherwise, and a run could not go on
+            return clusters
+    version = _version("data.split_identity")
+    folder = kept_at(store, f"{name}{version}")
+    distinct = open_clusters(store, None).members()
+    criteria = ("--min-seq-id", str(min_identity), "-c", str(COVERAGE), "--cov-mode", "0")
+    options = (*criteria, *_options(len(distinct.clusters)))
+    with published(folder) as building, tempfile.TemporaryDirectory(prefix=".mmseqs-", dir=building) as work:
+        _write_fasta(store, Path(work) / "in.fasta", enumerate(_firsts(distinct)))
+        _mmseqs(Path(work), "easy-cluster", "in.fasta", "out", "tmp", *options)
+        of_distinct = _representatives(Path(work), distinct.clusters)
+        facts = {
+            "description": f"MMseqs2 {version}: identity {min_identity}, coverage {COVERAGE}",
+            "tool": f"MMseqs2 {version}",
+            "command": " ".join(["mmseqs easy-cluster", *options]),
+            "min_identity": min_identity,
+            "distinct_sequences": len(of_distinct),
+        }
+        write(building, _of_records(store, distinct.clusters, of_distinct), facts)
+    return Clusters(store, folder)
+
+
+def decontaminate(store: "Store", against: "Store", min_identity: float, min_coverage: float, output: Path) -> int:
+    """List the training records that are similar to a held-out one, for data.exclude.
+
+    Similar is equal, or aligned by MMseqs2 (E-value at most 0.001) with at least `min_identity` over at least
+    `min_coverage` of one of the two sequences: a fragment of a held-out protein leaks as much as one that contains it.
+
+    Args:
+        store: the training sequences.
+        against: the held-out ones.
+        min_identity: in (0, 1].
+        min_coverage: in (0, 1].
+        output: TSV to write, one line per record: its name, the held-out record's name, identity, coverage.
+
+    Returns:
+        Number of records listed.
+
+    Raises:
+        ValueError: MMseqs2 is not there or failed; a fraction outside (0, 1]; the output cannot be written, or is
+            there and no such table.
+    """
+    _require_fraction("min_identity", min_identity)
+    _require_fraction("min_coverage", min_coverage)
+    if not output.parent.is_dir():
+        raise ValueError(f"{output.parent} is no folder; create it, or write elsewhere")
+    _require_replaceable(output)
+    _version("python -m data decontaminate")
+    with workspace(output, _ELSEWHERE) as work, refusal(output, _ELSEWHERE):
+        similar = _search(store, against, work, min_identity, min_coverage)
+        matches = heapq.merge(_equal(store, against), similar, key=itemgetter(0))
+        count = 0
+        with replaced(output, _ELSEWHERE) as table, table.open("w", encoding="utf-8") as file:
+            for match in matches:
+                count += 1
+                named = _name(store, match.record), _name(against, match.heldout)
+                file.write("\t".join([*named, f"{match.identity:.3f}", f"{match.coverage:.3f}"]) + "\n")
+    return count
+
+
+def _require_replaceable(output: Path) -> None:
+    """Refuse a file that is there and not a table that `decontaminate` wrote."""
+    if not output.exists():
+        return
+    try:
+        with output.open("rb") as file:
+            first = file.readline(_MOST_BYTES_A_LINE).decode("utf-8", "replace")
+    except OSError as error:
+        raise ValueError(f"{output}: {error.strerror}; write elsewhere") from None
+    fields = first.rstrip("\n").split("\t")
+    if first and not (len(fields) == 4 and all(_FRACTION.fullmatch(field) for field in fields[2:])):
+        raise ValueError(f"{output} is there, and no table that decontaminate wrote; write elsewhere, or remove it")
+
+
+def _options(num_sequences: int) -> tuple[str, ...]:
+    """Options of easy-cluster for this many sequences."""
+    # Not easy-linclust, whatever the size: it cut families of 65 to 80 % identity.
+    in_one_step = ("--single-step-clustering", "1") if num_sequences <= EXHAUSTIVE else ()
+    return *in_one_step, "--cluster-mode", "1", *_SENSITIVE
+
+
+def _firsts(members: Members) -> Iterator[int]:
+    """The first record of each cluster."""
+    for start in range(0, len(members.clusters), _BLOCK):
+        offsets = members.offsets[start : min(start + _BLOCK, len(members.clusters))]
+        yield from members.records[offsets.astype(np.int64)].tolist()
+
+
+def _representatives(work: Path, digests: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """(distinct,) hash of each distinct sequence's cluster, on disk, from MMseqs2's table of rows of `digests`."""
+    of_distinct = np.memmap(work / "of_distinct.bin", UINT64, "w+", shape=(len(digests),))
+    source, parameters = name_table.rows(work / "out_cluster.tsv", {"representative": "UBIGINT", "member": "UBIGINT"})
+    listed = 0
+    with name_table.session(work) as connection:
+        for representatives, members in name_table.batches(connection, f"FROM {source}", parameters):
+            of_distinct[members] = digests[representatives]
+            listed += len(members)
+    if listed != len(digests):
+        raise ValueError(
+            f"MMseqs2 put {listed} of {len(digests)} sequences in clusters; is the disk of {work.parent} full?"
+        )
+    return of_distinct
+
+
+def _of_records(
+    store: "Store", digests: NDArray[np.uint64], of_distinct: NDArray[np.uint64]
+) -> Iterator[NDArray[np.uint64]]:
+    for _, of_records in open_clusters(store, None).blocks():
+        yield of_distinct[np.searchsorted(digests, of_records)]
+
+
+def _equal(store: "Store", against: "Store") -> Iterator[Match]:
+    """Records whose sequence is held out, as it stands, rising."""
+    heldout = open_clusters(against, None).members()
+    for start, digests in open_clusters(store, None).blocks():
+        rows = np.minimum(np.searchsorted(heldout.clusters, digests), len(heldout.clusters) - 1)
+        for at in np.flatnonzero(heldout.clusters[rows] == digests).tolist():
+            yield Match(start + at, int(heldout.records[int(heldout.offsets[rows[at]])]), 1.0, 1.0)
+
+
+def _search(store: "Store", against: "Store", work: Path, min_identity: float, min_coverage: float) -> Iterator[Match]:
+    """Records that MMseqs2 aligns well enough, equal ones left out, rising; the best match of each."""
+
+    def others() -> Iterator[tuple[int, int]]:
+        equal = _equal(store, against)
+        skip = next(equal, None)
+        for record in range(store.num_records):
+            if skip and skip.record == record:
+                skip = next(equal, None)
+            else:
+                yield record, record
+
+    if not _write_fasta(store, work / "training.fasta", others()):
+        return
+    _write_fasta(against, work / "heldout.fasta", ((record, record) for record in range(against.num_records)))
+    # The training side asks: MMseqs2 keeps a limited number of matches for each query, and each query needs but one.
+    _mmseqs(
+        work,
+        *("easy-search", "training.fasta", "heldout.fasta", "out.tsv", "tmp", *_SENSITIVE),
+        *("--min-seq-id", str(min_identity), "--format-output", "query,target,fident,qcov,tcov"),
+    )
+    columns = {"record": "BIGINT", "heldout": "BIGINT", "identity": "DOUBLE", "qcov": "DOUBLE", "tcov": "DOUBLE"}
+    source, parameters = name_table.rows(work / "out.tsv", columns)
+    query = (
+        "SELECT DISTINCT ON (record) record, heldout, identity, greatest(qcov, tcov) AS coverage "
+        f"FROM {source} WHERE coverage >= ? ORDER BY record, identity DESC, coverage DESC, heldout"
+    )
+    with name_table.session(work) as connection:
+        for columns_of in name_table.batches(connection, query, [*parameters, min_coverage]):
+            for row in zip(*(column.tolist() for column in columns_of), strict=True):
+                yield Match(*row)
+
+
+def _name(store: "Store", record: int) -> str:
+    return name_table.shown(names(store.headers(record, record + 1)[0])[0])
+
+
+def _require_fraction(name: str, value: float) -> None:
+    if not 0.0 < value <= 1.0:
+        raise ValueError(f"{name} is {value!r}; it must lie in (0, 1], for example 0.3")
+
+
+def _version(asked_by: str) -> str:
+    """Version of the MMseqs2 that is there.
+
+    Raises:
+        ValueError: none is.
+    """
+    if shutil.which("mmseqs") is None:
+        raise ValueError(
+            f"{asked_by} needs MMseqs2, and there is no program 'mmseqs': apt install mmseqs2, or "
+            "conda install -c conda-forge -c bioconda mmseqs2"
+        )
+    said = subprocess.run(["mmseqs", "version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True)
+    return said.stdout.decode().strip().replace("/", "-")
+
+
+def _write_fasta(store: "Store", path: Path, records: Iterator[tuple[int, int]]) -> int:
+    """Sequences as FASTA from (number to call it by, record); how many."""
+    count = 0
+    with path.open("wb", buffering=1 << 20) as file:
+        for number, record in records:
+            file.write(b">%d\n%s\n" % (number, _LETTERS[store.residues(record)].tobytes()))
+            count += 1
+    return count
+
+
+def _mmseqs(work: Path, *arguments: str) -> None:
+    """Run MMseqs2 in a folder, on all cores and at most half of the memory that is free.
+
+    Raises:
+        ValueError: it failed; with the end of what it said.
+    """
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    free_mb = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+    limits = ("--threads", str(threads), "--split-memory-limit", f"{max(free_mb // 2, 512)}M", "-v", "1")
+    done = subprocess.run(
+        ["mmseqs", *arguments, *limits], cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    if done.returncode:
+        said = done.stdout.decode("utf-8", "replace").strip()[-1500:]
+        raise ValueError(f"mmseqs {arguments[0]} ended with status {done.returncode}: {said or 'it said nothing'}")

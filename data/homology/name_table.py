@@ -1,0 +1,272 @@
+"""Tables that name records: joined with the headers of a store, sorted, in bounded memory.
+
+In: a store and a TSV. Out: keys ``2 * record + place of the name`` with what the table says, rising. Kept: nothing;
+DuckDB (https://duckdb.org) reads the table, joins and sorts, and spills into a folder that goes with the session.
+"""
+
+import gzip
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.homology.record_names import names
+from data.transport.compression import compression
+
+if TYPE_CHECKING:
+    from data.store.token_store import Store
+
+Layout = Literal["pairs", "idmapping", "names"]
+"""``pairs``: cluster and member. ``idmapping``: UniProt's idmapping_selected.tab. ``names``: a name, then anything."""
+
+IDMAPPING_COLUMNS = 22
+IDMAPPING_NAMES = (0, 1, 7, 8, 9)
+"""UniProtKB accession, UniProtKB entry name, UniRef100, UniRef90 and UniRef50 id, counted from 0 (UniProt's README of
+the folder ``knowledgebase/idmapping``)."""
+UNIREF50 = 9
+
+BLOCK = 1 << 16
+"""Records that are handed over at once."""
+_MEMORY = "400MB"
+_MAX_LINE_BYTES = 16 << 20
+_HEAD_BYTES = 512
+"""Of a file, by which its packing is told."""
+
+
+@contextmanager
+def session(folder: Path) -> Iterator[Any]:
+    """A DuckDB connection that takes 400 MB of memory at most and spills into `folder`; leaves nothing there.
+
+    Raises:
+        ValueError: there is no room for it.
+    """
+    import duckdb
+
+    with _no_room(folder), tempfile.TemporaryDirectory(prefix=".join-", dir=folder) as work:
+        settings: dict[str, str | bool | int | float | list[str]] = {
+            "memory_limit": _MEMORY,
+            "threads": 2,
+            "temp_directory": f"{work}/spill",
+            "preserve_insertion_order": False,
+            "autoinstall_known_extensions": False,
+        }
+        with duckdb.connect(f"{work}/join.duckdb", config=settings) as connection:
+            connection.execute("SET enable_progress_bar = false")
+            yield connection
+
+
+@contextmanager
+def _no_room(folder: Path) -> Iterator[None]:
+    import duckdb
+
+    try:
+        yield
+    except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(
+            f"{folder.parent}: a table cannot be joined or sorted there ({reason}); nothing of it was kept; free space "
+            "on that disk and start again"
+        ) from None
+
+
+def batches(connection: Any, query: str, parameters: list[Any] | None = None) -> Iterator[tuple[NDArray[Any], ...]]:
+    """The result of a query as the NumPy arrays of its columns, `BLOCK` rows at a time."""
+    for batch in connection.sql(query, params=parameters or []).to_arrow_reader(BLOCK):
+        yield tuple(column.to_numpy(zero_copy_only=False) for column in batch.columns)
+
+
+def rows(path: Path, columns: dict[str, str], *, strict: bool = True) -> tuple[str, list[Any]]:
+    """The SQL that reads a headerless TSV as it stands, without quoting, and its parameters.
+
+    Args:
+        path: of the TSV.
+        columns: type of each by its name.
+        strict: whether DuckDB is to refuse what it finds odd, such as two kinds of line ends.
+    """
+    listed = ", ".join(f"'{name}': '{kind}'" for name, kind in columns.items())
+    return (
+        f"read_csv(?, columns={{{listed}}}, delim='\t', header=false, quote='', escape='', comment='', "
+        f"auto_detect=false, strict_mode={str(strict).lower()}, max_line_size={_MAX_LINE_BYTES}, "
+        f"compression='{_packing(path) or 'none'}')",
+        [str(path)],
+    )
+
+
+def clusters_of(connection: Any, store: "Store", table: Path) -> Iterator[tuple[NDArray[Any], ...]]:
+    """Each name of a record that a cluster table lists, as keys and cluster hashes (uint64, uint64), rising.
+
+    The hash of a cluster is the lower half of its id's MD5. A name that is listed twice comes twice, unless the
+    cluster is the same.
+
+    Raises:
+        ValueError: no such file; a line that is no row of either layout; it names file and line.
+    """
+    width = _width(table, "data.clusters names a TSV of (cluster, record id)")
+    if width == IDMAPPING_COLUMNS:
+        listed = ", ".join(f"column{column}" for column in IDMAPPING_NAMES)
+        select = (
+            f"unnest([{listed}]) AS name, md5_number_lower(column{UNIREF50}) AS cluster",
+            f"WHERE column{UNIREF50} IS NOT NULL",
+        )
+        _load(connection, table, "idmapping", width, select)
+    else:
+        _load(connection, table, "pairs", 2, ("column1 AS name, md5_number_lower(column0) AS cluster", ""))
+        if _count(connection, "SELECT count(*) FROM listed WHERE name IS NULL OR cluster IS NULL"):
+            _refuse(table, "pairs", 2)
+    _join(connection, store, "cluster")
+    yield from batches(connection, "SELECT DISTINCT key, cluster FROM hits ORDER BY key, cluster")
+
+
+class Named(NamedTuple):
+    """What came of the names of a table."""
+
+    names: int
+    unknown: int
+    """Those that no record has."""
+    shared: int
+    """Those that several records have."""
+    sharing: int
+    """Records that have one of these."""
+
+
+def records_named(connection: Any, store: "Store", table: Path) -> tuple[Iterator[NDArray[np.int64]], Named]:
+    """The records, rising, that the first column of a TSV names; what came of its names.
+
+    Raises:
+        ValueError: no such file; a line with another number of columns; it names file and line.
+    """
+    width = _width(table, "data.exclude names a TSV whose first column is a record id")
+    select = "DISTINCT column0 AS name", "WHERE column0 IS NOT NULL"
+    _load(connection, table, "names", max(width, 1), select)
+    _join(connection, store, "name")
+    num_names = _count(connection, "SELECT count(*) FROM listed")
+    num_known = _count(connection, "SELECT count(DISTINCT name) FROM hits")
+    by_name = "FROM hits GROUP BY name HAVING count(DISTINCT key // 2) > 1"
+    num_shared = _count(connection, f"SELECT count(*) FROM (SELECT name {by_name})")
+    num_sharing = _count(connection, f"SELECT count(DISTINCT key // 2) FROM hits WHERE name IN (SELECT name {by_name})")
+    query = "SELECT DISTINCT (key // 2)::BIGINT AS record FROM hits ORDER BY record"
+    found = Named(num_names, num_names - num_known, num_shared, num_sharing)
+    return (records for (records,) in batches(connection, query)), found
+
+
+def shown(name: bytes) -> str:
+    """A name as text, the same for every use of it: the table's encoding is UTF-8, other bytes are escaped."""
+    return name.decode("utf-8", "backslashreplace")
+
+
+def _count(connection: Any, query: str) -> int:
+    return int(connection.execute(query).fetchall()[0][0])  # all: DuckDB keeps a connection busy until then
+
+
+def _load(connection: Any, table: Path, layout: Layout, width: int, select: tuple[str, str]) -> None:
+    """Create the table ``listed`` from the file."""
+    import duckdb
+
+    names_and_types = {f"column{column}": "VARCHAR" for column in range(width)}
+    columns, where = select
+    for strict in (True, False):
+        source, parameters = rows(table, names_and_types, strict=strict)
+        try:
+            connection.execute(f"CREATE TABLE listed AS SELECT {columns} FROM {source} {where}", parameters)
+            return
+        except duckdb.Error as error:
+            _refuse(table, layout, width)
+            if not isinstance(error, duckdb.InvalidInputException):
+                raise
+            if not strict:
+                said = str(error).partition("\n")[0]
+                raise ValueError(
+                    f"{table}: cannot be read: {said}; write it anew, with one kind of line end"
+                ) from error
+        # No line is wrong, so it was that some end with \r\n and some with \n.
+
+
+def _join(connection: Any, store: "Store", column: str) -> None:
+    """Create the table ``hits`` of (key, `column`) from ``listed`` and the names of the store's records."""
+    import pyarrow
+
+    schema = pyarrow.schema([("key", pyarrow.uint64()), ("name", pyarrow.string())])
+
+    def streamed() -> Iterator[Any]:
+        for start in range(0, store.num_records, BLOCK):
+            # What was scanned of a map stays in memory for as long as there is room, so each block has its own.
+            block = type(store)(store.folder)
+            keys, found = [], []
+            for record, header in enumerate(block.headers(start, min(start + BLOCK, store.num_records)), start):
+                for place, name in enumerate(names(header)):
+                    keys.append(2 * record + place)
+                    found.append(shown(name))
+            yield pyarrow.record_batch([pyarrow.array(keys, pyarrow.uint64()), pyarrow.array(found)], schema=schema)
+
+    connection.register("named", pyarrow.RecordBatchReader.from_batches(schema, streamed()))
+    try:
+        connection.execute(f"CREATE TABLE hits AS SELECT key, {column} FROM named JOIN listed USING (name)")
+    finally:
+        connection.unregister("named")
+
+
+def _width(table: Path, wanted: str) -> int:
+    """Columns of the first line that has any; 0 for an empty file."""
+    if not table.is_file():
+        raise ValueError(f"{table} is no file; {wanted}")
+    with _open(table) as file:
+        try:
+            for line in file:
+                if line.strip():
+                    return line.count(b"\t") + 1
+        except (OSError, EOFError) as error:
+            raise ValueError(f"{table}: cannot be read: {error}; copy or download it again") from None
+    return 0
+
+
+def _refuse(table: Path, layout: Layout, width: int) -> None:
+    """Say which line is wrong; reads the file anew, as it is known to be.
+
+    Raises:
+        ValueError: always where a line is wrong.
+    """
+    wanted = {
+        "pairs": "two, cluster and record id",
+        "idmapping": f"{width}, as the first line has and as UniProt's idmapping_selected.tab",
+        "names": f"{width}, as the first line has",
+    }[layout]
+    number = 0
+    try:
+        with _open(table) as file:
+            for number, line in enumerate(file, 1):
+                columns = line.rstrip(b"\r\n").split(b"\t")
+                if b"\r" in line.rstrip(b"\r\n"):
+                    raise ValueError(
+                        f"{table}: line {number} has a carriage return inside; end lines with \\n or \\r\\n"
+                    )
+                if line.strip() and (len(columns) != width or (layout == "pairs" and not all(columns))):
+                    raise ValueError(
+                        f"{table}: line {number} has {len([c for c in columns if c])} tab-separated columns; "
+                        f"it must have {wanted}"
+                    )
+                line.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"{table}: line {number} is not UTF-8; write the table as UTF-8") from None
+    except (OSError, EOFError) as error:
+        raise ValueError(f"{table}: cannot be read behind line {number}: {error}; copy it again") from None
+
+
+def _open(table: Path) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(table)) if _packing(table) else table.open("rb")
+
+
+def _packing(table: Path) -> str:
+    """``gzip``, or nothing.
+
+    Raises:
+        ValueError: it is packed with something else.
+    """
+    with table.open("rb") as file:
+        packing = compression(file.read(_HEAD_BYTES))
+    if packing not in ("", "gzip"):
+        raise ValueError(f"{table}: is a {packing} file; a table of records is read plain or as gzip: unpack it first")
+    return packing

@@ -1,0 +1,128 @@
+"""Overlap: records that would train though an equal sequence validates, or is excluded, in any corpus of a run.
+
+In: the splits of all corpora of a run. Out: the same splits, with these records taken out of training. Kept: for each
+corpus a folder ``overlap-HASH`` where `data.store.derived` says, whole or not there:
+
+    copies.bin      int64, ids of the records that are taken out, rising
+    overlap.json    how many of them equal a validation record, and how many only an excluded one
+
+Equal is what has one content digest. Each split holds out by the names of its own clusters, so equal sequences that
+stand in two clusters, or in two corpora of which one has no table, may fall on both sides. Relatives that are not equal
+are not seen here: they need one table of clusters for all corpora.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.durable import published
+from data.homology.clusters import open_clusters
+from data.homology.split import Split, among, fingerprint_of
+from data.store import derived_array, derived_json
+from data.store.derived import kept_at
+from data.store.token_store import new_hash
+
+if TYPE_CHECKING:
+    from data.store.token_store import Store
+
+FORMAT = "zymogen.overlap/1"
+_INT64 = "<i8"
+
+
+def disjoint(splits: Sequence[Split]) -> tuple[Split, ...]:
+    """The splits of one run, with every record taken out of training whose sequence validates or is excluded anywhere.
+
+    Found once and kept beside each store; what validates stays as it is. A split that loses nothing keeps its
+    fingerprint. While the folders are written, each digest that validates or is excluded takes 8 bytes of memory.
+
+    Raises:
+        ValueError: nothing of a corpus is left to train on.
+    """
+    if all(split.clusters.folder is None and not len(split.excluded) for split in splits):
+        return tuple(splits)  # held out by their digests alone, equal sequences are on one side everywhere
+    everywhere = sorted({split.fingerprint for split in splits})
+    digests: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
+    found = []
+    for split in splits:
+        store = split.clusters.store
+        key = json.dumps([FORMAT, split.fingerprint, everywhere])
+        folder = kept_at(store, f"overlap-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}")
+        if not folder.is_dir():
+            digests = digests or _not_for_training(splits)
+            with published(folder) as building:
+                _write(building, split, *digests)
+        found.append(_opened(folder, split))
+    return tuple(found)
+
+
+def _not_for_training(splits: Sequence[Split]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Digests that validate and digests that are excluded, in any corpus; rising."""
+    found: tuple[list[NDArray[np.uint64]], list[NDArray[np.uint64]]] = [], []
+    for split in splits:
+        for start, digests in _digests(split.clusters.store):
+            for side, of_side in zip((split.validation, split.excluded), found, strict=True):
+                first, behind = np.searchsorted(side, [start, start + len(digests)])
+                of_side.append(digests[side[first:behind] - start])
+    validating, excluded = (np.unique(np.concatenate(side)) for side in found)
+    return validating, excluded
+
+
+def _write(building: Path, split: Split, validating: NDArray[np.uint64], excluded: NDArray[np.uint64]) -> None:
+    content = new_hash()
+    of_validation = of_excluded = 0
+    with (building / "copies.bin").open("wb") as file:
+        for start, digests in _digests(split.clusters.store):
+            validates = among(digests, validating)
+            equal = np.flatnonzero(validates | among(digests, excluded))
+            equal = equal[split.is_training(start + equal)]
+            ids = (start + equal).astype(_INT64).tobytes()
+            content.update(ids)
+            file.write(ids)
+            of_validation += int(np.count_nonzero(validates[equal]))
+            of_excluded += int(np.count_nonzero(~validates[equal]))
+    copies = of_validation + of_excluded
+    if copies == split.num_training:
+        store = split.clusters.store
+        raise ValueError(
+            f"{store.folder}: of its {store.num_records} records {len(split.validation)} validate and "
+            f"{len(split.excluded)} are excluded; of the others, {of_validation} equal a sequence that validates and "
+            f"{of_excluded} one that is excluded, here or in another corpus, so none is left to train on; leave this "
+            "corpus out, or lower data.validation_fraction"
+        )
+    facts = {
+        "format": FORMAT,
+        "split": split.fingerprint,
+        "fingerprint": fingerprint_of(split.fingerprint, content.hexdigest()) if copies else split.fingerprint,
+        "copies_of_validation": of_validation,
+        "copies_of_excluded": of_excluded,
+        "copies_hash": content.hexdigest(),
+    }
+    (building / "overlap.json").write_text(json.dumps(facts, indent=1))
+
+
+def _opened(folder: Path, split: Split) -> Split:
+    fields = ("fingerprint", "copies_of_validation", "copies_of_excluded", "copies_hash")
+    facts = derived_json.read(folder / "overlap.json", fields, folder)
+    path, copies = folder / "copies.bin", facts["copies_of_validation"] + facts["copies_of_excluded"]
+    derived_array.read(path, _INT64, copies, facts["copies_hash"])
+    if not copies:
+        return split
+    return replace(
+        split,
+        num_training=split.num_training - copies,
+        fingerprint=facts["fingerprint"],
+        copies_from=path,
+        copies_of_validation=facts["copies_of_validation"],
+        copies_of_excluded=facts["copies_of_excluded"],
+    )
+
+
+def _digests(store: "Store") -> Iterator[tuple[int, NDArray[np.uint64]]]:
+    """First record and digests of each stretch of a store."""
+    return open_clusters(store, None).blocks()

@@ -1,0 +1,207 @@
+"""Held-out validation by cluster: a stable hash of the cluster decides, so no relative of a validation protein trains.
+
+In: a store's cluster hashes. Out: which records train, the ids of those that validate, a fingerprint. Kept: a folder
+``split-HASH`` where `data.store.derived` says, with validation.bin and excluded.bin (int64, rising) and split.json;
+seeds have no part in it, so every run on a corpus is scored on the same proteins.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data import draw
+from data.durable import published
+from data.homology.clusters import Clusters
+from data.store import derived_array, derived_json
+from data.store.derived import kept_at
+
+if TYPE_CHECKING:
+    from data.store.token_store import Store
+
+FORMAT = "zymogen.split/1"
+_BLOCK = 1 << 20
+_INT64 = "<i8"
+_NONE = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Split:
+    """The two sides of a corpus.
+
+    A record that is held out validates. Of the rest all train but the excluded, and but the *copies*, which equal a
+    record that validates or is excluded in any corpus of the run (`data.homology.overlap`).
+    """
+
+    clusters: Clusters
+    validation_fraction: float
+    num_training: int
+    """Records that train; of a growing store, those of its prefix."""
+    fingerprint: str
+    """Hash of the corpus, of the validation ids, of the excluded ids, and of the copies where there are any."""
+    validation_from: Path | NDArray[np.int64]
+    excluded_from: Path | NDArray[np.int64]
+    copies_from: Path | None = None
+    copies_of_validation: int = 0
+    """Of the copies, those of which an equal sequence validates."""
+    copies_of_excluded: int = 0
+    """The others: an equal sequence is excluded, and none validates."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}  # no open map
+
+    @cached_property
+    def validation(self) -> NDArray[np.int64]:
+        """Ids of the validation records, int64, rising; a memory map."""
+        return _ids(self.validation_from)
+
+    @cached_property
+    def excluded(self) -> NDArray[np.int64]:
+        """Ids of the records that `data.exclude` leaves on neither side, int64, rising; a memory map."""
+        return _ids(self.excluded_from)
+
+    @cached_property
+    def copies(self) -> NDArray[np.int64]:
+        """Ids of the copies, on neither side, int64, rising; a memory map."""
+        return _NONE if self.copies_from is None else _ids(self.copies_from)
+
+    def held_out(self, cluster_hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Whether each cluster is held out, by its hash."""
+        return held_out(cluster_hashes, self.validation_fraction)
+
+    def is_training(self, records: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether each of `records`, (n,) in any order, trains; it reads nothing but their own entries."""
+        training = ~self.held_out(self.clusters.of_records[records])
+        for left_out in (self.excluded, self.copies):
+            if len(left_out):
+                training &= ~among(records, left_out)
+        return training
+
+
+def held_out(cluster_hashes: NDArray[np.uint64], validation_fraction: float) -> NDArray[np.bool_]:
+    """Whether each cluster is held out for validation, by its hash."""
+    return draw.below(draw.hashes(0, np.asarray(cluster_hashes)), validation_fraction)
+
+
+def among(values: NDArray[Any], rising: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whether each of `values` stands in `rising`."""
+    if not len(rising):
+        return np.zeros(len(values), np.bool_)
+    return np.asarray(rising[np.minimum(np.searchsorted(rising, values), len(rising) - 1)] == values)
+
+
+def open_split(
+    store: "Store", clusters: Clusters, validation_fraction: float, excluded: NDArray[np.int64] | None
+) -> Split:
+    """Hold out about `validation_fraction` of the clusters, whole; written beside the store once and found again.
+
+    Args:
+        store: a finished store.
+        clusters: its clusters.
+        validation_fraction: share of the clusters, in (0, 1).
+        excluded: ids of records that must not train, rising.
+
+    Raises:
+        ValueError: one side would be empty; what was written before is damaged.
+    """
+    excluded = _NONE if excluded is None else excluded
+    key = [FORMAT, store.fingerprint, clusters.fingerprint, float(validation_fraction).hex(), _content(excluded)]
+    folder = kept_at(store, f"split-{hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()}")
+    if not folder.is_dir():
+        with published(folder) as building:
+            _write(building, store, clusters, validation_fraction, excluded)
+    fields = ("fingerprint", "training", *(name + of for name in ("validation", "excluded") for of in ("", "_hash")))
+    facts = derived_json.read(folder / "split.json", fields, folder)
+    for name in ("validation", "excluded"):
+        derived_array.read(folder / f"{name}.bin", _INT64, facts[name], facts[f"{name}_hash"])
+    paths = folder / "validation.bin", folder / "excluded.bin"
+    return Split(clusters, validation_fraction, facts["training"], facts["fingerprint"], *paths)
+
+
+def prefix_split(store: "Store", prefix: int, validation_fraction: float) -> Split:
+    """The split of a store that is still growing, whose first `prefix` records are there; nothing is written.
+
+    Equal sequences share a cluster. Validation is what of the prefix is held out, and stays so; a later record whose
+    cluster is held out does not train either. The fingerprint is of the prefix.
+
+    Raises:
+        ValueError: one side of the prefix would be empty.
+    """
+    digests = np.asarray(store.digests[:prefix])
+    validation = np.flatnonzero(held_out(digests, validation_fraction))
+    _require_both(validation_fraction, len(np.unique(digests)), prefix, len(validation), 0)
+    fingerprint = fingerprint_of(_content(digests), _content(validation), _content(_NONE))
+    num_training = prefix - len(validation)
+    return Split(Clusters(store, None), validation_fraction, num_training, fingerprint, validation, _NONE)
+
+
+def _write(
+    building: Path, store: "Store", clusters: Clusters, validation_fraction: float, excluded: NDArray[np.int64]
+) -> None:
+    counts = {"validation": 0, "excluded": 0}
+    hashes = {name: hashlib.blake2b(digest_size=16) for name in counts}
+    with (building / "validation.bin").open("wb") as validation, (building / "excluded.bin").open("wb") as left_out:
+        files = {"validation": validation, "excluded": left_out}
+        for start, of_records in clusters.blocks():
+            held = held_out(of_records, validation_fraction)
+            first, behind = np.searchsorted(excluded, [start, start + len(held)])
+            named = np.asarray(excluded[first:behind])
+            sides = {"validation": start + np.flatnonzero(held), "excluded": named[~held[named - start]]}
+            for name, ids in sides.items():
+                counts[name] += len(ids)
+                content = ids.astype(_INT64).tobytes()
+                hashes[name].update(content)
+                files[name].write(content)
+    num_training = store.num_records - counts["validation"] - counts["excluded"]
+    if not counts["validation"] or not num_training:
+        num_clusters = len(clusters.members().clusters)
+        _require_both(validation_fraction, num_clusters, store.num_records, counts["validation"], counts["excluded"])
+    contents = {name: content.hexdigest() for name, content in hashes.items()}
+    facts = {
+        "format": FORMAT,
+        "fingerprint": fingerprint_of(store.fingerprint, contents["validation"], contents["excluded"]),
+        "corpus": store.fingerprint,
+        "clusters": clusters.fingerprint,
+        "clusters_are": clusters.description,
+        "validation_fraction": validation_fraction,
+        "records": store.num_records,
+        "training": num_training,
+        **counts,
+        **{f"{name}_hash": content for name, content in contents.items()},
+    }
+    (building / "split.json").write_text(json.dumps(facts, indent=1))
+
+
+def _require_both(
+    validation_fraction: float, num_clusters: int, num_records: int, num_validation: int, num_excluded: int
+) -> None:
+    num_training = num_records - num_validation - num_excluded
+    if num_validation and num_training:
+        return
+    left_out = f" and {num_excluded} excluded by data.exclude" if num_excluded else ""
+    raise ValueError(
+        f"data.validation_fraction = {validation_fraction} of {num_clusters} clusters ({num_records} records) "
+        f"leaves {num_validation} records for validation and {num_training} for training{left_out}; "
+        "change the fraction, or give more sequences or finer clusters"
+    )
+
+
+def fingerprint_of(*contents: str) -> str:
+    """One hash of several."""
+    return hashlib.blake2b(json.dumps(contents).encode(), digest_size=16).hexdigest()
+
+
+def _content(array: NDArray[Any]) -> str:
+    content = hashlib.blake2b(digest_size=16)
+    for start in range(0, len(array), _BLOCK):
+        content.update(np.ascontiguousarray(array[start : start + _BLOCK]).tobytes())
+    return content.hexdigest()
+
+
+def _ids(where: Path | NDArray[np.int64]) -> NDArray[np.int64]:
+    return derived_array.read(where, _INT64) if isinstance(where, Path) else where

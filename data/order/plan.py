@@ -1,0 +1,156 @@
+"""The plan: which documents stand in which bin, as a pure function of the corpora, the identity settings and the seed.
+
+In: a sampler, lengths of its samples, settings, seed, a cursor. Out: `Bin`s, one after the other, without end. Kept:
+nothing but the plan of the window at hand, which is rebuilt from its number. World size, workers and restarts have no
+part in it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data import draw
+from data.order.curriculum import stage_value
+from data.order.packing import bucket, pack
+from data.order.sampler import Sampler
+from data.recipe.settings import DataSettings
+
+SPECIAL_TOKENS = 2
+"""Begin and end token that every whole protein carries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """Where the bin stream goes on: the whole state of the data side, and all a checkpoint stores of it."""
+
+    pass_index: int = 0
+    """Pass over the corpus, from 0; always 0 in a mixture, whose corpora have passes of their own."""
+    window: int = 0
+    """Window of the pass, from 0."""
+    bin: int = 0
+    """Next bin of the window, from 0; may equal the window's number of bins."""
+    tokens_before_window: int = 0
+    """Real tokens of all bins of all windows before this one."""
+
+    def as_dict(self) -> dict[str, int]:
+        """The fields by name."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """The documents of one bin, in slot order.
+
+    A document is the slice ``[start, start + length)`` of a protein's token string: begin token, residues, end token.
+    So a crop carries a begin or end token exactly where the true terminus lies inside it.
+    """
+
+    samples: NDArray[np.int64]
+    """(documents,) sample ids (`sampler.CORPUS_BITS`)."""
+    passes: NDArray[np.int64]
+    """(documents,) pass of each sample's corpus, which keys its mask."""
+    starts: NDArray[np.int64]
+    """(documents,) first token of the slice."""
+    lengths: NDArray[np.int64]
+    """(documents,) tokens of the slice."""
+    select_prob: float
+    """Share of residues that are selected as targets here."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Real tokens in the bin."""
+        return int(self.lengths.sum())
+
+
+class Plan:
+    """The endless stream of bins.
+
+    Args:
+        sampler: which samples come in a window.
+        num_residues: residues of each of some sample ids.
+        settings: sizes of crop, bin and window, curriculum and composition.
+        seed: seed of the run.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        num_residues: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+        settings: DataSettings,
+        seed: int,
+    ) -> None:
+        self.sampler = sampler
+        self.num_residues = num_residues
+        self.settings = settings
+        self.seed = seed
+
+    def window(self, pass_index: int, window: int, tokens_before: int) -> list[Bin] | None:
+        """All bins of one window, in the order in which they are trained; None behind the last window of the pass.
+
+        Args:
+            pass_index: as in `Cursor`.
+            window: as in `Cursor`.
+            tokens_before: real tokens of all windows before, which fix the stage of the curriculum.
+        """
+        items = self.sampler.window(pass_index, window)
+        if items is None:
+            return None
+        settings = self.settings
+        starts, lengths = crop(
+            *items,
+            self.num_residues(items.samples),
+            stage_value(settings.curriculum, settings.crop_tokens, tokens_before),
+            self.seed,
+        )
+        compose = pack if settings.composition == "packed" else bucket
+        groups = compose(lengths, settings.bin_tokens, settings.documents_per_bin)
+        shuffled = np.argsort(
+            draw.hashes(draw.key(self.seed, draw.BIN_ORDER, pass_index, window), np.arange(groups.num_bins)),
+            kind="stable",
+        )
+        select_prob = stage_value(settings.mask.select_stages, settings.mask.select_prob, tokens_before)
+        by_bin = groups.members
+        samples, passes, starts, lengths = items.samples[by_bin], items.passes[by_bin], starts[by_bin], lengths[by_bin]
+        bounds = groups.first.tolist()
+        of_bins = (slice(bounds[b], bounds[b + 1]) for b in shuffled.tolist())
+        return [Bin(samples[of], passes[of], starts[of], lengths[of], select_prob) for of in of_bins]
+
+    def bins(self, cursor: Cursor) -> Iterator[tuple[Bin, Cursor]]:
+        """The bins from `cursor` on, each with the cursor behind it; endless, across windows and passes."""
+        while True:
+            bins = self.window(cursor.pass_index, cursor.window, cursor.tokens_before_window)
+            if bins is None:
+                if not cursor.window:
+                    raise ValueError("the corpus holds no sequence to train on; check data.sources and the split")
+                cursor = Cursor(pass_index=cursor.pass_index + 1, tokens_before_window=cursor.tokens_before_window)
+                continue
+            for index in range(cursor.bin, len(bins)):
+                cursor = replace(cursor, bin=index + 1)
+                yield bins[index], cursor
+            cursor = following(cursor, bins)
+
+
+def following(cursor: Cursor, bins: list[Bin]) -> Cursor:
+    """The start of the window behind the one at `cursor`, which holds `bins`."""
+    tokens = cursor.tokens_before_window + sum(b.num_tokens for b in bins)
+    return Cursor(pass_index=cursor.pass_index, window=cursor.window + 1, tokens_before_window=tokens)
+
+
+def crop(
+    samples: NDArray[np.int64],
+    passes: NDArray[np.int64],
+    num_residues: NDArray[np.int64],
+    crop_tokens: int,
+    seed: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Start and length in tokens of each sample's document: whole where it fits, else a slice at a keyed start."""
+    total = num_residues + SPECIAL_TOKENS
+    lengths = np.minimum(total, crop_tokens)
+    starts = np.zeros(len(samples), np.int64)
+    for pass_index in np.unique(passes).tolist():
+        cut = np.flatnonzero((passes == pass_index) & (total > lengths))
+        drawn = draw.hashes(draw.key(seed, draw.CROP, pass_index), samples[cut])
+        starts[cut] = draw.integers(drawn, (total - lengths + 1)[cut])
+    return starts, lengths

@@ -1,0 +1,126 @@
+"""Samplers: which records come in a window, as arithmetic on its number.
+
+In: seed, pass, window. Out: `Items`. Kept: nothing, whatever the size of the corpora.
+
+One corpus is drawn in passes: a permutation of its records, or of its clusters with one member each, cut into windows.
+A mixture has no passes of its own: window after window it takes from each corpus what its weight says, and each corpus
+goes round in passes of its own. Held-out records keep their places in the permutation and are left out of the window,
+so that no list of training records is ever made.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data import draw
+from data.order.permutation import Permutation
+
+CORPUS_BITS = 40
+"""A sample id is ``corpus << 40 | record``: the records of one corpus keep their numbers."""
+
+
+class Items(NamedTuple):
+    """Samples of a window in order of arrival, training side only."""
+
+    samples: NDArray[np.int64]
+    """(n,) sample ids."""
+    passes: NDArray[np.int64]
+    """(n,) pass of the sample's own corpus."""
+
+
+class Corpus(Protocol):
+    """What can be drawn from one corpus."""
+
+    def size(self, wanted: int) -> int:
+        """Number of items, as far as `wanted` of them: a growing corpus waits until it has that many or is complete."""
+
+    def records(self, items: NDArray[np.int64], key: int) -> NDArray[np.int64]:
+        """The record of each item, -1 for what is not for training; `key` belongs to seed and pass."""
+
+    def in_order(self, pass_index: int) -> bool:
+        """Whether this pass takes the items as they come."""
+
+
+class Sampler(Protocol):
+    """The windows of a run."""
+
+    def window(self, pass_index: int, window: int) -> Items | None:
+        """What comes in a window; None behind the last one of the pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """One corpus, pass after pass."""
+
+    corpus: Corpus
+    seed: int
+    window_sequences: int
+
+    def window(self, pass_index: int, window: int) -> Items | None:
+        """What comes in a window; None behind the last one of the pass."""
+        start, stop = window * self.window_sequences, (window + 1) * self.window_sequences
+        stop = min(stop, self.corpus.size(stop))
+        if start >= stop:
+            return None
+        return _drawn(self.corpus, 0, self.seed, pass_index, np.arange(start, stop))
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Several corpora by weight, without end.
+
+    Raises:
+        ValueError: a weight that is less than two sequences in a window.
+    """
+
+    corpora: Sequence[Corpus]
+    weights: Sequence[int]
+    seed: int
+    window_sequences: int
+
+    def __post_init__(self) -> None:
+        total = sum(self.weights)
+        for weight in self.weights:
+            if weight * self.window_sequences < 2 * total:
+                raise ValueError(
+                    f"data.mixture: weight {weight} of {total} is less than two sequences in a window of "
+                    f"{self.window_sequences}; raise it, or data.window_sequences"
+                )
+
+    def window(self, pass_index: int, window: int) -> Items | None:
+        """What comes in a window. There is one endless pass, so `pass_index` is 0."""
+        parts = []
+        for number, corpus in enumerate(self.corpora):
+            positions = np.arange(self._before(number, window), self._before(number, window + 1))
+            size = corpus.size(1 << CORPUS_BITS)
+            passes, items = positions // size, positions % size
+            for of_corpus in np.unique(passes).tolist():
+                parts.append(_drawn(corpus, number, self.seed, of_corpus, items[passes == of_corpus]))
+        samples, passes = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        arrival = draw.hashes(draw.key(self.seed, draw.ARRIVAL, window), np.arange(len(samples)))
+        shuffled = np.argsort(arrival, kind="stable")
+        return Items(samples[shuffled], passes[shuffled])
+
+    def _before(self, number: int, window: int) -> int:
+        """Items that corpus `number` gave before `window`, so that windows are full and shares exact in the long run.
+
+        The rounded share of the corpora up to this one, less that of the corpora before it. Rounding takes less than
+        one from either, and a window adds at least two to their difference, so it always rises.
+        """
+        drawn, total = window * self.window_sequences, sum(self.weights)
+        upto = drawn * sum(self.weights[: number + 1]) // total
+        return upto - drawn * sum(self.weights[:number]) // total
+
+
+def _drawn(corpus: Corpus, number: int, seed: int, pass_index: int, positions: NDArray[np.int64]) -> Items:
+    # The first corpus keeps the keys that it has alone: a mixture of one is that corpus.
+    order = draw.key(seed, draw.ORDER, pass_index) if not number else draw.key(seed, draw.ORDER, pass_index, number)
+    items = positions
+    if not corpus.in_order(pass_index):
+        items = Permutation(corpus.size(1 << CORPUS_BITS), order)(positions)
+    records = corpus.records(items, draw.key(seed, draw.MEMBER, pass_index, number))
+    records = records[records >= 0]
+    return Items(records | (number << CORPUS_BITS), np.full(len(records), pass_index, np.int64))

@@ -1,0 +1,310 @@
+"""Annotated formats to blocks, through Bio.SeqIO: UniProt XML, Swiss-Prot .dat, GenBank and GenPept, Stockholm.
+
+In: where a file is (a path or URL, compressed or not) and which format it has. Out: blocks, as FASTA gives them.
+Kept: nothing. One record is held at a time; of Stockholm one alignment, of a genome its features.
+"""
+
+import io
+import itertools
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from data.recipe.settings import IngestSettings, LetterPolicy
+from data.sources.block import START, Block, Position
+from data.sources.entries import Entry, entry_blocks
+from data.sources.protein import shown
+from data.transport.broken_stream import BrokenStream
+from data.transport.byte_stream import ByteStream
+from data.transport.chunk_file import ChunkFile
+
+Format = Literal["uniprot-xml", "swiss", "genbank", "stockholm"]
+
+SUFFIXES: dict[str, Format] = {
+    ".xml": "uniprot-xml",
+    ".dat": "swiss",
+    **dict.fromkeys((".gb", ".gbk", ".gbff", ".gp", ".gpff"), "genbank"),
+    **dict.fromkeys((".sto", ".stk"), "stockholm"),
+}
+"""Format of a file by its suffix."""
+
+_NAMESPACES = {"{https://uniprot.org/uniprot}": "{http://uniprot.org/uniprot}"}
+"""UniProt's namespace of today, and the older one, which is the only one that Biopython 1.88 reads."""
+_READ_OF_ENTRY = ("accession", "name", "protein", "sequence")
+_NO_DESCRIPTION = ("", ".", "<unknown description>")
+_FULL_NAME = re.compile(r"Full=([^;{]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class SeqIOSource:
+    """One file that Bio.SeqIO reads."""
+
+    location: str
+    """A path, or any URL that fsspec opens."""
+    format: Format
+    unknown_letters: LetterPolicy
+    limits: IngestSettings
+
+    @property
+    def name(self) -> str:
+        """The location."""
+        return self.location
+
+    @property
+    def num_bytes(self) -> int | None:
+        """Size as stored; None if the server does not say."""
+        return ByteStream(self.location, self.limits).num_bytes
+
+    def stamp(self) -> list[str | int]:
+        """Format, place, size and time of change."""
+        return [self.format, *ByteStream(self.location, self.limits).stamp()]
+
+    def blocks(self, start: Position = START) -> Iterator[Block]:
+        """Its records from `start` on; those before it are read again and left out.
+
+        A nucleotide record of GenBank gives the translation of each of its CDS features, and each counts as a record.
+
+        Raises:
+            ValueError: not there; damaged, cut short or not of this format (it names the record that came before);
+                no record in it.
+        """
+        stream = ByteStream(self.location, self.limits)
+        entries = itertools.islice(self._entries(stream.chunks()), start.records, None)
+        yield from entry_blocks(entries, self.unknown_letters, self.limits, start, lambda: stream.bytes_read)
+
+    def _entries(self, chunks: Iterator[bytes]) -> Iterator[Entry]:
+        raw = _Pieces(chunks, self.location, self.limits.max_line_bytes, lines=self.format != "uniprot-xml")
+        stream = _opened(raw, self.format)
+        parts = _parts(stream, self.format)
+        num_parts = number = 0
+        last = b""
+
+        def where() -> str:
+            return f"after record {number} ({shown(last)})" if number else "before the first record"
+
+        while True:
+            complaints: list[str] = []
+            try:
+                with warnings.catch_warnings(record=True) as said:
+                    warnings.simplefilter("always")
+                    part = next(parts, None)
+                complaints = [str(warning.message) for warning in said]
+                entries = [] if part is None else list(_entries_of(part, self.format, complaints))
+            except Exception as error:  # a parser meets damage with whatever it trips over
+                if raw.failure:
+                    raise (raw.failure.at(where()) if isinstance(raw.failure, BrokenStream) else raw.failure) from None
+                # Biopython's assertions have no words.
+                words = str(error) or "it ends early or is damaged"
+                remedy = (
+                    "" if isinstance(error, _AnotherFormat) else "; if it is of that format, copy or download it again"
+                )
+                raise ValueError(
+                    f"{self.location}: cannot be read as {self.format}, {where()}: {_one_line(words)}{remedy}"
+                ) from error
+            if part is None:
+                break
+            num_parts += 1
+            raw.run = 0
+            if raw.lines and raw.ends < num_parts:
+                raise ValueError(
+                    f"{self.location}: ends {where()} inside the next one, without its closing '//': the file was cut "
+                    "short; copy or download it again"
+                )
+            for entry in entries:
+                number, last = number + 1, entry.header
+                yield entry
+        if raw.read(1) or (raw.lines and raw.ends != num_parts):
+            raise ValueError(
+                f"{self.location}: has more than the {num_parts} entries that could be read as {self.format}; one of "
+                "them is empty, or its first line is damaged"
+            )
+        if not number:
+            raise ValueError(
+                f"{self.location}: no {self.format} record in it (empty file); remove it from data.sources or fill it"
+            )
+
+
+class _Pieces(ChunkFile):
+    """Chunks as a file for Biopython, which would take lines of any length and a text that ends anywhere."""
+
+    def __init__(self, chunks: Iterator[bytes], name: str, max_run: int, *, lines: bool) -> None:
+        super().__init__(chunks)
+        self._name, self._max_run = name, max_run
+        self._before = b"\n"
+        self.lines = lines
+        self.run = 0
+        """Bytes since the last line end; of XML, which needs no lines, since the last entry."""
+        self.ends = 0
+        """How many lines began with ``//``."""
+
+    def readinto(self, buffer: Any) -> int:
+        count = super().readinto(buffer)
+        self._watch(bytes(buffer[:count]))
+        return count
+
+    def _watch(self, piece: bytes) -> None:
+        longest = self.run = self.run + len(piece)
+        if self.lines:
+            self.ends += (self._before + piece).count(b"\n//")
+            self._before = (self._before + piece)[-2:]
+            ends = np.flatnonzero(np.frombuffer(piece, np.uint8) == ord("\n"))
+            if ends.size:
+                longest = int(np.diff(ends, prepend=len(piece) - self.run - 1).max())
+                self.run = len(piece) - 1 - int(ends[-1])
+        if longest > self._max_run:
+            self.failure = ValueError(
+                f"{self._name}: {'a line' if self.lines else 'an entry'} of more than {self._max_run} bytes; is the "
+                "format the one that its suffix says? If so, raise data.ingest.max_line_bytes"
+            )
+            raise self.failure
+
+
+def _opened(raw: _Pieces, format: Format) -> io.BufferedReader | io.TextIOWrapper:
+    buffered: io.BufferedReader = io.BufferedReader(raw, 1 << 16)
+    # A header may hold any bytes; surrogates bring them through unchanged.
+    return buffered if format == "uniprot-xml" else io.TextIOWrapper(buffered, "utf-8", "surrogateescape")
+
+
+def _parts(stream: io.BufferedReader | io.TextIOWrapper, format: Format) -> Iterator[Any]:
+    """What Biopython gives one at a time: records, or alignments of Stockholm."""
+    from Bio import AlignIO, SeqIO, SwissProt
+
+    reader: Any = {"stockholm": AlignIO, "swiss": SwissProt}.get(format, SeqIO)
+    if format == "swiss":  # what SeqIO makes its records from, which leave out the length that the file says
+        return iter(reader.parse(stream))
+    parser = reader.parse(_WithoutNucleotides(stream) if format == "genbank" else stream, format)
+    if format == "uniprot-xml":
+        parser._data = _lean(parser._data)
+    return iter(parser)
+
+
+class _AnotherFormat(ValueError):
+    """XML, but not UniProt's."""
+
+
+class _WithoutNucleotides:
+    """GenBank for Biopython, which would hold a whole chromosome, without the letters of nucleotide records."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._is_protein = self._in_sequence = False
+
+    def read(self, size: int) -> str:
+        text: str = self._stream.read(size)
+        return text
+
+    def readline(self) -> str:
+        line: str = self._stream.readline()
+        while self._in_sequence and line and not line.startswith("//"):
+            line = self._stream.readline()
+        if line.startswith("LOCUS "):
+            self._is_protein = " aa " in line
+        self._in_sequence = line.startswith("ORIGIN") and not self._is_protein
+        return line
+
+
+def _lean(events: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """ElementTree's events for Biopython's parser of UniProt XML, with its two gaps closed.
+
+    It empties an entry that it has read, but the root keeps the empty element: 250 million of them for TrEMBL. And it
+    knows only the older of UniProt's two namespaces. What no header or sequence needs of an entry is left out.
+    """
+    root = None
+    for event, element in events:
+        if event == "start-ns":
+            prefix, uri = element
+            if root is None and uri.endswith("/uniref"):
+                raise _AnotherFormat(
+                    "it is UniRef XML, and Biopython only parses xml with namespace http://uniprot.org/uniprot; take "
+                    "the FASTA file of the same UniRef release"
+                )
+            yield event, (prefix, _NAMESPACES.get(f"{{{uri}}}", f"{{{uri}}}")[1:-1])
+            continue
+        if root is None:
+            root = element
+            if (name := root.tag.rpartition("}")[2]) != "uniprot":
+                raise _AnotherFormat(
+                    f"its outermost element is <{name}>, where UniProt XML has <uniprot>; give the protein sequences "
+                    "as UniProt XML or FASTA"
+                )
+        space, brace, tag = element.tag.rpartition("}")
+        if event == "end":
+            element.tag = _NAMESPACES.get(space + brace, space + brace) + tag
+            if tag == "entry":
+                element[:] = [child for child in element if child.tag.rpartition("}")[2] in _READ_OF_ENTRY]
+        yield event, element
+        if event == "end" and tag == "entry":
+            root.clear()
+
+
+def _entries_of(part: Any, format: Format, complaints: list[str]) -> Iterator[Entry]:
+    if format == "stockholm":
+        for record in part:
+            yield Entry(_header(record.id, record.description), _letters(record).translate(None, b"-."))
+    elif format == "genbank" and part.annotations.get("molecule_type") != "protein":
+        yield from _translations(part)
+    elif format == "swiss":
+        full_name = _FULL_NAME.search(part.description)
+        description = full_name[1] if full_name else part.description
+        letters = part.sequence.encode("ascii", "replace")
+        yield Entry(_header(part.accessions[0], description), letters, _damage(part.sequence_length, letters))
+    else:
+        letters = _letters(part)
+        reason = _damage(part.annotations.get("sequence_length", len(letters)), letters)
+        for complaint in complaints:  # any other is about annotations that are not read here
+            if complaint.startswith("Expected sequence length"):
+                reason = f"is damaged: {_one_line(complaint)} Download it again"
+        yield Entry(_header(part.id, part.description), letters, reason)
+
+
+def _damage(num_residues: int, letters: bytes) -> str:
+    if num_residues == len(letters):
+        return ""
+    return f"is damaged: it says that it has {num_residues} residues and has {len(letters)}; download it again"
+
+
+def _translations(record: Any) -> Iterator[Entry]:
+    """The proteins of a nucleotide record."""
+    number = 0
+    for feature in record.features:
+        if feature.type == "CDS" and "translation" in feature.qualifiers:
+            number += 1
+            name = next(
+                (feature.qualifiers[key][0] for key in ("protein_id", "locus_tag") if key in feature.qualifiers),
+                f"{record.id}_cds_{number}",
+            )
+            product = feature.qualifiers.get("product", [""])[0]
+            yield Entry(_header(name, product), _bytes(feature.qualifiers["translation"][0]))
+    if not number:
+        yield Entry(
+            _header(record.id, record.description),
+            b"",
+            f"holds nucleotides ({record.annotations.get('molecule_type', 'type unknown')}) and no CDS with a "
+            "/translation; remove it, or give its proteins as FASTA",
+        )
+
+
+def _letters(record: Any) -> bytes:
+    from Bio.Seq import UndefinedSequenceError
+
+    try:
+        return bytes(record.seq or b"")
+    except UndefinedSequenceError:  # a record that only says how long it is
+        return b""
+
+
+def _header(name: str, description: str) -> bytes:
+    description = description.strip()
+    return _bytes(name if description in (*_NO_DESCRIPTION, name) else f"{name} {description}")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _one_line(error: object) -> str:
+    return shown(" ".join(str(error).split()), 200).strip("'\"") or type(error).__name__

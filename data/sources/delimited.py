@@ -1,0 +1,129 @@
+"""CSV and TSV: each row as fields that stand under the header's columns, or an error with both counts.
+
+In: chunks of text. Out: the header's columns; rows. Kept: the row at hand, and at first a hundred of them.
+
+The csv module splits the text. pandas, and so `datasets`, fills up a row that is too short, and takes the first column
+for row names where the first row has one field more than the header, so that every value moves to another column.
+"""
+
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Any, Literal
+
+from data.transport.chunk_file import ChunkFile
+
+_QUOTED: Literal[0] = csv.QUOTE_MINIMAL
+_UNQUOTED: Literal[3] = csv.QUOTE_NONE
+_FIRST_ROWS = 100
+_LETTERS = re.compile(r"\s*[A-Za-z]+\*?\s*")
+
+
+class Malformed(ValueError):
+    """Text that is no table; the message reads well behind where that is."""
+
+
+class DelimitedText:
+    """One table.
+
+    Quotes hold separators and line ends in a CSV. A TSV has none: a quotation mark there is a letter like any other.
+
+    Args:
+        chunks: the text, UTF-8 with or without byte order mark.
+        separator: one character; a tab says that it is a TSV.
+        max_field_bytes: longest field, about.
+
+    Raises:
+        Malformed: the header cannot be read, or has two columns of one name.
+    """
+
+    def __init__(self, chunks: Iterator[bytes], separator: str, max_field_bytes: int) -> None:
+        csv.field_size_limit(max(csv.field_size_limit(), max_field_bytes))  # one for the process, 128 kB at first
+        text = io.TextIOWrapper(io.BufferedReader(ChunkFile(chunks), 1 << 16), "utf-8-sig", newline="")
+        reader = csv.reader(text, delimiter=separator, quoting=_UNQUOTED if separator == "\t" else _QUOTED, strict=True)
+        self._reader = reader
+        self._rows = _rows(reader)
+        self._header_line, self.columns = next(self._rows, (0, []))
+        """Names of the columns, "" for one without; none at all in an empty file."""
+        times = Counter(name for name in self.columns if name)
+        if twice := [name for name, count in times.items() if count > 1]:
+            raise Malformed(
+                f"{times[twice[0]]} of its {len(self.columns)} columns are called {twice[0]!r}; give each a name of "
+                "its own"
+            )
+        if any("\0" in name for name in self.columns):
+            raise Malformed("there are NUL bytes in its header: it is UTF-16 or no text; save it as UTF-8")
+
+    @property
+    def line(self) -> int:
+        """How many lines were read."""
+        return int(self._reader.line_num)
+
+    def rows(self, sequence: int) -> Iterator[tuple[list[str], str]]:
+        """The fields of each row under the header, with what is wrong with the row, "" for nothing.
+
+        Empty fields beyond the header, from separators at the end of a row, are dropped. Where each of the first rows
+        has one field more than the header, as R's write.table does it on purpose, the first field is the row's name.
+
+        Args:
+            sequence: number of the column that is the sequence, by which row names are told from a field too many.
+
+        Raises:
+            Malformed: a row with more fields than columns; a quotation mark without its partner; not UTF-8.
+        """
+        first = list(islice(self._rows, _FIRST_ROWS))
+        names = int(self._have_names(first, sequence))
+        width = len(self.columns) + names
+        least = width
+        while least > 1 + names and not self.columns[least - names - 1]:
+            least -= 1
+        for line, fields in chain(first, self._rows):
+            if len(fields) > width and any(map(str.strip, fields[width:])):
+                shown = ", ".join(map(repr, self.columns[:8])) + (", ..." if len(self.columns) > 8 else "")
+                raise Malformed(
+                    f"Expected {width} fields in line {line}, saw {len(fields)}: the header, in line "
+                    f"{self._header_line}, has {len(self.columns)} ({shown}). Put quotes around a field that holds the "
+                    "separator; or, if there is a column without a name, give it one"
+                )
+            wrong = ""
+            if sequence + names < len(fields) < least:
+                wrong = (
+                    f"has {len(fields)} fields, in line {line}, where {width} are expected by the header; write the "
+                    "missing ones, empty if need be, so that no value stands in another's column"
+                )
+            yield fields[names:], wrong
+
+    def _have_names(self, first: list[tuple[int, list[str]]], sequence: int) -> bool:
+        """Whether the rows begin with a name that has no column.
+
+        They could also end in one field too many, such as the half of a text that holds the separator. So in each row,
+        the column that a name in front makes the sequence must hold more letters than the one that it is without.
+        """
+        rows = [fields for _, fields in first]
+        if not any(fields[-1].strip() for fields in rows) or any(
+            len(fields) != len(self.columns) + 1 for fields in rows
+        ):
+            return False
+        letters = [
+            tuple(len(fields[at]) if _LETTERS.fullmatch(fields[at]) else 0 for at in (sequence, sequence + 1))
+            for fields in rows
+        ]
+        return any(map(any, letters)) and all(without < named or named == without == 0 for without, named in letters)
+
+
+def _rows(reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """The rows that are not blank, and the line that each ends in."""
+    try:
+        for fields in reader:
+            if fields and not (len(fields) == 1 and fields[0].isspace()):
+                yield reader.line_num, fields
+    except csv.Error as error:
+        raise Malformed(
+            f"line {reader.line_num}: {error}: is a quotation mark left open? One inside a quoted field is written "
+            "twice; if a field is as long as that, raise data.ingest.max_line_bytes"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise Malformed(f"it is not UTF-8 (byte 0x{error.object[error.start]:02x}); save it as UTF-8") from None

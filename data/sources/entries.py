@@ -1,0 +1,87 @@
+"""Entries to blocks: what is the same for every source that is not FASTA.
+
+In: a header and letters for each record, whatever reader gave them. Out: blocks. Kept: nothing.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from data.recipe.settings import IngestSettings, LetterPolicy
+from data.sources.block import Block, Position, Rejected
+from data.sources.protein import letters_of, refusal, token_ids
+
+BLOCK_RECORDS = 4096
+BLOCK_RESIDUES = 1 << 22
+
+
+class Entry(NamedTuple):
+    """One record of a source, before its letters are looked at."""
+
+    header: bytes
+    """Identifier and description, as a FASTA header would have them."""
+    letters: bytes
+    """Its sequence; whitespace is ignored."""
+    reason: str = ""
+    """Why it is no protein sequence, if that is known already."""
+
+
+def entry_blocks(
+    entries: Iterable[Entry],
+    unknown_letters: LetterPolicy,
+    limits: IngestSettings,
+    start: Position,
+    bytes_read: Callable[[], int],
+) -> Iterator[Block]:
+    """Entries as blocks of up to 4,096 records or some 4 million residues, by the rules that FASTA has.
+
+    What is no protein is for `data.sources.protein` to say, as with FASTA.
+
+    Args:
+        entries: the records from `start` on.
+        unknown_letters: what to do with bytes that are no IUPAC amino acid letter.
+        limits: longest header and longest protein.
+        start: how many records came before.
+        bytes_read: says how much of the source was read so far.
+    """
+    entries = iter(entries)
+    done = start.records
+    while batch := list(_batch(entries)):
+        accepted: list[bytes] = []
+        headers: list[bytes] = []
+        rejected: list[Rejected] = []
+        counted: Counter[str] = Counter()
+        for number, entry in enumerate(batch, done + 1):
+            header = entry.header.replace(b"\r", b" ").replace(b"\n", b" ").strip()
+            letters = letters_of(entry.letters)
+            reason = entry.reason or refusal(header, letters, unknown_letters, limits)
+            if reason:
+                rejected.append(Rejected(number, header[:200], 0, reason))
+                continue
+            accepted.append(token_ids(letters, counted))
+            headers.append(header)
+        done += len(batch)
+        flat = np.frombuffer(b"".join(accepted), np.uint8)
+        lengths = np.array([len(tokens) for tokens in accepted], np.int64)
+        yield Block(
+            tokens=flat,
+            lengths=lengths,
+            headers=np.frombuffer(b"".join(headers), np.uint8),
+            header_lengths=np.array([len(header) for header in headers], np.int64),
+            rejected=tuple(rejected),
+            unknown_letters=dict(counted),
+            end=Position(done),
+            bytes_read=bytes_read(),
+        )
+
+
+def _batch(entries: Iterator[Entry]) -> Iterator[Entry]:
+    num_residues = 0
+    for entry in itertools.islice(entries, BLOCK_RECORDS):
+        yield entry
+        num_residues += len(entry.letters)
+        if num_residues >= BLOCK_RESIDUES:
+            return

@@ -1,0 +1,210 @@
+"""The compiled FASTA parser: 64 bytes at a time through the alphabet, straight into a block's arrays.
+
+In: text that begins and ends between two records. Out: token ids, headers and their lengths, and how far it came: it
+stops before a record that is not plain, which `data.sources.fasta` then reads byte by byte. Nothing is kept.
+
+Imported only where numba is there. Everything here has its match in NumPy in `data.sources.fasta`, with the same
+result.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array
+from numpy.typing import NDArray
+
+from data.alphabet import LETTER_IDS, REFUSED
+
+WIDTH = 64
+"""Bytes that are read and written at a time; the output arrays need as much room behind what they will hold."""
+
+LETTER_TABLE: NDArray[np.uint8] = np.where(LETTER_IDS[64:96] == REFUSED, 128, LETTER_IDS[64:96]).astype(np.uint8)
+"""(32,) token ids of the bytes 64 to 95, which are those of the bytes 96 to 127 too; 128 for what is no letter."""
+
+_BYTE, _INT = ir.IntType(8), ir.IntType(64)
+_VECTOR = ir.VectorType(_BYTE, WIDTH)
+
+
+def _all(value: int) -> ir.Constant:
+    return ir.Constant(_VECTOR, [value] * WIDTH)
+
+
+def _pointer(context: Any, builder: Any, kind: Any, array: Any, index: Any, to: ir.Type) -> Any:
+    whole = make_array(kind)(context, builder, array)  # type: ignore[no-untyped-call]
+    data = builder.bitcast(whole.data, _BYTE.as_pointer())
+    return builder.bitcast(builder.gep(data, [index]), to.as_pointer())
+
+
+def _load(*place: Any) -> Any:
+    value = place[1].load(_pointer(*place))
+    value.align = 1
+    return value
+
+
+def _store(value: Any, *place: Any) -> None:
+    place[1].store(value, _pointer(*place)).align = 1
+
+
+def _looked_up(builder: Any, table: Any, index: Any) -> Any:
+    """table[index] byte by byte; on processors that shuffle bytes, LLVM makes one instruction of it."""
+    found = ir.Constant(_VECTOR, ir.Undefined)
+    for lane in range(WIDTH):
+        place = builder.zext(builder.extract_element(index, ir.Constant(_INT, lane)), _INT)
+        found = builder.insert_element(found, builder.extract_element(table, place), ir.Constant(_INT, lane))
+    return found
+
+
+def _num_before(builder: Any, flags: Any) -> Any:
+    """How many bytes come before the first flag; `WIDTH` without one."""
+    count = builder.module.declare_intrinsic("llvm.cttz", [_INT], ir.FunctionType(_INT, [_INT, ir.IntType(1)]))
+    return builder.call(count, [builder.bitcast(flags, _INT), ir.Constant(ir.IntType(1), 0)])
+
+
+def _letters_code(typing: Any, text: Any, at: Any, tokens: Any, to: Any, table: Any) -> tuple[Any, Callable[..., Any]]:
+    """Read `WIDTH` bytes of `text` as token ids into `tokens`; how many of them are letters before the first other."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        letters = _load(context, builder, text, values[0], values[1], _VECTOR)
+        halves = (
+            _load(context, builder, table, values[4], ir.Constant(_INT, half), ir.VectorType(_BYTE, 16))
+            for half in (0, 16)
+        )
+        low, high = (_looked_up(builder, half, builder.and_(letters, _all(15))) for half in halves)
+        ids = builder.select(builder.icmp_unsigned("!=", builder.and_(letters, _all(16)), _all(0)), high, low)
+        in_table = builder.icmp_unsigned("==", builder.and_(letters, _all(0xC0)), _all(0x40))
+        ids = builder.select(in_table, ids, _all(128))
+        _store(ids, context, builder, tokens, values[2], values[3], _VECTOR)
+        return _num_before(builder, builder.icmp_signed("<", ids, _all(0)))
+
+    return types.uint64(text, at, tokens, to, table), generate
+
+
+def _header_code(typing: Any, text: Any, at: Any, headers: Any, to: Any) -> tuple[Any, Callable[..., Any]]:
+    """Copy `WIDTH` bytes of `text` into `headers`; how many of them come before the first line end or NUL."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        content = _load(context, builder, text, values[0], values[1], _VECTOR)
+        _store(content, context, builder, headers, values[2], values[3], _VECTOR)
+        ends = (builder.icmp_unsigned("==", content, _all(byte)) for byte in (ord("\n"), 0))
+        return _num_before(builder, builder.or_(*ends))
+
+    return types.uint64(text, at, headers, to), generate
+
+
+_copy_letters: Any = intrinsic(_letters_code)
+_copy_header: Any = intrinsic(_header_code)
+
+# Unsigned throughout: numba makes floats of signed and unsigned, and tests signed indices for being negative.
+_U = np.uint64
+_0, _1, _WIDTH = _U(0), _U(1), _U(WIDTH)
+
+
+def parse(
+    text: NDArray[np.uint8],
+    begin: int,
+    end: int,
+    max_header_bytes: int,
+    max_residues: int,
+    tokens: NDArray[np.uint8],
+    num_tokens: int,
+    headers: NDArray[np.uint8],
+    num_header_bytes: int,
+    lengths: NDArray[np.int64],
+    header_lengths: NDArray[np.int64],
+    letter_ids: NDArray[np.uint8],
+    letter_table: NDArray[np.uint8],
+) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
+    """Read the records of text[begin:end] until the first one that is not plain.
+
+    Args:
+        text: begins with ``>`` at `begin`; `end` is its end, or where the next record begins.
+        begin: where to start.
+        end: where to stop.
+        max_header_bytes: of a plain record.
+        max_residues: of a plain record.
+        tokens: gets token ids from `num_tokens` on; with room for end - begin + `WIDTH` more.
+        num_tokens: how many it holds.
+        headers: gets header lines, in the same way.
+        num_header_bytes: how many bytes it holds.
+        lengths: gets the residues of each record, from 0 on; with room for (end - begin) // 4 + 1.
+        header_lengths: gets the bytes of each header.
+        letter_ids: `LETTER_IDS`.
+        letter_table: `LETTER_TABLE`.
+
+    Returns:
+        Where the first record begins that was not read (`end` for none), and how many records were read, token ids
+        and header bytes are held now.
+    """
+    i, stop, size = _U(begin), _U(end), _U(len(text))
+    t, h, record = _U(num_tokens), _U(num_header_bytes), _0
+    most_header_bytes, most_residues = _U(max_header_bytes), _U(max_residues)
+    usual = _WIDTH
+    while i < stop:
+        start, first_token, first_byte = i, t, h
+        i += _1
+        while i < stop and text[i] != 10 and (text[i] == 32 or (text[i] >= 9 and text[i] <= 13)):
+            i += _1
+        while i < stop:
+            if i + _WIDTH <= size:
+                num = _copy_header(text, i, headers, h)
+                i += num
+                h += num
+                if num == _WIDTH:
+                    continue
+            byte = text[i]
+            if byte == 10 or byte == 0:
+                break
+            headers[h] = byte
+            i += _1
+            h += _1
+        while h > first_byte and (headers[h - _1] == 32 or (headers[h - _1] >= 9 and headers[h - _1] <= 13)):
+            h -= _1
+        plain = i < stop and text[i] == 10 and h > first_byte and h - first_byte <= most_header_bytes
+        i += _1
+        starred = False
+        after_star = _0
+        while plain and i < stop:
+            if i + _WIDTH <= size:
+                num = _copy_letters(text, i, tokens, t, letter_table)
+                if num == _WIDTH:
+                    i += _WIDTH
+                    t += _WIDTH
+                    continue
+                if num == usual:  # so that the processor need not wait for the count to go on
+                    i += usual
+                    t += usual
+                else:
+                    i += num
+                    t += num
+                    usual = num
+                byte = text[i]
+            else:
+                byte = text[i]
+                token = letter_ids[byte]
+                if token != REFUSED:
+                    tokens[t] = token
+                    i += _1
+                    t += _1
+                    continue
+            if byte == 10:
+                i += _1
+                if i < stop and text[i] == 62:
+                    break
+            elif byte == 32 or (byte >= 9 and byte <= 13):
+                i += _1
+            elif byte == 42 and not starred:
+                starred = True
+                after_star = t
+                i += _1
+            else:
+                plain = False
+        if not plain or t == first_token or t - first_token > most_residues or (starred and t != after_star):
+            return start, record, first_token, first_byte
+        lengths[record] = t - first_token
+        header_lengths[record] = h - first_byte
+        record += _1
+    return i, record, t, h

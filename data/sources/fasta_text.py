@@ -1,0 +1,168 @@
+"""FASTA as text: chunks of bytes become stretches of whole records, in bounded memory whatever the file holds.
+
+In: chunks of any size. Out: `Piece`s that begin at a ``>`` and end before another or at the end. Kept: the beginning
+of the record that the last chunk broke off.
+"""
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from data.sources.protein import WHITESPACE
+from data.transport.broken_stream import BrokenStream
+
+_LONG_BYTES = 1 << 20
+"""From here on a record that is still broken off is held without its line ends."""
+_MARK = b"\xef\xbb\xbf"
+_WIDE = (b"\xff\xfe", b"\xfe\xff", b">\0", b"\0>", b"\0\0")
+
+
+class Piece(NamedTuple):
+    """Whole records: text[begin:end]."""
+
+    text: bytes
+    begin: int
+    """Of the first record's ``>``."""
+    end: int
+    """Where the next record begins in `text`, or its length."""
+    offset: int
+    """Where the first record begins in the decompressed stream, in bytes."""
+    num_bytes: int
+    """Of the stream, which these records take; more than ``end - begin`` for one whose line ends were dropped."""
+
+
+def within_line_cap(chunks: Iterator[bytes], name: str, max_line_bytes: int) -> Iterator[bytes]:
+    """The same chunks.
+
+    Raises:
+        BrokenStream: a line is longer than `max_line_bytes`.
+    """
+    run = 0
+    for chunk in chunks:
+        first = chunk.find(b"\n")
+        longest = run + (len(chunk) if first < 0 else first)
+        run = run + len(chunk) if first < 0 else len(chunk) - 1 - chunk.rfind(b"\n")
+        if len(chunk) > max_line_bytes and first >= 0:
+            longest = max(longest, *map(len, chunk.split(b"\n")[1:]))
+        if longest > max_line_bytes:
+            raise BrokenStream(
+                name,
+                f"has a line of more than {max_line_bytes} bytes",
+                "that is what data.ingest.max_line_bytes allows; break the line, or raise it",
+            )
+        yield chunk
+
+
+def from_first_record(chunks: Iterator[bytes], name: str) -> tuple[int, Iterator[bytes]]:
+    """Where the first record begins, and the chunks from there on; none if there is nothing but blank lines.
+
+    A UTF-8 byte order mark and blank lines are skipped.
+
+    Raises:
+        ValueError: the first line that is not blank is no header, or the text is UTF-16.
+    """
+    head = _filled(b"", 4, chunks)
+    if head.startswith(_WIDE):
+        raise ValueError(
+            f"{name}: not FASTA: its letters take two bytes each or four (UTF-16, UTF-32); save it as UTF-8"
+        )
+    offset = len(_MARK) if head.startswith(_MARK) else 0
+    head = head[offset:] or next(chunks, b"")
+    line_begins = True
+    while not (body := head.lstrip(WHITESPACE)):
+        if not head:
+            return offset, iter(())
+        line_begins = head.endswith(b"\n")
+        offset += len(head)
+        head = next(chunks, b"")
+    blank = head[: len(head) - len(body)]
+    if blank:
+        line_begins = blank.endswith(b"\n")
+    if not line_begins or not body.startswith(b">"):
+        line = blank[blank.rfind(b"\n") + 1 :] + _filled(body, 240, chunks)
+        shown = line.partition(b"\n")[0].strip(b"\r")[:60].decode("utf-8", "replace")
+        raise ValueError(f"{name}: not FASTA: the first line is {shown!r}, but a FASTA file starts with '>'")
+    return offset + len(blank), itertools.chain((body,), chunks)
+
+
+def from_record(chunks: Iterator[bytes], name: str, offset: int) -> Iterator[bytes]:
+    """The same chunks, which begin at `offset`.
+
+    Raises:
+        ValueError: that is not where a record begins.
+    """
+    first = next(chunks, b"")
+    if first and not first.startswith(b">"):
+        raise ValueError(
+            f"{name}: no record begins at byte {offset}, where reading is to go on: it changed since; restore it, or "
+            "build its store anew"
+        )
+    return itertools.chain((first,), chunks) if first else iter(())
+
+
+def pieces(chunks: Iterator[bytes], offset: int, max_residues: int) -> Iterator[Piece]:
+    """The text as stretches of whole records.
+
+    Args:
+        chunks: text that begins at a record.
+        offset: where that is in the decompressed stream.
+        max_residues: of a longer record, no more than what shows that it is longer is kept.
+    """
+    partial: _Partial | None = None
+    for chunk in chunks:
+        begin = 0
+        if partial:
+            begin = 0 if partial.ends_line and chunk.startswith(b">") else chunk.find(b"\n>") + 1 or -1
+            if begin < 0:
+                partial.add(chunk)
+                continue
+            partial.add(chunk[:begin])
+            yield partial.piece(offset)
+            offset += partial.num_bytes
+        end = chunk.rfind(b"\n>", begin) + 1 or begin
+        if end > begin:
+            yield Piece(chunk, begin, end, offset, end - begin)
+            offset += end - begin
+        partial = _Partial(max_residues)
+        partial.add(chunk[end:])
+    if partial:
+        yield partial.piece(offset)
+
+
+class _Partial:
+    """The beginning of a record, in memory for a header line, `max_residues` letters and a chunk."""
+
+    def __init__(self, max_residues: int) -> None:
+        self.num_bytes = 0
+        self.ends_line = False
+        self._content = bytearray()
+        self._max_residues = max_residues
+        self._header_bytes = 0
+        """Header line of a long record, behind which whitespace is dropped; 0 for another one."""
+
+    def add(self, part: bytes) -> None:
+        if not part:
+            return
+        self.num_bytes += len(part)
+        self.ends_line = part.endswith(b"\n")
+        content = self._content
+        if self._header_bytes:
+            content += part.translate(None, WHITESPACE)
+        else:
+            content += part
+            if len(content) > _LONG_BYTES and (line_end := content.find(b"\n") + 1):
+                # A space first: without it, a '>' that stood inside a line might come to stand at its beginning.
+                content[line_end:] = b" " + content[line_end:].translate(None, WHITESPACE)
+                self._header_bytes = line_end + 1
+        if self._header_bytes:
+            # One letter above the cap and a '*' behind it tell as much as all that follow.
+            del content[self._header_bytes + self._max_residues + 2 :]
+
+    def piece(self, offset: int) -> Piece:
+        return Piece(bytes(self._content), 0, len(self._content), offset, self.num_bytes)
+
+
+def _filled(head: bytes, size: int, chunks: Iterator[bytes]) -> bytes:
+    while len(head) < size and (chunk := next(chunks, b"")):
+        head += chunk
+    return head

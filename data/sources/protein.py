@@ -1,0 +1,191 @@
+"""Proteins: whether a record is one, whether a whole source holds them, and if not, why and what to change.
+
+In: header and letters of a record; the first block of a source. Out: a reason, empty if there is none. Kept: nothing.
+
+Every source asks here, whatever its format, so that all of them refuse the same records in the same words. Most of what
+is no protein is told by one record. But nucleotides, three-letter codes and PIR's title lines are made of letters that
+are amino acids too: that shows in many records together.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.alphabet import LETTER_IDS, REFUSED, UNK
+from data.recipe.settings import IngestSettings, LetterPolicy
+from data.sources.block import Block
+
+WHITESPACE = b" \t\r\n\v\f"
+"""What is ignored between letters and around a header."""
+
+_TOKEN_OF = LETTER_IDS.tobytes()
+_LETTERS = bytes(byte for byte in range(256) if LETTER_IDS[byte] != REFUSED)
+_GAPS = b"-."
+_MARK = b"\xef\xbb\xbf"
+
+
+# One record ---------------------------------------------------------------------------------------
+
+
+def letters_of(text: bytes) -> bytes:
+    """The letters of a record: its text without whitespace and without one ``*`` at the end, the stop codon."""
+    letters = text.translate(None, WHITESPACE)
+    return letters[:-1] if letters.endswith(b"*") else letters
+
+
+def refusal(
+    header: bytes, letters: bytes, unknown_letters: LetterPolicy, limits: IngestSettings, *, may_be_cut: bool = False
+) -> str:
+    """Why a record is no protein sequence, and what to change; empty for one that is.
+
+    Args:
+        header: without surrounding whitespace and, in FASTA, without ``>``.
+        letters: as `letters_of` gives them.
+        unknown_letters: whether letters outside the alphabet are allowed.
+        limits: longest header and sequence.
+        may_be_cut: whether the reader keeps no more of a sequence above the limit than shows that it is.
+    """
+    if not header:
+        return "has a header without a name; write an identifier after '>', or where its format has the id of a record"
+    if len(header) > limits.max_header_bytes:
+        return f"has a header of {len(header)} bytes; data.ingest.max_header_bytes allows {limits.max_header_bytes}"
+    if b"\0" in header:
+        return "has a NUL byte in its header: the file is damaged or no text; remove the record"
+    if not letters:
+        if b"\r" in header:
+            return (
+                "has no sequence, but a carriage return in its header; end lines with \\n or \\r\\n, not with \\r alone"
+            )
+        return "has no sequence; remove the record or fill it"
+    if len(letters) > limits.max_residues:
+        if not may_be_cut:
+            return f"has {len(letters)} residues; data.ingest.max_residues allows {limits.max_residues}"
+        return (
+            f"has more than the {limits.max_residues} residues that data.ingest.max_residues allows; raise it, or "
+            "remove the record"
+        )
+    if (at := letters.find(b"\0")) >= 0:
+        return f"has a NUL byte at residue {at + 1}: the file is damaged or no text; remove the record"
+    at = letters.translate(_TOKEN_OF).find(REFUSED) if unknown_letters == "refuse" else -1
+    if at < 0:
+        return ""
+    letter = letters[at : at + 1]
+    if letters.startswith(_MARK, at):
+        return (
+            f"has a byte order mark at residue {at + 1}, from a file that was appended to another; remove the three "
+            "bytes EF BB BF there, or name the two files"
+        )
+    if letter in (b"-", b"."):
+        return (
+            f"has {shown(letter)} at residue {at + 1}, a gap: it comes from an alignment; remove the gaps (every '-' "
+            "and '.'), so that each record is the protein alone"
+        )
+    return (
+        f"has {shown(letter)} at residue {at + 1}, which is no amino acid letter (allowed: ACDEFGHIKLMNPQRSTVWY, "
+        "BJOUXZ and one trailing '*'); correct the record, or set data.unknown_letters = 'count' to read such letters "
+        "as <unk>"
+    )
+
+
+def token_ids(letters: bytes, counted: Counter[str]) -> bytes:
+    """Token ids of the letters of a record that is not refused; other letters are <unk>, and added to `counted`."""
+    tokens = letters.translate(_TOKEN_OF)
+    if REFUSED in tokens:
+        counted.update(repr(chr(byte)) for byte in letters.translate(None, _LETTERS))
+        tokens = tokens.replace(bytes([REFUSED]), bytes([UNK]))
+    return tokens
+
+
+def shown(text: bytes | str, most: int = 60) -> str:
+    """Text of a file for a message: at most `most` characters, controls escaped so that none can steer a terminal."""
+    words = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    return repr(words.strip("\r\n")[:most])
+
+
+# A source -----------------------------------------------------------------------------------------
+
+BEGINNING_RECORDS = 1000
+"""Records of a source after which its beginning was judged. Fewer may have come before a connection broke off, too few
+to be judged by: who goes on from there judges the first block that it gets."""
+_SHARE = 0.95
+"""Of the first block that must speak for something else."""
+_LEAST_RESIDUES = 1000
+"""Of the first block, before its composition says anything. Among 1,000 neighbouring residues of 5.7 million of real
+proteins at most 53 % are A, C, G, T, U or N, among 50 up to 96 %."""
+_LEAST_BASE = 0.01
+"""Share of each of A, C, G and T or U in nucleotides. Silk, antifreeze proteins or poly-alanine have two or three."""
+_LEAST_TRIPLETS = 10
+"""Of three-letter codes. A triplet of residues is one by chance in 300."""
+_PIR_HEADER = re.compile(rb"(?:P1|F1|D1|DL|DC|RL|RC|N1|N3|XX);\S")
+_CODES = "ALA ARG ASN ASP CYS GLN GLU GLY HIS ILE LEU LYS MET PHE PRO SER THR TRP TYR VAL SEC PYL ASX GLX XAA UNK MSE"
+_INSIST = "if it holds proteins all the same, set data.ingest.content = 'any'"
+
+
+def _ids(letters: str) -> NDArray[np.uint8]:
+    return LETTER_IDS[np.frombuffer(letters.encode(), np.uint8)]
+
+
+_BASES = _ids("ACGTUN")
+_PLACES = np.array([1 << 12, 1 << 6, 1], np.int32)
+_IS_CODE = np.zeros(1 << 18, np.bool_)
+_IS_CODE[np.array([_ids(code) for code in _CODES.split()], np.int32) @ _PLACES] = True
+
+
+def mistaken(block: Block) -> str:
+    """What a source holds in place of proteins, and what to do, by the first block of it; empty where it is proteins.
+
+    Args:
+        block: the records with which it begins. The verdict is asked for once, so it does not depend on where reading
+            stopped in between or on how many processes read.
+    """
+    num_records = len(block.lengths) + len(block.rejected)
+    num_pir = sum(_PIR_HEADER.match(header) is not None for header in _headers(block))
+    if num_pir > _SHARE * num_records:
+        return (
+            f"is PIR, not FASTA: {num_pir} of its first {num_records} headers begin like '>P1;', and the line after "
+            "each is a title, whose letters would become residues; convert it, for example with "
+            f"Bio.SeqIO.convert('x.pir', 'pir', 'x.fasta', 'fasta'), or, {_INSIST}"
+        )
+    if (share := _share_of_codes(block)) > _SHARE:
+        return (
+            f"is written in three-letter codes: {share:.1%} of the first {len(block.tokens)} letters, read in threes, "
+            f"are codes such as MET, ALA, LYS; write one letter a residue (Bio.SeqUtils.seq1), or, {_INSIST}"
+        )
+    if len(block.tokens) < _LEAST_RESIDUES:
+        return ""
+    num_gaps = sum(block.unknown_letters.get(repr(chr(gap)), 0) for gap in _GAPS)
+    if num_gaps > (1 - _SHARE) * len(block.tokens):
+        return (
+            f"is an alignment: {num_gaps} of its first {len(block.tokens)} letters are gaps ('-' or '.'), which "
+            f"data.unknown_letters = 'count' reads as <unk>; remove the gaps, or, {_INSIST}"
+        )
+    counts = np.bincount(block.tokens, minlength=256)[_BASES]
+    share = float(counts.sum() / len(block.tokens))
+    adenine, cytosine, guanine, thymine, uracil, _ = counts.tolist()
+    if share > _SHARE and min(adenine, cytosine, guanine, thymine + uracil) > _LEAST_BASE * counts.sum():
+        return (
+            f"holds nucleotides: {share:.1%} of its first {len(block.tokens)} letters are A, C, G, T, U or N, which "
+            f"all pass for amino acids; give the translated proteins (.faa), or, {_INSIST}"
+        )
+    return ""
+
+
+def _headers(block: Block) -> Iterator[bytes]:
+    text, at = block.headers.tobytes(), 0
+    for length in block.header_lengths.tolist():
+        yield text[at : at + length]
+        at += length
+    for rejected in block.rejected:
+        yield rejected.header
+
+
+def _share_of_codes(block: Block) -> float:
+    """Share of the block's residues that, three by three from the beginning of each record, are amino acid codes."""
+    whole = block.lengths % 3 == 0
+    if len(block.tokens) < 3 * _LEAST_TRIPLETS or block.lengths[whole].sum() <= _SHARE * len(block.tokens):
+        return 0.0
+    triplets = block.tokens[np.repeat(whole, block.lengths)].reshape(-1, 3).astype(np.int32)
+    return float(3 * _IS_CODE[triplets @ _PLACES].sum() / len(block.tokens))

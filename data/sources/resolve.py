@@ -1,0 +1,239 @@
+"""What `sources` of a recipe name: files, globs and URLs of any format, a finished store, or the embedded corpus.
+
+In: the strings of a recipe. Out: sources to read, or the store that is there already. Kept: the embedded corpus, on
+disk.
+
+Object stores are named as fsspec names them (``s3://bucket/key``). Keys and the address of the server come from the
+environment, as their own libraries read it: for S3 and what speaks like it, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY
+and AWS_ENDPOINT_URL.
+"""
+
+import glob
+import itertools
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+from data.recipe.settings import CorpusSettings, IngestSettings, LetterPolicy
+from data.sources.biopython import SUFFIXES, SeqIOSource
+from data.sources.block import START, Block, Position, Source
+from data.sources.synthetic import Families, write
+from data.sources.tables import DATASETS, TABLES, TableSource
+
+SYNTHETIC = "synthetic:"
+STANDARD_INPUT = "-"
+
+_COMPRESSIONS = (".gz", ".bgz", ".bgzf", ".zst", ".zstd")
+_NUCLEOTIDES = (".fna", ".ffn", ".frn")
+_URL = re.compile(r"[a-z][a-z0-9+.-]*(::|://)")
+_WEB = ("http://", "https://")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A corpus, ready to be read."""
+
+    sources: tuple[Source, ...]
+    """In the order in which they are read; empty if there is a store already."""
+    clusters: Path | None
+    families: Families | None
+    """How the embedded corpus was drawn; None for any other."""
+    store: Path | None
+    """Folder of a finished store, named in place of sources."""
+
+
+def resolve(corpus: CorpusSettings, unknown_letters: LetterPolicy, ingest: IngestSettings, store_dir: Path) -> Resolved:
+    """Find what the strings name, and write the embedded corpus if it is asked for and not there yet.
+
+    Nothing is opened: that a file or URL is missing shows when it is stamped or read.
+
+    Raises:
+        ValueError: a glob that matches nothing; a source named twice; a folder that is no store; a store or the
+            embedded corpus beside other sources; a seed that is no number; standard input; nucleotides by suffix.
+    """
+    clusters = Path(corpus.clusters).expanduser() if corpus.clusters else None
+    synthetic = [s for s in corpus.sources if s.startswith(SYNTHETIC)]
+    if synthetic:
+        return _embedded(synthetic[0], corpus, unknown_letters, ingest, store_dir)
+    places = [place for s in corpus.sources for place in _places(s)]
+    _require_distinct(places)
+    for place in places:
+        if not _URL.match(place) and os.path.isdir(place):
+            return Resolved((), clusters, None, _store(place, places))
+    return Resolved(tuple(_source(p, unknown_letters, ingest) for p in places), clusters, None, None)
+
+
+def standard_input(unknown_letters: LetterPolicy, ingest: IngestSettings) -> Source:
+    """FASTA from standard input, compressed or not; it can be read once, from its beginning."""
+    return _StandardInput(unknown_letters, ingest)
+
+
+@dataclass(frozen=True, slots=True)
+class _StandardInput:
+    unknown_letters: LetterPolicy
+    limits: IngestSettings
+
+    @property
+    def name(self) -> str:
+        return STANDARD_INPUT
+
+    @property
+    def num_bytes(self) -> int | None:
+        return None
+
+    def stamp(self) -> list[str | int]:
+        return [STANDARD_INPUT]
+
+    def blocks(self, start: Position = START) -> Iterator[Block]:
+        from data.sources.fasta import FastaSource
+
+        if start != START:
+            raise ValueError(
+                f"standard input ended after {start.records} records and cannot be read from there again; give the "
+                "input again from its beginning, to another --output"
+            )
+        yield from FastaSource(STANDARD_INPUT, self.unknown_letters, self.limits).blocks()
+
+
+def _embedded(
+    named: str, corpus: CorpusSettings, unknown_letters: LetterPolicy, ingest: IngestSettings, store_dir: Path
+) -> Resolved:
+    if len(corpus.sources) > 1 or corpus.clusters:
+        raise ValueError(
+            f"data.sources has {named!r} beside other sources or data.clusters; the embedded corpus brings its "
+            "own clusters and stands alone"
+        )
+    seed = named.removeprefix(SYNTHETIC)
+    if not seed.isdecimal():
+        raise ValueError(f"data.sources: {named!r} needs a whole number as seed, for example 'synthetic:0'")
+    families = Families(seed=int(seed))
+    fasta, table = write(store_dir / f"synthetic-{seed}", families)
+    return Resolved((_source(str(fasta), unknown_letters, ingest),), table, families, None)
+
+
+def _places(named: str) -> Iterable[str]:
+    """The paths, URLs and data sets that one string names."""
+    if named == STANDARD_INPUT:
+        raise ValueError(
+            "data.sources: '-' is standard input, which belongs to `python -m data build -`: the processes of a run "
+            "would take each other's bytes; build a store from it and name its folder"
+        )
+    if named.startswith(DATASETS):
+        return [named]
+    if named.startswith("file://"):
+        named = unquote(urlsplit(named).path)
+    if _URL.match(named):
+        return _remote(named)
+    path, query = _without_query(os.path.expanduser(named))
+    if not glob.has_magic(path) or os.path.exists(path):
+        return [path + query]
+    found = sorted(p for p in glob.glob(path, recursive=True) if not os.path.isdir(p))
+    if not found:
+        _require_readable(path)
+        raise ValueError(f"{path}: no file matches this pattern; check data.sources")
+    return [p + query for p in found]
+
+
+def _require_readable(pattern: str) -> None:
+    """Tell a folder that cannot be looked into from one that holds nothing."""
+    folder = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts[:-1]))
+    try:
+        os.listdir(folder)
+    except PermissionError as error:
+        raise ValueError(f"{folder}: {error.strerror}; get the right to read it, or check data.sources") from None
+    except OSError:  # it is not there
+        return
+
+
+def _remote(url: str) -> list[str]:
+    """A URL, or all that a glob among URLs matches."""
+    path, query = _without_query(url)
+    # In a web address a question mark begins the query, in which a star is no wildcard, and brackets hold an address.
+    if not ("*" in urlsplit(path).path if path.startswith(_WEB) else glob.has_magic(path)):
+        return [url]
+    from fsspec.core import url_to_fs
+
+    try:
+        if "::" in path:
+            raise ValueError("a chain of file systems has no listing")
+        files, pattern = url_to_fs(path)
+        listed = files.glob(pattern, detail=True).items()
+        found = sorted(files.unstrip_protocol(p) for p, about in listed if about["type"] == "file")
+    except Exception as error:  # each file system fails in its own way
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(
+            f"{path}: the files of this pattern cannot be listed ({said}); check the address and the access, or name "
+            "the files one by one"
+        ) from error
+    if not found:
+        raise ValueError(f"{path}: no file matches this pattern; check data.sources")
+    return [p + query for p in found]
+
+
+def _without_query(place: str) -> tuple[str, str]:
+    """A place, and the ``?sequence=...`` behind the name of a table."""
+    head, mark, query = place.rpartition("?")
+    if mark and "=" in query and _suffix(head) in TABLES:
+        return head, mark + query
+    return place, ""
+
+
+def _require_distinct(places: list[str]) -> None:
+    seen: dict[str, str] = {}
+    for place in places:
+        path, query = _without_query(place)
+        same = place if _URL.match(place) else os.path.realpath(path) + query
+        if same in seen:
+            raise ValueError(
+                f"data.sources names {place} twice{f' (as {seen[same]})' if seen[same] != place else ''}; its records "
+                "would count double: name it once"
+            )
+        seen[same] = place
+
+
+def _store(place: str, places: list[str]) -> Path:
+    folder = Path(place)
+    if not (folder / "store.json").exists():
+        raise ValueError(
+            f"{place} is a folder, and no finished token store (it has no store.json); name its files, for example "
+            f"'{folder / '*.fasta'}'"
+        )
+    if len(places) > 1:
+        raise ValueError(
+            f"data.sources has the token store {place} beside other sources; a finished store stands alone: name the "
+            "files that it was built from, or mix the two with [[data.mixture]]"
+        )
+    return folder
+
+
+def _suffix(place: str) -> str:
+    """The suffix that says the format, in lower case: without compression, and of a URL its path's."""
+    if _URL.match(place):
+        place = next((part for part in place.split("::") if "://" in part), place)
+        place = urlsplit(place).path if place.startswith(_WEB) else place
+    path = PurePosixPath(place)
+    while path.suffix.lower() in _COMPRESSIONS:
+        path = path.with_suffix("")
+    return path.suffix.lower()
+
+
+def _source(place: str, unknown_letters: LetterPolicy, ingest: IngestSettings) -> Source:
+    from data.sources.fasta import FastaSource  # here, so that reading a store needs no decompressor
+
+    if place.startswith(DATASETS):
+        return TableSource(place, "", unknown_letters, ingest)
+    path, _ = _without_query(place)
+    suffix = _suffix(path)
+    if suffix in TABLES:
+        return TableSource(place, suffix, unknown_letters, ingest)
+    if suffix in SUFFIXES:
+        return SeqIOSource(place, SUFFIXES[suffix], unknown_letters, ingest)
+    if suffix in _NUCLEOTIDES:
+        raise ValueError(
+            f"{place}: {suffix} files hold nucleotides, whose letters would all pass for amino acids; give the "
+            "translated proteins (.faa)"
+        )
+    return FastaSource(place, unknown_letters, ingest)

@@ -1,0 +1,335 @@
+"""Tables to blocks: CSV and TSV; Parquet, JSON and any data set that datasets.load_dataset can stream.
+
+In: ``x.parquet``, ``https://host/x.csv?sequence=seq&id=acc``, or ``datasets://NAME?split=train&sequence=seq`` with the
+name of a data set on the Hub, of a local folder, or of one of its loaders. Out: blocks, as FASTA gives them; a row is a
+record, its id the header. Kept: nothing. Rows are streamed: some thousand at a time, of a Parquet row group the columns
+that are read; but a .json file that is one list is read whole, where .jsonl is not. Of a data set of CSV files,
+`datasets` says where they are, and `data.sources.delimited` reads them as any other.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from data.recipe.settings import IngestSettings, LetterPolicy
+from data.sources.block import START, Block, Position
+from data.sources.delimited import DelimitedText, Malformed
+from data.sources.entries import Entry, entry_blocks
+from data.sources.fasta_text import within_line_cap
+from data.sources.protein import shown
+from data.transport.attempts import ATTEMPTS, WEB
+from data.transport.broken_stream import BrokenStream
+from data.transport.byte_stream import ByteStream
+from data.transport.remote_file import RemoteFile
+
+DATASETS = "datasets://"
+
+LOADERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json"}
+"""Loader of `datasets` by a file's suffix."""
+
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+"""Separator of delimited text by its suffix."""
+
+TABLES = (*LOADERS, *SEPARATORS)
+"""Suffixes of tables."""
+
+SEQUENCE_COLUMNS = ("sequence", "seq", "protein", "protein_sequence", "aa_seq", "primary")
+"""Columns that are taken for the sequence where none is named, in any case."""
+
+ID_COLUMNS = ("id", "accession", "entry", "name", "header")
+"""Columns that are taken for the id where none is named, in any case; the first that is there."""
+
+_COLUMNS = ("sequence", "id")
+_OF_FILE = _COLUMNS
+_OF_DATASET = (*_COLUMNS, "config", "split", "data_files", "data_dir", "revision")
+_ROWS = 1000
+
+
+def split_query(location: str, allowed: tuple[str, ...] = _OF_FILE) -> tuple[str, dict[str, str]]:
+    """A location without the parameters behind its last ``?`` that are ours, and those.
+
+    A server's own parameters stay where they are; of a local path, every parameter must be one of ours.
+
+    Raises:
+        ValueError: a parameter that is not known, given twice or without a value.
+    """
+    place, mark, query = location.rpartition("?")
+    if not mark:
+        return location, {}
+    pairs = parse_qsl(query, keep_blank_values=True)
+    ours = [(key, value) for key, value in pairs if key in allowed]
+    theirs = [(key, value) for key, value in pairs if key not in allowed]
+    remote = "://" in location and not location.startswith(DATASETS)
+    if (theirs and not remote) or not pairs or len(dict(ours)) < len(ours) or not all(value for _, value in ours):
+        raise ValueError(
+            f"{location}: its parameters are {shown(query)}; allowed are {', '.join(allowed)}, each at most once, "
+            f"written '{place}?{'&'.join(f'{key}=...' for key in allowed[:2])}'"
+        )
+    return (f"{place}?{urlencode(theirs)}" if theirs else place), dict(ours)
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """One table: a file by its suffix, or a data set by its name."""
+
+    location: str
+    """As in the recipe, parameters included."""
+    suffix: str
+    """One of `TABLES`; empty for ``datasets://``."""
+    unknown_letters: LetterPolicy
+    limits: IngestSettings
+
+    @property
+    def name(self) -> str:
+        """The location."""
+        return self.location
+
+    @property
+    def num_bytes(self) -> int | None:
+        """Size of CSV and TSV as stored; else None, as `datasets` does not say how far in a file it is."""
+        return ByteStream(self._query[0], self.limits).num_bytes if self.suffix in SEPARATORS else None
+
+    @cached_property
+    def _query(self) -> tuple[str, dict[str, str]]:
+        if self.suffix:
+            return split_query(self.location)
+        place, parameters = split_query(self.location, _OF_DATASET)
+        place = os.path.expanduser(place.removeprefix(DATASETS))
+        if not place:
+            raise ValueError(f"{self.location}: names no data set; write '{DATASETS}NAME?sequence=COLUMN'")
+        if place.startswith((".", "/")) and not Path(place).exists():
+            raise ValueError(f"{self.location}: no such folder {place}; check data.sources")
+        return place, parameters
+
+    def stamp(self) -> list[str | int]:
+        """Place, size and time of change of the file, or of all files of the data set; and the parameters."""
+        place, parameters = self._query
+        stamp: list[str | int] = ["table", *(f"{key}={value}" for key, value in sorted(parameters.items()))]
+        if self.suffix:
+            return [*stamp, *ByteStream(place, self.limits).stamp()]
+        stamp.append(os.path.realpath(place) if Path(place).exists() else place)
+        try:
+            files = self._builder({}).config.data_files or {}
+        except Exception as error:
+            raise self._refusal(error) from error
+        for split, listed in sorted(files.items(), key=str):
+            stamp += [str(split), *map(str, listed), *map(str, listed.origin_metadata)]
+        return stamp
+
+    def blocks(self, start: Position = START) -> Iterator[Block]:
+        """Its rows from `start` on; those before it are read again and left out.
+
+        Raises:
+            ValueError: not there or not reachable; no such configuration, split or column; no column that must be the
+                sequence; damaged; no row in it.
+        """
+        streams: list[ByteStream] = []
+        yield from entry_blocks(
+            self._entries(start.records, streams),
+            self.unknown_letters,
+            self.limits,
+            start,
+            lambda: sum(stream.bytes_read for stream in streams),
+        )
+
+    def _entries(self, skip: int, streams: list[ByteStream]) -> Iterator[Entry]:
+        """Its rows behind the first `skip`; `streams` gets what CSV and TSV are read from."""
+        number = skip
+        place, _ = self._query  # has errors of its own
+        if self.suffix in SEPARATORS:
+            yield from self._delimited([place], SEPARATORS[self.suffix], skip, streams)
+            return
+        try:
+            builder = self._first_builder()
+            if type(builder.config).__name__ == "CsvConfig":
+                yield from self._delimited(*self._csv_files(builder), skip, streams)
+                return
+            rows, sequence, name = self._rows(builder)
+            wanted = [sequence] if name is None else list(dict.fromkeys((sequence, name)))
+            for batch in rows.select_columns(wanted).skip(skip).iter(batch_size=_ROWS):
+                letters = batch[sequence]
+                names = [...] * len(letters) if name is None else batch[name]
+                for residues, label in zip(letters, names, strict=True):
+                    number += 1
+                    yield self._entry(number, residues, label, sequence, name)
+        except (_Refused, BrokenStream):
+            raise
+        except Exception as error:  # whatever a loader, a file system or a server trips over
+            raise self._refusal(error, number) from error
+        if not number:
+            raise self._no_row()
+
+    def _delimited(self, places: list[str], separator: str, skip: int, streams: list[ByteStream]) -> Iterator[Entry]:
+        number = 0
+        for place in places:
+            streams.append(stream := ByteStream(place, self.limits))
+            text: DelimitedText | None = None
+            try:
+                chunks = within_line_cap(stream.chunks(), place, self.limits.max_line_bytes)
+                text = DelimitedText(chunks, separator, self.limits.max_line_bytes)
+                if not text.columns:
+                    raise self._no_row()
+                sequence, name = self._sequence_column(text.columns), self._id_column(text.columns)
+                letters_at, name_at = map(text.columns.index, (sequence, name or sequence))
+                for row, wrong in text.rows(letters_at):
+                    number += 1
+                    if number > skip:
+                        letters, label = (row[at] if at < len(row) else "" for at in (letters_at, name_at))
+                        entry = self._entry(number, letters, ... if name is None else label, sequence, name)
+                        yield entry._replace(reason=wrong) if wrong else entry
+            except BrokenStream as error:
+                lines = f"after line {text.line}" if text else "in its header"
+                raise error.at(f"so that it cannot be read {lines}") from error.__cause__
+            except Malformed as error:
+                where = self.location if self.suffix else f"{self.location}: {place}"
+                raise _Refused(f"{where}: cannot be read: {error}") from error
+        if not number:
+            raise self._no_row()
+
+    def _csv_files(self, builder: Any) -> tuple[list[str], str]:
+        """The CSV files of a data set, and their separator."""
+        import datasets
+
+        config, split = builder.config, self._query[1].get("split", "train")
+        ours = {"sep", "delimiter", "features", *(field.name for field in fields(datasets.BuilderConfig))}
+        others = [f.name for f in fields(config) if f.name not in ours and getattr(config, f.name) != f.default]
+        if others or len(config.sep) != 1:
+            raise _Refused(
+                f"{self.location}: its CSV files are to be read with {', '.join(others) or f'sep={config.sep!r}'}, as "
+                "its authors say, which is not done here; convert it to Parquet, or write its files with a header and "
+                "one separator"
+            )
+        files = {str(name): listed for name, listed in (config.data_files or {}).items()}
+        if split not in files:
+            raise self._no_split(", ".join(files))
+        return list(map(str, files[split])), config.sep
+
+    def _no_row(self) -> "_Refused":
+        return _Refused(f"{self.location}: no row in it (empty table); remove it from data.sources or fill it")
+
+    def _no_split(self, there: str) -> "_Refused":
+        asked = self._query[1].get("split", "train")
+        return _Refused(f"{self.location}: no split {asked!r}; there is {there}. Name one with '?split=SPLIT'")
+
+    def _entry(self, number: int, residues: object, label: object, sequence: str, name: str | None) -> Entry:
+        if residues is not None and not isinstance(residues, str):
+            raise _Refused(
+                f"{self.location}: column {sequence!r} holds {type(residues).__name__} in row {number}, not text; name "
+                "the column of the sequence with '?sequence=COLUMN'"
+            )
+        header = f"row-{number}" if label is ... else "" if label is None else str(label)
+        reason = f"has no value in the id column {name!r}; fill it" if not header.strip() else ""
+        # A letter outside ASCII would become several bytes; '?' is one, and no letter either.
+        letters = (residues or "").encode("ascii", "replace")
+        return Entry(header.encode("utf-8", "replace"), letters, reason)
+
+    def _first_builder(self) -> Any:
+        """The builder; a web server that fails gets the time that it gets for other sources.
+
+        Once a table is open, `datasets` itself asks again for what is lost. To open one, it asks once, and takes any
+        failure for a file that is not there.
+        """
+        place, _ = self._query
+        for _ in range(ATTEMPTS):
+            try:
+                return self._builder({})
+            except FileNotFoundError:
+                if not (self.suffix and place.startswith(WEB)):
+                    raise
+            try:
+                RemoteFile(place).open(0).close()
+            except ValueError as error:
+                raise _Refused(str(error)) from error
+        return self._builder({})
+
+    def _builder(self, options: Mapping[str, Any]) -> Any:
+        import datasets
+
+        datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # else it prints what it raises, too
+        place, parameters = self._query
+        files = {key: parameters[key] for key in ("data_files", "data_dir", "revision") if key in parameters}
+        if self.suffix:
+            files["data_files"], place = place, LOADERS[self.suffix]
+        return datasets.load_dataset_builder(place, parameters.get("config"), **files, **options)
+
+    def _rows(self, builder: Any) -> tuple[Any, str, str | None]:
+        """The rows as an IterableDataset, the name of the sequence column, and of the id column."""
+        columns = self._columns(self._stream(builder))
+        sequence, name = self._sequence_column(columns), self._id_column(columns)
+        options: dict[str, Any] = {}
+        if (
+            type(builder.config).__name__ == "ParquetConfig"
+        ):  # which would otherwise read every column, and stumble over an empty row group
+            wanted = {sequence, name} - {None}
+            options = {"columns": [column for column in columns if column in wanted], "batch_size": _ROWS}
+        return self._stream(self._builder(options) if options else builder), sequence, name
+
+    def _stream(self, builder: Any) -> Any:
+        # The same as load_dataset(..., streaming=True), which does not show what files there are.
+        return builder.as_streaming_dataset(split=self._query[1].get("split", "train"))
+
+    def _columns(self, rows: Any) -> list[str]:
+        columns: list[str] | None = rows.column_names
+        columns = list(next(iter(rows), {})) if columns is None else columns
+        if not columns:
+            raise self._no_row()
+        return columns
+
+    def _sequence_column(self, columns: list[str]) -> str:
+        named = self._query[1].get("sequence")
+        if named is not None:
+            return self._named(named, columns)
+        found = [column for column in columns if column.lower() in SEQUENCE_COLUMNS]
+        if len(found) != 1:
+            raise _Refused(
+                f"{self.location}: which column is the sequence? {len(found)} of its columns bear one of the usual "
+                f"names ({', '.join(SEQUENCE_COLUMNS)}); it has {', '.join(columns)}. Name one with '?sequence=COLUMN'"
+            )
+        return found[0]
+
+    def _id_column(self, columns: list[str]) -> str | None:
+        named = self._query[1].get("id")
+        if named is not None:
+            return self._named(named, columns)
+        by_name = {column.lower(): column for column in reversed(columns)}
+        return next((by_name[name] for name in ID_COLUMNS if name in by_name), None)
+
+    def _named(self, column: str, columns: list[str]) -> str:
+        if column not in columns:
+            raise _Refused(f"{self.location}: no column {column!r}; it has {', '.join(columns)}")
+        return column
+
+    def _refusal(self, error: Exception, number: int = 0) -> ValueError:
+        """Our words for what `datasets` said."""
+        said = " ".join(str(error).split())[:300] or type(error).__name__
+        where = f", after row {number}" if number else ""
+        if said.startswith("Bad split"):
+            return self._no_split(said.partition("Available splits:")[2].strip(" []").replace("'", ""))
+        if "BuilderConfig" in said and "not found" in said:
+            there = said.partition("Available:")[2].strip(" []").replace("'", "")
+            return ValueError(f"{self.location}: no such configuration; there is {there}")
+        if not self.suffix and isinstance(error, ConnectionError):
+            return ValueError(
+                f"{self.location}: {self._query[0]!r} is no local folder, and the Hub cannot be reached or "
+                f"HF_HUB_OFFLINE is set ({said}); go online, or download it and name its folder"
+            )
+        if isinstance(error, FileNotFoundError):
+            kind = "file" if self.suffix else f"data set, or none that may be read ({said})"
+            return ValueError(f"{self.location}: no such {kind}; check data.sources")
+        if isinstance(error, TypeError) and "client" in said and "://" in self.location:
+            return ValueError(
+                f"{self.location}: `datasets` reads compressed tables from disk and the web alone; store it unpacked, "
+                "or as Parquet"
+            )
+        kind = "cut short" if isinstance(error, EOFError) else "damaged, of another format or not reachable"
+        return ValueError(
+            f"{self.location}: cannot be read{where}: {said}; it is {kind}: check its suffix, copy or download it again"
+        )
+
+
+class _Refused(ValueError):
+    """An error that is in our words already."""

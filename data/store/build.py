@@ -1,0 +1,332 @@
+"""Building a token store from sources, or finding the one that was built before.
+
+In: sources, settings. Out: a `Store`. Kept: the store; of a build that was interrupted, what it had committed, from
+where the same call goes on to the same bytes.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from data.progress_line import ProgressLine
+from data.recipe.settings import IngestSettings, LetterPolicy, SourceContent
+from data.sources.block import Block, Source
+from data.sources.protein import BEGINNING_RECORDS, mistaken, shown
+from data.store.builder_process import Send, Unusable, start
+from data.store.folder import discard, remove_journal
+from data.store.journal import FAILED, Journal
+from data.store.lock import locked
+from data.store.read_ahead import Ahead, Read, Report, any_held
+from data.store.token_store import FACTS, FORMAT, REJECTED, Counts, Store
+from data.store.writer import StoreWriter
+from data.transport.broken_stream import BrokenOff, Changed
+
+Progress = Callable[[int, int, int, int | None], None]
+"""Called with records, residues, bytes read of the sources as stored, and all their bytes, None where not known."""
+
+BUDGET_RECORDS = 10_000
+"""`max_bad_fraction` is asked after each so many records, and at the end."""
+_STANDARD_INPUT = "-"
+
+
+def open_or_build(
+    sources: Sequence[Source],
+    store_dir: Path,
+    unknown_letters: LetterPolicy,
+    ingest: IngestSettings,
+    *,
+    progress: Progress | None = None,
+) -> Store:
+    """The store of these sources: the one that was built before, or a new one.
+
+    A store is found again by what the sources' stamps say (place, size, time of change) and by the settings that decide
+    its bytes. Where another process builds it already, this one waits. A build that was interrupted goes on.
+
+    Args:
+        sources: read one behind the other, or `ingest.processes` at a time; the bytes are the same.
+        store_dir: folder of stores.
+        unknown_letters: letters outside the alphabet.
+        ingest: limits and budget.
+        progress: in place of the line on standard error.
+
+    Raises:
+        ValueError: a source cannot be read; a bad record, or more than the budget allows; no record at all; the disk is
+            full. Nothing is published then. What was committed stays, except where the content is at fault.
+    """
+    stamps = [source.stamp() for source in sources]
+    folder = store_dir / build_key(stamps, unknown_letters, ingest)
+    return _built(folder, sources, stamps, unknown_letters, ingest, progress)
+
+
+def build_into(
+    folder: Path,
+    sources: Sequence[Source],
+    unknown_letters: LetterPolicy,
+    ingest: IngestSettings,
+    *,
+    progress: Progress | None = None,
+) -> Store:
+    """`open_or_build` with a folder of the caller's choice.
+
+    Raises:
+        ValueError: also if the folder holds a store of other sources or settings, finished or not; or if it is
+            neither empty nor one of ours (`data.store.folder`).
+    """
+    stamps = [source.stamp() for source in sources]
+    return _built(folder, sources, stamps, unknown_letters, ingest, progress)
+
+
+def build_key(stamps: Sequence[Sequence[str | int]], unknown_letters: LetterPolicy, ingest: IngestSettings) -> str:
+    """Hash of all that decides the bytes of a store, and of whether it may be there; 20 hexadecimal digits."""
+    insisted = [ingest.content] if ingest.content != "protein" else []
+    content = [FORMAT, unknown_letters, ingest.max_residues, ingest.max_header_bytes, *insisted, *map(list, stamps)]
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=10).hexdigest()
+
+
+def _built(
+    folder: Path,
+    sources: Sequence[Source],
+    stamps: Sequence[list[str | int]],
+    unknown_letters: LetterPolicy,
+    ingest: IngestSettings,
+    progress: Progress | None,
+) -> Store:
+    # Not under the lock, as a finished store may lie where nothing can be written.
+    if (store := finished(folder, sources, build_key(stamps, unknown_letters, ingest), ingest)) is not None:
+        return store
+    with locked(folder, lambda: _say(f"{folder}: another process builds this store; waiting for it")):
+        try:
+            if progress is not None:
+                return build_locked(folder, sources, stamps, unknown_letters, ingest, progress)
+            with ProgressLine() as line:
+                return build_locked(folder, sources, stamps, unknown_letters, ingest, line)
+        except Unusable as error:  # which tells the builder what to remove, and nobody else anything
+            raise ValueError(str(error)) from None
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def finished(folder: Path, sources: Sequence[Source], key: str, ingest: IngestSettings) -> Store | None:
+    """The store in `folder`, None if it is not finished.
+
+    Raises:
+        ValueError: it is one of other sources or settings, or has more bad records than `ingest` allows; or damaged.
+    """
+    if not (folder / FACTS).exists():
+        return None
+    store = Store(folder)
+    if store.facts["key"] != key:
+        raise ValueError(
+            f"{folder} holds a store of other sources or settings, those of {', '.join(store.facts['sources'][:3])}; "
+            "choose another folder, or delete it"
+        )
+    if any(source.name == _STANDARD_INPUT for source in sources):
+        raise ValueError(
+            f"{folder} holds a store already, and standard input cannot be compared with it; choose another folder, or "
+            "delete it"
+        )
+    num_rejected = store.facts["rejected"]
+    _require_within_budget(folder, num_rejected, num_rejected + store.num_records, ingest.max_bad_fraction)
+    with suppress(OSError):  # a store that others own, or in a place where nothing can be written
+        remove_journal(folder)  # of a builder that was ended between its last two steps
+    return store
+
+
+def build_locked(
+    folder: Path,
+    sources: Sequence[Source],
+    stamps: Sequence[list[str | int]],
+    unknown_letters: LetterPolicy,
+    ingest: IngestSettings,
+    progress: Progress,
+    *,
+    is_part: bool = False,
+    is_followed: bool = False,
+) -> Store:
+    """Find, continue or build the store in `folder`, whose lock the caller holds; see `open_or_build`.
+
+    Args:
+        folder: of the store.
+        sources: what is read.
+        stamps: theirs.
+        unknown_letters: letters outside the alphabet.
+        ingest: limits and budget.
+        progress: called after each block.
+        is_part: whether it becomes a part of a larger store, of which the budget speaks.
+        is_followed: whether others read what was committed: it then stays, whatever is wrong with the rest.
+    """
+    key = build_key(stamps, unknown_letters, ingest)
+    if (store := finished(folder, sources, key, ingest)) is not None:
+        return store
+    with suppress(FileNotFoundError):
+        (folder / FAILED).unlink()
+    # Standard input cannot go on.
+    writer = StoreWriter(folder, key, anew=any(source.name == _STANDARD_INPUT for source in sources))
+    try:
+        budget = None if is_part and ingest.max_bad_fraction else ingest.max_bad_fraction
+        ahead = Ahead(
+            folder,
+            sources,
+            [build_key([stamp], unknown_letters, ingest) for stamp in stamps],
+            writer.journal,
+            ingest.processes,
+            lambda part, n: start(build_part, part, sources[n], stamps[n], unknown_letters, ingest),
+        )
+        if budget == 0.0:
+            _require_none_rejected(writer, ahead)
+        with ahead:
+            tally = _Tally(sources, ahead, progress)
+            for number in range(writer.journal.source, len(sources)):
+                _read_source(writer, ahead, tally, number, sources[number], stamps[number], budget, ingest.content)
+        journal = writer.journal
+        if budget is not None:
+            _require_within_budget(folder, journal.num_rejected, journal.num_read, budget)
+        if not (is_part or journal.counts.records):
+            raise Unusable(f"no record in {', '.join(source.name for source in sources) or 'data.sources'}")
+        writer.publish([source.name for source in sources])
+    except Unusable as error:
+        if is_followed:
+            writer.roll_back()
+        else:
+            writer.close()
+            discard(folder, error.keep)
+        raise
+    except BaseException as failure:
+        if isinstance(failure, BrokenOff):  # a broken network is no fault of what was read
+            with suppress(ValueError):
+                writer.commit()
+        writer.roll_back()
+        if not (writer.committed.num_read or any_held(folder)):
+            discard(folder)
+        raise
+    return Store(folder)
+
+
+def build_part(
+    send: Send,
+    folder: Path,
+    source: Source,
+    stamp: list[str | int],
+    unknown_letters: LetterPolicy,
+    ingest: IngestSettings,
+) -> None:
+    """What a process of its own does for `Ahead`."""
+    with locked(folder):
+        build_locked(folder, [source], [stamp], unknown_letters, ingest, Report(send), is_part=True)
+
+
+def _read_source(
+    writer: StoreWriter,
+    ahead: Ahead,
+    tally: "_Tally",
+    number: int,
+    source: Source,
+    stamp: list[str | int],
+    budget: float | None,
+    content: SourceContent,
+) -> None:
+    """Append what is left of one source."""
+    tally.begin(number, writer.journal.counts)
+    reader, is_part = ahead.take(number, tally.waiting)
+    # The beginning of a part, and of what was begun before, was judged by who read it.
+    judged = content != "protein" or is_part or writer.journal.position.records >= BEGINNING_RECORDS
+    try:
+        for block in reader.blocks(writer.journal.position):
+            if not judged and (reason := mistaken(block)):
+                raise Unusable(f"{source.name}: {reason}")
+            judged = True
+            before = writer.journal
+            writer.append(block, source.name, of_part=is_part)
+            if budget is not None:
+                _require_good(source, block, before, budget, writer.folder)
+            ahead.check()
+            tally.here(writer.journal.counts, block.bytes_read)
+    except Changed as error:
+        raise Unusable(str(error)) from error
+    if not _is_pipe(source) and source.stamp() != stamp:
+        raise Unusable(f"{source.name} was changed while it was read; the same command reads it anew")
+    writer.end_source()
+    ahead.appended(number)
+
+
+def _is_pipe(source: Source) -> bool:
+    """Whether it is standard input or a local path that is no regular file: its time of change says nothing."""
+    path, _, query = source.name.rpartition("?")
+    places = [source.name, path] if "=" in query else [source.name]  # a table's parameters are in its name
+    return source.name == _STANDARD_INPUT or any(os.path.exists(p) and not os.path.isfile(p) for p in places)
+
+
+def _require_good(source: Source, block: Block, before: Journal, budget: float, folder: Path) -> None:
+    """Hold a block that was read behind `before` against the budget."""
+    if budget == 0.0 and block.rejected:
+        record = block.rejected[0]
+        raise Unusable(f"{source.name}: record {record.record} ({shown(record.header)}) {record.reason}")
+    # After fixed numbers of records, not where blocks or commits happen to end: an interruption changes no verdict.
+    num_read = before.num_read + block.end.records - before.position.records
+    asked = range(before.num_read // BUDGET_RECORDS + 1, num_read // BUDGET_RECORDS + 1)
+    if asked:
+        places = np.array([record.record for record in block.rejected], np.int64)
+        places += before.num_read - before.position.records
+        for limit in (BUDGET_RECORDS * n for n in asked):
+            bad = before.num_rejected + int(np.count_nonzero(places <= limit))
+            _require_within_budget(folder, bad, limit, budget)
+
+
+def _require_none_rejected(writer: StoreWriter, ahead: Ahead) -> None:
+    """Refuse to go on without a budget from a build that had one, before anything of it is removed."""
+    num_rejected = writer.journal.num_rejected + ahead.num_rejected
+    if num_rejected:
+        raise ValueError(
+            f"{writer.folder} holds an unfinished store: {num_rejected} of {writer.journal.num_read + ahead.num_read} "
+            "records are bad, where data.ingest.max_bad_fraction allows 0; give the max_bad_fraction that it was begun "
+            "with, and it goes on, or delete the folder to begin anew"
+        )
+
+
+def _require_within_budget(folder: Path, num_rejected: int, num_read: int, budget: float) -> None:
+    if num_rejected > budget * num_read:
+        raise Unusable(
+            f"{num_rejected} of {num_read} records are bad, a fraction of {num_rejected / num_read:.3g}, where "
+            f"data.ingest.max_bad_fraction allows {budget:g}; {folder / REJECTED} lists them with reasons: correct "
+            "them, or raise max_bad_fraction to leave them out",
+            keep=(REJECTED,),
+        )
+
+
+class _Tally:
+    """Adds up what was read here and ahead, for the progress."""
+
+    def __init__(self, sources: Sequence[Source], ahead: Ahead, progress: Progress) -> None:
+        self._ahead, self._progress = ahead, progress
+        self._sizes = [source.num_bytes for source in sources]
+        self._num_bytes = None if None in self._sizes else sum(filter(None, self._sizes))
+        self._number, self._before = 0, Counts()
+
+    def begin(self, number: int, before: Counts) -> None:
+        """A source is next."""
+        self._number, self._before = number, before
+
+    def waiting(self) -> None:
+        """Another process reads it."""
+        self._tell(self._before, 0, self._ahead.behind(self._number - 1))
+
+    def here(self, counts: Counts, bytes_read: int) -> None:
+        """It is read, or appended, by this process."""
+        self._tell(counts, bytes_read, self._ahead.behind(self._number))
+
+    def _tell(self, counts: Counts, bytes_read: int, behind: Read) -> None:
+        done = sum(filter(None, self._sizes[: self._number]))
+        self._progress(
+            counts.records + behind.records,
+            counts.residues + behind.residues,
+            done + bytes_read + behind.bytes_read,
+            self._num_bytes,
+        )

@@ -1,0 +1,70 @@
+"""Files that are compared with their hash once: what one process read in order, the next need not.
+
+In: a file, and the hash that it had when it was written. Out: nothing, or an error. Kept: under data.store_dir,
+``checked/HASH.json`` for each file that was found whole. HASH is of its size, time of change, inode and hash, so any
+other file is read again; the file itself may lie where nothing can be written.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from data.durable import replaced
+
+if TYPE_CHECKING:
+    from data.store.token_store import Store
+
+CHECKED = "checked"
+
+
+def once(path: Path, content_hash: str, store_dir: Path | None, compare: Callable[[], None]) -> None:
+    """Compare a file with its hash, unless that was done before.
+
+    Args:
+        path: the file.
+        content_hash: what `compare` compares it with.
+        store_dir: data.store_dir. Where it is None, or nothing can be written there, the next call compares again.
+        compare: reads the file, and raises if it differs.
+
+    Raises:
+        ValueError: from `compare`.
+    """
+    if store_dir is None:
+        compare()
+        return
+    status = path.stat()
+    stamp = {
+        "file": str(path.resolve()),
+        "bytes": status.st_size,
+        "mtime_ns": status.st_mtime_ns,
+        "inode": status.st_ino,
+        "hash": content_hash,
+    }
+    # Not the place, as one disk can be mounted at several.
+    key = json.dumps([stamp[name] for name in ("bytes", "mtime_ns", "inode", "hash")])
+    stamp_path = store_dir / CHECKED / f"{hashlib.blake2b(key.encode(), digest_size=10).hexdigest()}.json"
+    if os.path.exists(stamp_path):
+        return
+    compare()
+    if path.stat().st_mtime_ns == status.st_mtime_ns:
+        with suppress(OSError, ValueError):
+            stamp_path.parent.mkdir(parents=True, exist_ok=True)
+            with replaced(stamp_path) as temporary:
+                temporary.write_text(json.dumps(stamp, indent=1) + "\n")
+
+
+def check(store: "Store", store_dir: Path) -> None:
+    """Compare offsets.bin and digests.bin of a finished store with their hashes, 16 bytes a record, once.
+
+    A record whose offsets are wrong would be another protein, and one whose digest is wrong would train and validate.
+
+    Raises:
+        ValueError: one of them differs from what was written, or offsets do not rise.
+    """
+    for name in ("offsets.bin", "digests.bin"):
+        once(store.folder / name, store.facts["files"][name]["hash"], store_dir, partial(store.verify, name))

@@ -1,0 +1,62 @@
+"""Arrays beside what was derived: ids of a split, hashes of clusters, members.
+
+In: the path of one, and what is known of it. Out: its items, through a memory map. Kept: a note that a long one was
+found whole (`data.store.checked`).
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.store import checked
+from data.store.derived import remedy
+from data.store.token_store import hash_of
+
+
+def read(
+    path: Path, dtype: str, count: int | None = None, content_hash: str | None = None, store_dir: Path | None = None
+) -> NDArray[Any]:
+    """All items of a file that this package wrote, in a folder that is derived again as a whole.
+
+    Args:
+        path: the file.
+        dtype: of one item, with its byte order.
+        count: items that it must have; None is any number.
+        content_hash: BLAKE2b of 16 bytes that it must have; None is any.
+        store_dir: data.store_dir, to compare the hash once; None is to compare it each time.
+
+    Returns:
+        (items,) memory map; a plain array where there are none.
+
+    Raises:
+        ValueError: it is missing, cannot be read, or was cut or written to; it names the file and the remedy.
+    """
+    item = np.dtype(dtype).itemsize
+    try:
+        with path.open("rb") as file:
+            found = file.seek(0, 2)
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing; {remedy(path.parent)}") from None
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or error}; make it readable for this user") from None
+    if found % item or (count is not None and found != count * item):
+        wanted = f"a multiple of {item}" if count is None else count * item
+        raise ValueError(
+            f"{path} has {found} bytes, it must have {wanted}: it was cut short or written to; {remedy(path.parent)}"
+        )
+    if content_hash is not None:
+        wanted_hash = content_hash
+
+        def compare() -> None:
+            with path.open("rb", buffering=0) as file:
+                hashed = hash_of(file).hexdigest()
+            if hashed != wanted_hash:
+                raise ValueError(
+                    f"{path} differs from what was written: its hash is {hashed}, it was {wanted_hash}; check the "
+                    f"disk, and {remedy(path.parent)}"
+                )
+
+        checked.once(path, content_hash, store_dir, compare)
+    return np.memmap(path, dtype, "r") if found else np.zeros(0, dtype)

@@ -1,0 +1,37 @@
+"""Small JSON files beside what was derived: splits, clusters, exclusions, indices of plans.
+
+In: the path of one. Out: its content. Kept: nothing.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from data.store import derived
+
+
+def read(path: Path, names: Iterable[str], delete: Path) -> dict[str, Any]:
+    """The content of a JSON file that this package wrote.
+
+    Args:
+        path: the file.
+        names: of the fields that it must have.
+        delete: what to delete, so that it is derived again: the folder that it describes, or the file itself.
+
+    Raises:
+        ValueError: it is missing, cannot be read, or was cut or written to; it names the file and the remedy.
+    """
+    remedy = derived.remedy(delete)
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing; {remedy}") from None
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or error}; make it readable for this user") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is no whole JSON ({error}): it was cut short or written to; {remedy}") from None
+    missing = [name for name in names if not isinstance(content, dict) or name not in content]
+    if missing:
+        raise ValueError(f"{path} has no {', '.join(missing)}: it is damaged, or of another version; {remedy}")
+    return dict(content)

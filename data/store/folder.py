@@ -1,0 +1,96 @@
+"""The folder that a build works in: whether it is one of ours, and what of it is removed when a build ends.
+
+In: a folder. Out: nothing, or an error. Kept: whatever no build of ours has made.
+
+A folder is ours by its journal or its store.json. The journal is written before any other file of a build, into a
+folder that is empty, and removed after all others: wherever a build is killed, the next one can tell its files from
+those of the user. Names that begin with ".zymogen-" or end with ".zymogen-new" are used by nobody else.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from data.store.journal import FAILED, JOURNAL, Journal, write_journal, written_beside
+from data.store.token_store import FACTS, LOCK, REJECTED, Counts, is_of_a_store
+
+PARTS = ".zymogen-parts"
+_ARRAYS = (*Counts().file_sizes(), REJECTED)
+_WRITTEN_BESIDE = tuple(written_beside(Path(name)).name for name in (JOURNAL, FACTS, FAILED))
+_OURS_BY_NAME = frozenset({LOCK, PARTS, FAILED, *_WRITTEN_BESIDE})
+_SHOWN = 3
+
+
+def require_ours(folder: Path) -> None:
+    """Refuse a folder that is neither new, nor empty, nor one that a build of ours has begun or finished.
+
+    Raises:
+        ValueError: it holds files that are not ours, and neither a journal nor a store.json that is.
+    """
+    try:
+        names = set(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):  # the latter: whoever wants to write there says so
+        return
+    except OSError as error:
+        raise ValueError(f"{folder}: {error.strerror or error}; choose another folder") from None
+    # NFS calls a file so that was removed while somebody still had it open.
+    foreign = sorted(name for name in names - _OURS_BY_NAME if not name.startswith(".nfs"))
+    # In this order: a build that ends in between has written store.json before it removed the journal.
+    if foreign and not _is_ours(folder / JOURNAL) and not _is_ours(folder / FACTS):
+        more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
+        raise ValueError(
+            f"{folder} is not empty and no token store: it holds {', '.join(foreign[:_SHOWN])}{more}; choose a folder "
+            "that is empty or not there yet (--output, data.store_dir); nothing in this one was touched"
+        )
+
+
+def discard(folder: Path, keep: Sequence[str] = ()) -> None:
+    """Remove what a build made in `folder`, and the folder if nothing else is in it; the caller holds its lock.
+
+    Args:
+        folder: a build's. In any other nothing is removed but what only a build has a name like.
+        keep: names that stay, and with them a journal that says whose they are.
+    """
+    if _is_ours(folder / JOURNAL) or _is_ours(folder / FACTS):
+        if not (folder / JOURNAL).exists() or _is_ours(folder / JOURNAL):
+            with suppress(OSError):  # a full disk; what is removed below makes room
+                write_journal(folder, Journal(key=""))  # or an end in between would leave a journal without its files
+        if _is_ours(folder / FACTS):
+            (folder / FACTS).unlink()
+        for name in _ARRAYS:
+            if name not in keep:
+                (folder / name).unlink(missing_ok=True)
+    for part in (folder / PARTS).glob("*"):
+        discard_part(part)
+    with suppress(OSError):
+        (folder / PARTS).rmdir()
+    if keep:
+        return
+    remove_journal(folder)
+    for name in (FAILED, *_WRITTEN_BESIDE, LOCK):
+        (folder / name).unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def discard_part(folder: Path) -> None:
+    """Remove one part of a build, once the process that may still read it has ended; what is not ours stays."""
+    from data.store.lock import locked
+
+    if folder.is_dir():
+        with suppress(ValueError), locked(folder):
+            discard(folder)
+
+
+def remove_journal(folder: Path) -> None:
+    """Remove the journal of a build, if it is one."""
+    if _is_ours(folder / JOURNAL):
+        (folder / JOURNAL).unlink()
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return path.is_file() and is_of_a_store(path.read_bytes())
+    except OSError:  # it cannot be read; so nobody can say that it is
+        return False

@@ -1,0 +1,174 @@
+"""Streaming: training from a token store that another process is still writing.
+
+In: settings of a corpus. Out: the folder of its store, and `GrowingStore`, which waits for records. Kept: the store, so
+that the first pass can be resumed from the prefix on disk.
+
+One builder per node reads the sources. Every rank and every worker waits on what it has committed, so a slow source is
+time spent waiting and never another order.
+"""
+
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from data.recipe.settings import CorpusSettings, IngestSettings, LetterPolicy
+from data.store.journal import FAILED, failure, read_journal, write_failure
+from data.store.lock import is_held
+from data.store.token_store import FACTS, PATIENCE_S, Counts, Store
+
+if TYPE_CHECKING:  # whatever builds is imported where it does, so that reading needs no parser
+    from data.sources.block import Source
+    from data.store.builder_process import Send
+
+_POLL_S = 0.05
+_ALIVE_S = 2.0
+"""How long a store may be without builder, between one that ends and one that takes over."""
+
+_builders: list[subprocess.Popen[bytes]] = []
+
+
+def start_builder(
+    corpus: CorpusSettings, unknown_letters: LetterPolicy, ingest: IngestSettings, store_dir: Path
+) -> Path:
+    """Start a process that builds the store of `corpus`, from where it stands, and ends with this one.
+
+    Where another process builds it already, the new one waits, and takes over if that one ends before the store does.
+
+    Returns:
+        Folder of the store, for `GrowingStore`, here or in other processes.
+
+    Raises:
+        ValueError: the sources cannot be found.
+    """
+    return _started(_serve_corpus, corpus, unknown_letters, ingest, store_dir)
+
+
+def start_builder_of(
+    sources: Sequence["Source"], unknown_letters: LetterPolicy, ingest: IngestSettings, store_dir: Path
+) -> Path:
+    """`start_builder` for sources that are at hand; they are sent to the builder by pickle."""
+    return _started(_serve, sources, unknown_letters, ingest, store_dir)
+
+
+def _started(function: Callable[..., None], *arguments: object) -> Path:
+    from data.store.builder_process import messages, start
+
+    process = start(function, *arguments)
+    _builders.append(process)
+    folder = Path(next(messages(process, "the token store"))["folder"])
+    assert process.stdout is not None
+    process.stdout.close()  # what else it has to say stands in the folder
+    return folder
+
+
+def _serve_corpus(
+    send: "Send", corpus: CorpusSettings, unknown_letters: LetterPolicy, ingest: IngestSettings, store_dir: Path
+) -> None:
+    from data.sources.resolve import resolve
+
+    found = resolve(corpus, unknown_letters, ingest, store_dir)
+    if found.store is not None:
+        send(folder=str(found.store))
+    else:
+        _serve(send, found.sources, unknown_letters, ingest, store_dir)
+
+
+def _serve(
+    send: "Send",
+    sources: Sequence["Source"],
+    unknown_letters: LetterPolicy,
+    ingest: IngestSettings,
+    store_dir: Path,
+) -> None:
+    from data.store.build import build_key, build_locked, finished
+    from data.store.lock import locked
+
+    stamps = [source.stamp() for source in sources]
+    key = build_key(stamps, unknown_letters, ingest)
+    folder = store_dir / key
+    if finished(folder, sources, key, ingest) is not None:
+        send(folder=str(folder))
+        return
+    with locked(folder, lambda: send(folder=str(folder))):
+        (folder / FAILED).unlink(missing_ok=True)
+        send(folder=str(folder))
+        try:
+            build_locked(folder, sources, stamps, unknown_letters, ingest, lambda *_: None, is_followed=True)
+        except ValueError as error:
+            write_failure(folder, str(error))
+        except Exception as error:
+            write_failure(folder, f"the builder of {folder} failed, {type(error).__name__}: {error}")
+            raise
+
+
+class GrowingStore(Store):
+    """A token store that may still be written; what was waited for can be read.
+
+    Args:
+        folder: where it is, as `start_builder` gave it.
+        store_dir: as of a `Store`.
+    """
+
+    _patience_s = PATIENCE_S  # another machine may just have finished it
+
+    def __init__(self, folder: Path, store_dir: Path | None = None) -> None:
+        super().__init__(folder, store_dir)
+        self._committed, self._finished = Counts(), False
+        self._refresh()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the store is finished; only then it has facts, a fingerprint and a number of records."""
+        self._refresh()
+        return self._finished
+
+    @property
+    def counts(self) -> Counts:
+        """How much can be read: what was committed when last it was waited for."""
+        return self._counts if self._finished else self._committed
+
+    def wait(self, num_records: int, timeout_s: float | None = None) -> int:
+        """Wait until so many records are there, or all there will be.
+
+        Returns:
+            `num_records`, or the number of all records if that is less.
+
+        Raises:
+            ValueError: the build failed; the builder's message.
+            RuntimeError: nobody builds the store.
+            TimeoutError: `timeout_s` seconds are over.
+        """
+        if not self._finished and num_records <= self._committed.records:
+            return num_records
+        began = alone_since = time.monotonic()
+        while True:
+            self._refresh()
+            if self._finished:
+                return min(num_records, self.counts.records)
+            if (message := failure(self.folder)) is not None:
+                raise ValueError(message)
+            if num_records <= self._committed.records:
+                return num_records
+            now = time.monotonic()
+            if is_held(self.folder):
+                alone_since = now
+            elif now > alone_since + _ALIVE_S and not (self.folder / FACTS).exists():
+                raise RuntimeError(
+                    f"{self.folder}: its builder ended before the store was finished, after "
+                    f"{self._committed.records} records; start the run again, it goes on from there"
+                )
+            if timeout_s is not None and now > began + timeout_s:
+                raise TimeoutError(
+                    f"{self.folder} has {self._committed.records} records after {timeout_s} s, {num_records} are needed"
+                )
+            time.sleep(_POLL_S)
+
+    def _refresh(self) -> None:
+        if self._finished:
+            return
+        if (self.folder / FACTS).exists():
+            self._finished = True
+        elif (journal := read_journal(self.folder)) is not None:
+            self._committed = max(self._committed, journal.counts)

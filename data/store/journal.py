@@ -1,0 +1,105 @@
+"""The journal of a build that is not finished: how much of a store's files is whole, and where reading goes on.
+
+In: the folder of a store. Out: `Journal`. Kept: progress.json, there before any other file of a build and replaced
+whole at every commit; .zymogen-failed.json, why a build that others follow has ended.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from data.durable import flush
+from data.sources.block import START, Position
+from data.store import derived_json
+from data.store.token_store import FORMAT, REJECTED, Counts, is_of_a_store
+
+JOURNAL, FAILED = "progress.json", ".zymogen-failed.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal:
+    """What is on disk for good."""
+
+    key: str
+    """Hash of the sources' stamps and of the settings that decide the bytes."""
+    counts: Counts = field(default=Counts())
+    num_read: int = 0
+    """Records read, rejected ones included."""
+    num_rejected: int = 0
+    rejected_bytes: int = 0
+    """Bytes of rejected.jsonl."""
+    unknown_letters: Mapping[str, int] = field(default_factory=dict)
+    source: int = 0
+    """Number of the source at hand."""
+    position: Position = START
+    """Where that source goes on."""
+    of_part: bool = False
+    """Whether `position` is one of the source's part (`data.store.read_ahead`), not of the source itself."""
+    bytes_read: int = 0
+    """Bytes of that source, as stored, before `position`; for the progress line alone."""
+
+    def file_sizes(self) -> dict[str, int]:
+        """Bytes of each file, rejected.jsonl included."""
+        return {**self.counts.file_sizes(), REJECTED: self.rejected_bytes}
+
+
+def read_journal(folder: Path) -> Journal | None:
+    """The journal of an unfinished build, None where there is none.
+
+    Raises:
+        ValueError: it is damaged, or of another program.
+    """
+    path = folder / JOURNAL
+    try:
+        raw = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if not is_of_a_store(raw):
+        raise ValueError(f"{path} is of another program, or damaged beyond reading; choose another folder")
+    try:
+        content = json.loads(raw)
+        if content.pop("format") != FORMAT:
+            raise ValueError
+        content["counts"], content["position"] = Counts(*content["counts"]), Position(*content["position"])
+        return Journal(**content)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{path} is damaged, or of another version; delete the folder, it is built again") from None
+
+
+def write_journal(folder: Path, journal: Journal) -> None:
+    """Replace the journal; it is on disk when this returns."""
+    write_whole(folder / JOURNAL, json.dumps({"format": FORMAT, **asdict(journal)}))
+
+
+def failure(folder: Path) -> str | None:
+    """Why the last build that others followed has ended, None if it has not failed."""
+    path = folder / FAILED
+    return str(derived_json.read(path, ["error"], path)["error"]) if path.exists() else None
+
+
+def write_failure(folder: Path, message: str) -> None:
+    """Leave word for those who wait for the store."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / FAILED, json.dumps({"error": message}))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file at once, so that nobody sees a part of it, not even after a power cut."""
+    temporary = written_beside(path)
+    try:
+        with temporary.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    flush(path.parent)
+
+
+def written_beside(path: Path) -> Path:
+    """What `write_whole` writes before it takes the place of `path`."""
+    return path.with_name(f".{path.name.lstrip('.')}.zymogen-new")

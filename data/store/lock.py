@@ -1,0 +1,91 @@
+"""The lock that a builder holds on the folder of its store, across processes and, where the file system can, machines.
+
+In: a folder. Out: nothing. Kept: an empty file; the kernel frees the lock when its holder ends, however it ends.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from data.disk_error import STORE_DIR, said
+from data.store.folder import require_ours
+from data.store.token_store import LOCK
+
+_POLL_S = 0.1
+_MOST_VANISHED = 50
+"""How often in a row a folder may be gone just after it was made: builds that fail remove theirs, but not so often."""
+
+
+@contextmanager
+def locked(folder: Path, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold the lock of `folder`, which is made if it is not there; waits while another process holds it.
+
+    Args:
+        folder: of a store.
+        waiting: called once if there is something to wait for.
+
+    Raises:
+        ValueError: the folder is not ours; nothing can be written there; or the file system knows no locks.
+    """
+    descriptor, vanished = _taken(folder), 0
+    if descriptor is None and waiting is not None and folder.exists():
+        waiting()
+    while descriptor is None:
+        vanished = 0 if folder.exists() else vanished + 1
+        if vanished == _MOST_VANISHED:
+            raise ValueError(f"{folder}: no folder can be made there, or it is gone at once; {STORE_DIR}")
+        time.sleep(_POLL_S)
+        descriptor = _taken(folder)
+    try:
+        require_ours(folder)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _taken(folder: Path) -> int | None:
+    """A descriptor that holds the lock, or None where it is held by another."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / LOCK).exists():  # else somebody of ours is or was at work, and may be ending right now
+            require_ours(folder)
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    except FileNotFoundError:  # a build that failed removes its folder
+        return None
+    except OSError as error:
+        raise ValueError(f"{folder}: {said(error)}; {STORE_DIR}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), os.stat(folder / LOCK)):
+            return descriptor
+    except (BlockingIOError, FileNotFoundError):  # the latter: whoever held it has removed the folder
+        pass
+    except OSError as error:
+        os.close(descriptor)
+        raise ValueError(
+            f"{folder}: cannot be locked ({error.strerror or error}), and two builders would write into one store "
+            "unseen; choose a data.store_dir on a file system with locks, such as a disk of this machine, or build "
+            "there, copy the finished store here and name its folder in data.sources"
+        ) from None
+    os.close(descriptor)
+    return None
+
+
+def is_held(folder: Path) -> bool:
+    """Whether some process is building in `folder`."""
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: askers do not see each other
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks, where nobody builds
+        return False
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,291 @@
+"""Parts: sources that are read ahead, each by a process of its own, and appended to the store in their order.
+
+In: sources. Out: for each, what to read it from: itself, or the part that was built of it. Kept: in the folder of the
+store ``.zymogen-parts/0003``, a store of source 3 alone; continued on its own when it was interrupted, removed once
+appended, or when a build of other sources or settings finds it.
+"""
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.sources.block import START, Block, Position, Rejected, Source
+from data.store.builder_process import Send, messages
+from data.store.folder import PARTS, discard_part
+from data.store.journal import Journal, read_journal
+from data.store.token_store import FACTS, REJECTED, UINT64, Store
+
+_BLOCK_RECORDS = 1 << 16
+_BLOCK_RESIDUES = 16 << 20
+_REPORT_S = 0.5
+
+
+class Read(NamedTuple):
+    """How much of something was read."""
+
+    records: int = 0
+    residues: int = 0
+    bytes_read: int = 0
+    """Of the source, as stored."""
+
+
+class Held(NamedTuple):
+    """What a part holds that a build can go on from."""
+
+    key: str
+    """Of the build that made it."""
+    is_finished: bool
+    num_read: int
+    num_rejected: int
+
+
+def held(folder: Path) -> Held | None:
+    """What the part in `folder` holds; None if that is nothing, or too damaged to go on from."""
+    with suppress(ValueError):
+        if (folder / FACTS).exists():
+            facts = Store(folder).facts
+            return Held(facts["key"], True, facts["records"] + facts["rejected"], facts["rejected"])
+        journal = read_journal(folder)
+        if journal is not None and journal.num_read:
+            return Held(journal.key, False, journal.num_read, journal.num_rejected)
+    return None
+
+
+def any_held(folder: Path) -> bool:
+    """Whether any part of the store in `folder` holds something."""
+    return any(held(path) is not None for path in (folder / PARTS).glob("*"))
+
+
+class Part:
+    """The part of a source, read as the source itself would be.
+
+    Its positions count accepted records in their `offset`.
+    """
+
+    def __init__(self, folder: Path, source: Source) -> None:
+        self.name, self.num_bytes = source.name, source.num_bytes
+        self._folder, self._facts = folder, Store(folder).facts
+
+    def stamp(self) -> list[str | int]:
+        """Hash of its content."""
+        return [self._facts["fingerprint"]]
+
+    @property
+    def read(self) -> Read:
+        """All of it."""
+        return Read(self._facts["records"], self._facts["residues"], self.num_bytes or 0)
+
+    def blocks(self, start: Position = START) -> Iterator[Block]:
+        """Its records from `start` on. Read, not mapped: mapped pages would count as memory of this process."""
+        num_records = self._facts["records"] + self._facts["rejected"]
+        rejected = self._rejected(start.records - start.offset)
+        waiting = next(rejected, None)
+        done, accepted = start
+        while done < num_records:
+            most = min(_BLOCK_RECORDS, self._facts["records"] - accepted)
+            offsets = self._read("offsets.bin", UINT64, accepted, most + 1)
+            fitting = int(np.searchsorted(offsets, offsets[0] + np.uint64(_BLOCK_RESIDUES), side="right")) - 1
+            offsets = offsets[: max(fitting, min(1, most)) + 1]
+            stop = done + len(offsets) - 1
+            bad: list[Rejected] = []
+            while waiting is not None and waiting.record <= stop + 1:
+                bad.append(waiting)
+                waiting = next(rejected, None)
+                stop += 1
+                if len(bad) == _BLOCK_RECORDS:
+                    stop = bad[-1].record
+                    break
+            offsets = offsets[: stop - done - len(bad) + 1]
+            yield self._block(Position(stop, accepted + len(offsets) - 1), offsets, bad, num_records)
+            done, accepted = stop, accepted + len(offsets) - 1
+
+    def _block(self, end: Position, offsets: NDArray[np.uint64], rejected: list[Rejected], num_records: int) -> Block:
+        count = len(offsets) - 1
+        first = end.offset - count
+        header_offsets = self._read("header_offsets.bin", UINT64, first, count + 1)
+        return Block(
+            tokens=self._read("tokens.bin", np.uint8, int(offsets[0]), int(offsets[-1] - offsets[0])),
+            lengths=np.diff(offsets).astype(np.int64),
+            headers=self._read(
+                "headers.bin", np.uint8, int(header_offsets[0]), int(header_offsets[-1] - header_offsets[0])
+            ),
+            header_lengths=np.diff(header_offsets).astype(np.int64),
+            rejected=tuple(rejected),
+            unknown_letters=self._facts["unknown_letters"] if end.records == num_records else {},
+            end=end,
+            bytes_read=self.num_bytes or 0,
+        )
+
+    def _read(self, name: str, dtype: type[np.generic] | str, first: int, count: int) -> NDArray[Any]:
+        found = np.fromfile(self._folder / name, dtype, count, offset=first * np.dtype(dtype).itemsize)
+        assert len(found) == count
+        return found
+
+    def _rejected(self, skip: int) -> Iterator[Rejected]:
+        if not self._facts["rejected"]:
+            return
+        with (self._folder / REJECTED).open("rb") as file:
+            for number, line in enumerate(file):
+                if number >= skip:
+                    said = json.loads(line)
+                    yield Rejected(said["record"], said["header"].encode(), said["offset"], said["reason"])
+
+
+class Ahead:
+    """The sources of a build from the one at hand on, of which other processes read some ahead.
+
+    Args:
+        folder: of the store.
+        sources: all sources of the build.
+        keys: of a store of each source alone; parts with another key are removed, as another build made them.
+        journal: how far the build is.
+        processes: most processes that read at the same time, this one included while it does.
+        start_part: starts a process that builds the store of the source of this number in a folder, and reports what
+            it read.
+
+    Raises:
+        ValueError: the part that was being appended is gone.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        sources: Sequence[Source],
+        keys: Sequence[str],
+        journal: Journal,
+        processes: int,
+        start_part: Callable[[Path, int], subprocess.Popen[bytes]],
+    ) -> None:
+        self._parts, self._sources, self._keys, self._start_part = folder / PARTS, sources, keys, start_part
+        first, left = journal.source, range(journal.source, len(sources))
+        found = {n: of_part for n in left if (of_part := self._held(n)) is not None}
+        built = {n for n, of_part in found.items() if of_part.is_finished}
+        begun = journal.position != START
+        if begun and journal.of_part and first not in built:
+            raise ValueError(
+                f"{self._part(first)}, which was being appended, is gone; delete {folder}, it is built again"
+            )
+        for path in self._parts.glob("*"):
+            if path.name not in {self._part(n).name for n in found}:
+                discard_part(path)
+        appended = journal.position if journal.of_part else START
+        self.num_read = sum(of_part.num_read for of_part in found.values()) - appended.records
+        """Records that the parts hold and the store does not, rejected ones included."""
+        self.num_rejected = sum(of_part.num_rejected for of_part in found.values())
+        self.num_rejected -= appended.records - appended.offset
+        """The rejected ones of them."""
+        # The first one is read here, and at once, so that those who follow the build see it grow.
+        here = first not in built and (processes == 1 or begun or not self._part(first).exists())
+        self._numbers = [n for n in left if n not in built and processes > 1 and not (n == first and here)]
+        self._here = first if here and processes > 1 else None
+        self._read = {n: Part(self._part(n), sources[n]).read for n in built}
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._failures: list[BaseException] = []
+        self._futures: dict[int, Future[None]] = {}
+        self._slots, self._starting, self._stopped = threading.Semaphore(processes), threading.Lock(), False
+        self._pool = ThreadPoolExecutor(processes, "reads ahead")
+
+    def __enter__(self) -> "Ahead":
+        if self._here is not None:
+            self._slots.acquire()
+        self._futures = {n: self._pool.submit(self._build, n) for n in self._numbers}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._starting:
+            self._stopped = True
+            for process in self._running.values():
+                process.kill()
+        self._slots.release()  # for those who still wait for the one that this process held
+        self._pool.shutdown(cancel_futures=True)
+
+    def take(self, number: int, waiting: Callable[[], None]) -> tuple[Source, bool]:
+        """What to read a source from, and whether that is a part.
+
+        Args:
+            number: of the source; they are taken in order.
+            waiting: called about twice a second while its part is not ready.
+
+        Raises:
+            Unusable, ValueError: from the processes.
+        """
+        if number in self._futures:
+            while not self._futures[number].done():
+                self.check()
+                waiting()
+                wait([self._futures[number]], _REPORT_S)
+            self.check()
+        of_part = self._held(number)
+        if of_part is not None and of_part.is_finished:
+            return Part(self._part(number), self._sources[number]), True
+        discard_part(self._part(number))  # begun by a build with more processes
+        return self._sources[number], False
+
+    def appended(self, number: int) -> None:
+        """The source is in the store."""
+        if number == self._here:
+            self._here = None
+            self._slots.release()
+        discard_part(self._part(number))
+        if number + 1 == len(self._sources):
+            with suppress(OSError):  # not there, or the user has put something into it
+                self._parts.rmdir()
+
+    def check(self) -> None:
+        """Raise what any of the processes raised."""
+        if self._failures:
+            raise self._failures[0]
+
+    def behind(self, number: int) -> Read:
+        """What was read of the sources behind this one."""
+        found = [read for n, read in self._read.copy().items() if n > number]
+        return Read(*map(sum, zip(*found, strict=True))) if found else Read()
+
+    def _part(self, number: int) -> Path:
+        return self._parts / f"{number:04d}"
+
+    def _held(self, number: int) -> Held | None:
+        """What is there of a source's part, if this build made it."""
+        found = held(self._part(number))
+        return found if found is not None and found.key == self._keys[number] else None
+
+    def _build(self, number: int) -> None:
+        with self._slots:
+            with self._starting:
+                if self._stopped:
+                    return
+                process = self._running[number] = self._start_part(self._part(number), number)
+            try:
+                for message in messages(process, self._sources[number].name):
+                    self._read[number] = Read(*message["read"])
+            except BaseException as failure:
+                self._failures.append(failure)
+            finally:
+                with self._starting:
+                    del self._running[number]
+                process.kill()
+                process.wait()
+                assert process.stdout is not None
+                process.stdout.close()
+
+
+class Report:
+    """Sends how far a part is, about twice a second."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self._last = send, 0.0
+
+    def __call__(self, records: int, residues: int, bytes_read: int, num_bytes: int | None) -> None:
+        """Take note of the progress of the build."""
+        if (now := time.monotonic()) >= self._last + _REPORT_S:
+            self._last = now
+            self._send(read=Read(records, residues, bytes_read))

@@ -1,0 +1,316 @@
+"""Writing a token store: appended block by block, committed about each second, continued after any interruption.
+
+In: blocks. Out: nothing. Kept: the files of `data.store.token_store`, and its journal until it is published.
+
+A thread of its own writes, hashes and commits while the source is read on. It commits an idle writer too, so that
+records of a source that stalls can be read while it does.
+"""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.disk_error import FULL, said
+from data.sources.block import START, Block
+from data.store.journal import JOURNAL, Journal, read_journal, write_journal, write_whole
+from data.store.token_store import FACTS, FORMAT, REJECTED, UINT64, facts_text, fingerprint, hash_of, new_hash
+
+COMMIT_S = 1.0
+"""Most seconds between a block and its commit."""
+COMMIT_BYTES = 64 << 20
+"""Bytes after which a commit comes earlier."""
+_AHEAD = 2
+"""Blocks that wait to be written, at most, the one that is written among them."""
+_PIECE_BYTES = 256 << 10
+"""Hashed and written while they are in the cache."""
+
+
+class _Write(NamedTuple):
+    rows: Sequence[tuple[str, memoryview | bytes]]
+    """What to append to which file."""
+    journal: Journal
+    """How far the store is behind it."""
+    commit: bool = False
+
+
+class _Reached(NamedTuple):
+    """A mark between writes."""
+
+    told: SimpleQueue[None]
+    """Gets an item when all before the mark is done."""
+
+
+class StoreWriter:
+    """One store that is being written, by one process at a time (`data.store.lock`).
+
+    Args:
+        folder: of the store; what an earlier build committed there is kept, and what it wrote behind that cut off.
+        key: of the build.
+        anew: whether to begin again, whatever an earlier build with this key committed.
+
+    Raises:
+        ValueError: the folder holds an unfinished build with another key, or one that is damaged; or it cannot be
+            written to.
+    """
+
+    def __init__(self, folder: Path, key: str, *, anew: bool = False) -> None:
+        self.folder = folder
+        before = read_journal(folder)
+        if before is not None and not before.num_read:
+            before = None  # it binds nobody: nothing was committed
+        if before is not None and before.key != key:
+            raise ValueError(
+                f"{folder} holds an unfinished store of other sources or settings; delete it, or choose another folder"
+            )
+        if anew:
+            before = None
+        self.committed = before or Journal(key=key)
+        """How far the files on disk can be trusted."""
+        self.journal = self.committed
+        """How far the store will be when all that was appended is written."""
+        self._files: dict[str, IO[bytes]] = {}
+        self._hashes = {name: new_hash() for name in self.committed.file_sizes()}
+        self._written, self._uncommitted, self._last_commit = self.committed, 0, time.monotonic()
+        try:
+            if before is None:
+                write_journal(folder, self.committed)  # says whose the files are, so it comes before them
+            for name, size in self.committed.file_sizes().items():
+                self._open(name, size, fresh=before is None)
+        except OSError as error:
+            self._close_files()
+            raise self._refusal(error) from error
+        except BaseException:
+            self._close_files()
+            raise
+        self._uncommitted = 0
+        # Not a `Queue` of two: an interrupt in its methods, which are Python, can leave its lock locked, and a build
+        # that is interrupted would hang. Between these two an interrupt costs room at most.
+        self._queue: SimpleQueue[_Write | _Reached | None] = SimpleQueue()
+        self._room: SimpleQueue[None] = SimpleQueue()
+        for _ in range(_AHEAD):
+            self._room.put(None)
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"writer of {folder.name}", daemon=True)
+        self._thread.start()
+
+    def _open(self, name: str, size: int, *, fresh: bool) -> None:
+        path = self.folder / name
+        if fresh or not (size or path.exists()):
+            self._files[name] = path.open("w+b", buffering=0)
+            self._write(name, bytes(size))  # the 0 that offsets begin with
+            return
+        if not path.exists():
+            raise ValueError(f"{path} is missing; delete the folder, it is built again")
+        self._files[name] = file = path.open("r+b", buffering=0)
+        found = os.fstat(file.fileno()).st_size
+        if found < size:
+            raise ValueError(
+                f"{path} has {found} bytes, {JOURNAL} says {size}: it was cut short; delete the folder, it is built "
+                "again"
+            )
+        file.truncate(size)
+        self._hashes[name] = hash_of(file, size)
+
+    def append(self, block: Block, source: str, *, of_part: bool = False) -> None:
+        """Add a block of the source at hand; its arrays must not change afterwards.
+
+        Args:
+            block: consecutive records.
+            source: name of the source, for rejected.jsonl.
+            of_part: whether the block was read from a part of the store.
+
+        Raises:
+            ValueError: what was appended before could not be written (disk full, quota).
+        """
+        before, counts = self.journal, self.journal.counts
+        residues, header_bytes = len(block.tokens), len(block.headers)
+        assert len(block.lengths) == len(block.header_lengths)
+        assert block.lengths.sum() == residues
+        assert block.header_lengths.sum() == header_bytes
+        assert not len(block.lengths) or block.lengths.min() > 0
+        rejected = "".join(
+            json.dumps(
+                {
+                    "source": source,
+                    "record": record.record,
+                    "header": record.header.decode("utf-8", "replace"),
+                    "offset": record.offset,
+                    "reason": record.reason,
+                }
+            )
+            + "\n"
+            for record in block.rejected
+        ).encode()
+        letters = dict(before.unknown_letters)
+        for letter, times in block.unknown_letters.items():
+            letters[letter] = letters.get(letter, 0) + times
+        self.journal = replace(
+            before,
+            counts=type(counts)(
+                counts.records + len(block.lengths), counts.residues + residues, counts.header_bytes + header_bytes
+            ),
+            num_read=before.num_read + len(block.lengths) + len(block.rejected),
+            num_rejected=before.num_rejected + len(block.rejected),
+            rejected_bytes=before.rejected_bytes + len(rejected),
+            unknown_letters=letters,
+            position=block.end,
+            of_part=of_part,
+            bytes_read=block.bytes_read,
+        )
+        rows: list[tuple[str, memoryview | bytes]] = [
+            ("tokens.bin", _bytes(block.tokens, np.uint8)),
+            ("offsets.bin", _bytes(counts.residues + np.cumsum(block.lengths), UINT64)),
+            ("digests.bin", _bytes(block.digests, UINT64)),
+            ("headers.bin", _bytes(block.headers, np.uint8)),
+            ("header_offsets.bin", _bytes(counts.header_bytes + np.cumsum(block.header_lengths), UINT64)),
+            (REJECTED, rejected),
+        ]
+        self._hand_over(_Write(rows, self.journal))
+
+    def end_source(self) -> None:
+        """The source at hand is read to its end; the next one begins. All is on disk when this returns."""
+        self.journal = replace(
+            self.journal, source=self.journal.source + 1, position=START, of_part=False, bytes_read=0
+        )
+        self.commit()
+
+    def commit(self) -> None:
+        """Have all that was appended on disk, and say so in the journal."""
+        if self.committed != self.journal:
+            self._hand_over(_Write((), self.journal, commit=True))
+        mark = _Reached(SimpleQueue())
+        self._queue.put(mark)
+        mark.told.get()
+        self._require_well()
+
+    def publish(self, sources: Sequence[str]) -> None:
+        """Make it a store: commit everything, then write store.json."""
+        self.commit()
+        journal = self.committed
+        try:
+            if not journal.num_rejected:
+                self._files.pop(REJECTED).close()
+                (self.folder / REJECTED).unlink()
+            sizes = journal.file_sizes()
+            hashes = {name: self._hashes[name].hexdigest() for name in self._files}
+            facts = {
+                "format": FORMAT,
+                "fingerprint": fingerprint(hashes),
+                **journal.counts._asdict(),
+                "rejected": journal.num_rejected,
+                "unknown_letters": dict(sorted(journal.unknown_letters.items())),
+                "sources": list(sources),
+                "key": journal.key,
+                "files": {name: {"bytes": sizes[name], "hash": hashes[name]} for name in hashes},
+            }
+            write_whole(self.folder / FACTS, facts_text(facts))
+            (self.folder / JOURNAL).unlink(missing_ok=True)  # who found the store in between may have removed it
+        except OSError as error:
+            raise self._refusal(error) from error
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the files, as they are."""
+        if self._thread.is_alive():
+            self._queue.put(None)
+            self._thread.join()
+        self._close_files()
+
+    def roll_back(self) -> None:
+        """Close, and give back the space of what was not committed."""
+        self.close()
+        for name, size in self.committed.file_sizes().items():
+            with suppress(OSError):
+                os.truncate(self.folder / name, size)
+
+    # The thread ---------------------------------------------------------------------------------------
+
+    def _hand_over(self, write: _Write) -> None:
+        self._require_well()
+        self._room.get()
+        self._queue.put(write)
+
+    def _require_well(self) -> None:
+        if isinstance(self._failure, OSError):
+            raise self._refusal(self._failure) from self._failure
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        while True:
+            try:
+                item = self._queue.get(timeout=self._idle_s())
+            except Empty:
+                self._attempt(None)
+                continue
+            if item is None:
+                return
+            if isinstance(item, _Reached):
+                item.told.put(None)
+                continue
+            self._attempt(item)
+            self._room.put(None)
+
+    def _idle_s(self) -> float | None:
+        if not self._uncommitted or self._failure is not None:
+            return None
+        return max(0.0, self._last_commit + COMMIT_S - time.monotonic())
+
+    def _attempt(self, write: _Write | None) -> None:
+        if self._failure is not None:
+            return
+        try:
+            if write is not None:
+                for name, data in write.rows:
+                    self._write(name, data)
+                self._written = write.journal
+            late = self._uncommitted and time.monotonic() >= self._last_commit + COMMIT_S
+            if late or self._uncommitted >= COMMIT_BYTES or (write is not None and write.commit):
+                self._commit()
+        except BaseException as failure:
+            self._failure = failure
+
+    def _write(self, name: str, data: memoryview | bytes) -> None:
+        view, file, digest = memoryview(data), self._files[name], self._hashes[name]
+        self._uncommitted += len(view)
+        for start in range(0, len(view), _PIECE_BYTES):
+            piece = view[start : start + _PIECE_BYTES]
+            digest.update(piece)
+            while piece:  # a write may stop halfway
+                piece = piece[file.write(piece) :]
+
+    def _commit(self) -> None:
+        self._flush_files()
+        write_journal(self.folder, self._written)
+        self.committed, self._uncommitted, self._last_commit = self._written, 0, time.monotonic()
+
+    def _flush_files(self) -> None:
+        for file in self._files.values():
+            os.fsync(file.fileno())
+
+    def _close_files(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def _refusal(self, error: OSError) -> ValueError:
+        what = said(error) if error.errno in FULL else f"cannot be written ({error.strerror or error})"
+        again = f"goes on from record {self.committed.num_read + 1}" if self.committed.num_read else "starts anew"
+        return ValueError(
+            f"{self.folder}: {what}; nothing was published; free space or choose another data.store_dir; the same "
+            f"command {again}"
+        )
+
+
+def _bytes(array: NDArray[Any], dtype: type[np.generic] | str) -> memoryview:
+    return np.ascontiguousarray(array, dtype).view(np.uint8).data

@@ -1,0 +1,197 @@
+"""Bytes of a source, decompressed, in chunks: from a local file, standard input, or any URL that fsspec opens.
+
+In: a location and caps. Out: chunks of about 1 MB. Kept: how many stored bytes were read, for the progress line.
+
+Compression is told by the first bytes, never by the name: none, gzip (bgzip is a gzip of many members) or zstd. What a
+stream may become is capped, and memory stays at a few chunks whatever it holds.
+"""
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from data.recipe.settings import IngestSettings
+from data.transport.broken_stream import BrokenStream
+from data.transport.compression import (
+    HEAD_BYTES,
+    PIECE_BYTES,
+    UNPACK,
+    Damaged,
+    Stored,
+    compression,
+    gunzip,
+    in_pieces,
+    plain,
+    unzstd,
+)
+from data.transport.remote_file import RemoteFile, RemoteReader
+
+STANDARD_INPUT = "-"
+_LEAST_BYTES = 1 << 18
+"""Of a chunk; a server or a gzip member may give less."""
+_INFLATION_FROM = 16 << 20
+"""Decompressed bytes from which the inflation ratio is judged: a small file of repeats may shrink to nothing."""
+_DECOMPRESS = {"": plain, "gzip": gunzip, "zstd": unzstd}
+
+
+class ByteStream:
+    """One source of bytes.
+
+    Args:
+        location: a path, ``-`` for standard input, or a URL (``scheme://...``).
+        limits: most bytes, and most bytes that one compressed byte may become.
+    """
+
+    def __init__(self, location: str, limits: IngestSettings) -> None:
+        self.location = location
+        self.limits = limits
+        self.bytes_read = 0
+        """Bytes of the source, as stored, that were read so far."""
+        self._remote = RemoteFile(location) if "://" in location else None
+
+    @property
+    def name(self) -> str:
+        """As errors call it."""
+        return "standard input" if self.location == STANDARD_INPUT else self.location
+
+    @property
+    def num_bytes(self) -> int | None:
+        """Size as stored; None for a pipe, and where a server does not say.
+
+        Raises:
+            ValueError: it is not there.
+        """
+        if self._remote is not None:
+            return self._remote.num_bytes
+        if self.location == STANDARD_INPUT or not Path(self.location).is_file():
+            return None
+        return Path(self.location).stat().st_size
+
+    def stamp(self) -> list[str | int]:
+        """What tells this source from another without reading it.
+
+        Returns:
+            Resolved path, size and time of change in ns; of a URL itself, its size, and what the server says of its
+            version (ETag, time of change).
+
+        Raises:
+            ValueError: it is not there or not reachable.
+        """
+        if self._remote is not None:
+            size = self._remote.num_bytes
+            return [self.location, -1 if size is None else size, *self._remote.version]
+        if self.location == STANDARD_INPUT:
+            return [STANDARD_INPUT]
+        try:
+            status = Path(self.location).stat()
+        except OSError as error:
+            raise ValueError(f"{self.location}: {error.strerror or error}; check data.sources") from None
+        return [str(Path(self.location).resolve()), status.st_size, status.st_mtime_ns]
+
+    def chunks(self, offset: int = 0) -> Iterator[bytes]:
+        """Its decompressed bytes from `offset` on, in chunks of 256 kB to 1.25 MB, the last one shorter.
+
+        A plain file or URL is opened there; of a compressed one, what comes before is decompressed and dropped.
+
+        Raises:
+            ValueError: not there, not reachable, a compression that is not read, fewer bytes than `offset`.
+            BrokenStream: cut short, damaged, above a cap; BrokenOff: a connection was lost for good; Changed: it became
+                another source meanwhile.
+        """
+        self.bytes_read = 0
+        with closing(self._open(0)) as file:
+            head = b""
+            while len(head) < HEAD_BYTES and (more := self._read(file, PIECE_BYTES)):
+                head += more
+            kind = compression(head)
+            if kind not in _DECOMPRESS:
+                raise ValueError(
+                    f"{self.name}: is a {kind} file; plain text, gzip (bgzip) and zstd are read: unpack it "
+                    f"({UNPACK[kind]})"
+                )
+            if kind or offset <= len(head):
+                stored = Stored(head, lambda size: self._read(file, size))
+                content = in_pieces(self._within_caps(self._whole(stored, kind), kind, 0), _LEAST_BYTES)
+                yield from self._from(offset, self._packed_once(content, kind))
+                return
+        with closing(self._open(offset)) as file:
+            at = self.bytes_read
+            stored = Stored(b"", lambda size: self._read(file, size))
+            yield from self._from(offset - at, in_pieces(self._within_caps(plain(stored), "", at), _LEAST_BYTES))
+
+    def _from(self, skip: int, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            if skip < len(chunk):
+                yield chunk[skip:] if skip else chunk
+            skip = max(0, skip - len(chunk))
+        if skip:
+            raise ValueError(
+                f"{self.name}: ends {skip} bytes before the place up to which it was read before: it changed since; "
+                "restore it, or build its store anew"
+            )
+
+    def _whole(self, stored: Stored, kind: str) -> Iterator[bytes]:
+        try:
+            yield from _DECOMPRESS[kind](stored)
+        except Damaged as error:
+            raise BrokenStream(self.name, error.happened, error.remedy) from error
+
+    def _packed_once(self, chunks: Iterator[bytes], kind: str) -> Iterator[bytes]:
+        """The same chunks, of which the first shows whether there is a file of another kind in the packed one."""
+        first = next(chunks, b"")
+        if kind and (inner := compression(first[:HEAD_BYTES])):
+            raise ValueError(
+                f"{self.name}: holds a {inner} file inside its {kind}; what {kind} holds must be plain text: unpack it "
+                f"({UNPACK[kind]}, then {UNPACK[inner]})"
+            )
+        if first:
+            yield first
+        yield from chunks
+
+    def _within_caps(self, chunks: Iterator[bytes], kind: str, at: int) -> Iterator[bytes]:
+        for chunk in chunks:
+            at += len(chunk)
+            if at > self.limits.max_source_bytes:
+                raise BrokenStream(
+                    self.name,
+                    f"has more than {self.limits.max_source_bytes} bytes",
+                    "that is what data.ingest.max_source_bytes allows; raise it, or give less",
+                )
+            if kind and at > _INFLATION_FROM and at > self.limits.max_inflation * self.bytes_read:
+                raise BrokenStream(
+                    self.name,
+                    f"{self.bytes_read} {kind} bytes become more than {at}",
+                    f"data.ingest.max_inflation allows {self.limits.max_inflation:g} for one; raise it if the file "
+                    "is to be trusted",
+                )
+            yield chunk
+
+    def _read(self, file: io.RawIOBase | RemoteReader, size: int) -> bytes:
+        try:
+            content = file.read(size) or b""
+        except OSError as error:
+            raise BrokenStream(self.name, "cannot be read", str(error)) from error
+        self.bytes_read += len(content)
+        return content
+
+    def _open(self, offset: int) -> io.RawIOBase | RemoteReader:
+        """The stored bytes from `offset` on where that can be, else from 0; `bytes_read` says which."""
+        if self._remote is not None:
+            reader = self._remote.open(offset)
+            self.bytes_read = reader.position
+            return reader
+        try:
+            if self.location == STANDARD_INPUT:
+                return io.FileIO(0, closefd=False)
+            file = io.FileIO(self.location)
+        except FileNotFoundError:
+            raise ValueError(f"{self.location}: no such file; check data.sources") from None
+        except OSError as error:
+            raise BrokenStream(self.location, "cannot be read", str(error)) from error
+        if file.seekable() and offset <= os.fstat(file.fileno()).st_size:
+            self.bytes_read = file.seek(offset)
+        else:
+            self.bytes_read = 0
+        return file

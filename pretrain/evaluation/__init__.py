@@ -1,0 +1,4 @@
+"""Scores on held-out proteins.
+
+In: a model and the bins of the validation side. Out: losses with their uncertainty. Kept: nothing.
+"""

@@ -1,0 +1,232 @@
+"""Validation: perplexity on held-out clusters under two corruptions, beside what no model needs to know.
+
+In: corpora, a model. Out: `Evaluation`s. Kept: nothing; which proteins, crops and positions are scored follows from
+the split alone, so every run and every step on one corpus is scored on the same targets.
+
+Two corruptions of the same targets: *mask-all* hides every target; *80/10/10* is the corruption of training. The second
+flatters: at one target in ten the true residue is in view, and a model gains by copying. Judge on mask-all.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from data import draw
+from data.alphabet import IS_TARGET
+from data.batches.batch import Batch
+from data.batches.collate import collate
+from data.corpus.corpora import Corpora
+from data.order.packing import pack
+from data.order.plan import Bin, crop
+from data.recipe.settings import DataSettings, MaskSettings
+from data.sources.synthetic import floor
+from pretrain.engine.engine import Engine
+
+_SELECT_PROB = 0.15
+CORRUPTIONS = {
+    "mask_all": MaskSettings(select_prob=_SELECT_PROB, mask_prob=1.0, random_prob=0.0),
+    "80_10_10": MaskSettings(select_prob=_SELECT_PROB, mask_prob=0.8, random_prob=0.1),
+}
+TITLES = {"mask_all": "mask-all", "80_10_10": "80/10/10"}
+"""The corruptions as a reader knows them."""
+_SEED = 0
+"""Keys what is scored; not the run's seed, so that runs can be compared."""
+_RESAMPLES = 1000
+_COUNTED_RESIDUES = 10**8
+"""Residues of the corpus that the unigram baseline is counted on, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Scores under one corruption; every perplexity is exp of the mean loss over targets, in nats."""
+
+    perplexity: float
+    low: float
+    """Lower end of the bootstrap 95 % interval of the perplexity, over clusters; NaN where there is but one."""
+    high: float
+    """Upper end."""
+    unigram: float
+    """Perplexity of residue frequencies of the training side, on the same targets."""
+    gain: float
+    """Nats by which the model's mean loss is below the unigram's."""
+    gain_low: float
+    """Lower end of its bootstrap 95 % interval: above 0, the model beats the baseline beyond chance."""
+    floor: float | None
+    """Perplexity of the best possible predictor; known for the embedded corpus alone."""
+    sequences: int
+    targets: int
+
+    def numbers(self) -> dict[str, float]:
+        """The fields that are numbers, by name."""
+        pairs = ((name, getattr(self, name)) for name in self.__slots__)
+        return {name: float(value) for name, value in pairs if value is not None}
+
+
+def validation_bins(corpora: Corpora, settings: DataSettings, max_sequences: int) -> list[Bin]:
+    """The held-out proteins that are scored, packed; at most `max_sequences`, chosen by hash."""
+    chosen = corpora.validation
+    if len(chosen) > max_sequences:
+        chosen = chosen[np.sort(np.argsort(draw.hashes(_SEED, chosen), kind="stable")[:max_sequences])]
+    passes = np.zeros_like(chosen)
+    residues = corpora.shelves.num_residues(chosen)
+    starts, lengths = crop(chosen, passes, residues, settings.crop_tokens, _SEED)
+    groups = pack(lengths, settings.bin_tokens, settings.documents_per_bin)
+    return [Bin(chosen[g], passes[g], starts[g], lengths[g], _SELECT_PROB) for g in groups.bins()]
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    corpora: Corpora,
+    settings: DataSettings,
+    max_sequences: int,
+    engine: Engine,
+    unigram: NDArray[np.float64],
+) -> dict[str, Evaluation]:
+    """Score the model under both corruptions; collective, the same result on every rank, which rank 0 works out.
+
+    Args:
+        model: a `MaskedLanguageModel`, as the engine prepared it; left in the mode it was in.
+        corpora: whose validation side is scored.
+        settings: sizes of crop and bin.
+        max_sequences: most proteins scored.
+        engine: bins are dealt to its ranks.
+        unigram: (33,) loss in nats of each token id, from `unigram_losses`.
+    """
+    bins = validation_bins(corpora, settings, max_sequences)
+    was_training = model.training
+    model.train(False)
+    scored: dict[str, list[list[Row]]] = {}
+    for name, mask in CORRUPTIONS.items():
+        rows: list[Row] = []
+        # As many for each rank, the last ones idle: an engine that spreads parameters needs all of them in each pass.
+        for first in range(0, len(bins), engine.data_world_size):
+            index = first + engine.data_rank
+            batch = collate(corpora.shelves, [bins[min(index, len(bins) - 1)]], settings, mask, _SEED, [0])
+            batch = engine.share(batch if index < len(bins) else batch.idle())
+            with engine.autocast():
+                losses = model(batch.to(engine.device), each=True).cpu().numpy().astype(np.float64)
+            if index < len(bins):
+                rows += _by_document(bins[index], batch, losses, unigram)
+        scored[name] = engine.gather(rows)
+    model.train(was_training)
+    return engine.on_main(lambda: {name: _evaluation(_merged(rows), corpora) for name, rows in scored.items()})
+
+
+def with_floor(
+    results: dict[str, Evaluation], corpora: Corpora, settings: DataSettings, max_sequences: int
+) -> dict[str, Evaluation]:
+    """The same results with the exact floor of the embedded corpus, where that is what was scored; rank 0 is enough."""
+    if corpora.families is None:
+        return results
+    bins = validation_bins(corpora, settings, max_sequences)
+    found = {}
+    for name, mask in CORRUPTIONS.items():
+        documents = [
+            (batch.tokens[a:b].numpy().astype(np.uint8), batch.labels[a:b].numpy())
+            for batch in (collate(corpora.shelves, [b], settings, mask, _SEED, [0]) for b in bins)
+            for a, b in batch.spans
+        ]
+        losses = floor(
+            documents,
+            corpora.families,
+            select_prob=mask.select_prob,
+            mask_prob=mask.mask_prob,
+            random_prob=mask.random_prob,
+        )
+        found[name] = replace(results[name], floor=_exp(np.concatenate(losses).mean()))
+    return found
+
+
+def unigram_losses(corpora: Corpora) -> NDArray[np.float64]:
+    """Loss in nats of each token id, (33,), under the frequencies of possible targets on the training side.
+
+    One is added to every count, so that a residue that training never saw costs something finite.
+    """
+    smoothed = np.where(IS_TARGET, corpora.token_counts(_COUNTED_RESIDUES) + 1.0, 0.0)
+    with np.errstate(divide="ignore"):  # tokens that are no targets get infinity, which nothing reads
+        return np.asarray(-np.log(smoothed / smoothed.sum()))
+
+
+Row = tuple[int, float, float, int]
+"""(record, summed loss, summed unigram loss, targets) of a document."""
+
+
+def _merged(rows: list[list[Row]]) -> list[Row]:
+    """Every rank's rows by record; ranks that share a batch have a part of a document each."""
+    documents: dict[int, Row] = {}
+    for record, loss, baseline, count in (row for part in rows for row in part):
+        _, losses, baselines, counts = documents.get(record, (record, 0.0, 0.0, 0))
+        documents[record] = record, losses + loss, baselines + baseline, counts + count
+    return [documents[record] for record in sorted(documents)]
+
+
+def _by_document(scored: Bin, batch: Batch, losses: NDArray[np.float64], unigram: NDArray[np.float64]) -> Iterator[Row]:
+    """A row for each document that has targets in this rank's share of the batch."""
+    slots = batch.target_slots.numpy()
+    baseline = unigram[batch.labels.numpy()[slots]]
+    for record, (start, end) in zip(scored.samples.tolist(), batch.spans, strict=True):
+        mine = slice(*np.searchsorted(slots, (start, end)))
+        if count := len(losses[mine]):
+            yield record, float(losses[mine].sum()), float(baseline[mine].sum()), count
+
+
+def _evaluation(rows: list[Row], corpora: Corpora) -> Evaluation:
+    """Scores from each sequence's sums."""
+    if not rows:
+        raise ValueError(
+            "no residue of the validation proteins was selected as a target; raise data.validation_fraction"
+        )
+    sums = np.array([row[1:] for row in rows])
+    loss, baseline, targets = sums.sum(0)
+    _, clusters = np.unique(corpora.clusters_of(np.array([row[0] for row in rows])), return_inverse=True)
+    low, high, gain_low = intervals(sums, clusters)
+    return Evaluation(
+        perplexity=_exp(loss / targets),
+        low=_exp(low),
+        high=_exp(high),
+        unigram=_exp(baseline / targets),
+        gain=float((baseline - loss) / targets),
+        gain_low=gain_low,
+        floor=None,
+        sequences=len(rows),
+        targets=int(targets),
+    )
+
+
+def intervals(sums: NDArray[np.float64], clusters: NDArray[np.int64]) -> tuple[float, float, float]:
+    """Ends of the 95 % interval of the mean loss, and the lower end of that of the gain, in nats.
+
+    Clusters are drawn with replacement, each with all of its sequences: these are relatives, and go wrong together
+    (the cluster bootstrap; Davison and Hinkley 1997, section 3.8).
+
+    Args:
+        sums: (sequences, 3) summed loss, summed unigram loss, targets.
+        clusters: (sequences,) number of the cluster of each, from 0, without gaps.
+
+    Returns:
+        Three numbers; NaN where there is one cluster alone, which says nothing of how much clusters differ.
+    """
+    count = int(clusters.max()) + 1
+    if count == 1:
+        return math.nan, math.nan, math.nan
+    of_clusters = np.zeros((count, 3))
+    np.add.at(of_clusters, clusters, sums)
+    drawn = np.random.Generator(np.random.Philox(_SEED))
+    resampled = np.empty((_RESAMPLES, 3))
+    for resample in resampled:  # one at a time: all draws at once would take 80 MB for 10,000 clusters
+        resample[:] = np.bincount(drawn.integers(count, size=count), minlength=count) @ of_clusters
+    means = resampled[:, 0] / resampled[:, 2]
+    gains = (resampled[:, 1] - resampled[:, 0]) / resampled[:, 2]
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(low), float(high), float(np.quantile(gains, 0.025))
+
+
+def _exp(nats: float) -> float:
+    with np.errstate(over="ignore"):  # weights that went wrong have a loss beyond any perplexity
+        return float(np.exp(nats))

@@ -1,0 +1,183 @@
+"""Weights from and to transformers' own classes: `EsmForMaskedLM` for ESM-2, `EsmcForMaskedLM` for ESM C.
+
+In: a directory or Hub name, or a model of ours. Out: a model of ours, or a directory that `AutoModelForMaskedLM`,
+`AutoTokenizer` and `pipeline("fill-mask")` load without remote code. Nothing is kept.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import EsmcConfig, EsmcForMaskedLM, EsmConfig, EsmcTokenizer, EsmForMaskedLM, EsmTokenizer
+from transformers.initialization import no_init_weights
+
+from data.alphabet import CLS, EOS, MASK, PAD, TOKENS
+from pretrain.model.initial import FirstWeight
+from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.presets import Architecture, EsmShape
+from pretrain.model.rotary import BASE, frequencies
+from pretrain.model.weights.names import from_transformers_one_by_one, to_transformers_state
+from pretrain.model.weights.source import FREQUENCIES, config_of, pretrained, rotary_precision, shape_of
+
+MAX_TOKENS: dict[Architecture, int] = {"esm2": 1026, "modern": 2048}
+"""Longest input of the published models, <cls> and <eos> counted. Rotary positions set no limit; this is what
+tokenizers truncate to where a user asks for truncation."""
+
+ESMC_EPS = 1e-5
+"""Of every LayerNorm of transformers' ESM C, whose configuration does not name it."""
+
+
+def load(source: str | Path) -> MaskedLanguageModel:
+    """The ESM-2 or ESM C at `source`, a directory or Hub name, as a model of ours with float32 weights on the host.
+
+    Raises:
+        ValueError: `source` does not exist, is neither, or lacks weights of a masked language model.
+    """
+    shape, weights = read(source)
+    with torch.device("meta"):  # no time for first weights that the next lines replace
+        ours = MaskedLanguageModel(shape)
+    ours.to_empty(device="cpu")
+    ours.load_state_dict({name: weight() for name, weight in weights.items()})
+    return ours
+
+
+def read(source: str | Path) -> tuple[EsmShape, dict[str, FirstWeight]]:
+    """Shape and weights of the ESM-2 or ESM C at `source`, by our names; each is made when it is called.
+
+    All of them live on the host, once, for as long as what is returned does.
+
+    Raises:
+        ValueError: as `load`.
+    """
+    config = config_of(source)
+    theirs = pretrained(source, config)
+    if isinstance(config, EsmConfig):
+        shape = shape_of(config, rotary_precision(theirs.get_buffer(FREQUENCIES), source))
+    else:
+        shape = shape_of(config)
+    return shape, from_transformers_one_by_one(theirs.state_dict(), shape)
+
+
+def to_transformers(model: MaskedLanguageModel) -> EsmForMaskedLM | EsmcForMaskedLM:
+    """A copy of `model` as transformers' own class, float32 on the host, in evaluation mode.
+
+    An ESM C's configuration has no place for the dropout of updates, so that of `model.shape` ends here.
+
+    Raises:
+        ValueError: transformers' class cannot compute the function of `model`.
+    """
+    shape = model.shape
+    state = to_transformers_state(model.state_dict(), shape)
+    if shape.is_modern:
+        return _built(EsmcForMaskedLM, _esmc_config(shape), state)
+    on_host = frequencies(shape.head_dim, shape.rotary_precision, torch.device("cpu"))
+    state[FREQUENCIES] = on_host.clone()
+    # Contacts are a regression on attention maps, fitted on structures after pretraining. We have not fitted one, and
+    # zeros say so (every contact at 0.5) where random weights would look like predictions.
+    state["esm.contact_head.regression.weight"] = torch.zeros(1, shape.layers * shape.heads)
+    state["esm.contact_head.regression.bias"] = torch.zeros(1)
+    return _built(EsmForMaskedLM, _esm2_config(shape), state)
+
+
+def save(model: MaskedLanguageModel, folder: str | Path, max_tokens: int | None = None) -> None:
+    """Write `config.json`, `model.safetensors` and tokenizer files to `folder`.
+
+    Args:
+        model: whole weights; a sharded model is gathered by its engine first.
+        folder: made where it does not exist; files of the same names are overwritten.
+        max_tokens: what the tokenizer truncates to where asked, <cls> and <eos> counted; `MAX_TOKENS` where None.
+
+    Raises:
+        ValueError: as `to_transformers`.
+    """
+    theirs = to_transformers(model)
+    state = theirs.state_dict()
+    if not model.shape.is_modern:
+        # One copy of the frequencies per layer, as in published files: every version of transformers reads these,
+        # while 5.23 would itself write one tensor under a name with a literal `*`, which version 4 does not know.
+        stored = state.pop(FREQUENCIES)
+        for layer in range(model.shape.layers):
+            name = f"esm.encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"
+            state[name] = stored.clone()
+    theirs.save_pretrained(folder, state_dict=state, save_original_format=False)
+    if max_tokens is None:
+        max_tokens = MAX_TOKENS[model.shape.architecture]
+    _tokenizer(model.shape, max_tokens).save_pretrained(folder)
+
+
+def _tokenizer(shape: EsmShape, max_tokens: int) -> Any:
+    kind: Any
+    if shape.is_modern:
+        # Its vocabulary is built in. It is ours but for id 31, its chain break `|`, which is <null_1> here: no letter
+        # becomes it, so its embedding was not trained.
+        kind = EsmcTokenizer
+        return kind(model_max_length=max_tokens)
+    kind = EsmTokenizer
+    with tempfile.TemporaryDirectory() as scratch:
+        vocabulary = Path(scratch, "vocab.txt")
+        vocabulary.write_text("\n".join(TOKENS), encoding="utf-8")
+        return kind(str(vocabulary), model_max_length=max_tokens)
+
+
+def _built(kind: Any, config: EsmConfig | EsmcConfig, state: dict[str, Tensor]) -> EsmForMaskedLM | EsmcForMaskedLM:
+    """A model of class `kind` with every weight from `state`.
+
+    No random ones are drawn first, which takes four times as long as all the rest. Not by `from_pretrained`, which can
+    do without them too: under DeepSpeed and FSDP it shares the work among ranks, and an export is one rank's.
+    """
+    with no_init_weights():
+        theirs: EsmForMaskedLM | EsmcForMaskedLM = kind(config)
+    theirs.tie_weights()  # what is skipped above would do it
+    theirs.load_state_dict(state)
+    theirs.train(False)
+    return theirs
+
+
+def _esm2_config(shape: EsmShape) -> EsmConfig:
+    return EsmConfig(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.dim,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        intermediate_size=shape.feed_forward_dim,
+        hidden_dropout_prob=shape.dropout,
+        attention_probs_dropout_prob=0.0,
+        max_position_embeddings=MAX_TOKENS["esm2"],
+        layer_norm_eps=shape.layer_norm_eps,
+        position_embedding_type="rotary",
+        rope_theta=BASE,
+        emb_layer_norm_before=False,
+        token_dropout=shape.token_dropout,
+        pad_token_id=PAD,
+        mask_token_id=MASK,
+        bos_token_id=CLS,
+        eos_token_id=EOS,
+    )
+
+
+def _esmc_config(shape: EsmShape) -> EsmcConfig:
+    if shape.layer_norm_eps != ESMC_EPS:
+        raise ValueError(
+            f"layer_norm_eps = {shape.layer_norm_eps}: must be {ESMC_EPS} in the modern architecture, because "
+            "transformers' ESM C has no other; keep it at its default"
+        )
+    return EsmcConfig(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.dim,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        intermediate_size=shape.feed_forward_dim,
+        hidden_act="silu",
+        attention_bias=False,
+        mlp_bias=False,
+        attention_dropout=0.0,
+        max_position_embeddings=MAX_TOKENS["modern"],
+        rope_parameters={"rope_theta": BASE, "rope_type": "default"},
+        tie_word_embeddings=False,
+        pad_token_id=PAD,
+        mask_token_id=MASK,
+        bos_token_id=CLS,
+        eos_token_id=EOS,
+    )

@@ -1,0 +1,45 @@
+"""The optimizer, and the learning rate as a function of the tokens seen."""
+
+import torch
+
+from pretrain.model.initial import parameter_groups
+from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.optimizer.muon import Muon
+from pretrain.recipe import OptimizerSettings, ScheduleSettings
+
+
+def build(model: MaskedLanguageModel, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """The recipe's optimizer over the model's named parameter groups; its learning rate is set before every step.
+
+    Either kind skips on the device: where its attribute `found_inf`, a float32 tensor of no dimension there, is 1, a
+    step leaves weights and state as they are (the protocol of torch's GradScaler for fused optimizers).
+
+    Raises:
+        ValueError: Muon is asked for, and the model has no matrix for it.
+    """
+    muon = settings.name == "muon"
+    groups = [dict(group) for group in parameter_groups(model, settings.weight_decay, muon=muon)]
+    if muon:
+        return Muon(
+            groups,
+            momentum=settings.momentum,
+            newton_schulz=settings.newton_schulz,
+            betas=settings.betas,
+            eps=settings.eps,
+        )
+    return torch.optim.AdamW(groups, lr=0.0, betas=settings.betas, eps=settings.eps, fused=True)
+
+
+def learning_rate(schedule: ScheduleSettings, tokens: int) -> float:
+    """Learning rate of the step that ends with `tokens` real tokens seen.
+
+    Linear from 0 to the peak, constant until ``decay_start`` of the training, linear down to ``final_lr`` of the peak
+    at ``decay_end``, then constant. Without a ``decay_start``, the decay follows the warm-up (ESM-2: Lin et al. 2023,
+    supplement A.2.4); with one, this is warm-up, stable, decay (WSD: Hu et al. 2024, arXiv:2404.06395, section 4.2).
+    """
+    if tokens < schedule.warmup_tokens:
+        return schedule.peak_lr * tokens / schedule.warmup_tokens
+    start = max(schedule.warmup_tokens, schedule.decay_start * schedule.total_tokens)
+    end = schedule.decay_end * schedule.total_tokens
+    left = min(1.0, max(0.0, (end - tokens) / (end - start)))
+    return schedule.peak_lr * (schedule.final_lr + (1.0 - schedule.final_lr) * left)

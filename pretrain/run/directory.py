@@ -1,0 +1,210 @@
+"""The run directory: who may write in it, what it was made for, and which attempts were made.
+
+run.json             resolved recipe, versions, corpus; written before anything else
+attempts.jsonl       a line when an attempt starts and a line when it ends by itself
+metrics.jsonl        a line per logged step and validation
+ranks/rank-00003.jsonl   errors of each rank
+checkpoints/ export/
+export.json          what was exported, so that an export that you changed is not replaced
+"""
+
+import json
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from data.disk_error import said
+from data.recipe.setting import SettingClass
+from data.store.journal import write_whole, written_beside
+from pretrain.model.presets import EsmShape
+from pretrain.recipe import Recipe, settings_of
+from pretrain.run import records
+from pretrain.run.lock import LEASE, LOCK, RunLock
+from pretrain.run.no_room import placed
+
+FORMAT = "zymogen.run/1"
+_PACKAGES = ("zymogen", "torch", "accelerate", "deepspeed", "transformers", "safetensors", "numpy", "numba")
+
+
+class RunDirectory:
+    """One run on disk."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.checkpoints = root / "checkpoints"
+        self.export = root / "export"
+        self.exported = root / "export.json"
+        self.metrics = root / "metrics.jsonl"
+        self._lock: RunLock | None = None
+
+    def claim(self, recipe: Recipe, *, allow_schedule_change: bool) -> None:
+        """Make the directory this run's, or find that it is; rank 0 only. The lock goes with the process.
+
+        Raises:
+            ValueError: something else lies there; another run's recipe; another process trains in it.
+        """
+        if self.root.exists() and not self.root.is_dir():
+            raise ValueError(f"{self.root} is a file; choose another run.directory")
+        described = (self.root / "run.json").exists()
+        if described:
+            self.read()  # refuses one of another program before anything is written beside it
+        elif self.root.exists() and any(_is_foreign(path) for path in self.root.iterdir()):
+            raise ValueError(
+                f"{self.root} exists and is not a run directory (it has no run.json); choose another run.directory"
+            )
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._lock = RunLock(self.root)
+        except OSError as error:
+            raise ValueError(f"{self.root}: {said(error)}; choose another run.directory") from error
+        if self.has_trained:
+            self._check_identity(recipe, allow_schedule_change)
+        else:
+            self.describe_recipe(recipe)
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether there is anything to continue; a start that failed before its first step binds nobody."""
+        return self.metrics.exists() or self.checkpoints.exists()
+
+    def describe_recipe(self, recipe: Recipe) -> None:
+        """Write what is trained to run.json, as which later starts must come; a start that may still fail does not."""
+        self._write({"recipe": asdict(recipe), "versions": versions()})
+
+    def describe_corpus(self, corpus: dict[str, Any]) -> None:
+        """Add what the corpus is to run.json.
+
+        Raises:
+            ValueError: the run was started on another corpus or another split of it.
+        """
+        before = self.read().get("corpus", corpus) if self.has_trained else corpus
+        for key in ("fingerprint", "split"):
+            if before[key] != corpus[key]:
+                raise ValueError(
+                    f"{self.root} was started on another corpus: its {key} was {before[key]}, the sources now give "
+                    f"{corpus[key]}; restore the files and data.clusters, or choose another run.directory"
+                )
+        self._write({"corpus": corpus})
+
+    def describe_model(self, shape: EsmShape) -> None:
+        """Add the architecture to run.json: from the first checkpoint on, what `model.init` names is not read again."""
+        self._write({"model": asdict(shape)})
+
+    def describe_compute(self, lines: list[str]) -> None:
+        """Add how this attempt computes to run.json: what "auto" became on this machine."""
+        self._write({"compute": lines})
+
+    def model_shape(self) -> EsmShape:
+        """The architecture that run.json describes.
+
+        Raises:
+            ValueError: no start of the run has come as far as building its model.
+        """
+        content = self.read()
+        if "model" not in content:
+            raise ValueError(f"{self.root} has no model yet; attempts.jsonl says how its starts ended")
+        return EsmShape(**content["model"])
+
+    def read(self) -> dict[str, Any]:
+        """The content of run.json.
+
+        Raises:
+            ValueError: it is not there or not one of ours.
+        """
+        path = self.root / "run.json"
+        try:
+            content: dict[str, Any] = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} cannot be read: {error}; is {self.root} a run directory?") from None
+        if content.get("format") != FORMAT:
+            raise ValueError(f"{path}: format is {content.get('format')!r}, this version reads {FORMAT!r}")
+        return content
+
+    def start_attempt(self, world_size: int, step: int) -> int:
+        """Number the attempt that starts now, and write down from where and why.
+
+        Raises:
+            OSError: the disk does not take it; it names the file.
+        """
+        path = self.root / "attempts.jsonl"
+        lines = list(records.read(path))
+        attempt = max((line["attempt"] for line in lines), default=0) + 1
+        ended = {line["attempt"]: line["exit"] for line in lines if "exit" in line}
+        cause = "fresh" if attempt == 1 else f"continued: attempt {attempt - 1} ended as "
+        if attempt > 1:
+            cause += ended.get(attempt - 1, "killed")
+        line = {
+            "attempt": attempt,
+            "time": records.now(),
+            "world_size": world_size,
+            "base_step": step,
+            "cause": cause,
+        }
+        with placed(path):
+            records.append(path, line)
+        return attempt
+
+    def end_attempt(self, attempt: int, exit_class: str) -> None:
+        """Write down how an attempt ended; a killed one has no such line."""
+        records.append(self.root / "attempts.jsonl", {"attempt": attempt, "time": records.now(), "exit": exit_class})
+
+    def rank_file(self, rank: int) -> Path:
+        """Where one rank writes its errors."""
+        return self.root / "ranks" / f"rank-{rank:05d}.jsonl"
+
+    def _check_identity(self, recipe: Recipe, allow_schedule_change: bool) -> None:
+        before = dict(_flat(self.read()["recipe"]))
+        refused = [SettingClass.IDENTITY]
+        if not allow_schedule_change:
+            refused.append(SettingClass.SCHEDULE)
+        differing = [
+            f"{name} was {before.get(name)!r}, is {value!r}"
+            for name, setting_class, value in settings_of(recipe)
+            if setting_class in refused and before.get(name) != _plain(value)
+        ]
+        if differing:
+            hint = "" if allow_schedule_change else " (--allow-schedule-change lets schedule.* differ)"
+            raise ValueError(
+                f"{self.root} is the output directory of another run: {'; '.join(differing[:5])}. "
+                f"Choose another run.directory, or restore these settings{hint}"
+            )
+
+    def _write(self, part: dict[str, Any]) -> None:
+        path = self.root / "run.json"
+        content = {"format": FORMAT, "created": records.now()}
+        if path.exists():
+            content = self.read()
+        with placed(path):
+            write_whole(path, json.dumps(content | part, indent=1) + "\n")
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a file in a folder without run.json is not of a start that died before it had written that."""
+    if path.name == LOCK:
+        return not path.is_file() or path.stat().st_size > 0
+    return path.name not in (LEASE, *(written_beside(Path(name)).name for name in (LEASE, "run.json")))
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the result depends on; a checkout that is not installed has none of its own."""
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    for key, value in content.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            value = {str(number): item for number, item in enumerate(value)}
+        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
+    return pairs
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

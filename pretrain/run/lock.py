@@ -1,0 +1,150 @@
+"""That one process at a time trains in a run directory.
+
+In: the directory. Out: `RunLock`. Kept: run.lock, whose lock the kernel drops with its holder, however that ends. On a
+file system without locks: run.lease, which names its holder, is removed when that ends by itself, and is taken over
+where that is gone for certain.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import socket
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from data.disk_error import NO_LOCKS
+from data.durable import machine
+from data.store.journal import written_beside
+from pretrain.run import records
+
+LOCK, LEASE = "run.lock", "run.lease"
+
+
+class RunLock:
+    """Held until this object, or the process, is gone.
+
+    A lease outlives a process that is killed. The next one on the same machine sees that its holder is gone, and takes
+    it over. From another machine, after a restart or out of another container that cannot be known, and is refused. Two
+    that train all the same, since somebody removed the lease of a process that lived, do not mix their checkpoints:
+    `checkpoint.commit` refuses the older attempt.
+
+    Args:
+        root: the run directory, which is there.
+
+    Raises:
+        ValueError: another process holds it.
+        OSError: nothing can be written there.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._file: IO[str] = (root / LOCK).open("a")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"{root}: another process trains in this directory; wait for it, or choose another run.directory"
+            ) from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            self._take_lease(root / LEASE)
+
+    def _take_lease(self, lease: Path) -> None:
+        holder: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "time": records.now(), **_place()}
+        holder |= {"started": _started(os.getpid()), "nonce": secrets.token_hex(8)}
+        try:
+            _create(lease, holder)
+        except FileExistsError:
+            if not _taken_over(lease, holder):
+                raise ValueError(_refusal(lease)) from None
+        weakref.finalize(self, _release, lease, holder)
+
+
+def _create(path: Path, holder: dict[str, Any]) -> None:
+    """Write a file that is not there; it is on disk when this returns."""
+    # NFS has no locks where its servers have none, but makes a file for one process alone.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(json.dumps(holder) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink()
+        raise
+
+
+def _taken_over(lease: Path, holder: dict[str, Any]) -> bool:
+    """Put `holder` in the place of one that is gone; False if it may live, or another process is faster."""
+    if not _is_gone(lease):
+        return False
+    coming = written_beside(lease)
+    try:
+        _create(coming, holder)
+    except FileExistsError:  # one process alone may replace the lease
+        return False
+    try:
+        if _is_gone(lease):  # still: no other one has replaced it since
+            os.replace(coming, lease)
+            return True
+    except BaseException:
+        coming.unlink()
+        raise
+    coming.unlink()
+    return False
+
+
+def _is_gone(lease: Path) -> bool:
+    """Whether the holder of a lease is gone for certain: it ran where this process would see it, and is not there."""
+    try:
+        holder = json.loads(lease.read_text())
+        here = _place()
+        if None in here.values() or any(holder[name] != value for name, value in here.items()):
+            return False
+        os.kill(holder["pid"], 0)
+        return bool(_started(holder["pid"]) != holder["started"])
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError, TypeError, KeyError, psutil.Error):
+        return False  # another user's process, a lease that says less, or none
+
+
+def _place() -> dict[str, str | None]:
+    """Where process ids mean the same: the machine since its last start, and in it the container."""
+    namespace = None
+    with suppress(OSError):
+        namespace = os.readlink("/proc/self/ns/pid")
+    return {"machine": machine(), "pid_namespace": namespace}
+
+
+def _started(pid: int) -> float | None:
+    """Seconds from the machine's start to the process's, whatever is done to the clock; None if it is a zombie."""
+    process = psutil.Process(pid)
+    if process.status() == psutil.STATUS_ZOMBIE:
+        return None
+    return round(float(process.create_time() - psutil.boot_time()), 2)
+
+
+def _release(lease: Path, holder: dict[str, Any]) -> None:
+    """Remove a lease that is still this process's own."""
+    with suppress(OSError, ValueError):
+        if os.getpid() == holder["pid"] and json.loads(lease.read_text()) == holder:
+            lease.unlink()
+
+
+def _refusal(lease: Path) -> str:
+    try:
+        holder = json.loads(lease.read_text())
+        who = f"process {holder['pid']} on {holder['host']}, which started at {holder['time']},"
+    except (OSError, ValueError, TypeError, KeyError):
+        who = "another process"
+    return (
+        f"{lease.parent}: {who} trains in this directory, says {lease.name}. The file system has no locks, and "
+        f"from here nobody can tell that it is gone: if it is, delete {lease} and start again; otherwise wait for it, "
+        "or choose another run.directory"
+    )

@@ -1,0 +1,254 @@
+"""Export: the run as a directory that transformers loads by itself.
+
+    python -m pretrain.ship.export runs/quickstart
+
+In: a run directory with a checkpoint. Out: `export/` with config.json, model.safetensors, tokenizer files
+and README.md, the model card. Kept: export.json beside it, the hashes of what was written; an export in which anything
+was changed or added since is not replaced but moved aside.
+"""
+
+import argparse
+import hashlib
+import itertools
+import json
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from transformers.utils import logging
+
+from data.disk_error import CLOSED, one_line, refusal, said
+from data.durable import workspace
+from data.store.journal import write_whole
+from pretrain.checkpoint.load import newest_valid
+from pretrain.checkpoint.manifest import StorageError
+from pretrain.checkpoint.tensors import TensorReader
+from pretrain.evaluation.evaluate import TITLES
+from pretrain.model.build import without_memory
+from pretrain.model.presets import EsmShape
+from pretrain.model.weights import io as transformers_io
+from pretrain.run import records
+from pretrain.run.directory import RunDirectory
+from pretrain.run.no_room import is_no_room
+
+FORMAT = "zymogen.export/1"
+
+
+def export(run: RunDirectory) -> tuple[Path, int]:
+    """Write the export of a run's newest whole checkpoint beside an older one, then take its place.
+
+    An older one that is not as it was written is kept as `export-1`, or the next number that is free.
+
+    Returns:
+        The directory, and the optimizer steps behind the weights.
+
+    Raises:
+        ValueError: there is no checkpoint.
+    """
+    shape = run.model_shape()
+    checkpoint = newest_valid(run.checkpoints, writer=False)
+    if checkpoint is None:
+        raise ValueError(f"{run.root} has no checkpoint yet; train until the first one is written")
+    model = without_memory(shape)
+    reader = TensorReader(checkpoint.path, "model", frozenset(f.path for f in checkpoint.manifest.files))
+    model.load_state_dict({name: reader.read(name) for name in reader.shapes}, assign=True)
+    step, tokens_seen = checkpoint.trainer.step, checkpoint.trainer.tokens_seen
+    logging.disable_progress_bar()  # or transformers draws one for a single file
+    remedy = "get the right to write there"
+    with workspace(run.export, remedy) as work, refusal(run.export, remedy):
+        building = work / "new"
+        building.mkdir()
+        with _os_errors():
+            transformers_io.save(model, building)
+        card = building / "README.md"
+        card.write_text(_card(run, model.shape, step, tokens_seen))
+        for path in building.iterdir():
+            path.chmod(stat.S_IMODE(card.stat().st_mode))  # safetensors makes its file private, whatever the umask
+        before = _make_way(run, _hashes(building), work / "old")
+        try:
+            building.rename(run.export)
+        except OSError:
+            if before is not None:
+                before.rename(run.export)
+            raise
+    return run.export, step
+
+
+def last_export(run: RunDirectory) -> None:
+    """The export of a run that has just come to its end.
+
+    Raises:
+        ValueError: as `export`.
+        StorageError: the disk has no room for it.
+    """
+    try:
+        export(run)
+    except ValueError as error:
+        cause = error.__cause__
+        if not (isinstance(cause, OSError) and is_no_room(cause)):
+            raise
+        raise StorageError(
+            run.export,
+            f"{said(cause)}; the run is trained and its newest checkpoint is whole, but it is not exported",
+            f"free space there, and export it: python -m pretrain.ship.export {run.root}",
+        ) from error
+
+
+@contextmanager
+def _os_errors() -> Iterator[None]:
+    """What safetensors says of the operating system in words, as the error that it was."""
+    try:
+        yield
+    except SafetensorError as error:
+        if found := re.search(r"\(os error (\d+)\)", str(error)):
+            number = int(found[1])
+            raise OSError(number, os.strerror(number)) from error
+        raise
+
+
+def _make_way(run: RunDirectory, coming: dict[str, str], before: Path) -> Path | None:
+    """Give the folder `export/` another name, and write down the hashes of the one that takes its place.
+
+    Returns:
+        The other name: `before`, to be removed, if every file is as an export wrote it; None if there was no folder.
+    """
+    known = _written(run)
+    found = _hashes(run.export)
+    # Both, as this process may be killed before the new one has the name.
+    listed = [coming, found] if found in known and found != coming else [coming]
+    write_whole(run.exported, json.dumps({"format": FORMAT, "exports": listed}, indent=1) + "\n")
+    if not os.path.lexists(run.export):
+        return None
+    other = before
+    if found not in known:
+        number = next(n for n in itertools.count(1) if not os.path.lexists(run.root / f"export-{n}"))
+        other = run.root / f"export-{number}"
+        print(f"{run.export} is not as it was written; it is kept as {other}", file=sys.stderr, flush=True)
+    run.export.rename(other)
+    return other
+
+
+def _written(run: RunDirectory) -> list[dict[str, str]]:
+    """The hashes of the exports that were written last; none where nobody knows."""
+    try:
+        content = json.loads(run.exported.read_text())
+        return list(content["exports"]) if content["format"] == FORMAT else []
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    """SHA-256 of each regular file below a folder by its path; what else lies there has the hash "other"."""
+    hashes = {}
+    if folder.is_symlink():
+        return {"": "other"}
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() or not path.is_file():
+            hashes[path.relative_to(folder).as_posix()] = "other"
+            continue
+        with path.open("rb") as file:
+            hashes[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+    return hashes
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Export the newest checkpoint of a run."""
+    parser = argparse.ArgumentParser(prog="python -m pretrain.ship.export", description=__doc__.split("\n")[0])
+    parser.add_argument("run", type=Path, help="run directory")
+    folder = parser.parse_args(arguments).run
+    try:
+        path, step = export(RunDirectory(folder))
+    except (ValueError, RuntimeError) as error:
+        sys.exit(f"error: {error}")
+    except OSError as error:
+        if error.errno not in CLOSED:
+            raise
+        sys.exit(f"error: {one_line(error)}")
+    print(f"step {step}: {path}")
+
+
+def _card(run: RunDirectory, shape: EsmShape, step: int, tokens_seen: int) -> str:
+    title, tag = ("ESM C", "esmc") if shape.is_modern else ("ESM-2", "esm")
+    description = run.read()
+    recipe, corpus = description["recipe"], description["corpus"]
+    scored = [line for line in records.read(run.metrics) if line.get("step") == step and "validation" in line]
+    return "\n".join(
+        [
+            "---",
+            "library_name: transformers",
+            "pipeline_tag: fill-mask",
+            f"tags: [{tag}, protein-language-model]",
+            "---",
+            "",
+            f"# {run.root.name}",
+            "",
+            f"An {title} encoder, pretrained with Zymogen by masked language modelling on protein sequences.",
+            "",
+            "```python",
+            "from transformers import AutoModelForMaskedLM, AutoTokenizer",
+            "",
+            'model = AutoModelForMaskedLM.from_pretrained("path/to/this/folder")',
+            'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")',
+            "```",
+            "",
+            "| | |",
+            "|---|---|",
+            f"| started from | {recipe['model']['init'] or 'random weights, ' + recipe['model']['preset']} |",
+            f"| trained for | {step} steps, {tokens_seen:,} tokens (real ones, padding not counted) |",
+            *(f"| corpus | {line} |" for line in _corpora(recipe["data"], corpus)),
+            f"| fingerprint of what was drawn | `{corpus['fingerprint']}` |",
+            f"| longest document | {recipe['data']['crop_tokens']} tokens |",
+            "",
+            *_validation(scored[-1]["validation"] if scored else None),
+            "",
+            "The tokenizer knows chain breaks, `|`; the model has seen none."
+            if shape.is_modern
+            else "Contacts are not trained: `predict_contacts` answers 0.5 everywhere.",
+            "",
+        ]
+    )
+
+
+def _corpora(data: dict[str, Any], corpus: dict[str, Any]) -> Iterator[str]:
+    """Sizes and split of each corpus."""
+    for settings, facts in zip(data["mixture"] or [data], corpus.get("mixture", [corpus]), strict=True):
+        sequences = "a stream" if facts["training_records"] is None else f"{facts['training_records']:,} training"
+        if any(source.startswith("synthetic:") for source in settings["sources"]) or settings["clusters"]:
+            split = "clusters"
+        elif settings["split_identity"]:
+            split = f"MMseqs2 clusters at {settings['split_identity']:.0%} identity"
+        else:
+            split = "equal sequences"
+        weight = f"weight {settings['weight']}, " if data["mixture"] else ""
+        yield f"{weight}{sequences} and {facts['validation_records']:,} validation sequences, split by {split}"
+
+
+def _validation(scores: dict[str, dict[str, float | None]] | None) -> list[str]:
+    if scores is None:
+        return ["Not validated at this step."]
+    lines = [
+        "Validation perplexity on held-out clusters, 15 % of residues as targets (exp of the mean loss over targets;",
+        "95 % interval by bootstrap over clusters). Mask-all hides every target; 80/10/10 shows a tenth of them.",
+        "",
+        "| corruption | perplexity | 95 % interval | unigram baseline |",
+        "|---|---|---|---|",
+    ]
+    for name, s in scores.items():
+        low, high = s["low"], s["high"]
+        interval = "unknown" if low is None or high is None else f"{low:.2f} to {high:.2f}"
+        lines.append(f"| {TITLES[name]} | {_number(s['perplexity'])} | {interval} | {_number(s['unigram'])} |")
+    return lines
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.2f}"
+
+
+if __name__ == "__main__":
+    main()

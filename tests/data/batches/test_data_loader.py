@@ -1,0 +1,310 @@
+"""Batches and steps: the flat layout, and a stream that ranks, workers, forwards and restarts cannot change."""
+
+import gc
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from data.alphabet import CLS, EOS, PAD
+from data.batches.batch import IGNORED, Batch
+from data.batches.collate import collate
+from data.batches.loader import Loader, Step
+from data.corpus.shelves import Shelves
+from data.order.chain import START, extend
+from data.order.dealing import attention_cost, deal, imbalance
+from data.order.plan import Bin, Cursor, Plan
+from data.order.sampler import CORPUS_BITS
+from data.recipe.settings import DataSettings, MaskSettings
+from support.inputs.raw_store import Records, plan_over, without_kernels, write_store
+
+SETTINGS = DataSettings(
+    sources=("-",),
+    crop_tokens=60,
+    curriculum=((9_000, 30),),
+    bin_tokens=128,
+    bins_per_step=7,
+    window_sequences=64,
+)
+
+
+@pytest.fixture(scope="module")
+def shelves(tmp_path_factory: pytest.TempPathFactory) -> Shelves:
+    lengths = np.random.default_rng(0).integers(1, 150, 300)
+    return Shelves([write_store(tmp_path_factory.mktemp("store"), lengths)])
+
+
+def plan(shelves: Shelves, settings: DataSettings = SETTINGS, seed: int = 0) -> Plan:
+    return plan_over(shelves, Records(300), settings, seed)
+
+
+def window(shelves: Shelves, settings: DataSettings = SETTINGS) -> list[Bin]:
+    bins = plan(shelves, settings).window(0, 0, 10**9)
+    assert bins is not None
+    return bins
+
+
+def some(
+    shelves: Shelves,
+    count: int,
+    rank: int = 0,
+    world_size: int = 1,
+    settings: DataSettings = SETTINGS,
+    seed: int = 0,
+    cursor: Cursor = Cursor(),  # noqa: B008
+    first_step: int = 0,
+) -> list[Step]:
+    with closing(Loader(shelves, plan(shelves, settings, seed), cursor, first_step, rank, world_size)) as loader:
+        return list(islice(loader, count))
+
+
+def by_bin(ranks: list[list[Step]], index: int, what: str = "digests") -> dict[int, int]:
+    """Global bin -> digest of one step, over all ranks."""
+    return {
+        bin_: int(value)
+        for rank in ranks
+        for bin_, value in zip(
+            rank[index].bins, [value for b in rank[index].batches for value in getattr(b, what)], strict=True
+        )
+    }
+
+
+def chain(ranks: list[list[Step]]) -> str:
+    value = START
+    for index in range(len(ranks[0])):
+        digests = by_bin(ranks, index)
+        assert sorted(digests) == list(range(SETTINGS.bins_per_step))
+        value = extend(value, [digests[i] for i in sorted(digests)])
+    return value
+
+
+def test_the_flat_layout(shelves: Shelves) -> None:
+    bins = window(shelves)[:3]
+    batch = collate(shelves, bins, SETTINGS, SETTINGS.mask, 0, [1, 2, 2**63 + 5])
+    per_bin = SETTINGS.documents_per_bin + 1
+    assert batch.tokens.shape == batch.labels.shape == batch.positions.shape == batch.documents.shape == (3 * 128,)
+    assert batch.tokens.dtype == batch.labels.dtype == batch.positions.dtype == batch.documents.dtype == torch.int64
+    assert batch.cu_seqlens.shape == (3 * per_bin + 1,)
+    assert batch.cu_seqlens.dtype == torch.int32
+    assert batch.cu_seqlens[0] == 0
+    assert batch.cu_seqlens[-1] == 3 * 128
+    assert (batch.cu_seqlens.diff() >= 0).all()
+    assert batch.num_bins == 3
+    assert batch.num_documents == 3 * per_bin
+    # Slots, documents, positions and boundaries tell one story.
+    for document in range(batch.num_documents):
+        start, end = batch.cu_seqlens[document : document + 2].tolist()
+        assert (batch.documents[start:end] == document).all()
+        assert batch.positions[start:end].tolist() == list(range(end - start))
+    assert batch.spans == tuple(
+        (int(batch.cu_seqlens[i * per_bin + j]), int(batch.cu_seqlens[i * per_bin + j + 1]))
+        for i, packed in enumerate(bins)
+        for j in range(len(packed.samples))
+    )
+    for i, packed in enumerate(bins):
+        assert (batch.tokens[i * 128 + packed.num_tokens : (i + 1) * 128] == PAD).all()
+    assert torch.equal(batch.target_slots, (batch.labels != IGNORED).nonzero().flatten())
+    assert batch.counts.tolist() == [len(batch.target_slots)]
+    assert batch.draw_keys == (1, 2, 2**63 + 5)
+    assert batch.to("cpu").tokens.equal(batch.tokens)
+
+
+def test_arrays_give_the_bytes_of_the_kernels(shelves: Shelves, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = MaskSettings(mask_prob=0.5, random_prob=0.4)
+    bins = window(shelves)[:20]
+    compiled = collate(shelves, bins, SETTINGS, rates, 3, range(20))
+    without_kernels(monkeypatch)
+    arrays = collate(shelves, window(shelves)[:20], SETTINGS, rates, 3, range(20))
+    for name in ("tokens", "labels", "positions", "documents", "cu_seqlens", "target_slots", "counts", "digests"):
+        assert torch.equal(getattr(compiled, name), getattr(arrays, name)), name
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_documents_are_slices_with_termini_where_they_are(
+    shelves: Shelves, kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kernels:
+        without_kernels(monkeypatch)
+    length = (
+        int(shelves.num_residues(np.array([record := int(np.argmax(shelves.num_residues(np.arange(300))))]))[0]) + 2
+    )
+    crops = [Bin(*(np.array([v]) for v in (record, 0, start, 60)), 1e-15) for start in (0, length - 60)]
+    kinds = set()
+    for packed in [*crops, *(replace(b, select_prob=1e-15) for b in window(shelves))]:
+        batch = collate(shelves, [packed], SETTINGS, SETTINGS.mask, 0, [0])
+        for (a, b), sample, start in zip(batch.spans, packed.samples, packed.starts, strict=True):
+            whole = [CLS, *shelves.residues(int(sample)).tolist(), EOS]
+            assert batch.tokens[a:b].tolist() == whole[start : start + b - a]
+            kinds.add((start == 0, start + b - a == len(whole)))
+    assert len(kinds) == 4  # whole, begin alone, end alone, from the middle
+
+
+def test_a_mixture_reads_from_each_store(tmp_path: Path) -> None:
+    folders = [write_store(tmp_path / str(n), np.full(5, 20 + n), seed=n) for n in range(3)]
+    both = Shelves(folders)
+    samples = np.array([n << CORPUS_BITS | r for n in (2, 0, 1, 2) for r in (4, 1)])
+    lengths = both.num_residues(samples) + 2
+    assert lengths.tolist() == [24, 24, 22, 22, 23, 23, 24, 24]
+    tokens = both.tokens(Bin(samples, samples * 0, samples * 0, lengths, 0.15))
+    for sample, end, length in zip(samples.tolist(), np.cumsum(lengths).tolist(), lengths.tolist(), strict=True):
+        alone = Shelves([folders[sample >> CORPUS_BITS]])
+        record = sample & ((1 << CORPUS_BITS) - 1)
+        assert tokens[end - length : end].tolist() == [CLS, *alone.residues(record).tolist(), EOS]
+
+
+def test_a_store_that_grows_is_mapped_again(tmp_path: Path) -> None:
+    lengths = np.random.default_rng(1).integers(1, 50, 40)
+    write_store(tmp_path / "whole", lengths)
+    growing = tmp_path / "growing"
+    growing.mkdir()
+    content = {name: (tmp_path / "whole" / name).read_bytes() for name in ("tokens.bin", "offsets.bin")}
+    growing.joinpath("offsets.bin").write_bytes(content["offsets.bin"][: 8 * 11 + 3])  # a write that is under way
+    growing.joinpath("tokens.bin").write_bytes(content["tokens.bin"][: int(lengths[:10].sum())])
+    reader, whole = Shelves([growing]), Shelves([tmp_path / "whole"])
+    assert np.array_equal(reader.residues(9), whole.residues(9))
+    for name, written in content.items():
+        growing.joinpath(name).write_bytes(written)
+    assert np.array_equal(reader.num_residues(np.arange(40)), lengths)
+    assert np.array_equal(reader.residues(39), whole.residues(39))
+
+
+@pytest.mark.parametrize(
+    ("world_size", "workers", "bins_per_forward"),
+    [(1, 0, 3), (2, 0, 1), (3, 0, 3), (5, 0, 1), (7, 0, 1), (2, 2, 3), (3, 1, 1)],
+)
+def test_the_world_has_no_part_in_what_comes(
+    shelves: Shelves, world_size: int, workers: int, bins_per_forward: int
+) -> None:
+    settings = replace(SETTINGS, bins_per_forward=bins_per_forward, workers=workers)
+    # 60 steps of 7 bins: past the end of the corpus' first pass, and across the curriculum's stage.
+    reference = some(shelves, 60)
+    ranks = [some(shelves, 60, rank, world_size, settings) for rank in range(world_size)]
+    assert reference[-1].cursor.pass_index >= 1
+    assert chain(ranks) == chain([reference])
+    for rank in ranks:
+        assert [s.cursor for s in rank] == [s.cursor for s in reference]
+        assert [s.num_tokens for s in rank] == [s.num_tokens for s in reference]
+        assert [s.squared_lengths for s in rank] == [s.squared_lengths for s in reference]
+        assert all(b.num_bins <= bins_per_forward for s in rank for b in s.batches)
+    spans = [end - start for batch in reference[0].batches for start, end in batch.spans]
+    assert (reference[0].num_tokens, reference[0].squared_lengths) == (sum(spans), sum(n * n for n in spans))
+    keys = by_bin(ranks, 0, "draw_keys")
+    assert keys == by_bin([reference], 0, "draw_keys")
+    assert len(set(keys.values())) == 7
+
+
+def test_bins_are_dealt_by_attention_cost(shelves: Shelves) -> None:
+    (step,) = some(shelves, 1, rank=1, world_size=3)
+    bins = [b for b, _ in islice(plan(shelves).bins(Cursor()), 7)]
+    costs = [attention_cost(b.lengths) for b in bins]
+    assert list(step.bins) == deal(costs, 3)[1]
+    assert step.imbalance == imbalance(costs, deal(costs, 3)) > 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_step_is_found_again_from_its_cursor(shelves: Shelves, workers: int) -> None:
+    settings = replace(SETTINGS, workers=workers)
+    reference = some(shelves, 60)
+    for at in (1, 20, 45, 59):
+        (again,) = some(shelves, 1, settings=settings, cursor=reference[at - 1].cursor, first_step=at)
+        assert by_bin([[again]], 0) == by_bin([reference], at)
+        assert again.batches[0].draw_keys == reference[at].batches[0].draw_keys
+
+
+def test_what_is_read_ahead_is_not_consumed(shelves: Shelves) -> None:
+    """Three restarts in one pass, each from the last step taken while workers were ahead of it."""
+    settings = replace(SETTINGS, workers=2, prefetch=8)
+    reference, seen, cursor = some(shelves, 24), [], Cursor()
+    for start in (0, 5, 11):
+        seen += some(shelves, 6, settings=settings, cursor=cursor, first_step=start)[
+            : 6 if start == 11 else 5 + (start > 0)
+        ]
+        cursor = seen[-1].cursor
+    assert [by_bin([seen], i) for i in range(17)] == [by_bin([reference], i) for i in range(17)]
+
+
+def test_controls_seed_and_cursor_change_the_chain(shelves: Shelves) -> None:
+    reference = chain([some(shelves, 10)])
+    other_seed = chain([some(shelves, 10, seed=1)])
+    off_by_one = chain([some(shelves, 10, cursor=Cursor(bin=1))])
+    assert len({reference, other_seed, off_by_one}) == 3
+
+
+def test_workers_end_with_the_loader(shelves: Shelves) -> None:
+    loader = Loader(shelves, plan(shelves, replace(SETTINGS, workers=2)), Cursor(), 0, 0, 1)
+    next(loader)
+    server = [p for p in psutil.Process().children(recursive=True) if len(p.children()) >= 2]
+    assert server
+    workers = server[0].children()
+    loader.close()
+    gc.collect()
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert not alive
+
+
+def test_an_error_in_a_worker_arrives(tmp_path: Path) -> None:
+    folder = write_store(tmp_path, np.full(300, 50))
+    loader = Loader(Shelves([folder]), plan(Shelves([folder]), replace(SETTINGS, workers=1)), Cursor(), 0, 0, 1)
+    (folder / "tokens.bin").unlink()
+    with closing(loader), pytest.raises(FileNotFoundError, match=r"tokens\.bin"):
+        next(loader)
+
+
+def test_the_model_draws_anew_each_step(shelves: Shelves) -> None:
+    keys = [int(k) for step in some(shelves, 3) for batch in step.batches for k in batch.draw_keys]
+    assert len(set(keys)) == 3 * 7
+
+
+def test_the_chain_knows_the_order() -> None:
+    assert extend(START, [1, 2]) != extend(START, [2, 1])
+    assert extend(START, [-1]) == extend(START, [2**64 - 1])  # torch's int64 and the digest are one number
+    assert extend(extend(START, [1]), [2]) != extend(START, [1, 2])
+
+
+def test_the_digest_sees_everything_a_bin_feeds(shelves: Shelves) -> None:
+    packed = window(shelves)[0]
+
+    def digest(of: Bin = packed, mask: MaskSettings = SETTINGS.mask, seed: int = 0) -> int:
+        return int(collate(shelves, [of], SETTINGS, mask, seed, [0]).digests)
+
+    changed = [
+        digest(),
+        digest(seed=1),
+        digest(mask=MaskSettings(mask_prob=1.0, random_prob=0.0)),
+        digest(replace(packed, passes=packed.passes + 1)),
+        digest(replace(packed, select_prob=0.3)),
+        digest(replace(packed, samples=packed.samples[::-1], lengths=packed.lengths[::-1], starts=packed.starts[::-1])),
+    ]
+    assert len(set(changed)) == len(changed)
+    assert digest() == digest()
+
+
+def test_the_digest_tells_equal_content_apart(tmp_path: Path) -> None:
+    """Two records and two crops that look the same: which one it was still counts."""
+    folder = write_store(tmp_path, np.array([100, 100]))
+    (folder / "tokens.bin").write_bytes(bytes([5]) * 200)
+    twins = Shelves([folder])
+
+    def digest(record: int, start: int) -> int:
+        documents = Bin(*(np.array([v]) for v in (record, 0, start, 50)), 1e-15)
+        return int(collate(twins, [documents], SETTINGS, SETTINGS.mask, 0, [0]).digests)
+
+    assert len({digest(0, 10), digest(1, 10), digest(0, 11)}) == 3
+
+
+def test_more_ranks_than_bins(shelves: Shelves) -> None:
+    with pytest.raises(ValueError, match=r"bins_per_step is 7, but 8 processes train"):
+        Loader(shelves, plan(shelves), Cursor(), 0, 0, 8)
+
+
+def test_batches_move_what_a_model_reads(shelves: Shelves) -> None:
+    batch: Batch = collate(shelves, window(shelves)[:1], SETTINGS, SETTINGS.mask, 0, [7])
+    moved = batch.to("meta")
+    assert {getattr(moved, name).device.type for name in ("tokens", "labels", "target_slots", "cu_seqlens")} == {"meta"}
+    assert moved.digests.device.type == moved.counts.device.type == "cpu"  # the step sums them there
+    assert moved.spans == batch.spans

@@ -1,0 +1,223 @@
+"""Statistics of a store: each number against a second way to compute it, duplicates against a dictionary."""
+
+import gzip
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from Bio.SeqIO.FastaIO import SimpleFastaParser
+
+from data.alphabet import LETTER_IDS
+from data.commands import statistics as module
+from data.commands.histogram import bars, draw, edges
+from data.commands.statistics import (
+    QUANTILES,
+    Lengths,
+    as_json,
+    count_lengths,
+    count_tokens,
+    find_duplicates,
+    lines,
+    statistics,
+)
+from data.store.token_store import FACTS, FORMAT, Counts, Store, facts_text
+from support.places import REAL
+
+
+class Arrays(Store):
+    """A store with digests of our choice."""
+
+    def __init__(self, folder: Path, proteins: list[str], digests: Sequence[int], rejected: int = 0) -> None:
+        super().__init__(folder)
+        tokens = LETTER_IDS[np.frombuffer("".join(proteins).encode(), np.uint8)]
+        headers = [f"p{i} protein" for i in range(len(proteins))]
+        tokens.tofile(folder / "tokens.bin")
+        for name, texts in (("offsets", proteins), ("header_offsets", headers)):
+            np.cumsum([0, *map(len, texts)]).astype(np.uint64).tofile(folder / f"{name}.bin")
+        np.array(digests, np.uint64).tofile(folder / "digests.bin")
+        (folder / "headers.bin").write_text("".join(headers))
+        counts = Counts(len(proteins), len(tokens), sum(map(len, headers)))
+        facts = {
+            **{"format": FORMAT, "fingerprint": "0" * 32, **counts._asdict(), "rejected": rejected},
+            **{"unknown_letters": {"'!'": 3}, "sources": ["a.fasta"]},
+            "files": {name: {"bytes": size} for name, size in counts.file_sizes().items()},
+        }
+        (folder / FACTS).write_text(facts_text(facts))
+
+
+@pytest.fixture
+def arrays(tmp_path: Path) -> Callable[..., Arrays]:
+    """Writes a store of proteins; equal ones get one digest, or all get those that are given."""
+
+    def write(proteins: list[str], digests: Sequence[int] = (), rejected: int = 0) -> Arrays:
+        numbers: dict[str, int] = {}
+        own = [numbers.setdefault(p, (len(numbers) * 0x9E3779B97F4A7C15 + 7) % (1 << 64)) for p in proteins]
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        return Arrays(folder, proteins, digests or own, rejected)
+
+    return write
+
+
+def drawn(count: int, seed: int = 0) -> list[str]:
+    rng = np.random.default_rng(seed)
+    letters = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWYX", np.uint8)
+    return [rng.choice(letters, n).tobytes().decode() for n in rng.geometric(0.01, count)]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every loop over blocks goes round more than once."""
+    monkeypatch.setattr(module, "_BLOCK_RECORDS", 7)
+    monkeypatch.setattr(module, "_BLOCK_RESIDUES", 64)
+
+
+@pytest.mark.parametrize("count", [1, 2, 99, 100, 101, 500])
+def test_quantiles_are_numpys_without_interpolation(arrays, count: int) -> None:
+    proteins = drawn(count)
+    lengths = count_lengths(arrays(proteins))
+    one_by_one = np.array([len(p) for p in proteins])
+    assert [lengths.quantile(q) for q in QUANTILES] == [
+        int(np.quantile(one_by_one, q / 100, method="inverted_cdf")) for q in QUANTILES
+    ]
+    assert (lengths.values[0], lengths.values[-1]) == (one_by_one.min(), one_by_one.max())
+    assert lengths.mean == pytest.approx(one_by_one.mean(), rel=1e-12)
+    assert lengths.longer_than(100) == (one_by_one > 100).mean()
+    assert dict(zip(lengths.values.tolist(), lengths.counts.tolist(), strict=True)) == Counter(one_by_one.tolist())
+
+
+def test_lengths_up_to_the_limit_of_a_record_take_no_memory(arrays) -> None:
+    store = arrays(["A", "C", "D"])
+    np.array([0, 2**31 - 1, 2**31, 2**32 - 1], np.uint64).tofile(store.folder / "offsets.bin")
+    lengths = count_lengths(store)
+    assert lengths.values.tolist() == [1, 2**31 - 1]
+    assert lengths.counts.tolist() == [1, 2]
+
+
+def test_composition_counts_every_token(arrays) -> None:
+    proteins = drawn(50)
+    counted = count_tokens(arrays(proteins))
+    assert counted == Counter("".join(proteins))
+    assert list(counted.values()) == sorted(counted.values(), reverse=True)
+
+
+def test_a_byte_that_is_no_token_is_damage(arrays) -> None:
+    store = arrays(["ACDE"])
+    (store.folder / "tokens.bin").write_bytes(b"\4\5\x4d\6")
+    with pytest.raises(ValueError, match=r"tokens\.bin holds the byte 77, tokens are 0 to 32.*verify"):
+        count_tokens(store)
+
+
+def test_duplicates_are_those_of_a_dictionary(arrays) -> None:
+    rng = np.random.default_rng(1)
+    different = drawn(60)
+    proteins = [different[i] for i in rng.zipf(1.5, 400) % 60]
+    found = find_duplicates(arrays(proteins))
+    times = Counter(proteins)
+    assert found.num_duplicates == len(proteins) - len(times)
+    assert found.num_groups == sum(n > 1 for n in times.values())
+    expected = sorted(times, key=lambda p: (-times[p], proteins.index(p)))[: module.LARGEST]
+    assert [group.size for group in found.largest] == [times[p] for p in expected]
+    for group, protein in zip(found.largest, expected, strict=True):
+        assert group.residues == len(protein)
+        assert list(group.records) == [i for i, p in enumerate(proteins) if p == protein][: module.SHOWN]
+
+
+def test_of_groups_of_one_size_the_first_are_named(arrays) -> None:
+    pairs = [letter * 3 for letter in "ACDEFGHIKL"]
+    found = find_duplicates(arrays(pairs + pairs[::-1]))
+    assert [group.records for group in found.largest] == [(i, 19 - i) for i in range(module.LARGEST)]
+
+
+def test_a_shared_digest_alone_makes_no_duplicate(arrays) -> None:
+    proteins = ["MKTAY", "MKTAW", "MKTAY", "MK", "MKTAW", "GGGGG", "MKTAY"]
+    found = find_duplicates(arrays(proteins, [2**64 - 1] * len(proteins)))
+    assert found.num_duplicates == 3
+    assert [(g.size, g.records) for g in found.largest] == [(3, (0, 2, 6)), (2, (1, 4))]
+
+
+def test_long_sequences_are_compared_to_the_end(arrays) -> None:
+    same = "ACDEFGHIKL" * 30
+    proteins = [same, same[:-1] + "W", same]
+    found = find_duplicates(arrays(proteins, [0] * 3))
+    assert [g.records for g in found.largest] == [(0, 2)]
+
+
+def test_no_duplicates(arrays) -> None:
+    found = find_duplicates(arrays(["MK", "MKT", "M"]))
+    assert (found.num_duplicates, found.num_groups, found.largest) == (0, 0, ())
+
+
+def test_a_sort_that_does_not_fit_is_an_error(arrays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SORT_MEMORY", "1KB")
+    with pytest.raises(ValueError, match=r"the records cannot be sorted in .*TMPDIR"):
+        find_duplicates(arrays(drawn(500)))
+
+
+def test_text_and_json_say_the_same(arrays) -> None:
+    found = statistics(arrays(["MKTAY", "MKTAY", "GGX", "W" * 10], rejected=2))
+    text = "\n".join(lines(found))
+    for part in (
+        "records      4 (2 more were bad and left out: rejected.jsonl)",
+        "residues     23",
+        "min 3, mean 5.8, max 10 residues",
+        "distinct     3 sequences",
+        "duplicates   1 records (25.00 %) equal an earlier one",
+        "2 records of one sequence of 5 residues\n    record 0  'p0 protein'\n    record 1  'p1 protein'",
+        "read as <unk>: '!' 3",
+    ):
+        assert part in text
+    content = as_json(found)
+    assert content["lengths"] == {
+        "min": 3,
+        "quantiles": {"1": 3, "5": 3, "25": 3, "50": 5, "75": 5, "95": 10, "99": 10},
+        "max": 10,
+        "mean": 5.75,
+    }
+    assert content["composition"]["W"] == {"count": 10, "share": 10 / 23}
+    assert sum(entry["count"] for entry in content["composition"].values()) == content["residues"] == 23
+    assert content["duplicates"] == {
+        "records": 1,
+        "groups": 1,
+        "largest": [
+            {
+                "size": 2,
+                "residues": 5,
+                "records": [{"record": 0, "header": "p0 protein"}, {"record": 1, "header": "p1 protein"}],
+            }
+        ],
+    }
+    assert (content["rejected"], content["unknown_letters"], content["distinct_sequences"]) == (2, {"'!'": 3}, 3)
+
+
+@pytest.mark.parametrize("values", [[1], [7, 8], [1, 2, 3, 35_000], list(range(20, 4000, 3)), [1, 2**31 - 1]])
+def test_every_record_stands_in_one_bar(values: list[int]) -> None:
+    lengths = Lengths(values=np.array(values), counts=np.arange(1, len(values) + 1))
+    bin_edges = edges(lengths)
+    assert (np.diff(bin_edges) >= 1).all()
+    one_by_one = np.repeat(lengths.values, lengths.counts)
+    assert bars(lengths, bin_edges).tolist() == np.histogram(one_by_one, bin_edges)[0].tolist()
+    assert bars(lengths, bin_edges).sum() == len(one_by_one)
+
+
+def test_the_picture_is_a_png_whole_or_not_there(tmp_path: Path) -> None:
+    from matplotlib.image import imread
+
+    lengths = Lengths(values=np.array([10, 300, 2000]), counts=np.array([5, 20, 1]))
+    draw(lengths, tmp_path / "lengths.png", title="three $ $ lengths", crop_tokens=1024)
+    assert imread(tmp_path / "lengths.png").shape[:2] == (675, 1200)
+    (tmp_path / "taken.png").mkdir()
+    with pytest.raises(ValueError, match=r"taken\.png: .*; choose another place$"):
+        draw(lengths, tmp_path / "taken.png", title="", crop_tokens=1024)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["lengths.png", "taken.png"]
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="no real proteins beside the project (shared/data/pretrain)")
+def test_real_duplicates_are_found(arrays) -> None:
+    with gzip.open(REAL / "orthofinder_M_agalactiae.faa.gz", "rt") as file:
+        proteins = [letters.removesuffix("*") for _, letters in SimpleFastaParser(file)]
+    found = find_duplicates(arrays(proteins))
+    assert found.num_duplicates == len(proteins) - len(set(proteins)) == 59
+    assert found.largest[0].size == Counter(proteins).most_common(1)[0][1] == 10

@@ -1,0 +1,99 @@
+"""Blocks of a FASTA file: reading goes on behind any of them; neither chunks nor the parser change what they hold."""
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import data.sources.fasta
+from data.sources.block import Block, Position
+from data.sources.fasta import FastaSource
+from support.inputs.fasta_content import LIMITS, PARSERS, TIDY, choose, content, in_pieces, many, read, written
+
+
+@pytest.fixture(params=PARSERS)
+def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each of the two parsers in turn."""
+    return choose(request.param, monkeypatch)
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_restart_at_every_block(tmp_path: Path, compress, parser: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = b"\n\n" + many()
+    source = FastaSource(written(tmp_path, compress(text)), "refuse", LIMITS)
+    in_pieces(monkeypatch, 1000)
+    monkeypatch.setattr(data.sources.fasta, "BLOCK_BYTES", 4000)
+    blocks = list(source.blocks())
+    assert len(blocks) > 10
+    for done, block in enumerate(blocks, 1):
+        assert block.end.records == sum(len(b.lengths) + len(b.rejected) for b in blocks[:done])
+        assert text[block.end.offset :].startswith(b">") == (done < len(blocks))
+        assert content(source.blocks(block.end)) == content(iter(blocks[done:]))
+    assert blocks[-1].end == Position(300, len(text))
+    assert blocks[-1].bytes_read == source.num_bytes == len(compress(text))
+
+
+def test_a_source_that_changed_is_not_continued(tmp_path: Path) -> None:
+    source = FastaSource(written(tmp_path, TIDY), "refuse", LIMITS)
+    with pytest.raises(ValueError, match="no record begins at byte 5, where reading is to go on"):
+        list(source.blocks(Position(1, 5)))
+    with pytest.raises(ValueError, match="ends 57 bytes before the place up to which it was read"):
+        list(source.blocks(Position(1, 100)))
+    assert list(source.blocks(Position(2, len(TIDY)))) == []
+
+
+def test_chunks_may_end_anywhere(tmp_path: Path, parser: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("data.sources.fasta_text._LONG_BYTES", 100)
+    path = written(tmp_path, b"\xef\xbb\xbf\r\n" + many(1, 60).replace(b"\n", b"\r\n") + b">last\nMK*")
+    whole = read(path)
+    assert len(whole.records) + len(whole.rejected) == 61
+    assert len(whole.rejected) == 9
+    for size in (1, 2, 7, 64, 4096):
+        in_pieces(monkeypatch, size)
+        assert read(path) == whole
+
+
+def test_the_two_parsers_give_the_same_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    monkeypatch.setattr(data.sources.fasta, "BLOCK_BYTES", 10_000)
+    in_pieces(monkeypatch, 3000)
+    for policy in ("refuse", "count"):
+        source = FastaSource(written(tmp_path, many(2)), policy, LIMITS)
+        compiled = list(source.blocks())
+        with monkeypatch.context() as without:
+            without.setenv("ZYMOGEN_COMPILED", "0")
+            numpy = list(source.blocks())
+        assert len(compiled) == len(numpy) > 3
+        for ours, theirs in zip(compiled, numpy, strict=True):
+            for name in Block.__slots__:
+                a, b = getattr(ours, name), getattr(theirs, name)
+                assert a.tolist() == b.tolist() if isinstance(a, np.ndarray) else a == b
+
+
+def test_what_is_common_is_not_read_byte_by_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    read(written(tmp_path, TIDY))
+
+    def too_slow(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(data.sources.fasta._Reading, "_add_unusual", too_slow)
+    text = TIDY * 20
+    for changed in (text, text.replace(b"\n", b"\r\n"), text.lower(), text.replace(b"QRQ", b"Q\tR \vQ\f\n\n*")):
+        assert len(read(written(tmp_path, changed)).records) == 40
+
+
+def test_without_numba(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['numba'] = None\n"
+        "from data.sources.fasta import FastaSource\n"
+        "from data.recipe.settings import IngestSettings\n"
+        "(block,) = FastaSource(sys.argv[1], 'refuse', IngestSettings()).blocks()\n"
+        "print(block.digests.tolist())"
+    )
+    path = written(tmp_path, TIDY)
+    said = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == str(read(path).digests)

@@ -1,0 +1,204 @@
+"""What the strings of `sources` name: files, globs, formats by suffix, stores, the embedded corpus, standard input."""
+
+import gzip
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from data.recipe.settings import CorpusSettings
+from data.sources.biopython import SeqIOSource
+from data.sources.block import Position
+from data.sources.fasta import FastaSource
+from data.sources.resolve import Resolved, resolve, standard_input
+from data.sources.tables import TableSource
+from support.inputs.protein_files import LIMITS, PROTEINS, contents, fasta, packed, uniprot_xml
+from support.places import ROOT
+
+
+def resolved(tmp_path: Path, *sources: str | Path, clusters: str | None = None) -> Resolved:
+    corpus = CorpusSettings(sources=tuple(map(str, sources)), clusters=clusters)
+    return resolve(corpus, "refuse", LIMITS, tmp_path / "stores")
+
+
+def names(tmp_path: Path, *sources: str | Path) -> list[str]:
+    return [source.name.removeprefix(f"{tmp_path}/") for source in resolved(tmp_path, *sources).sources]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    for name in ("b.fasta", "a.fasta", "a.fasta.gz", "deep/er/c.fasta", "deep/d.fasta", "odd[1].fasta"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(fasta())
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "format"),
+    [
+        ("x.fasta", FastaSource, None),
+        ("x.fa.gz", FastaSource, None),
+        ("x.FAA.bgz", FastaSource, None),
+        ("x.fas.zst", FastaSource, None),
+        ("x.pep", FastaSource, None),
+        ("x.txt", FastaSource, None),
+        ("x", FastaSource, None),
+        ("uniref50.2024_01", FastaSource, None),
+        ("https://rest.uniprot.org/uniprotkb/stream?query=(proteome:UP*)&format=fasta", FastaSource, None),
+        ("s3://bucket/x.fasta.zst", FastaSource, None),
+        ("x.xml", SeqIOSource, "uniprot-xml"),
+        ("x.xml.gz", SeqIOSource, "uniprot-xml"),
+        ("https://host/x.dat.gz?key=1", SeqIOSource, "swiss"),
+        ("x.gb", SeqIOSource, "genbank"),
+        ("x.gbk", SeqIOSource, "genbank"),
+        ("x.GBFF.gz", SeqIOSource, "genbank"),
+        ("x.gp", SeqIOSource, "genbank"),
+        ("x.gpff", SeqIOSource, "genbank"),
+        ("s3://bucket/x.sto", SeqIOSource, "stockholm"),
+        ("x.stk.zst", SeqIOSource, "stockholm"),
+        ("x.parquet", TableSource, ".parquet"),
+        ("x.csv?sequence=a&id=b", TableSource, ".csv"),
+        ("x.csv.gz", TableSource, ".csv"),
+        ("x.tsv", TableSource, ".tsv"),
+        ("x.json", TableSource, ".json"),
+        ("https://host/x.jsonl?key=1&sequence=a", TableSource, ".jsonl"),
+        ("simplecache::s3://bucket/x.parquet", TableSource, ".parquet"),
+        ("datasets://someone/proteins?split=train", TableSource, ""),
+    ],
+)
+def test_the_suffix_says_the_format(tmp_path: Path, name: str, kind: type, format: str | None) -> None:
+    (source,) = resolved(tmp_path, name).sources
+    assert type(source) is kind
+    assert source.name == name
+    if isinstance(source, SeqIOSource):
+        assert source.format == format
+    if isinstance(source, TableSource):
+        assert source.suffix == format
+
+
+def test_nucleotides_are_refused_by_their_suffix(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"x\.fna\.gz: \.fna files hold nucleotides.*\.faa"):
+        resolved(tmp_path, "x.fna.gz")
+
+
+def test_files_stand_in_the_order_of_the_recipe_and_globs_are_sorted(files: Path) -> None:
+    assert names(files, files / "b.fasta", files / "a.fasta") == ["b.fasta", "a.fasta"]
+    assert names(files, files / "?.fasta") == ["a.fasta", "b.fasta"]
+    assert names(files, files / "deep" / "**" / "*.fasta") == ["deep/d.fasta", "deep/er/c.fasta"]
+    assert names(files, files / "*ee*" / "*") == ["deep/d.fasta"]  # a folder is no file
+    assert names(files, files / "odd[1].fasta") == ["odd[1].fasta"]
+
+
+def test_a_glob_of_tables_keeps_its_columns(tmp_path: Path) -> None:
+    for name in ("b.csv", "a.csv"):
+        (tmp_path / name).write_bytes(b"heavy,light\nMKT,GG\n")
+    found = resolved(tmp_path, f"{tmp_path}/?.csv?sequence=light").sources
+    assert [source.name for source in found] == [f"{tmp_path}/{n}.csv?sequence=light" for n in "ab"]
+    assert contents(found[0]) == [("row-1", "GG")]
+
+
+def test_home_and_file_urls(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(files))
+    assert names(files, "~/a.fasta", "~/deep/*.fasta", f"file://{files}/odd%5B1%5D.fasta") == [
+        "a.fasta",
+        "deep/d.fasta",
+        "odd[1].fasta",
+    ]
+    assert resolved(files, "~/a.fasta", clusters="~/c.tsv").clusters == files / "c.tsv"
+
+
+def test_a_missing_file_is_told_when_it_is_stamped(tmp_path: Path) -> None:
+    (source,) = resolved(tmp_path, tmp_path / "none.fasta").sources
+    with pytest.raises(ValueError, match=r"none\.fasta: No such file or directory; check data\.sources"):
+        source.stamp()
+    with pytest.raises(ValueError, match=r"none\*: no file matches this pattern; check data\.sources"):
+        resolved(tmp_path, tmp_path / "none*")
+
+
+def test_nothing_is_read_twice(files: Path) -> None:
+    os.symlink(files / "a.fasta", files / "link.fa")
+    for sources in (
+        [files / "a.fasta", files / "a.fasta"],
+        [files / "a.fasta", files / "*.fasta"],
+        [files / "a.fasta", files / "link.fa"],
+        [files / "a.fasta", files / "deep" / ".." / "a.fasta"],
+        [files / "a.fasta", f"file://{files}/a.fasta"],
+        ["s3://b/x.fasta", "s3://b/x.fasta"],
+    ):
+        with pytest.raises(ValueError, match=r"data\.sources names .* twice.* count double: name it once"):
+            resolved(files, *sources)
+    assert len(names(files, "x.csv?sequence=heavy", "x.csv?sequence=light")) == 2
+    with pytest.raises(ValueError, match="twice"):
+        resolved(files, "x.csv?sequence=heavy", "./x.csv?sequence=heavy")
+
+
+def test_a_finished_store_stands_alone(files: Path) -> None:
+    store = files / "store"
+    store.mkdir()
+    with pytest.raises(ValueError, match=r"store is a folder, and no finished token store.*store/\*\.fasta'"):
+        resolved(files, store)
+    (store / "store.json").write_text("{}")
+    assert resolved(files, store) == Resolved((), None, None, store)
+    with pytest.raises(ValueError, match=r"stands alone: name the files .* or mix the two with \[\[data\.mixture\]\]"):
+        resolved(files, files / "a.fasta", store)
+
+
+def test_the_embedded_corpus(tmp_path: Path) -> None:
+    found = resolved(tmp_path, "synthetic:3")
+    assert found.families is not None
+    assert (found.families.seed, found.clusters) == (3, tmp_path / "stores" / "synthetic-3" / "clusters.tsv")
+    (source,) = found.sources
+    assert source.name == str(tmp_path / "stores" / "synthetic-3" / "families.fasta.gz")
+    assert len(contents(source)) == found.families.num_families * found.families.members_per_family
+    with pytest.raises(ValueError, match=r"'synthetic:x' needs a whole number as seed"):
+        resolved(tmp_path, "synthetic:x")
+    for others, clusters in ((["x.fasta"], None), ([], "c.tsv")):
+        with pytest.raises(ValueError, match=r"brings its own clusters and stands alone"):
+            resolved(tmp_path, "synthetic:3", *others, clusters=clusters)
+
+
+def test_all_formats_in_one_corpus(tmp_path: Path) -> None:
+    (tmp_path / "x.fasta.gz").write_bytes(gzip.compress(fasta()))
+    (tmp_path / "x.xml").write_bytes(uniprot_xml())
+    first, second = resolved(tmp_path, tmp_path / "x.*").sources
+    assert contents(first) == contents(second)
+    assert len(contents(first)) == len(PROTEINS)
+
+
+# Standard input -----------------------------------------------------------------------------------
+
+
+READ_STANDARD_INPUT = """
+import sys
+sys.path[:0] = ["tests"]
+from support.inputs.protein_files import LIMITS, contents
+from data.sources.resolve import standard_input
+source = standard_input("refuse", LIMITS)
+assert (source.name, source.num_bytes, source.stamp()) == ("-", None, ["-"])
+print(contents(source))
+"""
+
+
+@pytest.mark.parametrize("packing", ["", ".gz", ".bgz", ".zst"])
+def test_standard_input_is_fasta_from_a_pipe(tmp_path: Path, packing: str) -> None:
+    (tmp_path / "x.fasta").write_bytes(fasta())
+    content = packed(fasta(), packing)
+    told = subprocess.run(
+        [sys.executable, "-c", READ_STANDARD_INPUT], input=content, cwd=ROOT, capture_output=True, timeout=60
+    )
+    assert told.stderr.decode() == ""
+    assert told.stdout.decode().strip() == str(contents(FastaSource(str(tmp_path / "x.fasta"), "refuse", LIMITS)))
+
+
+def test_standard_input_is_read_from_its_beginning_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    with pytest.raises(ValueError, match=r"standard input ended after 4 records and cannot be read from there again"):
+        next(iter(standard_input("refuse", LIMITS).blocks(Position(4, 100))))
+
+
+def test_standard_input_is_no_source_of_a_run(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"'-' is standard input, which belongs to `python -m data build -`"):
+        resolved(tmp_path, "-")

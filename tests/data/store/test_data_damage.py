@@ -1,0 +1,237 @@
+"""Damage of a store and of what is derived from it: one error that names the file and the remedy, and no crash."""
+
+import ast
+import json
+import os
+import re
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.corpus.prepare import prepare
+from data.corpus.shelves import Shelves
+from data.order.plan import Bin
+from data.recipe.settings import DataSettings, IngestSettings
+from data.store import checked
+from data.store.build import build_into
+from data.store.token_store import Store, facts_text, hash_of, new_hash
+from support.inputs.raw_store import flip, without_kernels, write_store
+from support.inputs.seeded_source import SeededSource, contents, in_process
+from support.places import ROOT
+
+DAMAGED = (
+    r"{}/offsets\.bin is damaged: record {} does not lie in tokens\.bin where they say; `python -m data verify .*delete"
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return build_into(tmp_path / "store", [SeededSource("s")], "count", IngestSettings())
+
+
+def bin_of(samples: np.ndarray, lengths: np.ndarray) -> Bin:
+    zeros = np.zeros(len(samples), np.int64)
+    return Bin(samples, zeros, zeros, lengths, 0.15)
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("bit", [0, 5, 20, 40, 63])
+def test_one_bit_of_the_offsets_ends_in_one_error(
+    tmp_path: Path, bit: int, kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kernels:
+        without_kernels(monkeypatch)
+    lengths = np.full(40, 50)
+    folder = write_store(tmp_path, lengths)
+    samples = np.arange(40)
+    documents = bin_of(samples, lengths + 2)
+    whole = Shelves([folder]).tokens(documents)
+    flip(folder / "offsets.bin", 7, bit)
+
+    def read() -> np.ndarray:  # of the lengths that were planned before
+        return Shelves([folder]).tokens(documents)
+
+    message = DAMAGED.format(re.escape(str(folder)), "[67]")  # the records on both sides of entry 7, which was 350
+    with pytest.raises(ValueError, match=message):
+        read()
+    if not 300 < 350 ^ (1 << bit) < 400:
+        with pytest.raises(ValueError, match=message):
+            Shelves([folder]).num_residues(samples)
+        with pytest.raises(ValueError, match=message):
+            Shelves([folder]).residues(6 if bit > 8 else 7)
+    flip(folder / "offsets.bin", 7, bit)
+    assert np.array_equal(read(), whole)
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_any_bit_of_the_offsets(tmp_path: Path, kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random bits, in a process of its own: whatever a bin says, no read leaves the map."""
+    if not kernels:
+        without_kernels(monkeypatch)
+    random = np.random.default_rng(0)
+    lengths = random.integers(1, 90, 60)
+    folder = write_store(tmp_path, lengths)
+    samples = random.permutation(60)
+    documents, slices = bin_of(samples, lengths[samples] + 2), bin_of(samples[:20], np.full(20, 1))
+    content = (folder / "offsets.bin").read_bytes()
+
+    def all_of_them() -> None:
+        refused = 0
+        for _ in range(120):
+            (folder / "offsets.bin").write_bytes(content)
+            flip(folder / "offsets.bin", int(random.integers(1, 60)), int(random.integers(64)))
+            for wanted in (documents, slices):
+                try:
+                    assert len(Shelves([folder]).tokens(wanted)) == wanted.num_tokens
+                except ValueError as error:
+                    assert "offsets.bin is damaged: record" in str(error)  # noqa: PT017
+                    refused += 1
+        assert refused > 100
+
+    assert in_process(all_of_them) == 0
+
+
+def test_a_map_that_is_shorter_than_the_file_says_is_looked_at_again(tmp_path: Path) -> None:
+    lengths = np.full(40, 50)
+    whole, folder = write_store(tmp_path / "whole", lengths), tmp_path / "growing"
+    folder.mkdir()
+    (folder / "progress.json").write_text('{"format": "zymogen.store/2"}')
+    content = (whole / "tokens.bin").read_bytes()
+    (folder / "offsets.bin").write_bytes((whole / "offsets.bin").read_bytes())
+    (folder / "tokens.bin").write_bytes(content[:700])
+    reader = Shelves([folder])
+    assert reader.num_residues(np.arange(14)).tolist() == [50] * 14
+
+    def grow() -> None:
+        time.sleep(0.3)
+        with (folder / "tokens.bin").open("ab") as file:
+            file.write(content[700:])
+
+    grower = threading.Thread(target=grow)
+    grower.start()
+    assert np.array_equal(reader.residues(39), Shelves([whole]).residues(39))
+    grower.join()
+    (folder / "progress.json").unlink()  # and nobody writes any more
+    (folder / "tokens.bin").write_bytes(content[:700])
+    with pytest.raises(ValueError, match=DAMAGED.format(re.escape(str(folder)), 39)):
+        Shelves([folder]).residues(39)
+
+
+# Checked once -------------------------------------------------------------------------------------
+
+
+def test_files_are_read_once_and_again_where_the_stamp_does_not_match(tmp_path: Path, store: Store) -> None:
+    path, stamps = store.folder / "offsets.bin", tmp_path / "stamps"
+    before = contents(store.folder)
+
+    def check() -> int:
+        """How many files are read."""
+        read = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("data.store.token_store.hash_of", lambda file: read.append(Path(file.name)) or hash_of(file))
+            checked.check(Store(store.folder), stamps)
+        assert set(read) <= {path, store.folder / "digests.bin"}
+        return len(read)
+
+    assert [check(), check()] == [2, 0]
+    status = path.stat()
+    stamped = [json.loads(stamp.read_text()) for stamp in (stamps / "checked").iterdir()]
+    (said,) = (of_file for of_file in stamped if of_file["file"] == str(path.resolve()))
+    assert (said["bytes"], said["mtime_ns"], said["inode"]) == (status.st_size, status.st_mtime_ns, status.st_ino)
+    assert contents(store.folder) == before  # which may lie where nothing can be written
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    assert [check(), check()] == [1, 0]
+    content = path.read_bytes()
+    path.rename(path.with_suffix(".old"))
+    path.write_bytes(content)  # another inode
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert [check(), check()] == [1, 0]
+    flip(path, 250, 3)
+    with pytest.raises(
+        ValueError, match=r"offsets\.bin differs from what was written: .*check the disk, and restore it"
+    ):
+        check()
+    (stamps / "checked").rename(tmp_path / "kept")
+    path.write_bytes(content)
+    (stamps / "checked").write_text("in the way")  # where no stamp can be kept it is read each time
+    assert [check(), check()] == [2, 2]
+
+
+def test_a_name_that_another_machine_writes_to_is_not_in_the_way(tmp_path: Path, store: Store) -> None:
+    checked.check(store, tmp_path)
+    stamps = sorted((tmp_path / "checked").iterdir())
+    for stamp in stamps:
+        stamp.unlink()
+        (tmp_path / "checked" / f".{stamp.name}.zymogen-new").mkdir()
+    checked.check(store, tmp_path)
+    assert [stamp.is_file() for stamp in stamps] == [True, True]
+
+
+def test_a_store_that_others_own_is_checked_and_stamped(tmp_path: Path, store: Store) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    mine.chmod(0o777)
+    store.folder.chmod(0o555)
+    before = contents(store.folder)
+
+    def check() -> None:
+        checked.check(Store(Path("store")), Path("mine"))
+
+    assert in_process(check, tmp_path) == 0
+    assert len(list((mine / "checked").iterdir())) == 2
+    mine.chmod(0o555)  # and where no stamp can be kept
+    (mine / "checked").rename(tmp_path / "kept")
+    assert in_process(check, tmp_path) == 0
+    assert not (mine / "checked").exists()
+    store.folder.chmod(0o755)
+    mine.chmod(0o755)
+    assert contents(store.folder) == before
+
+
+def test_offsets_that_do_not_rise(tmp_path: Path, store: Store) -> None:
+    path = store.folder / "offsets.bin"
+    flip(path, 250, 40)
+    facts = {name: fact for name, fact in store.facts.items() if name != "hash"}
+    facts["files"]["offsets.bin"]["hash"] = new_hash(path.read_bytes()).hexdigest()
+    (store.folder / "store.json").write_text(facts_text(facts))
+    with pytest.raises(ValueError, match=r"offsets\.bin does not rise from 0, at entry 25[01]; restore it from a copy"):
+        checked.check(Store(store.folder), tmp_path)
+    assert not (tmp_path / "checked").exists()
+
+
+@pytest.mark.parametrize("name", ["offsets.bin", "digests.bin"])
+def test_a_run_notices_one_bit(tmp_path: Path, name: str) -> None:
+    proteins = (f">p{n}\nMK{'ACDEFGHIKL'[n % 10] * 9}{'ACDEFGHIKL'[n // 10]}\n" for n in range(100))
+    (tmp_path / "a.fasta").write_text("".join(proteins))
+    plain = DataSettings(
+        sources=(str(tmp_path / "a.fasta"),), store_dir=str(tmp_path / "stores"), validation_fraction=0.2
+    )
+    (found,) = prepare(plain)
+    flip(found.folder / name, 60, 1)
+    with pytest.raises(ValueError, match=rf"{name} differs from what was written: .*delete the folder"):
+        prepare(plain)
+
+
+# Bytes --------------------------------------------------------------------------------------------
+
+
+def native_reads(source: str) -> list[str]:
+    """Calls that read a file by a type of this machine's byte order."""
+    readers, native = {"memmap", "fromfile", "_mapped", "_map", "_read", "read"}, re.compile(r"\bnp\.u?int(16|32|64)$")
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [
+        ast.unparse(call)
+        for call in calls
+        if ast.unparse(call.func).rpartition(".")[2] in readers
+        and any(native.search(ast.unparse(argument)) for argument in call.args)
+    ]
+
+
+def test_readers_name_their_byte_order() -> None:
+    assert {
+        path.name: found for path in (ROOT / "data").glob("*.py") if (found := native_reads(path.read_text()))
+    } == {}
+    assert native_reads('np.memmap(path, np.uint64, "r")\nnp.fromfile(f, "<u8")') == ["np.memmap(path, np.uint64, 'r')"]

@@ -1,0 +1,211 @@
+"""Damage to a checkpoint is found before anything is loaded."""
+
+import errno
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pretrain.checkpoint import (
+    CheckpointError,
+    InvalidCheckpoint,
+    Manifest,
+    OtherVersion,
+    Topology,
+    find,
+    newest_valid,
+    open_checkpoint,
+    verify,
+)
+from pretrain.checkpoint.manifest import FileEntry, UnknownForm
+from support.checkpoint_run import files_of, flip, rewrite_manifest, trainer_at
+
+
+def test_every_flipped_byte_is_detected(two: Path) -> None:
+    path, draw = two / "step-000000004", random.Random(0)
+    files = files_of(path)
+    assert len(files) == 6
+    for file in files:
+        raw = file.read_bytes()
+        offsets = {0, len(raw) - 1, *(draw.randrange(len(raw)) for _ in range(10))}
+        for offset in offsets:
+            changed = bytearray(raw)
+            changed[offset] ^= 1 << draw.randrange(8)
+            file.write_bytes(changed)
+            with pytest.raises(InvalidCheckpoint):
+                verify(path)
+        file.write_bytes(raw)
+    assert verify(path).manifest.step == 4
+
+
+def test_whitespace_in_the_manifest_is_an_edit(two: Path) -> None:
+    """Its meaning and self hash stay; its bytes do not."""
+    file = two / "step-000000004/manifest.json"
+    raw = file.read_bytes()
+    for changed in (raw[:-1] + b"\t", raw[:-1], json.dumps(json.loads(raw)).encode()):
+        file.write_bytes(changed)
+        with pytest.raises(InvalidCheckpoint, match="not canonical"):
+            verify(file.parent)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "flip": (lambda p: flip(p / "model/00000.safetensors", 400), "hash"),
+    "truncated": (lambda p: os.truncate(p / "optimizer/00000.safetensors", 100), "size"),
+    "emptied": (lambda p: os.truncate(p / "manifest.json", 0), "format"),
+    "deleted": (lambda p: (p / "trainer.json").unlink(), "missing"),
+    "no manifest": (lambda p: (p / "manifest.json").unlink(), "unreadable"),
+    "extra": (lambda p: (p / "model/more.bin").write_bytes(b"x"), "extra"),
+    "link": (lambda p: relink(p / "trainer.json"), "link"),
+    "edited": (lambda p: rewrite_manifest(p, lambda m: m.update(attempt=2), False), "manifest"),
+    "renamed": (lambda p: rewrite_manifest(p, lambda m: m.update(step=5), True), "step"),
+    "not a directory": (lambda p: (shutil.rmtree(p), p.write_text("")), "unreadable"),
+    "older shard": (
+        lambda p: shutil.copy(p.parent / "step-000000003/model/00000.safetensors", p / "model"),
+        "hash",
+    ),
+}
+
+
+def relink(file: Path) -> None:
+    target = file.rename(file.parent.parent / "elsewhere")
+    file.symlink_to(target)
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_quarantined_and_the_one_before_used(
+    two: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    harm, reason = DAMAGE[kind]
+    harm(two / "step-000000004")
+    looked = newest_valid(two, writer=False)
+    assert looked is not None
+    assert looked.path.name == "step-000000003"
+    assert (two / "step-000000004").exists(), "a reader moves nothing"
+    found = newest_valid(two, writer=True)
+    assert found is not None
+    assert found.path.name == "step-000000003"
+    assert len(found.rejected) == 1
+    assert found.rejected[0].startswith("step-000000004: ")
+    assert found.rejected[0] in capsys.readouterr().err
+    assert os.listdir(two / ".quarantine") == [f"step-000000004-{reason}"]
+    again = newest_valid(two, writer=True)
+    assert again == replace(found, rejected=())
+
+
+def test_none_valid_is_an_error_also_the_next_time(two: Path) -> None:
+    for path in find(two):
+        os.truncate(path / "trainer.json", 3)
+    with pytest.raises(CheckpointError, match=r"no checkpoint verifies.*3 bytes"):
+        newest_valid(two, writer=False)
+    with pytest.raises(CheckpointError, match="no checkpoint verifies"):
+        newest_valid(two, writer=True)
+    assert find(two) == []
+    with pytest.raises(CheckpointError, match=r"in quarantine: \['step-000000003-size"):
+        newest_valid(two, writer=True)
+
+
+def test_no_checkpoint_is_none(tmp_path: Path) -> None:
+    assert newest_valid(tmp_path / "never", writer=True) is None
+    (tmp_path / "notes.txt").write_text("")
+    (tmp_path / ".tmp-step-000000001-a1-00").mkdir()
+    (tmp_path / "step-1").mkdir()
+    (tmp_path / "step-000000001.bak").mkdir()
+    assert find(tmp_path) == []
+    assert newest_valid(tmp_path, writer=True) is None
+
+
+def test_want_of_rights_costs_no_checkpoint_its_name(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)  # root may read everything: no real file does it
+    with pytest.raises(CheckpointError, match="Permission denied"):
+        newest_valid(two, writer=True)
+    assert len(find(two)) == 2
+
+
+PATHS = ["../outside", "/etc/passwd", "model/../../x", "a\\b", "a//b", "./a", "", "c:x", "a\0b"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_path_that_leaves_the_checkpoint_is_refused(two: Path, path: str) -> None:
+    def name_it(manifest: dict[str, Any]) -> None:
+        manifest["files"][-1]["path"] = path
+
+    rewrite_manifest(two / "step-000000004", name_it, sign=True)
+    with pytest.raises(InvalidCheckpoint, match="allowed is a relative path") as caught:
+        verify(two / "step-000000004")
+    assert caught.value.reason == "path"
+    assert repr(path) in str(caught.value)
+
+
+CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "schema": (
+        lambda m: m.update(schema="zymogen.checkpoint/2"),
+        r"got 'zymogen.checkpoint/2', al",
+    ),
+    "missing": (lambda m: m.pop("attempt"), r"missing fields \['attempt'\]"),
+    "unknown": (lambda m: m.update(more=1), r"unknown fields \['more'\]"),
+    "duplicate": (lambda m: m["files"].append(m["files"][-1]), "each path once"),
+    "bool": (lambda m: m.update(attempt=True), "manifest.attempt: got True, allowed int"),
+    "negative": (lambda m: m.update(attempt=-1), "attempt: got -1, allowed 0 or more"),
+    "fingerprint": (lambda m: m["fingerprints"].pop("corpus"), r"missing fields \['corpus'\]"),
+    "parent": (lambda m: m.update(parent="x"), "parent: 'x' is no sha256"),
+    "time": (lambda m: m.update(created="2025-01-01T00:00:00"), "allowed UTC"),
+    "files": (lambda m: m.update(files=3), "files: got 3, allowed list"),
+    "topology": (lambda m: m["topology"].update(world_size="2"), "got '2', allowed int"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_manifest_is_parsed_strictly(two: Path, change: str) -> None:
+    edit, message = CHANGES[change]
+    rewrite_manifest(two / "step-000000004", edit, sign=True)
+    with pytest.raises(InvalidCheckpoint if change == "duplicate" else OtherVersion, match=message):
+        verify(two / "step-000000004")
+    with pytest.raises(InvalidCheckpoint if change == "duplicate" else UnknownForm, match=message):
+        Manifest.from_bytes((two / "step-000000004/manifest.json").read_bytes())
+    if change != "duplicate":  # the same without a hash that vouches for it is damage
+        rewrite_manifest(two / "step-000000004", lambda m: m.update(self_sha256="0" * 64), sign=False)
+        with pytest.raises(InvalidCheckpoint, match="self_sha256: says 000"):
+            verify(two / "step-000000004")
+
+
+def test_manifest_round_trip_and_not_json() -> None:
+    entry = FileEntry(path="model/a.safetensors", size=3, sha256="0" * 64)
+    manifest = Manifest(
+        step=7,
+        attempt=2,
+        parent="1" * 64,
+        created="2025-11-21T06:00:00Z",
+        fingerprints={"identity": "a", "schedule": "b", "corpus": "c", "split": "d"},
+        topology=Topology(world_size=2, engine="ddp", precision="bf16"),
+        versions={},
+        files=(entry,),
+    )
+    assert Manifest.from_bytes(manifest.to_bytes()) == manifest
+    for raw in (b"", b"{", b"[]\n", b'{"schema": NaN}', b"\xff", b"[" * 100_000):
+        with pytest.raises(InvalidCheckpoint):
+            Manifest.from_bytes(raw)
+    with pytest.raises(ValueError, match=r"trainer.step: got -1, allowed 0 or more"):
+        trainer_at(-1)
+    cursor = {"pass_index": 0, "window": 0, "tokens_before_window": 0}
+    with pytest.raises(ValueError, match=r"missing fields \['bin'\]"):
+        replace(trainer_at(1), cursor=cursor)
+
+
+def test_other_ranks_open_what_was_chosen(two: Path) -> None:
+    chosen = newest_valid(two, writer=True)
+    assert chosen is not None
+    assert open_checkpoint(chosen.path, chosen.manifest_sha256) == chosen
+    with pytest.raises(InvalidCheckpoint, match="the writer chose 000"):
+        open_checkpoint(chosen.path, "0" * 64)
+    flip(chosen.path / "trainer.json", 20)
+    with pytest.raises(InvalidCheckpoint, match="sha256"):
+        open_checkpoint(chosen.path, chosen.manifest_sha256)

@@ -1,0 +1,317 @@
+"""Attention backends: each equals the reference in outputs and gradients, in both architectures, and falls back aloud.
+
+Tolerances. float64 is the truth. One backend in float32 differs from it by rounding, and so does the reference in
+float32: a backend may be off by at most three times what the reference is off by. For bfloat16 autocast likewise,
+where what is off is the matrix products that every backend shares, and each is held to the reference's own error.
+"""
+
+import copy
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from data.alphabet import PAD
+from data.batches.batch import Batch
+from data.compiled import SWITCH, compiled
+from pretrain.model.attention import attend, choice
+from pretrain.model.attention.choice import Backend, choose
+from pretrain.model.attention.layout import layout_of
+from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.presets import EsmShape
+from pretrain.model.rotary import rotate, rotation
+from support.inputs.flat_batches import Document, document, gradients, mixed_bins, pack, perturb, relative, saved_bytes
+from support.places import ROOT
+
+ESM2 = EsmShape(layers=3, dim=64, heads=4)
+MODERN = EsmShape(layers=3, dim=64, heads=2, architecture="modern", token_dropout=False)
+CPU_BACKENDS: tuple[Backend, ...] = ("flash_cpu", "per_document")
+
+
+@pytest.fixture(params=["numba", "operators"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """With and without the compiled rotation."""
+    compiled.cache_clear()
+    if request.param == "operators":
+        monkeypatch.setenv(SWITCH, "0")
+    yield request.param
+    compiled.cache_clear()
+
+
+def model_of(shape: EsmShape, attention: choice.Request, dtype: torch.dtype = torch.float32) -> MaskedLanguageModel:
+    model = MaskedLanguageModel(shape, attention)
+    perturb(model)
+    return model.to(dtype)
+
+
+def outputs_and_gradients(
+    model: MaskedLanguageModel, batch: Batch, autocast: torch.dtype | None = None
+) -> tuple[Tensor, dict[str, Tensor]]:
+    with torch.autocast("cpu", autocast) if autocast else nullcontext():
+        logits = model.logits(batch)[batch.tokens != PAD]
+        loss = model(batch).sum()
+    loss.backward()
+    return logits.detach(), gradients(model)
+
+
+def errors(found: tuple[Tensor, dict[str, Tensor]], truth: tuple[Tensor, dict[str, Tensor]]) -> tuple[float, float]:
+    """Largest logit error over the largest logit; norm of the error of all gradients over the norm of them."""
+    difference = sum(float((found[1][name].double() - g).square().sum()) for name, g in truth[1].items())
+    norm = sum(float(g.square().sum()) for g in truth[1].values())
+    return relative(found[0].double(), truth[0]), (difference / norm) ** 0.5
+
+
+@pytest.mark.parametrize("shape", [ESM2, MODERN], ids=["esm2", "modern"])
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=["fp32", "bf16"])
+def test_backend_equals_the_reference(
+    shape: EsmShape, backend: Backend, autocast: torch.dtype | None, kernel: str
+) -> None:
+    batch = pack(mixed_bins())
+    truth = outputs_and_gradients(model_of(shape, "dense", torch.float64), batch)
+    of_reference = errors(outputs_and_gradients(model_of(shape, "dense"), batch, autocast), truth)
+    of_backend = errors(outputs_and_gradients(model_of(shape, backend), batch, autocast), truth)
+    print(f"{backend} {kernel}: {of_backend}, reference {of_reference}")
+    for ours, reference in zip(of_backend, of_reference, strict=True):
+        assert 0 < ours <= 3 * reference
+    # In float64 the two are one function.
+    exact = errors(outputs_and_gradients(model_of(shape, backend, torch.float64), batch), truth)
+    assert max(exact) < 1e-6  # angles are float32 in both
+
+
+@pytest.mark.parametrize("shape", [ESM2, MODERN], ids=["esm2", "modern"])
+@pytest.mark.parametrize("backend", [*CPU_BACKENDS, "dense"])
+@pytest.mark.parametrize("bins", [[[document(30, 0.0, 1)], [document(20, 0.0, 2)]], [[], []]], ids=["whole", "pads"])
+def test_a_batch_without_targets_gives_every_parameter_a_zero_gradient(
+    shape: EsmShape, backend: Backend, bins: list[list[Document]]
+) -> None:
+    """DDP waits for every parameter."""
+    model = model_of(shape, backend)
+    model(pack(bins, num_slots=40)).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert not parameter.grad.any(), name
+
+
+def test_attention_in_float32_under_autocast_is_closer_to_the_truth() -> None:
+    """What `flash_cpu` does beyond the reference: scores and sums of a bfloat16 run are not rounded to bfloat16."""
+    batch = pack(mixed_bins())
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(640, 4, 16, generator=generator).bfloat16() for _ in range(3))
+    cos, sin = rotation(batch.positions, ESM2)
+    real = batch.tokens != PAD
+    truth, float32, bfloat16 = (
+        attend(*(x.to(dtype) for x in (query, key, value)), cos, sin, layout_of(batch, backend))[real].double()
+        for dtype, backend in ((torch.float64, "dense"), (torch.bfloat16, "flash_cpu"), (torch.bfloat16, "dense"))
+    )
+    assert relative(float32, truth) <= 2**-8  # one rounding to bfloat16, of the result
+    assert relative(bfloat16, truth) > relative(float32, truth)
+
+
+def test_rotation_kernel_equals_the_operators(kernel: str) -> None:
+    from pretrain.model.attention.rotary_kernel import turned
+
+    batch = pack(mixed_bins())
+    x = torch.randn(640, 3, 4, 16, generator=torch.Generator().manual_seed(1))[:, 1]  # strided, as a slice of qkv is
+    cos, sin = rotation(batch.positions, ESM2)
+    expected = rotate(x, cos, sin)
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            found = turned(x, cos, sin, torch.float32)
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+            torch.testing.assert_close(turned(found, cos, sin, torch.float32, back=True), x, rtol=0, atol=2e-6)
+            half = turned(x.bfloat16(), cos, sin, torch.float32)
+            torch.testing.assert_close(half, rotate(x.bfloat16().float(), cos, sin), rtol=0, atol=1e-6)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("shape", [ESM2, MODERN], ids=["esm2", "modern"])
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=["fp32", "bf16"])
+def test_checkpointing_changes_no_bit(shape: EsmShape, dropout: float, autocast: torch.dtype | None) -> None:
+    batch = pack(mixed_bins())
+    model = model_of(replace(shape, dropout=dropout), "auto")
+    with torch.autocast("cpu", autocast) if autocast else nullcontext():
+        model(batch).sum().backward()
+    kept = gradients(model)
+    for mode in ("selective", "layer"):
+        model.zero_grad()
+        model.encoder.checkpointing = mode
+        with torch.autocast("cpu", autocast) if autocast else nullcontext():
+            model(batch).sum().backward()
+        for name, gradient in gradients(model).items():
+            assert torch.equal(gradient, kept[name]), (mode, name)
+
+
+def test_checkpointing_keeps_fewer_bytes() -> None:
+    batch = pack([[document(300, 0.15, 1)]], num_slots=300)
+    kept = {}
+    for mode in ("none", "selective", "layer"):
+        model = model_of(replace(ESM2, layers=8), "auto")
+        model.encoder.checkpointing = mode
+        kept[mode] = saved_bytes(model, batch) / (300 * 64 * 8)
+    print(kept)
+    # Numbers of 4 bytes a slot, channel and layer. None: what two norms take and give, 4; queries, keys, values and
+    # what they gather, 4; both sides of the GELU, 8; but 9.3 of these 16 at the targets alone in the last layer.
+    # Selective: what two norms take, and the four of attention. Layer: what it takes. On top, what is not of the
+    # layers: embedding, angles, labels.
+    read = len(batch.target_slots) / 300
+    for mode, numbers in {
+        "none": (7 * 16 + 6 + 11 * read) / 8,
+        "selective": (7 * 6 + 5 + 2 * read) / 8,
+        "layer": 1,
+    }.items():
+        assert 0.99 * 4 * numbers <= kept[mode] < 4 * (numbers + 1.3), mode
+
+
+def test_only_read_slots_of_the_last_layer_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = model_of(ESM2, "auto"), pack(mixed_bins())
+    rows = []
+    for layer in model.encoder.layers:
+        layer.feed_forward.register_forward_hook(lambda _, args, __: rows.append(len(args[0])))
+    whole = model.logits(batch)
+    assert rows == [640] * 3
+    rows.clear()
+    chosen = model.logits(batch, batch.target_slots)
+    assert rows == [640, 640, len(batch.target_slots)]
+    assert relative(chosen, whole[batch.target_slots]) < 1e-6
+    whole[batch.target_slots].square().sum().backward()
+    expected = gradients(model)
+    model.zero_grad()
+    chosen.square().sum().backward()
+    for name, gradient in gradients(model).items():
+        assert float((gradient - expected[name]).norm() / expected[name].norm()) < 2e-6, name
+
+
+def test_compiled_operator_passes_torch_s_own_checks() -> None:
+    batch = pack(mixed_bins()[:1], num_slots=320)
+    cos, sin = rotation(batch.positions, ESM2)
+    inputs = [torch.randn(320, 4, 16, requires_grad=True) for _ in range(3)]
+    spans = layout_of(batch, "flash_cpu").spans
+    torch.library.opcheck(torch.ops.zymogen.flash_cpu.default, (*inputs, cos, sin, spans))
+
+
+@pytest.mark.parametrize(
+    ("request_", "device", "dtype", "head_dim", "expected"),
+    [
+        ("auto", "cpu", torch.float32, 16, "flash_cpu"),
+        ("auto", "cpu", torch.bfloat16, 64, "flash_cpu"),
+        ("auto", "cuda", torch.bfloat16, 64, "varlen"),
+        ("auto", "cuda", torch.float16, 16, "varlen"),
+        ("auto", "mps", torch.float32, 64, "per_document"),
+        ("dense", "cuda", torch.float32, 20, "dense"),
+    ],
+)
+def test_the_best_that_can_take_it_is_chosen(
+    request_: choice.Request, device: str, dtype: torch.dtype, head_dim: int, expected: Backend
+) -> None:
+    assert choose(request_, device, dtype, head_dim) == (expected, ())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head_dim", "because"),
+    [
+        (torch.float32, 64, "takes bfloat16 and float16 and this is float32"),
+        (torch.bfloat16, 20, "takes heads of a multiple of 8 channels up to 256 and these have 20"),
+        (torch.bfloat16, 512, "and these have 512"),
+    ],
+)
+def test_what_a_backend_cannot_take_falls_to_the_next_or_is_refused(
+    dtype: torch.dtype, head_dim: int, because: str
+) -> None:
+    backend, lines = choose("auto", "cuda", dtype, head_dim)
+    assert backend == "per_document"
+    (line,) = lines
+    assert line.startswith("attention: not varlen, because varlen")
+    assert because in line
+    with pytest.raises(ValueError, match=r"compute\.attention is 'varlen', but varlen .*take 'auto' or one of per_doc"):
+        choose("varlen", "cuda", dtype, head_dim)
+
+
+def test_a_torch_whose_varlen_has_no_scale_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch.nn.attention.varlen as module
+
+    def of_torch_2_10(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False, return_aux=None):  # type: ignore[no-untyped-def]
+        raise AssertionError
+
+    assert choice._varlen() is choice.VARLEN is not None
+    monkeypatch.setattr(module, "varlen_attn", of_torch_2_10)
+    monkeypatch.setattr(choice, "VARLEN", choice._varlen())
+    choose.cache_clear()
+    try:
+        assert choose("auto", "cuda", torch.bfloat16, 64)[0] == "per_document"
+    finally:
+        choose.cache_clear()
+
+
+def test_a_gpu_before_ampere_goes_without_varlen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
+    choose.cache_clear()
+    try:
+        backend, (line,) = choose("auto", "cuda", torch.float16, 64)
+    finally:
+        choose.cache_clear()
+    assert backend == "per_document"
+    assert "varlen needs a GPU from Ampere on and this is Tesla T4" in line
+
+
+FORKS = """
+import os, signal, torch
+from pretrain.model.attention.rotary_kernel import turned
+torch.set_num_threads(2)
+x, cos, sin = torch.ones(640, 2, 16), torch.ones(640, 1, 8), torch.zeros(640, 1, 8)
+turns = lambda: (turned(x, cos, sin, torch.float32).numpy() == 1).all()
+assert turns()
+child = os.fork()  # no operator of torch's behind it: those may wait for threads that only the parent has
+if not child:
+    signal.alarm(20)
+    os._exit(0 if turns() else 1)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKS], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("bins", "expected"),
+    [
+        ([[100, 60]], 256),  # 160 pads behind 160 of 320 slots
+        ([[300]], 512),
+        ([[20, 20]], 512),  # 280 pads
+        ([[320], [320]], 512),
+        ([[128, 128, 64]], 128),
+    ],
+)
+def test_longest_bounds_documents_and_pads(bins: list[list[int]], expected: int) -> None:
+    documents: list[list[Document]] = [[document(n, 0.1, n) for n in one] for one in bins]
+    batch = pack(documents, num_slots=320)
+    layout = layout_of(batch, "varlen")
+    assert layout.longest == expected
+    assert layout.boundaries is not None
+    lengths = layout.boundaries.diff()
+    assert layout.longest >= int(lengths.max())
+    assert layout.boundaries[0] == 0
+    assert layout.boundaries[-1] == 320 * len(bins)
+    assert len(lengths).bit_count() == 1
+    starts = set(layout.boundaries.tolist())
+    assert all(start in starts and end in starts for start, end in batch.spans)
+    assert int((lengths > 0).sum()) == len(batch.spans) + sum(sum(one) < 320 for one in bins)
+    assert layout.spans.tolist() == [list(span) for span in batch.spans]
+
+
+def test_deep_copies_keep_the_backend() -> None:
+    model = model_of(ESM2, "dense")
+    assert copy.deepcopy(model).encoder.attention == "dense"

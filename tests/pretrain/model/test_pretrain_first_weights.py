@@ -1,0 +1,167 @@
+"""How a model begins, resumes and is saved where no process holds all of it: the same values, and no second copy.
+
+The host memory that is bounded here is resident memory above what the process had before, so imports do not count.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from pretrain.checkpoint import restore, verify
+from pretrain.engine.named_state import TorchState
+from pretrain.model.build import build_model, without_memory
+from pretrain.model.presets import PRESETS
+from pretrain.model.weights import io as transformers_io
+from pretrain.recipe import ModelSettings
+from support.checkpoint_run import forked, save, status_of
+from support.places import ROOT
+from support.rank_pool import Ended, RankPool
+from support.wrong_engine import digest, rise
+
+pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
+
+SEED_17 = {
+    "esm2_60k": "d207cd874e3a8d5cc738381ea392ea1815146c1c1fc09bd5c6151f83a63aad7a",
+    "modern_60k": "5eee229910ab713297a894a2513368a6a4befcee765d84c3d7933458a0488528",
+    "esm2_800k": "4e02f0686e3bffd1c8e1959b565893cc79587b9d9608f21c6c09ed42ff841b07",
+    "esm2_8m": "22336f395bc87e9b720650f55f2c8378b73a2beaef5229efbeb9dfb0ebab71ae",
+}
+"""Digests of all first weights, as they were when each process made a whole model and then cut it."""
+ONE_STEP = "schedule.total_tokens=1"
+MB = 10**6
+
+
+@pytest.mark.parametrize("preset", SEED_17)
+def test_first_weights_are_what_they_were(preset: str) -> None:
+    model = build_model(ModelSettings(preset=preset), seed=17)
+    assert digest(model.state_dict()) == SEED_17[preset]
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def said(done: Ended) -> list[str]:
+    """What each rank says of its first weights."""
+    assert done.status == 0, done.output
+    return [re.findall(r"first weights: (\w+)", output)[0] for output in done.outputs]
+
+
+@pytest.mark.parametrize(
+    ("engine", "processes", "preset"),
+    [
+        ("fsdp2", 3, "esm2_60k"),  # rows that do not divide
+        *(
+            pytest.param(*cell, marks=pytest.mark.slow)
+            for cell in (
+                ("single", 1, "esm2_60k"),
+                ("ddp", 2, "modern_60k"),
+                ("fsdp2", 2, "modern_60k"),
+                ("hsdp", 4, "esm2_60k"),
+                ("zero1", 2, "esm2_60k"),
+                ("zero2", 3, "modern_60k"),
+                ("zero3", 2, "modern_60k"),
+                ("zero3", 3, "esm2_60k"),
+            )
+        ),
+    ],
+)
+def test_every_engine_begins_with_the_same_bits(
+    pool: RankPool, recipe_in, tmp_path: Path, engine: str, processes: int, preset: str
+) -> None:
+    words = [recipe_in(tmp_path), f"model.preset={preset}", "run.seed=17", ONE_STEP]
+    done = pool.run(processes, ROOT / f"accelerate_configs/{engine}.yaml", words, fault="say_first_weights")
+    assert said(done) == [SEED_17[preset]] * processes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "processes"), [("ddp", 2), ("fsdp2", 3), ("zero2", 2), ("zero3", 2)])
+def test_every_engine_begins_with_published_weights(
+    pool: RankPool, recipe_in, tmp_path: Path, engine: str, processes: int
+) -> None:
+    published = build_model(ModelSettings(preset="esm2_60k"), seed=3)
+    transformers_io.save(published, tmp_path / "published")
+    words = [recipe_in(tmp_path), "model.preset=none", f"model.init={tmp_path / 'published'}", ONE_STEP]
+    done = pool.run(processes, ROOT / f"accelerate_configs/{engine}.yaml", words, fault="say_first_weights")
+    assert said(done) == [digest(published.state_dict())] * processes
+
+
+class Wide(nn.Module):
+    """One large matrix, whose rows two ranks share, and a small one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large = nn.Linear(4096, 4096, bias=False)  # 67 MB
+        self.small = nn.Linear(16, 16)
+
+
+def test_a_rank_saves_without_a_whole_tensor_and_reads_its_own_part(tmp_path: Path) -> None:
+    largest = 4 * 4096 * 4096
+
+    def rank(index: int) -> None:
+        store = torch.distributed.FileStore(str(tmp_path / "store"), 2)
+        torch.distributed.init_process_group("gloo", store=store, rank=index, world_size=2)
+        mesh = init_device_mesh("cpu", (2,))
+
+        def sharded(fill: float) -> TorchState:
+            with torch.device("meta"):
+                model = Wide()
+            fully_shard(model, mesh=mesh)
+            model.to_empty(device="cpu")
+            for number, parameter in enumerate(model.parameters()):
+                torch.nn.init.constant_(parameter.to_local(), fill * (1 + index + 10 * number))
+            return TorchState(model, torch.optim.AdamW(model.parameters(), fused=True))
+
+        state = sharded(1.0)
+        warm = rise(lambda: save(tmp_path / "run", state, 1, is_writer=index == 0))
+        risen = rise(lambda: save(tmp_path / "run", state, 2, is_writer=index == 0))
+        if index:
+            assert max(warm, risen) < 4 * MB, (warm, risen)
+        else:
+            assert risen < largest + 30 * MB, risen
+        torch.distributed.barrier()
+        other = sharded(0.0)
+        own = largest // 2
+        # Weights stand already; the moments, zeros at step 0, are made; a stand-in of the size of one part passes.
+        read = rise(lambda: restore(verify(tmp_path / "run/step-000000002"), other))
+        assert read < 4 * own + 10 * MB, read
+        for name in state.names:
+            assert torch.equal(other._tensor(name, "param").to_local(), state._tensor(name, "param").to_local()), name
+            assert not other._tensor(name, "exp_avg").to_local().any()
+        whole = state.gather("large.weight", "param")
+        if index:
+            assert whole is None
+        else:
+            assert whole is not None
+            assert whole[:2048].eq(1).all()
+            assert whole[2048:].eq(2).all()
+        torch.distributed.barrier()
+
+    pids = [forked(lambda index=index: rank(index)) for index in range(2)]
+    assert [status_of(pid) for pid in pids] == [0, 0]
+
+
+@pytest.mark.slow
+def test_a_35m_model_is_built_resumed_and_saved_in_half_of_its_memory(
+    pool: RankPool, recipe_in, tmp_path: Path
+) -> None:
+    """Under FSDP2 on two ranks; whole, it would be 134 MB on each, and three times that with its moments."""
+    sizes = [4 * parameter.numel() for parameter in without_memory(PRESETS["esm2_35m"]).parameters()]
+    config = ROOT / "accelerate_configs/fsdp2.yaml"
+    constant = ("schedule.final_lr=1.0", "--allow-schedule-change")
+
+    def measured(folder: str, *words: str) -> list[dict[str, int]]:
+        done = pool.run(2, config, [recipe_in(tmp_path / folder), *constant, *words], fault="measured")
+        assert done.status == 0, done.output
+        found = [re.findall(r"rose by (-?\d+) bytes: (\w+)", output) for output in done.outputs]
+        return [{what: int(size) for size, what in of_rank} for of_rank in found]
+
+    measured("first", ONE_STEP)  # what is imported on the way
+    fresh = measured("run", "model.preset=esm2_35m", ONE_STEP)
+    resumed = measured("run", "model.preset=esm2_35m", "schedule.total_tokens=1_000")
+    for rank in range(2):
+        assert fresh[rank]["start"] <= sum(sizes) // 2 + max(sizes) + 30 * MB, fresh
+        assert resumed[rank]["start"] <= 3 * sum(sizes) // 2 + max(sizes) + 30 * MB, resumed  # two moments, as large
+    assert max(fresh[1]["save"], resumed[1]["save"]) < max(sizes), (fresh, resumed)

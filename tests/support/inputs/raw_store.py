@@ -1,0 +1,61 @@
+"""Stores of random residues and samplers over them, for tests that are not about reading files."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from data.alphabet import STANDARD_IDS
+from data.corpus.shelves import Shelves
+from data.order.plan import Plan
+from data.order.sampler import Passes
+from data.recipe.settings import DataSettings
+
+KERNELS = ("data.order.packing", "data.batches.masking", "data.corpus.shelves", "data.batches.collate")
+
+
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let NumPy do what compiled kernels do."""
+    for module in KERNELS:
+        monkeypatch.setattr(f"{module}.compiled", lambda function: None)
+
+
+def write_store(folder: Path, lengths: NDArray[np.int64], seed: int = 0) -> Path:
+    """The two files of a token store that batches are made from, with random standard residues."""
+    folder.mkdir(parents=True, exist_ok=True)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint64)
+    offsets.tofile(folder / "offsets.bin")
+    drawn = np.random.default_rng(seed).integers(0, 20, int(offsets[-1]))
+    STANDARD_IDS[drawn].tofile(folder / "tokens.bin")
+    return folder
+
+
+def flip(path: Path, entry: int, bit: int) -> None:
+    """One bit of one of the integers of a file."""
+    found = np.fromfile(path, "<u8")
+    found[entry] ^= np.uint64(1 << bit)
+    found.tofile(path)
+
+
+@dataclass
+class Records:
+    """A corpus of which every record trains but `held_out`."""
+
+    num_records: int
+    held_out: frozenset[int] = frozenset()
+    streamed: bool = False
+
+    def size(self, wanted: int) -> int:
+        return self.num_records
+
+    def records(self, items: NDArray[np.int64], key: int) -> NDArray[np.int64]:
+        return np.array([-1 if item in self.held_out else item for item in items.tolist()], np.int64)
+
+    def in_order(self, pass_index: int) -> bool:
+        return self.streamed and pass_index == 0
+
+
+def plan_over(shelves: Shelves, records: Records, settings: DataSettings, seed: int = 0) -> Plan:
+    return Plan(Passes(records, seed, settings.window_sequences), shelves.num_residues, settings, seed)

@@ -1,0 +1,121 @@
+"""Starting the real program, in one process or several, and reading what it left."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from safetensors.torch import load_file
+
+from support.places import ROOT, TESTS
+
+DDP = ROOT / "accelerate_configs" / "ddp.yaml"
+LIMIT_S = 240
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A program that ended."""
+
+    status: int
+    output: str
+    """Standard output and error, as a terminal shows them."""
+
+    def errors(self) -> list[str]:
+        """The lines with which the program itself says what is wrong."""
+        return [line for line in self.output.splitlines() if line.startswith("error: ")]
+
+
+FLOAT32 = ("--mixed_precision", "no")
+"""Engines, worlds and resumes are compared to the last bits; the files in `accelerate_configs/` say bf16."""
+
+
+def command(arguments: Sequence[object], processes: int, config: Path = DDP, script: Sequence[str] = ()) -> list[str]:
+    """The command line that a user would type, in float32."""
+    program = [*script] if script else ["-m", "pretrain"]
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
+    return [*launcher, "--num_processes", str(processes), *FLOAT32, *program, *map(str, arguments)]
+
+
+def environment() -> dict[str, str]:
+    """This environment, with one thread a process, so that a run's bits do not depend on how busy the machine is."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": f"{ROOT}:{TESTS}"}
+
+
+def run(words: Sequence[str], cwd: Path = ROOT) -> Launched:
+    """Run a command to its end."""
+    done = subprocess.run(
+        words, cwd=cwd, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S
+    )
+    return Launched(done.returncode, done.stdout)
+
+
+def launch(arguments: Sequence[object], processes: int, **how: Any) -> Launched:
+    """Launch the program to its end."""
+    return run(command(arguments, processes, **how))
+
+
+def launch_and_kill(arguments: Sequence[object], processes: int, when: Callable[[], bool], log: Path) -> None:
+    """Launch the program and kill it, launcher and all ranks, with SIGKILL as soon as `when` holds."""
+    with log.open("w") as output:
+        launcher = subprocess.Popen(
+            command(arguments, processes), cwd=ROOT, env=environment(), stdout=output, stderr=subprocess.STDOUT
+        )
+    deadline = time.monotonic() + LIMIT_S
+    while not when():
+        assert launcher.poll() is None, f"ended before it could be killed:\n{log.read_text()}"
+        assert time.monotonic() < deadline, f"nothing to kill in time:\n{log.read_text()}"
+        time.sleep(0.005)
+    family = [psutil.Process(launcher.pid), *psutil.Process(launcher.pid).children(recursive=True)]
+    for process in family:
+        process.kill()
+    launcher.wait()
+    psutil.wait_procs(family, timeout=10)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a JSON lines file, which may not be there yet."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+@dataclass(frozen=True)
+class End:
+    """Where a run ended: its last checkpoint."""
+
+    step: int
+    chain: str
+    tokens_seen: int
+    cursor: dict[str, int]
+    skipped_steps: int
+    tensors: dict[str, torch.Tensor]
+    """Weights, and moments as ``exp_avg/...``."""
+
+
+def end_of(run_dir: Path) -> End:
+    """The newest checkpoint of a run."""
+    newest = sorted((run_dir / "checkpoints").glob("step-*"))[-1]
+    trainer = json.loads((newest / "trainer.json").read_text())
+    tensors = {**load_file(newest / "model/00000.safetensors"), **load_file(newest / "optimizer/00000.safetensors")}
+    return End(
+        trainer["step"], trainer["chain"], trainer["tokens_seen"], trainer["cursor"], trainer["skipped_steps"], tensors
+    )
+
+
+def largest_difference(a: End, b: End) -> float:
+    """Largest absolute difference between the weights of two runs."""
+    assert a.tensors.keys() == b.tensors.keys()
+    return max(float((a.tensors[name] - b.tensors[name]).abs().max()) for name in a.tensors if "/" not in name)
+
+
+def bit_equal(a: End, b: End) -> bool:
+    """Whether two runs ended with the same bytes, moments included."""
+    return a.tensors.keys() == b.tensors.keys() and all(torch.equal(a.tensors[n], b.tensors[n]) for n in a.tensors)

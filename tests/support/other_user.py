@@ -1,0 +1,78 @@
+"""Work done without root's rights, in a forked copy of this process: under this user's name, or under another's."""
+
+import ctypes
+import os
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.checkpoint_run import status_of
+
+NOBODY = 65534
+_CAPABILITIES = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH: to read and write whatever the modes say
+_DROP_FROM_BOUND, _VERSION_3 = 24, 0x20080522
+
+
+@contextmanager
+def public_folder() -> Iterator[Path]:
+    """A folder that every user may enter, as pytest's own is private."""
+    folder = Path(tempfile.mkdtemp(prefix="zymogen-test-"))
+    try:
+        folder.chmod(0o755)
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def opened_again(folder: Path) -> None:
+    """Let the test's own folder be removed."""
+    folder.chmod(0o755)
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            opened_again(path)
+
+
+def without_rights(work: Callable[[], object], user: int | None = None) -> int:
+    """Do it with no more rights than modes give; 0, or 1 if it raised.
+
+    Args:
+        work: what `user` does must have been imported before: the interpreter may lie where only root can read.
+        user: whose name to take if this is root; None is to keep root's, without its power over all files.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        return status_of(pid)
+    status = 1
+    try:
+        if os.geteuid() == 0:
+            _become(user)
+        work()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _become(user: int | None) -> None:
+    if user is not None:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    for number in (1, 2):  # also of the processes that it starts
+        assert libc.prctl(_DROP_FROM_BOUND, number, 0, 0, 0) == 0
+    header, held = (ctypes.c_uint32 * 2)(_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, held) == 0
+    for place in range(3):  # effective, permitted, inheritable; of the first 32 capabilities
+        held[place] &= ~_CAPABILITIES
+    assert libc.capset(header, held) == 0

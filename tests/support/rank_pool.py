@@ -1,0 +1,351 @@
+"""The real program in processes that are kept: as launched, without the seconds that a launcher and imports take.
+
+    with RankPool(folder) as pool:
+        done = pool.run(2, DDP, [recipe, "run.seed=1"])
+
+A run sees the environment that `accelerate launch` sets for its rank, made by Accelerate's own code. What it cannot see
+is the launcher: no process above it has that command line. It leaves nothing behind for the next run; what that takes
+is in `forgotten_runs`.
+"""
+
+import faulthandler
+import gc
+import importlib
+import itertools
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Self
+from unittest import mock
+
+from support.forgotten_runs import forgotten
+from support.launching import FLOAT32, LIMIT_S, Launched, environment
+from support.places import ROOT
+
+AT_MOST = 4
+TIMED_OUT = 124  # as timeout(1) says it
+ENDED = 128 + signal.SIGTERM  # as a shell says it
+
+_GRACE_S = 15.0
+"""How long the others may take once a rank has failed; a launcher would end them at once."""
+_START_S = 120.0
+_PREFIXES = ("ACCELERATE_", "DEEPSPEED_", "DS_", "FSDP_", "MEGATRON_LM_", "PARALLELISM_CONFIG_", "TORCHELASTIC_")
+_NAMES = {f"{scope}{what}" for scope in ("", "LOCAL_", "GROUP_", "ROLE_") for what in ("RANK", "WORLD_SIZE")}
+_NAMES |= {"MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "TORCH_NCCL_ASYNC_ERROR_HANDLING"}
+
+
+@dataclass(frozen=True)
+class Ended(Launched):
+    """A run that ended or was ended; `status` is the largest of all ranks, `output` theirs one after the other.
+
+    Every rank has had its say, also one that a launcher would have ended before it could speak.
+    """
+
+    statuses: tuple[int, ...]
+    """One for each rank: the program's, `TIMED_OUT`, `ENDED` if it did not follow a rank that had failed, or 128 and
+    the signal that killed it."""
+    outputs: tuple[str, ...]
+
+
+class RankPool:
+    """Up to `AT_MOST` processes, each started when first needed.
+
+    Args:
+        folder: for the output of runs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._workers: list[_Worker] = []
+        self._numbers = itertools.count()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.dismiss()
+        for worker in self._workers:
+            worker.end()
+        self._workers.clear()
+
+    def run(
+        self,
+        processes: int,
+        config: Path,
+        arguments: Sequence[object],
+        *,
+        flags: Sequence[str] = (),
+        fault: str | None = None,
+        timeout_s: float = LIMIT_S,
+    ) -> Ended:
+        """Run the program to its end, on as many processes.
+
+        Args:
+            processes: as `--num_processes`.
+            config: the launcher's YAML.
+            arguments: the program's.
+            flags: more flags for the launcher, such as `("--mixed_precision", "bf16")`; float32 unless they say.
+            fault: a deliberate one, by its name in `wrong_engine.FAULTS`.
+            timeout_s: a rank that takes longer is ended, after its stack is written to its output.
+
+        Raises:
+            ValueError: more processes than there are, or than the launcher would start.
+        """
+        if not 1 <= processes <= AT_MOST:
+            raise ValueError(f"processes = {processes}: must be 1 to {AT_MOST}")
+        environments = launch_environments(config, processes, (*FLOAT32, *flags))
+        workers = self._ready(processes)
+        number = next(self._numbers)
+        logs = [self._folder / f"run-{number}-rank-{rank}" for rank in range(processes)]
+        try:
+            for worker, variables, log in zip(workers, environments, logs, strict=True):
+                log.touch()
+                worker.channel.send((list(map(str, arguments)), variables, fault, str(log)))
+            statuses = self._statuses(workers, logs, timeout_s)
+        except BaseException:  # pytest's own limit, say: they are in the middle of something
+            for worker in workers:
+                worker.kill()
+            raise
+        outputs = tuple(log.read_text(errors="replace") for log in logs)
+        return Ended(max(statuses), "".join(outputs), statuses, outputs)
+
+    def _ready(self, count: int) -> list["_Worker"]:
+        self._workers = [worker for worker in self._workers if worker.lives()]
+        while len(self._workers) < count:  # all of them first, so that they import at the same time
+            self._workers.append(_Worker(self._folder / f"worker-{next(self._numbers)}"))
+        for worker in self._workers[:count]:
+            worker.await_start()
+        return self._workers[:count]
+
+    def _statuses(self, workers: list["_Worker"], logs: list[Path], timeout_s: float) -> tuple[int, ...]:
+        statuses: dict[int, int] = {}
+        waiting = {worker.channel: rank for rank, worker in enumerate(workers)}
+        deadline = time.monotonic() + timeout_s
+        without_an_answer, words = TIMED_OUT, f"did not end within {timeout_s} s"
+        while waiting and (left := deadline - time.monotonic()) > 0:
+            for channel in wait(list(waiting), left):
+                rank = waiting.pop(channel)
+                statuses[rank] = workers[rank].answer()
+                if not workers[rank].lives():
+                    _append(logs[rank], f"rank {rank}: its process died\n")
+                in_grace = time.monotonic() + _GRACE_S
+                if statuses[rank] and in_grace < deadline:
+                    deadline = in_grace
+                    without_an_answer, words = ENDED, f"did not follow rank {rank}, which had failed"
+        for rank in waiting.values():
+            statuses[rank] = without_an_answer
+            _append(logs[rank], f"rank {rank} {words}; it stood at:\n")
+            workers[rank].dump_stacks()
+        if waiting:
+            time.sleep(1)  # for the stacks
+        for rank in waiting.values():
+            workers[rank].kill()
+        return tuple(statuses[rank] for rank in range(len(workers)))
+
+
+def _append(log: Path, words: str) -> None:
+    with log.open("a") as file:
+        file.write(words)
+
+
+def launch_environments(config: Path, processes: int, flags: Sequence[str] = ()) -> list[dict[str, str]]:
+    """The variables that `accelerate launch` sets for each rank.
+
+    Raises:
+        ValueError: it would start another number of processes.
+    """
+    from accelerate.commands import launch
+    from accelerate.utils import launch as prepare
+    from accelerate.utils.other import get_free_port
+
+    words = ["--config_file", str(config), "--num_processes", str(processes), "--main_process_port", "0", *flags]
+    made: dict[str, dict[str, str]] = {}
+
+    def simple(args: Any) -> None:
+        made["simple"] = prepare.prepare_simple_launcher_cmd_env(args)[1]
+
+    def multi(args: Any) -> None:
+        made["multi"] = prepare.prepare_multi_gpu_env(args)
+
+    def deepspeed(args: Any) -> None:
+        made["deepspeed"] = prepare.prepare_deepspeed_cmd_env(args)[1]
+
+    before = {**_without_launch(os.environ), "OMP_NUM_THREADS": "1"}
+    with (
+        mock.patch.multiple(launch, simple_launcher=simple, multi_gpu_launcher=multi, deepspeed_launcher=deepspeed),
+        mock.patch.dict(os.environ, before, clear=True),
+    ):
+        launch.launch_command(launch.launch_command_parser().parse_args([*words, "-m", "pretrain"]))
+    ((launcher, variables),) = made.items()
+    # DeepSpeed's launcher puts the current folder into PYTHONPATH.
+    added = {name: value for name, value in variables.items() if before.get(name) != value and name != "PYTHONPATH"}
+    if launcher == "simple":
+        if processes > 1:
+            raise ValueError(f"{config} starts one process, not {processes}")
+        return [added]
+    port = get_free_port()
+    return [{**added, **_from_torchrun(rank, processes, port)} for rank in range(processes)]
+
+
+def _from_torchrun(rank: int, processes: int, port: int) -> dict[str, str]:
+    ranks = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
+    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(processes))
+    return {
+        **ranks,
+        **sizes,
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "none",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }
+
+
+def _without_launch(variables: Any) -> dict[str, str]:
+    return {k: v for k, v in variables.items() if k not in _NAMES and not k.startswith(_PREFIXES)}
+
+
+class _Worker:
+    """A process, seen from outside; its own output goes to `log`."""
+
+    def __init__(self, log: Path) -> None:
+        self.channel, theirs = Pipe()
+        self._log = log
+        self._started = False
+        with log.open("w") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "support.rank_pool", str(theirs.fileno())],
+                cwd=ROOT,
+                env=_without_launch(environment()),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
+            )
+        theirs.close()
+
+    def await_start(self) -> None:
+        """Wait for its imports."""
+        if not self._started:
+            self._started = self.channel.poll(_START_S) and self.answer() == 0
+            assert self._started, f"a worker did not start:\n{self._log.read_text()}"
+
+    def answer(self) -> int:
+        """The status of the run that ended, or its own if it died."""
+        try:
+            return int(self.channel.recv())
+        except (EOFError, ConnectionError):
+            status = self._process.wait()
+            return 128 - status if status < 0 else max(status, 1)
+
+    def lives(self) -> bool:
+        """Whether it can run something."""
+        return self._process.poll() is None
+
+    def dump_stacks(self) -> None:
+        """Have every thread's stack written to the output of its run."""
+        self._process.send_signal(signal.SIGUSR1)
+
+    def dismiss(self) -> None:
+        """Ask it to end."""
+        if self.lives():
+            self.channel.send(None)
+
+    def end(self) -> None:
+        """Wait a little for its end, then kill it."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=10)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+        self.channel.close()
+
+
+def _serve(channel: Connection) -> None:
+    """Inside a worker: run what the parent sends until it sends None."""
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)  # 2: where standard error goes at that time
+    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(channel, requests), daemon=True).start()
+
+    import torch
+
+    program = importlib.import_module("pretrain.__main__")
+    for name in ("accelerate", "pretrain.engine.launch", "pretrain.loop", "pretrain.summary"):
+        importlib.import_module(name)
+    torch.set_num_threads(1)
+    program._PATIENCE_S = 0.0  # each rank has an output of its own, so none waits for rank 0 to speak first
+    gc.freeze()  # half of a run of seconds went into collecting what is imported, a few times
+    channel.send(0)
+    while (request := requests.get()) is not None:
+        arguments, variables, fault, log = request
+        with _output_to(log), forgotten(variables):
+            status = _status(program, arguments, fault)
+        channel.send(status)
+
+
+def _listen(channel: Connection, requests: "queue.SimpleQueue[Any]") -> None:
+    try:
+        while True:
+            requests.put(channel.recv())
+    except (EOFError, ConnectionError):
+        os._exit(1)  # whoever asked is gone, and a run that hangs would stay for hours
+
+
+def _status(program: ModuleType, arguments: list[str], fault: str | None) -> int:
+    """What the interpreter would exit with."""
+    try:
+        with _fault(fault):
+            return int(program.main(arguments))
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+
+
+def _fault(name: str | None) -> AbstractContextManager[Any]:
+    if name is None:
+        return nullcontext()
+    from support.wrong_engine import FAULTS
+
+    return FAULTS[name]()
+
+
+@contextmanager
+def _output_to(log: str) -> Iterator[None]:
+    """Standard output and error go to a file, that of C++ as well. An error in here ends the worker, and goes there."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    kept = os.dup(1), os.dup(2)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    yield
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(kept[0], 1)
+    os.dup2(kept[1], 2)
+    for descriptor in (file, *kept):
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    _serve(Connection(int(sys.argv[1])))

@@ -1,0 +1,265 @@
+"""The program with a deliberate fault, for tests that must be able to see it: `python wrong_engine.py FAULT ARGS`.
+
+Each fault is a context in which the program has it.
+"""
+
+import ctypes
+import errno
+import gc
+import hashlib
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from data.batches.batch import Batch
+from data.batches.loader import Step
+from pretrain import loop, saves
+from pretrain.__main__ import main
+from pretrain.checkpoint.tensors import TensorReader
+from pretrain.engine.engine import Engine
+from pretrain.engine.named_state import TorchState
+from pretrain.model import compute, layer
+from pretrain.model.attention import sdpa
+from pretrain.model.context import group_of
+from pretrain.model.obstacle import Obstacle
+from pretrain.run.directory import RunDirectory
+from support.checkpoint_run import full_disk
+
+
+def local_counts() -> AbstractContextManager[Any]:
+    """Divides by each rank's own target count, as a loss averaged per rank does."""
+    summed = Engine.sum_over_ranks
+
+    def faulty(self: Engine, values: Tensor) -> Tensor:
+        is_ledger = values.dtype == torch.int64
+        total = summed(self, values)
+        return torch.cat([values[:1] * self.world_size, total[1:]]) if is_ledger else total
+
+    return mock.patch.object(Engine, "sum_over_ranks", faulty)
+
+
+def unsettled() -> AbstractContextManager[Any]:
+    """Leaves out the pass that gives DDP's buckets their final layout before the first step."""
+
+    def faulty(self: Engine, model: Any, batch: Any) -> None:
+        pass
+
+    return mock.patch.object(Engine, "settle", faulty)
+
+
+def causal() -> AbstractContextManager[Any]:
+    """A residue sees none that come after it in its document; with compute.attention=per_document."""
+
+    def faulty(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        q, k, v = (x.transpose(0, 1)[None] for x in (query, key, value))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)[0].transpose(0, 1)
+
+    return mock.patch.object(sdpa, "_document", faulty)
+
+
+def own_share() -> AbstractContextManager[Any]:
+    """With parallel.context, a residue sees those of its document that this rank holds, and no others."""
+    attend = layer.attend
+
+    def faulty(query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, layout: Any) -> Tensor:
+        if layout.exchange is None:
+            return attend(query, key, value, cos, sin, layout)
+        first, slots = group_of(layout.group).rank() * len(query), len(query)
+        spans = (layout.spans - first).clamp(0, slots)
+        own = layout._replace(exchange=None, spans=spans[spans[:, 0] < spans[:, 1]])
+        return attend(query, key, value, cos[first : first + slots], sin[first : first + slots], own)
+
+    return mock.patch.multiple(layer, attend=faulty, own_slots=lambda gathered, _: gathered)
+
+
+def infinite() -> AbstractContextManager[Any]:
+    """The loss of rank 0 is infinite in the fifth step."""
+    train_step, steps = loop.train_step, itertools.count(1)
+
+    def faulty(step: Any, model: Any, optimizer: Any, engine: Engine, **how: Any) -> Any:
+        kind = type(engine)
+        backward = kind.backward
+        factor = float("inf") if next(steps) == 5 and engine.rank == 0 else 1.0
+        with mock.patch.object(kind, "backward", lambda self, model, loss: backward(self, model, loss * factor)):
+            return train_step(step, model, optimizer, engine, **how)
+
+    return mock.patch.object(loop, "train_step", faulty)
+
+
+def targetless() -> AbstractContextManager[Any]:
+    """No fault: in every world the same three of a step's bins have nothing to predict."""
+    train_step = loop.train_step
+
+    def without_targets(batch: Batch, places: Sequence[int]) -> Batch:
+        slots = batch.tokens.numel() // batch.num_bins
+        kept = torch.tensor([place not in (0, 3, 4) for place in places])[batch.target_slots // slots]
+        return replace(batch, target_slots=batch.target_slots[kept], counts=kept.sum()[None])
+
+    def altered(step: Step, *arguments: Any, **how: Any) -> Any:
+        places, batches = iter(step.bins), []
+        for batch in step.batches:
+            batches.append(without_targets(batch, list(itertools.islice(places, batch.num_bins))))
+        return train_step(replace(step, batches=tuple(batches)), *arguments, **how)
+
+    return mock.patch.object(loop, "train_step", altered)
+
+
+def compare_what_was_restored() -> AbstractContextManager[Any]:
+    """No fault: what each engine holds after a checkpoint was read is compared with the file, bit for bit."""
+    restore = loop.restore
+
+    def compared(checkpoint: Any, state: Any) -> Any:
+        trainer = restore(checkpoint, state)
+        listed = frozenset(f.path for f in checkpoint.manifest.files)
+        model, optimizer = (TensorReader(checkpoint.path, part, listed) for part in ("model", "optimizer"))
+        steps = json.loads((checkpoint.path / "optimizer/index.json").read_text())["steps"]
+        kept = {key for name in state.names for key in (f"{moment}/{name}" for moment in state.moments(name))}
+        assert kept == set(optimizer.shapes)
+        for name in state.names:
+            assert state.step_of(name) == steps[name], name
+            assert torch.equal(held(state, name, "param"), model.read(name)), name
+            for moment in state.moments(name):
+                assert torch.equal(held(state, name, moment), optimizer.read(f"{moment}/{name}")), (moment, name)
+        print("restored: every tensor and step as in the file", flush=True)
+        return trainer
+
+    return mock.patch.object(loop, "restore", compared)
+
+
+def say_first_weights() -> AbstractContextManager[Any]:
+    """No fault: each rank prints the digest of what all ranks together hold when a run begins."""
+    fill = loop.fill
+
+    def said(state: Any, first: Any) -> None:
+        fill(state, first)
+        print(f"first weights: {digest({name: held(state, name, 'param') for name in state.names})}", flush=True)
+
+    return mock.patch.object(loop, "fill", said)
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """Of names and bytes."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        total.update(name.encode() + tensors[name].detach().numpy().tobytes())
+    return total.hexdigest()
+
+
+def held(state: Any, name: str, key: str) -> torch.Tensor:
+    """The whole tensor that the ranks hold together, on every one of them; as torch and DeepSpeed say it."""
+    if isinstance(state, TorchState):
+        tensor = state._tensor(name, key).detach()
+        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+    if not state._is_cut:  # DeepSpeed links moments to parameters when it takes a step
+        state._zero._hp_optimizer_states_linked = False
+        state._zero._lazy_init_hp_params_optimizer_state()
+    parameter = state._parameters[name]
+    return safe_get_full_fp32_param(parameter) if key == "param" else safe_get_full_optimizer_state(parameter, key)
+
+
+def rise(function: Callable[[], object]) -> int:
+    """By how many bytes this process's resident memory rose at most while `function` ran."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed before goes back, or it would serve this call unseen
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = _resident("VmRSS")
+    function()
+    return _resident("VmHWM") - before
+
+
+def measured() -> AbstractContextManager[Any]:
+    """No fault: each rank prints by how many bytes its memory rose while it built or resumed, and at each save."""
+
+    def watched(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **how: Any) -> Any:
+            results: list[Any] = []
+            print(f"rose by {rise(lambda: results.append(function(*arguments, **how)))} bytes: {what}", flush=True)
+            return results[0]
+
+        return call
+
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(loop.Training, "__init__", watched("start", loop.Training.__init__)))
+    stack.enter_context(mock.patch.object(saves, "commit", watched("save", saves.commit)))
+    return stack
+
+
+def _resident(field: str) -> int:
+    return 1024 * next(int(w.split()[1]) for w in Path("/proc/self/status").read_text().splitlines() if field in w)
+
+
+def full_disk_twice() -> AbstractContextManager[Any]:
+    """The second save finds no room, and none from the fourth on."""
+    return full_disk({2, *range(4, 1000)})
+
+
+def full_at_the_first_step() -> AbstractContextManager[Any]:
+    """run.json is written at the start, and then finds no room after the first two steps."""
+    write, times = RunDirectory.describe_recipe, itertools.count(1)
+
+    def faulty(self: RunDirectory, recipe: Any) -> None:
+        if next(times) in (2, 3):
+            raise OSError(errno.ENOSPC, "No space left on device", str(self.root / "run.json"))
+        write(self, recipe)
+
+    return mock.patch.object(RunDirectory, "describe_recipe", faulty)
+
+
+def compiles_on_rank_0() -> AbstractContextManager[Any]:
+    """Layers are compiled where nobody says whether, and on rank 1 alone a first compiled step fails."""
+    failed = Obstacle("a first compiled step failed (on this rank)", "compute.compile=off")
+
+    def faulty(*_: Any) -> Obstacle | None:
+        return failed if torch.distributed.get_rank() == 1 else None
+
+    return mock.patch.multiple(compute, first_step=faulty, _GAIN=("cpu",))
+
+
+def hang() -> AbstractContextManager[Any]:
+    """Rank 1 does nothing, for ever."""
+    train = loop.train
+
+    def faulty(recipe: Any, engine: Engine, **how: Any) -> Any:
+        while engine.rank == 1:
+            time.sleep(1)
+        return train(recipe, engine, **how)
+
+    return mock.patch.object(loop, "train", faulty)
+
+
+FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    fault.__name__: fault
+    for fault in (
+        local_counts,
+        unsettled,
+        causal,
+        own_share,
+        infinite,
+        targetless,
+        compare_what_was_restored,
+        say_first_weights,
+        measured,
+        full_disk_twice,
+        full_at_the_first_step,
+        compiles_on_rank_0,
+        hang,
+    )
+}
+
+if __name__ == "__main__":
+    with FAULTS[sys.argv[1]]():
+        sys.exit(main(sys.argv[2:]))

@@ -1,0 +1,200 @@
+"""Who imports whom, and how lean: one direction, rooms that may know each other, a hot path of few packages.
+
+Each rule is a function of a root folder that returns its offences, so that every test has a twin in which a broken tree
+is found out.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.places import ROOT
+from support.source_tree import PACKAGES, imports, module_name, python_files, reachable, third_party, tops, tree
+
+# What a room of `data` may import besides itself. Files (sources, store, homology) and arithmetic (order, batches) are
+# two wings that do not know each other; they meet in corpus.
+GROUND = ("alphabet", "compiled", "disk_error", "draw", "durable", "progress_line")
+ROOMS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(GROUND, GROUND),
+    "recipe": GROUND,
+    "transport": (*GROUND, "recipe"),
+    "sources": (*GROUND, "recipe", "transport"),
+    "store": (*GROUND, "recipe", "transport", "sources"),
+    "homology": (*GROUND, "recipe", "transport", "sources", "store"),
+    "order": (*GROUND, "recipe"),
+    "batches": (*GROUND, "recipe", "order"),
+}
+ROOMS["corpus"] = (*GROUND, "recipe", "sources", "store", "homology", "order", "batches")
+ROOMS["commands"] = (*ROOMS["corpus"], "corpus")
+ROOMS["__main__"] = (*GROUND, "commands")
+
+ARITHMETIC = "data/order"  # with all that it imports
+NUMPY_ITSELF = ("data/batches/masking.py", "data/sources/synthetic.py", "data/draw.py", "data/alphabet.py")
+HOT_PATH = ("pretrain.step", "pretrain.model.encoder", "data.batches.loader", "data.corpus.shelves")
+HOT_PATH_MAY_NAME = {
+    *("torch", "numpy", "numba", "llvmlite", "accelerate", "transformers", "safetensors"),
+    *(
+        "huggingface_hub",
+        "packaging",
+        "psutil",
+        "yaml",
+    ),  # which accelerate and transformers require
+}
+# What a bare GPU machine may lack: all that we use, or will, besides the above.
+MAY_BE_ABSENT = (
+    *("isal", "pydantic", "rich", "wandb", "tensorboard", "Bio", "datasets", "peft", "tyro"),
+    *("duckdb", "fsspec", "pyarrow", "zstandard", "s3fs", "moto"),
+    *("matplotlib", "pandas", "scipy", "sklearn", "tomli_w", "hypothesis"),
+)
+
+
+# The rules ----------------------------------------------------------------------------------------
+
+
+def against_direction(root: Path) -> list[str]:
+    forbidden = {
+        "data": {"pretrain", "finetune", "accelerate", "deepspeed"},
+        "pretrain": {"finetune"},
+    }
+    return [
+        f"{module_name(root, path)} imports {name}"
+        for package, names in forbidden.items()
+        for path in python_files(root, package)
+        for name in sorted(tops(imports(root, path)) & names)
+    ]
+
+
+def against_the_rooms(root: Path) -> list[str]:
+    """Imports of a room of `data` by one that may not know it, wherever in a file they stand."""
+
+    def room(module: str) -> str:
+        return [*module.split("."), ""][1]
+
+    arrows = [
+        (module_name(root, path), name)
+        for path in python_files(root, "data")
+        for name in sorted(imports(root, path))
+        if name.startswith("data.")
+    ]
+    return [
+        f"{module} imports {name}"
+        for module, name in arrows
+        if room(name) not in (room(module), *ROOMS.get(room(module), ()))
+    ]
+
+
+def engine_outside_its_room(root: Path) -> list[str]:
+    return [
+        f"{module_name(root, path)} imports {name}"
+        for path in python_files(root, *PACKAGES)
+        for name in sorted(tops(imports(root, path)) & {"accelerate", "deepspeed"})
+        if not path.is_relative_to(root / "pretrain" / "engine")
+    ]
+
+
+def more_than_numpy(root: Path) -> list[str]:
+    named: set[tuple[str, str]] = set()
+    arithmetic = python_files(root, ARITHMETIC)
+    for path in (*arithmetic, *filter(Path.is_file, (root / name for name in NUMPY_ITSELF))):
+        named |= {(module_name(root, path), name) for name in third_party(imports(root, path))}
+    for module, path in reachable(root, *(module_name(root, path) for path in arithmetic)).items():
+        named |= {(module, name) for name in third_party(imports(root, path, on_import_only=True))}
+    return sorted(f"{module} imports {name}" for module, name in named if name != "numpy")
+
+
+def hot_path_not_lean(root: Path) -> list[str]:
+    model = [module_name(root, path) for path in python_files(root, "pretrain/model")]
+    return [
+        f"{module} imports {name}"
+        for module, path in sorted(reachable(root, *HOT_PATH, *model).items())
+        for name in sorted(third_party(imports(root, path, on_import_only=True)) - HOT_PATH_MAY_NAME)
+    ]
+
+
+def run_without(root: Path, modules: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """Imports `modules` in a process where the packages of `MAY_BE_ABSENT` are not there."""
+    # None in sys.modules makes both `import` and `importlib.util.find_spec` say "absent", so that a
+    # library which asks before it imports behaves as on a machine without the package.
+    program = (
+        f"import sys\nsys.modules.update(dict.fromkeys({MAY_BE_ABSENT!r}))\n"
+        f"import importlib\nfor name in {modules!r}:\n    importlib.import_module(name)\n"
+    )
+    return subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=120)
+
+
+# The tree keeps them ------------------------------------------------------------------------------
+
+RULES = (against_direction, against_the_rooms, engine_outside_its_room, more_than_numpy, hot_path_not_lean)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_tree_keeps_the_rule(rule: Callable[[Path], list[str]]) -> None:
+    assert rule(ROOT) == []
+
+
+def test_the_rules_have_something_to_read() -> None:
+    modules = {module_name(ROOT, path) for path in python_files(ROOT, *PACKAGES)}
+    assert {"data.order.plan", *HOT_PATH} <= modules
+    assert {f"data.{room}" for room in ROOMS if room not in GROUND and room != "__main__"} <= modules
+
+
+def test_hot_path_imports_without_the_other_packages() -> None:
+    done = run_without(ROOT, HOT_PATH)
+    assert done.returncode == 0, done.stderr
+
+
+def test_contributing_names_the_imports_of_the_hot_path() -> None:
+    text = " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
+    _, _, said = text.partition("The path of a training step imports ")
+    named = set(said.partition(" alone")[0].replace(" and ", ", ").split(", "))
+    required_by_these = {"llvmlite", "huggingface_hub", "packaging", "psutil", "yaml"}
+    assert named == HOT_PATH_MAY_NAME - required_by_these
+
+
+# A broken tree does not ---------------------------------------------------------------------------
+
+BROKEN = [
+    (against_direction, "data/a.py", "def f(): from pretrain import x", "data.a imports pretrain"),
+    (against_direction, "data/a.py", "import accelerate.utils", "data.a imports accelerate"),
+    (against_direction, "pretrain/a.py", "import finetune", "pretrain.a imports finetune"),
+    (against_the_rooms, "data/order/a.py", "import data.store.journal", "data.order.a imports data.store"),
+    (against_the_rooms, "data/batches/a.py", "from data import store", "data.batches.a imports data.store"),
+    (against_the_rooms, "data/store/a.py", "def f(): from data.order import x", "data.store.a imports data.order"),
+    (against_the_rooms, "data/draw.py", "import data.recipe.settings", "data.draw imports data.recipe.settings"),
+    (against_the_rooms, "data/nowhere/a.py", "import data.draw", "data.nowhere.a imports data.draw"),
+    (engine_outside_its_room, "pretrain/a.py", "import deepspeed", "pretrain.a imports deepspeed"),
+    (more_than_numpy, "data/batches/masking.py", "def f(): import Bio", "data.batches.masking imports Bio"),
+    (hot_path_not_lean, "pretrain/step.py", "if 1: import rich", "pretrain.step imports rich"),
+]
+
+
+@pytest.mark.parametrize(("rule", "path", "text", "offence"), BROKEN)
+def test_rule_finds_the_offence(
+    tmp_path: Path, rule: Callable[[Path], list[str]], path: str, text: str, offence: str
+) -> None:
+    (found,) = rule(tree(tmp_path, **{path: text}))
+    assert offence in found
+
+
+def test_rules_follow_imports_through_our_modules(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path,
+        **{
+            "data/batches/loader.py": "import typing\nfrom ..store import token_store\nif typing.TYPE_CHECKING: import Bio\n",
+            "data/store/token_store.py": "import data.sources.fasta as fasta\ndef f():\n    import pandas\n",
+            "data/sources/fasta.py": "from isal import igzip\n",
+            "data/order/permutation.py": "from data.store.token_store import f\n",
+        },
+    )
+    assert hot_path_not_lean(root) == ["data.sources.fasta imports isal"]
+    assert more_than_numpy(root) == ["data.sources.fasta imports isal"]
+
+
+@pytest.mark.parametrize("text", ["import rich\n", "import importlib\nimportlib.import_module('Bio.SeqIO')\n"])
+def test_blocked_package_fails_the_import(tmp_path: Path, text: str) -> None:
+    done = run_without(tree(tmp_path, **{"data/batches/loader.py": text}), ("data.batches.loader",))
+    assert done.returncode != 0
+    assert "ModuleNotFoundError" in done.stderr
