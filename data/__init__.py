@@ -19,8 +19,8 @@ state. An example: three proteins, bins of 16 tokens, one bin a step and rank, t
     crops           each becomes a document of its residues with <cls> and <eos>: 12, 12 and 8 tokens
     bins of 16      best fit in that order: [2], then [0], as 12 + 12 > 16; 1 fits into neither 4 slots left, so [1]
     step 0          bins [2] and [0], dealt to ranks 0 and 1 so that both have the same work; 4 slots of each are pads
-    step 1          bin [1] and the first bin of pass 1, in another order: a step takes whole bins, whatever pass they are of
+    step 1          bin [1] and the first bin of pass 1, in another order: steps straddle passes
     masking         residue t of sample s in pass p is masked if a hash of (seed, p, s, t) falls below 0.15
-    the cursor      after step 0: pass 0, window 0, bin 2, and 0 tokens before the window. That is all a checkpoint holds
-                    of the data: any number of ranks goes on from it with bin [1].
+    the cursor      after step 0: pass 0, window 0, bin 2, 0 tokens before the window. A checkpoint holds no more of
+                    the data, and any number of ranks goes on from it with bin [1].
 """

@@ -183,7 +183,10 @@ def test_rules_follow_imports_through_our_modules(tmp_path: Path) -> None:
     root = tree(
         tmp_path,
         **{
-            "data/batches/loader.py": "import typing\nfrom ..store import token_store\nif typing.TYPE_CHECKING: import Bio\n",
+            "data/batches/loader.py": """import typing
+from ..store import token_store
+if typing.TYPE_CHECKING: import Bio
+""",
             "data/store/token_store.py": "import data.sources.fasta as fasta\ndef f():\n    import pandas\n",
             "data/sources/fasta.py": "from isal import igzip\n",
             "data/order/permutation.py": "from data.store.token_store import f\n",
