@@ -1,30 +1,57 @@
 """What `make setup` runs: makes `.venv` once, with the pinned versions.
 
-In: `setup.cfg`, `pyproject.toml` and `constraints.txt`. Out: `.venv`. Kept: a stamp in it, the hash of those files;
-while the stamp matches there is nothing to do. It is written last, so an interrupted install is taken up again.
+In: `setup.cfg`, `pyproject.toml` and `constraints.txt`, and pip's own settings (indexes, certificates, proxy). Out:
+`.venv`. Kept: a stamp in it, the hash of those files; while the stamp matches there is nothing to do. It is written
+last. An environment without a stamp was interrupted: it is made again, from what had been downloaded.
+
+uv installs, because it takes far less time than pip, at the versions that pip would take. Where uv cannot be had, where
+it fails, and where pip has a setting that cannot be told to uv, pip installs.
 
 Standard library only, and no syntax newer than Python 3.7, so that an old interpreter can say what it lacks.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
-import json
 import os
 import shutil
-import ssl
 import subprocess
 import sys
-import urllib.request
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "zymogen-setup"
 INPUTS = ("setup.cfg", "pyproject.toml", "constraints.txt", "bootstrap.py")
 PINNED = ("-c", "constraints.txt")
 MINIMUM = (3, 11)
+
+# What uv is given for a setting of pip's: an option for each of its values, an option alone, or variables.
+UV_OPTIONS = {
+    "index-url": "--default-index",
+    "extra-index-url": "--index",
+    "find-links": "--find-links",
+    "trusted-host": "--allow-insecure-host",
+    "constraint": "--constraints",
+}
+UV_FLAGS = {"no-index": "--no-index", "no-cache-dir": "--no-cache"}
+UV_VARIABLES = {
+    "cert": ("SSL_CERT_FILE",),
+    "client-cert": ("SSL_CLIENT_CERT",),
+    "proxy": ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"),
+    "timeout": ("UV_HTTP_TIMEOUT",),
+    "default-timeout": ("UV_HTTP_TIMEOUT",),
+}
+# These change nothing about what is installed.
+IRRELEVANT = {
+    *("cache-dir", "config-file", "disable-pip-version-check", "log", "no-color", "no-input"),
+    *("no-python-version-warning", "no-warn-script-location", "progress-bar", "quiet"),
+    *("require-virtualenv", "retries", "root-user-action", "verbose"),
+}
 
 
 def say(text: str) -> None:
@@ -36,12 +63,6 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     """Runs a command in the project's root, quietly; the caller looks at `returncode`."""
     words = [str(word) for word in command]
     return subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
-
-
-def pip_install(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs `pip install` in the environment."""
-    options = ("--quiet", "--disable-pip-version-check", "--no-input")
-    return run(VENV / "bin" / "python", "-m", "pip", "install", *options, *arguments)
 
 
 def demand(done: subprocess.CompletedProcess[str], advice: str) -> None:
@@ -64,7 +85,7 @@ def has_gpu() -> bool:
 
 
 def environment_works() -> bool:
-    """Whether `.venv` is whole, stands where it was made, and runs a Python that is new enough."""
+    """Whether `.venv` was finished, stands where it was made, and runs a Python that is new enough."""
     # Of an environment that was moved or copied, the scripts' first line names the old place.
     try:
         found = run(VENV / "bin" / "pip", "--version").stdout.strip()
@@ -72,7 +93,7 @@ def environment_works() -> bool:
         version = tuple(int(part) for part in python.rstrip(")").split("."))
     except (OSError, ValueError):
         return False
-    return VENV in Path(place).resolve().parents and version >= MINIMUM
+    return STAMP.exists() and VENV in Path(place).resolve().parents and version >= MINIMUM
 
 
 def make_environment() -> None:
@@ -90,54 +111,104 @@ def make_environment() -> None:
     demand(run(sys.executable, "-m", "venv", "--clear", VENV), advice)
 
 
-def download_size(requirement: str) -> str:
-    """What installing `requirement` would download, such as "3,170 MB", or "size unknown"."""
-    try:
-        plan = json.loads(pip_install("--dry-run", "--report", "-", requirement, *PINNED).stdout)
-        trust = ssl.create_default_context(cafile=os.environ.get("PIP_CERT"))
-        total = 0
-        for item in plan["install"]:
-            head = urllib.request.Request(item["download_info"]["url"], method="HEAD")
-            with urllib.request.urlopen(head, timeout=10, context=trust) as answer:
-                total += int(answer.headers["Content-Length"])
-    except (OSError, KeyError, TypeError, ValueError):
-        return "size unknown"
-    return f"{total / 1e6:,.0f} MB to download"
+def pip_settings() -> dict[str, str]:
+    """Settings of pip as `pip install` has them, from its files and variables: {"index-url": "https://..."}."""
+    sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
+    for line in run(PYTHON, "-m", "pip", "config", "list").stdout.splitlines():
+        name, _, value = line.partition("=")
+        section, _, key = name.rpartition(".")
+        sections.setdefault(section, {})[key] = ast.literal_eval(value)
+    return {**sections["global"], **sections["install"], **sections[":env:"]}
 
 
-def install_torch() -> None:
-    """Installs torch: with a GPU, the registry's build; without, a CPU build where pip can see one."""
+def uv_terms(settings: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """The options and variables that tell uv what `settings` tell pip; ValueError for one that has no translation."""
+    options: list[str] = []
+    variables: dict[str, str] = {}
+    if "REQUESTS_CA_BUNDLE" in os.environ:
+        variables["SSL_CERT_FILE"] = os.environ["REQUESTS_CA_BUNDLE"]
+    for key, value in settings.items():
+        if key in UV_OPTIONS:
+            options += [word for part in value.split() for word in (UV_OPTIONS[key], part)]
+        elif key in UV_FLAGS:
+            options += [UV_FLAGS[key]] if value.lower() in {"1", "y", "yes", "t", "true", "on"} else []
+        elif key in UV_VARIABLES:
+            variables.update(dict.fromkeys(UV_VARIABLES[key], value))
+        elif key not in IRRELEVANT:
+            raise ValueError(f"pip's setting {key} = {value!r} cannot be told to uv")
+    return options, variables
+
+
+class Installer:
+    """Installs into `.venv`: with uv if it can be had, and with pip where uv fails."""
+
+    def __init__(self, folder: str) -> None:
+        pip = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+        self.ways = [("pip", pip, dict(os.environ))]
+        try:
+            options, variables = uv_terms(pip_settings())
+        except ValueError as error:
+            say(f"{error}: installing with pip")
+            return
+        done = run(*pip, "--quiet", "--no-deps", "--only-binary", ":all:", "--target", folder, "uv", *PINNED)
+        if done.returncode:
+            say("pip cannot see uv, which would be faster: installing with pip")
+            return
+        # By itself uv looks at the first index that knows a package, pip at all of them.
+        uv = [f"{folder}/bin/uv", "pip", "install", "--no-config", "--python", str(PYTHON)]
+        uv += ["--index-strategy", "unsafe-best-match", "--compile-bytecode", *options]
+        # Variables such as UV_INDEX or UV_TORCH_BACKEND would make uv take other packages than pip takes.
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("UV_") or k == "UV_CACHE_DIR"}
+        self.ways.insert(0, ("uv", uv, {**inherited, **variables}))
+
+    def offers(self, requirement: str) -> bool:
+        """Whether an index has a build of `requirement` for this machine."""
+        for _, command, environment in self.ways:
+            words = [*command, "--quiet", "--dry-run", "--no-deps", requirement]
+            done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
+            if done.returncode == 0:
+                return True
+        if f"No matching distribution found for {requirement}" not in done.stderr:
+            demand(done, "pip could not look for torch; the same command goes on from here")
+        return False
+
+    def install(self, *arguments: str) -> None:
+        """Installs `arguments`, with what is being done on the screen; stops if nothing could."""
+        for name, command, environment in self.ways:
+            if subprocess.run([*command, *arguments], check=False, cwd=ROOT, env=environment).returncode == 0:
+                return
+            say(f"{name} could not install the above")
+        sys.exit("setup: the same command goes on from here")
+
+
+def torch_requirement(installer: Installer) -> str:
+    """The torch to install: with a GPU, the registry's build; without, a CPU build where one is on offer."""
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     torch = next(pin for pin in pins if pin.startswith("torch=="))
     cpu = f"{torch}+cpu"
-    advice = "pip could not install torch; the same command goes on from here"
     if has_gpu():
-        say(f"a GPU is here: installing {torch} with CUDA")
-        # +cpu sorts above the plain version: pip would take it wherever both are on offer.
-        demand(pip_install(f"{torch},!={cpu.partition('==')[2]}", *PINNED), advice)
-        return
-    say(f"no GPU here: installing {cpu} if pip can see that build")
-    # No constraints here: with them pip reports a missing build as a conflict. What torch needs comes with the rest.
-    done = pip_install("--no-deps", cpu)
-    if f"No matching distribution found for {cpu}" in done.stderr:
-        say(f"it cannot: installing {torch} with CUDA, {download_size(torch)}")
-        done = pip_install(torch, *PINNED)
-    demand(done, advice)
+        say(f"a GPU is here: installing {torch} with CUDA, and the rest")
+        # +cpu sorts above the plain version: it would be taken wherever both are on offer.
+        return f"{torch},!={cpu.partition('==')[2]}"
+    if installer.offers(cpu):
+        say(f"no GPU here: installing {cpu}, and the rest")
+        return cpu
+    say(f"no GPU here, but no index has {cpu}: installing {torch} with CUDA, about 3 GB, and the rest")
+    return torch
 
 
 def main() -> None:
     """Brings `.venv` to what the four files ask for; does nothing where it is there already."""
     wanted = digest()
     works = environment_works()
-    if works and STAMP.exists() and STAMP.read_text(encoding="utf-8") == wanted:
+    if works and STAMP.read_text(encoding="utf-8") == wanted:
         return
     if not works:
         make_environment()
     STAMP.unlink(missing_ok=True)
-    install_torch()
-    say("installing the rest, at the versions in constraints.txt")
-    advice = "pip could not install the above; the same command goes on from here"
-    demand(pip_install("-e", ".[deepspeed,s3,trackers,test,dev]", *PINNED), advice)
+    with tempfile.TemporaryDirectory() as folder:
+        installer = Installer(folder)
+        installer.install(torch_requirement(installer), "-e", ".[deepspeed,s3,trackers,test,dev]", *PINNED)
     unfinished = STAMP.with_suffix(".part")
     unfinished.write_text(wanted, encoding="utf-8")
     unfinished.replace(STAMP)
@@ -145,4 +216,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("setup: interrupted; the same command goes on from here")
