@@ -1,4 +1,4 @@
-"""How far every engine ends from one process: contract C5, measured.
+"""How far every engine ends from one process: contract C5 of docs/contracts.md, measured.
 
     python -m benchmarks.engines                    # 28 launches, some minutes
     python -m benchmarks.engines fsdp2 zero3        # these engines alone

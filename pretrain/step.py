@@ -4,9 +4,9 @@ In: this rank's bins of one step. Out: new weights, and what happened. Kept: the
 
 Nothing here waits for the device: the host queues the whole step, and `Outcome.read` waits for it, once.
 
-Contract C4, divide once: the model returns loss *sums*; the number of targets of the whole step, over all ranks and
-micro-batches, is known before the first forward pass, and every sum is divided by it. So packing, accumulation,
-data and context parallelism give the gradient of one big batch, however unevenly the targets are spread.
+Contract C4 of docs/contracts.md, divide once: the model returns loss *sums*; the number of targets of the whole step,
+over all ranks and micro-batches, is known before the first forward pass, and every sum is divided by it. So packing,
+accumulation, data and context parallelism give the gradient of one big batch, however unevenly the targets are spread.
 """
 
 from dataclasses import dataclass

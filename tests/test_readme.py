@@ -24,7 +24,6 @@ from support.launching import lines
 from support.pages import README, blocks, commands, recipe_of
 from support.places import ROOT
 
-PAGES = [README, ROOT / "recipes" / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 HUB_NAME = "facebook/esm2_t6_8M_UR50D"  # no test can reach it: a folder with random weights takes its place
 
 SMALL = {
@@ -267,19 +266,3 @@ def test_what_a_run_proposes_runs_as_printed(checkout: Checkout) -> None:
 
 def test_blocks_are_of_languages_that_are_read_here() -> None:
     assert {language for language, _ in blocks(README)} == {"bash", "python", "text"}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_pages_name_what_is_there(page: Path) -> None:
-    text = page.read_text("utf-8")
-    linked = [page.parent / target for target in re.findall(r"\]\(([^):#]+)\)", text)]
-    named = [
-        ROOT / name for name in re.findall(r"`((?:data|pretrain|recipes|accelerate_configs|docs)/[\w/]+\.\w+)`", text)
-    ]
-    assert [str(path) for path in linked + named if not path.exists()] == []
-    for module, test in re.findall(r"`(?:tests/)?(test_\w+\.py)(?:::(test_\w+))?`", text):
-        assert f"def {test}" in next((ROOT / "tests").rglob(module)).read_text()
-    for command in commands(page):
-        if command.startswith("accelerate"):
-            recipe_of(command)  # its recipe and its overrides hold
-            assert (ROOT / shlex.split(command)[3]).is_file()

@@ -2,8 +2,8 @@
 
 In: model, optimizer, micro-batches. Out: gradients of the whole step, and the optimizer's step. Kept: the loss scale.
 
-Contract C5: every engine ends where one process ends. What could make them differ is said in `Engine`'s methods, and
-the engines that shard override those: `fully_sharded` (FSDP2, HSDP) and `zero` (DeepSpeed).
+Every engine ends where one process ends, which is contract C5 of docs/contracts.md. What could make them differ is said
+in `Engine`'s methods, and the engines that shard override those: `fully_sharded` (FSDP2, HSDP) and `zero` (DeepSpeed).
 """
 
 import os

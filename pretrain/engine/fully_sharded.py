@@ -26,7 +26,7 @@ class FullyShardedEngine(Engine):
 
     @staticmethod
     def plugins(clip_norm: float) -> dict[str, Any]:
-        """Accelerate's settings, as the launcher's YAML has them, but for precision: that is the engine's (DESIGN §4).
+        """Accelerate's settings, as the launcher's YAML has them, but for precision: that is `Engine`'s own.
 
         Accelerate's own bf16 would also exchange gradients in bfloat16.
         """

@@ -1,4 +1,4 @@
-"""The matrix: every engine, with and without context parallelism, ends where one process ends (contract C5).
+"""The matrix: every engine, with and without context parallelism, ends where one process ends: C5 of docs/contracts.md.
 
 Every run is the real program over 14 steps of 7 bins, into its second pass: ranks have unequal numbers of bins and of
 targets, several micro-batches each, and on the engines that keep step one rank has a micro-batch without a target. The

@@ -1,7 +1,7 @@
 """One, two and three processes: they end in one place, and a killed run ends where it would have ended.
 
-Contract C5 and C8. Every run here is a real `accelerate launch`, with masking on, over several passes of a corpus that
-is larger than any window.
+Contracts C5 and C8 of docs/contracts.md. Every run here is a real `accelerate launch`, with masking on, over several
+passes of a corpus that is larger than any window.
 """
 
 from pathlib import Path
