@@ -26,7 +26,7 @@ from pretrain.model.encoder import Checkpointing
 from pretrain.model.initial import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
-from pretrain.recipe import ComputeSettings
+from pretrain.model.settings import ComputeSettings
 
 MODES: tuple[Checkpointing, ...] = ("none", "selective", "layer")
 CPU = torch.device("cpu")

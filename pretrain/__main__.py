@@ -17,7 +17,7 @@ from pathlib import Path
 from data.disk_error import CLOSED, one_line
 from data.recipe.toml_file import documented, read
 from pretrain.recipe import Recipe
-from pretrain.run.no_room import is_no_room
+from pretrain.run.errors import PeerError, StorageError, is_no_room
 
 _PATIENCE_S = 5.0
 """How long another rank leaves it to rank 0 to report a mistake in the input."""
@@ -72,12 +72,12 @@ def _report(error: Exception, rank: int) -> int:
     Returns:
         The exit status.
     """
-    if type(error).__name__ == "StorageError":
+    if isinstance(error, StorageError):
         print(f"error: {error}", file=sys.stderr, flush=True)
         return os.EX_IOERR
     if rank == 0:
         traceback.print_exception(error)
-    elif type(error).__name__ != "PeerError":
+    elif not isinstance(error, PeerError):
         print(f"rank {rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
     return 1
 

@@ -19,11 +19,11 @@ from data.corpus.corpora import Corpora
 from data.disk_error import said
 from data.order.chain import START, extend
 from data.order.plan import Cursor
-from data.recipe.setting import SettingClass
+from data.recipe.setting import SettingClass, settings_of
 from data.store.growing import GrowingStore
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.load import Verified, newest_valid, open_checkpoint, restore
-from pretrain.checkpoint.manifest import CONSUMED, CheckpointError, TrainerState
+from pretrain.checkpoint.manifest import CONSUMED, TrainerState
 from pretrain.checkpoint.retention import sweep
 from pretrain.corpus import open_on_every_rank
 from pretrain.engine.context_parallel import share_context
@@ -35,10 +35,11 @@ from pretrain.model.compute import configure
 from pretrain.model.flops import training_flops
 from pretrain.model.initial import FirstWeight
 from pretrain.optimizer.build import build, learning_rate
-from pretrain.recipe import Recipe, settings_of
+from pretrain.recipe import Recipe
 from pretrain.run import records
+from pretrain.run.attempts import recorded
 from pretrain.run.directory import RunDirectory
-from pretrain.run.errors import recorded
+from pretrain.run.errors import CheckpointError
 from pretrain.saves import Saves
 from pretrain.step import Reading, train_step
 from pretrain.telemetry.console import ProgressLine
@@ -83,7 +84,7 @@ def train(recipe: Recipe, engine: Engine, *, allow_schedule_change: bool = False
     def position() -> dict[str, object]:
         return {"step": training.state.step, "phase": training.phase} if training else {"phase": "start"}
 
-    with recorded(run, engine, attempt, position):
+    with recorded(run, engine.rank, attempt, position):
         corpora = open_on_every_rank(recipe.data, engine)
         engine.on_main(lambda: run.describe_corpus(corpora.description()))
         engine.on_main(lambda: engine.start_trackers(dict(_flat_settings(recipe)), run.root))

@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping
 
 from pretrain.checkpoint.commit import commit
 from pretrain.checkpoint.load import Verified
-from pretrain.checkpoint.manifest import MANIFEST_FILE, CheckpointError, Manifest, StorageError, Topology, TrainerState
+from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, Topology, TrainerState
 from pretrain.checkpoint.retention import retain
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import NamedState
 from pretrain.run.directory import RunDirectory, versions
+from pretrain.run.errors import CheckpointError, StorageError
 
 MOST_FAILED = 3
 _PAUSE_S = 10.0

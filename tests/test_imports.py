@@ -7,6 +7,7 @@ is found out.
 import subprocess
 import sys
 from collections.abc import Callable
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,10 @@ import pytest
 from support.places import ROOT
 from support.source_tree import PACKAGES, imports, module_name, python_files, reachable, third_party, tops, tree
 
-# What a room of `data` may import besides itself. Files (sources, store, homology) and arithmetic (order, batches) are
-# two wings that do not know each other; they meet in corpus.
+# What a room may import of its package besides itself. In `data`, files (sources, store, homology) and arithmetic
+# (order, batches) are two wings that do not know each other; they meet in corpus.
 GROUND = ("alphabet", "compiled", "disk_error", "draw", "durable", "progress_line")
-ROOMS: dict[str, tuple[str, ...]] = {
+DATA_ROOMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(GROUND, GROUND),
     "recipe": GROUND,
     "transport": (*GROUND, "recipe"),
@@ -27,9 +28,21 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "order": (*GROUND, "recipe"),
     "batches": (*GROUND, "recipe", "order"),
 }
-ROOMS["corpus"] = (*GROUND, "recipe", "sources", "store", "homology", "order", "batches")
-ROOMS["commands"] = (*ROOMS["corpus"], "corpus")
-ROOMS["__main__"] = (*GROUND, "commands")
+DATA_ROOMS["corpus"] = (*GROUND, "recipe", "sources", "store", "homology", "order", "batches")
+DATA_ROOMS["commands"] = (*DATA_ROOMS["corpus"], "corpus")
+DATA_ROOMS["__main__"] = (*GROUND, "commands")
+# In `pretrain`, each room imports rooms above it alone. None imports a module that stands beside the rooms (recipe,
+# loop, step, ...): those compose the rooms and may import all of them.
+PRETRAIN_ROOMS: dict[str, tuple[str, ...]] = {
+    "model": (),
+    "run": ("model",),
+    "optimizer": ("model",),
+    "telemetry": ("model",),
+    "engine": ("model", "run", "optimizer"),
+    "checkpoint": ("run", "engine"),
+    "evaluation": ("engine",),
+    "ship": ("model", "run", "checkpoint", "evaluation"),
+}
 
 ARITHMETIC = "data/order"  # with all that it imports
 NUMPY_ITSELF = ("data/batches/masking.py", "data/sources/synthetic.py", "data/draw.py", "data/alphabet.py")
@@ -68,21 +81,24 @@ def against_direction(root: Path) -> list[str]:
 
 
 def against_the_rooms(root: Path) -> list[str]:
-    """Imports of a room of `data` by one that may not know it, wherever in a file they stand."""
+    """Imports of a room by one of the same package that may not know it, wherever in a file they stand."""
 
     def room(module: str) -> str:
         return [*module.split("."), ""][1]
 
-    arrows = [
-        (module_name(root, path), name)
-        for path in python_files(root, "data")
-        for name in sorted(imports(root, path))
-        if name.startswith("data.")
-    ]
+    paths = python_files(root, "data")
+    paths += [path for path in python_files(root, "pretrain") if path.parent != root / "pretrain"]
+    arrows = [(module_name(root, path), name) for path in paths for name in sorted(imports(root, path))]
+    may_know = {
+        f"{package}.{name}": known
+        for package, rooms in (("data", DATA_ROOMS), ("pretrain", PRETRAIN_ROOMS))
+        for name, known in rooms.items()
+    }
     return [
         f"{module} imports {name}"
         for module, name in arrows
-        if room(name) not in (room(module), *ROOMS.get(room(module), ()))
+        if tops(frozenset({module})) == tops(frozenset({name})) and room(name)
+        if room(name) not in (room(module), *may_know.get(f"{module.partition('.')[0]}.{room(module)}", ()))
     ]
 
 
@@ -138,7 +154,14 @@ def test_tree_keeps_the_rule(rule: Callable[[Path], list[str]]) -> None:
 def test_the_rules_have_something_to_read() -> None:
     modules = {module_name(ROOT, path) for path in python_files(ROOT, *PACKAGES)}
     assert {"data.order.plan", *HOT_PATH} <= modules
-    assert {f"data.{room}" for room in ROOMS if room not in GROUND and room != "__main__"} <= modules
+    assert {f"data.{room}" for room in DATA_ROOMS if room not in GROUND and room != "__main__"} <= modules
+    assert {f"pretrain.{room}" for room in PRETRAIN_ROOMS} <= modules
+
+
+def test_no_circle_of_rooms_is_allowed() -> None:
+    for rooms in (DATA_ROOMS, PRETRAIN_ROOMS):
+        above = {room: set(known) - set(GROUND) for room, known in rooms.items() if room not in GROUND}
+        assert set(TopologicalSorter(above).static_order()) == set(above)
 
 
 def test_hot_path_imports_without_the_other_packages() -> None:
@@ -165,6 +188,16 @@ BROKEN = [
     (against_the_rooms, "data/store/a.py", "def f(): from data.order import x", "data.store.a imports data.order"),
     (against_the_rooms, "data/draw.py", "import data.recipe.settings", "data.draw imports data.recipe.settings"),
     (against_the_rooms, "data/nowhere/a.py", "import data.draw", "data.nowhere.a imports data.draw"),
+    (against_the_rooms, "pretrain/model/a.py", "import pretrain.recipe", "pretrain.model.a imports pretrain.recipe"),
+    (against_the_rooms, "pretrain/run/a.py", "def f(): import pretrain.loop", "pretrain.run.a imports pretrain.loop"),
+    (against_the_rooms, "pretrain/run/a.py", "import pretrain.engine.ranks", "pretrain.run.a imports pretrain.engine"),
+    (
+        against_the_rooms,
+        "pretrain/model/a.py",
+        "from pretrain import engine",
+        "pretrain.model.a imports pretrain.engine",
+    ),
+    (against_the_rooms, "pretrain/nowhere/a.py", "import pretrain.run", "pretrain.nowhere.a imports pretrain.run"),
     (engine_outside_its_room, "pretrain/a.py", "import deepspeed", "pretrain.a imports deepspeed"),
     (more_than_numpy, "data/batches/masking.py", "def f(): import Bio", "data.batches.masking imports Bio"),
     (hot_path_not_lean, "pretrain/step.py", "if 1: import rich", "pretrain.step imports rich"),

@@ -18,8 +18,8 @@ import pytest
 
 from data.sources.synthetic import Families, write
 from pretrain.model.build import build_model
+from pretrain.model.settings import ModelSettings
 from pretrain.model.weights.io import save
-from pretrain.recipe import ModelSettings
 from support.launching import lines
 from support.pages import README, blocks, commands, recipe_of
 from support.places import ROOT

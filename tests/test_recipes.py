@@ -9,6 +9,7 @@ import torch
 import yaml
 
 from data.corpus.prepare import prepare
+from data.recipe.setting import settings_of
 from data.recipe.settings import DataSettings
 from data.recipe.toml_file import documented, read
 from data.sources.resolve import Resolved, resolve
@@ -16,7 +17,7 @@ from pretrain.model.build import build_model
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer.build import build, learning_rate
-from pretrain.recipe import Recipe, settings_of
+from pretrain.recipe import Recipe
 from support.places import ROOT
 
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))

@@ -39,7 +39,7 @@ from pretrain.model.initial import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer.build import build
-from pretrain.recipe import OptimizerSettings
+from pretrain.optimizer.settings import OptimizerSettings
 
 BAR = Bar(3.0, "lower", "one process, bins regrouped")
 Kind = Literal["DDP", "FSDP2", "ZeRO-2", "ZeRO-3"]

@@ -20,9 +20,10 @@ from pretrain.model.compute import configure
 from pretrain.model.initial import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
+from pretrain.model.settings import ComputeSettings
 from pretrain.optimizer.build import build
 from pretrain.optimizer.muon import Muon
-from pretrain.recipe import ComputeSettings, OptimizerSettings
+from pretrain.optimizer.settings import OptimizerSettings
 
 COMPUTE = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

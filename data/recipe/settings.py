@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from data.recipe.setting import IDENTITY, OPERATIONAL, setting
+from data.recipe.setting import IDENTITY, OPERATIONAL, require, setting
 
 LetterPolicy = Literal["refuse", "count"]
 SampleBy = Literal["sequence", "cluster"]
@@ -12,14 +12,9 @@ SourceContent = Literal["protein", "any"]
 Composition = Literal["packed", "bucketed"]
 
 
-def _require(holds: bool, name: str, got: object, allowed: str) -> None:
-    if not holds:
-        raise ValueError(f"{name} is {got!r}; {allowed}")
-
-
 def _require_stages(name: str, stages: tuple[tuple[int, float], ...]) -> None:
     ends = [end for end, _ in stages]
-    _require(
+    require(
         all(a < b for a, b in pairwise([0, *ends])),
         name,
         [list(stage) for stage in stages],
@@ -43,9 +38,9 @@ class MaskSettings:
     )
 
     def __post_init__(self) -> None:
-        _require(0.0 < self.select_prob <= 1.0, "data.mask.select_prob", self.select_prob, "it must lie in (0, 1]")
+        require(0.0 < self.select_prob <= 1.0, "data.mask.select_prob", self.select_prob, "it must lie in (0, 1]")
         for name in ("mask_prob", "random_prob"):
-            _require(
+            require(
                 0.0 <= getattr(self, name) <= 1.0, f"data.mask.{name}", getattr(self, name), "it must lie in [0, 1]"
             )
         if self.mask_prob + self.random_prob > 1.0 + 1e-12:
@@ -55,7 +50,7 @@ class MaskSettings:
             )
         _require_stages("data.mask.select_stages", self.select_stages)
         for _, prob in self.select_stages:
-            _require(0.0 < prob <= 1.0, "a probability of data.mask.select_stages", prob, "it must lie in (0, 1]")
+            require(0.0 < prob <= 1.0, "a probability of data.mask.select_stages", prob, "it must lie in (0, 1]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,10 +88,10 @@ class IngestSettings:
 
     def __post_init__(self) -> None:
         for name in ("max_residues", "max_header_bytes", "max_line_bytes", "max_source_bytes", "processes"):
-            _require(getattr(self, name) >= 1, f"data.ingest.{name}", getattr(self, name), "it must be at least 1")
-        _require(self.max_residues < 1 << 31, "data.ingest.max_residues", self.max_residues, "it must be below 2**31")
-        _require(self.max_inflation >= 1.0, "data.ingest.max_inflation", self.max_inflation, "it must be at least 1")
-        _require(
+            require(getattr(self, name) >= 1, f"data.ingest.{name}", getattr(self, name), "it must be at least 1")
+        require(self.max_residues < 1 << 31, "data.ingest.max_residues", self.max_residues, "it must be below 2**31")
+        require(self.max_inflation >= 1.0, "data.ingest.max_inflation", self.max_inflation, "it must be at least 1")
+        require(
             0.0 <= self.max_bad_fraction < 1.0,
             "data.ingest.max_bad_fraction",
             self.max_bad_fraction,
@@ -145,7 +140,7 @@ class CorpusSettings:
                 "corpus; give one of them"
             )
         if self.split_identity is not None:
-            _require(0.0 < self.split_identity <= 1.0, "split_identity", self.split_identity, "it must lie in (0, 1]")
+            require(0.0 < self.split_identity <= 1.0, "split_identity", self.split_identity, "it must lie in (0, 1]")
         if self.streaming:
             for name, needs in (
                 ("clusters", None),
@@ -168,9 +163,9 @@ class MixedCorpus(CorpusSettings):
 
     def __post_init__(self) -> None:
         CorpusSettings.__post_init__(self)
-        _require(bool(self.sources), "sources of data.mixture", list(self.sources), "name at least one")
-        _require(1 <= self.weight <= 1_000_000, "weight of data.mixture", self.weight, "it must lie in 1..1,000,000")
-        _require(not self.streaming, "streaming of data.mixture", True, "a mixture is drawn from finished stores")
+        require(bool(self.sources), "sources of data.mixture", list(self.sources), "name at least one")
+        require(1 <= self.weight <= 1_000_000, "weight of data.mixture", self.weight, "it must lie in 1..1,000,000")
+        require(not self.streaming, "streaming of data.mixture", True, "a mixture is drawn from finished stores")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,15 +231,15 @@ class DataSettings(CorpusSettings):
                         f"data.mixture is given and data.{name} is {getattr(self, name)!r}; "
                         f"write {name} into the tables [[data.mixture]], one for each corpus"
                     )
-        _require(
+        require(
             0.0 < self.validation_fraction < 1.0,
             "data.validation_fraction",
             self.validation_fraction,
             "it must lie between 0 and 1, for example 0.01 to hold out one cluster in a hundred",
         )
         for name in ("bin_tokens", "bins_per_step", "window_sequences", "bins_per_forward", "prefetch"):
-            _require(getattr(self, name) >= 1, f"data.{name}", getattr(self, name), "it must be at least 1")
-        _require(0 <= self.workers <= 64, "data.workers", self.workers, "it must lie in 0..64")
+            require(getattr(self, name) >= 1, f"data.{name}", getattr(self, name), "it must be at least 1")
+        require(0 <= self.workers <= 64, "data.workers", self.workers, "it must lie in 0..64")
         _require_stages("data.curriculum", self.curriculum)
         for name, crop in (("crop_tokens", self.crop_tokens), *(("curriculum", crop) for _, crop in self.curriculum)):
             if not 3 <= crop <= self.bin_tokens:

@@ -7,15 +7,9 @@ commit (the write), load (find, verify, restore), retention (what is kept).
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.commit import commit
 from pretrain.checkpoint.load import Verified, find, newest_valid, open_checkpoint, restore, verify
-from pretrain.checkpoint.manifest import (
-    CheckpointError,
-    Manifest,
-    OtherVersion,
-    StorageError,
-    Topology,
-    TrainerState,
-)
+from pretrain.checkpoint.manifest import Manifest, OtherVersion, Topology, TrainerState
 from pretrain.checkpoint.retention import retain, sweep
+from pretrain.run.errors import CheckpointError, StorageError
 
 __all__ = [
     "CheckpointError",

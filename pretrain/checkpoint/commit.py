@@ -19,10 +19,8 @@ from pretrain.checkpoint.load import fsync_folder, quarantine, verify
 from pretrain.checkpoint.manifest import (
     MANIFEST_FILE,
     TRAINER_FILE,
-    CheckpointError,
     FileEntry,
     Manifest,
-    StorageError,
     Topology,
     TrainerState,
     checkpoint_name,
@@ -40,6 +38,7 @@ from pretrain.checkpoint.tensors import (
     write_json,
 )
 from pretrain.engine.named_state import NamedState
+from pretrain.run.errors import CheckpointError, StorageError
 
 TEMPORARY = ".tmp-"
 Source = tuple[str, str]  # parameter name, and "param" or the key of a moment

@@ -23,16 +23,15 @@ from pretrain.checkpoint.manifest import (
     FORM,
     MANIFEST_FILE,
     TRAINER_FILE,
-    CheckpointError,
     Manifest,
     OtherVersion,
-    StorageError,
     TrainerState,
     UnknownForm,
     step_of_name,
 )
 from pretrain.checkpoint.tensors import PARTS, TensorReader
 from pretrain.engine.named_state import NamedState
+from pretrain.run.errors import CheckpointError, StorageError
 
 QUARANTINE = ".quarantine"
 # What a damaged disk or directory answers; other errors (rights, too many files) are the machine's

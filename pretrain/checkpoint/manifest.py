@@ -20,6 +20,7 @@ from pretrain.checkpoint.canonical import (
     parse_canonical,
     require_fields,
 )
+from pretrain.run.errors import CheckpointError
 
 SCHEMA = "zymogen.checkpoint/1"
 _PACKAGE = "zymogen"
@@ -52,20 +53,6 @@ _MANIFEST: Kinds = {
     **dict.fromkeys(("fingerprints", "topology", "versions"), (dict,)),
     **{"parent": (str, type(None)), "files": (list,)},
 }
-
-
-class CheckpointError(RuntimeError):
-    """Saving or finding a checkpoint failed for a cause outside the run: disk, rights, damage."""
-
-    def __init__(self, path: Path, reason: str, remedy: str) -> None:
-        super().__init__(f"{path}: {reason}; {remedy}")
-        self.path = path
-        self.reason = reason
-        self.remedy = remedy
-
-
-class StorageError(CheckpointError):
-    """The disk does not take a checkpoint, or does not give one; what is on it stays as it is."""
 
 
 class OtherVersion(CheckpointError, ValueError):

@@ -26,7 +26,7 @@ from pretrain.engine.context_parallel import ContextGroup
 from pretrain.engine.named_state import NamedState, TorchState
 from pretrain.engine.ranks import Ranks
 from pretrain.model.obstacle import Obstacle
-from pretrain.run.no_room import placed
+from pretrain.run.errors import placed
 
 _COMPUTE = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -20,11 +20,11 @@ from pretrain.engine.cpu import sharding_on_a_cpu
 from pretrain.engine.engine import Engine
 from pretrain.engine.ranks import TIMEOUT
 from pretrain.engine.request import LaunchRequest, requested
-from pretrain.recipe import Recipe
+from pretrain.engine.settings import LaunchSettings
 
 
 @contextmanager
-def launch(recipe: Recipe) -> Iterator[Engine]:
+def launch(recipe: LaunchSettings) -> Iterator[Engine]:
     """The engine that the launcher asked for; trackers and process group are closed on the way out.
 
     Raises:
@@ -50,7 +50,7 @@ def launch(recipe: Recipe) -> Iterator[Engine]:
     accelerator.end_training()  # trackers, then the process group
 
 
-def _accelerator(asked: LaunchRequest, kind: type[Engine], recipe: Recipe) -> Accelerator:
+def _accelerator(asked: LaunchRequest, kind: type[Engine], recipe: LaunchSettings) -> Accelerator:
     with sharding_on_a_cpu(asked.distributed_type):
         return Accelerator(
             cpu=not torch.cuda.is_available() and kind is Engine,

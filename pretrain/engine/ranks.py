@@ -14,15 +14,13 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from torch import Tensor
 
+from pretrain.run.errors import PeerError
+
 T = TypeVar("T")
 
 TIMEOUT = timedelta(hours=6)
 """How long a rank waits for the others; longest where rank 0 builds a token store of hundreds of millions of records.
 A rank that dies is noticed at once all the same: its connections close, and the launcher ends the others."""
-
-
-class PeerError(RuntimeError):
-    """Another rank failed first; its message is the one to read."""
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ import yaml
 
 from data.batches.loader import require_enough_bins
 from pretrain.engine.context_parallel import require_divides
-from pretrain.recipe import Recipe
+from pretrain.engine.settings import LaunchSettings
 
-_NOT_THE_YAMLS: dict[str, tuple[int | bool | str | None, Callable[[Recipe], str]]] = {
+_NOT_THE_YAMLS: dict[str, tuple[int | bool | str | None, Callable[[LaunchSettings], str]]] = {
     "gradient_accumulation_steps": (1, lambda r: f"data.bins_per_step = {r.data.bins_per_step}, which decides it"),
     "gradient_clipping": (None, lambda r: f"optimizer.clip_norm = {r.optimizer.clip_norm}"),
     "activation_checkpointing": (False, lambda r: f"compute.checkpointing = {r.compute.checkpointing!r}"),
@@ -68,7 +68,7 @@ class LaunchRequest:
     config: dict[str, Any]
     """The launcher's YAML; empty without one."""
 
-    def check(self, recipe: Recipe) -> None:
+    def check(self, recipe: LaunchSettings) -> None:
         """Refuse, before any process group exists, what cannot be what the user means.
 
         Raises:

@@ -12,7 +12,7 @@ import torch
 from pretrain.model.initial import FirstWeight, first_weights
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
-from pretrain.recipe import ModelSettings
+from pretrain.model.settings import ModelSettings
 
 
 def first_model(settings: ModelSettings, seed: int) -> tuple[EsmShape, Mapping[str, FirstWeight]]:

@@ -15,7 +15,7 @@ from pretrain.model.compilation import compile_layers, first_step, obstacle
 from pretrain.model.encoder import Encoder
 from pretrain.model.linear import EMULATES_BFLOAT16
 from pretrain.model.obstacle import Obstacle
-from pretrain.recipe import ComputeSettings
+from pretrain.model.settings import ComputeSettings
 
 T = TypeVar("T")
 

@@ -19,11 +19,11 @@ from data.alphabet import MASK
 from data.batches.batch import Batch
 from pretrain.model.attention.choice import Backend, Request, choose
 from pretrain.model.attention.layout import layout_of
+from pretrain.model.attention.rotary import rotation
 from pretrain.model.context import Context
 from pretrain.model.dropout import KeyedDropout
 from pretrain.model.layer import Layer, recomputed
 from pretrain.model.presets import EsmShape
-from pretrain.model.rotary import rotation
 
 EXPECTED_MASK_RATIO = 0.15 * 0.8
 """Share of <mask> among the tokens that ESM-2 was trained on; fixed, whatever the recipe masks, as in transformers."""

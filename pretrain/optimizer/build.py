@@ -5,7 +5,7 @@ import torch
 from pretrain.model.initial import parameter_groups
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.optimizer.muon import Muon
-from pretrain.recipe import OptimizerSettings, ScheduleSettings
+from pretrain.optimizer.settings import OptimizerSettings, ScheduleSettings
 
 
 def build(model: MaskedLanguageModel, settings: OptimizerSettings) -> torch.optim.Optimizer:

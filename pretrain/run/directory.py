@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from data.disk_error import said
-from data.recipe.setting import SettingClass
+from data.recipe.setting import SettingClass, settings_of
 from data.store.journal import write_whole, written_beside
 from pretrain.model.presets import EsmShape
-from pretrain.recipe import Recipe, settings_of
 from pretrain.run import records
+from pretrain.run.errors import placed
 from pretrain.run.lock import LEASE, LOCK, RunLock
-from pretrain.run.no_room import placed
 
 FORMAT = "zymogen.run/1"
 _PACKAGES = ("zymogen", "torch", "accelerate", "deepspeed", "transformers", "safetensors", "numpy", "numba")
@@ -38,8 +37,12 @@ class RunDirectory:
         self.metrics = root / "metrics.jsonl"
         self._lock: RunLock | None = None
 
-    def claim(self, recipe: Recipe, *, allow_schedule_change: bool) -> None:
+    def claim(self, recipe: Any, *, allow_schedule_change: bool) -> None:
         """Make the directory this run's, or find that it is; rank 0 only. The lock goes with the process.
+
+        Args:
+            recipe: a dataclass of sections, of whatever job.
+            allow_schedule_change: whether settings of class "schedule" may differ from those before.
 
         Raises:
             ValueError: something else lies there; another run's recipe; another process trains in it.
@@ -68,7 +71,7 @@ class RunDirectory:
         """Whether there is anything to continue; a start that failed before its first step binds nobody."""
         return self.metrics.exists() or self.checkpoints.exists()
 
-    def describe_recipe(self, recipe: Recipe) -> None:
+    def describe_recipe(self, recipe: Any) -> None:
         """Write what is trained to run.json, as which later starts must come; a start that may still fail does not."""
         self._write({"recipe": asdict(recipe), "versions": versions()})
 
@@ -153,7 +156,7 @@ class RunDirectory:
         """Where one rank writes its errors."""
         return self.root / "ranks" / f"rank-{rank:05d}.jsonl"
 
-    def _check_identity(self, recipe: Recipe, allow_schedule_change: bool) -> None:
+    def _check_identity(self, recipe: Any, allow_schedule_change: bool) -> None:
         before = dict(_flat(self.read()["recipe"]))
         refused = [SettingClass.IDENTITY]
         if not allow_schedule_change:

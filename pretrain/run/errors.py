@@ -1,73 +1,45 @@
-"""How an attempt ends: every rank writes its error to its own file, rank 0 writes the attempt's end.
+"""The errors that end a run, and which of them are about a disk without room.
 
-In: an exception. Out: one JSON line in ranks/rank-NNNNN.jsonl and one in attempts.jsonl. Kept: nothing.
+In: an error. Out: the same one with a place; whether it is about room. Kept: nothing. Torch is not imported, so that
+the command line and the records of a run tell these errors apart without it.
 """
 
-import sys
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from data.disk_error import CLOSED
-from pretrain.checkpoint.manifest import StorageError
-from pretrain.engine.engine import Engine
-from pretrain.engine.ranks import PeerError
-from pretrain.run import records
-from pretrain.run.directory import RunDirectory
-from pretrain.run.no_room import is_no_room
+from data.disk_error import FULL
 
 
-@contextmanager
-def recorded(
-    run: RunDirectory, engine: Engine, attempt: int, position: Callable[[], dict[str, object]]
-) -> Iterator[None]:
-    """Context of one attempt; what is raised inside is written down and raised on.
+class PeerError(RuntimeError):
+    """Another rank failed first; its message is the one to read."""
 
-    Args:
-        run: where to write.
-        engine: which rank this is.
-        attempt: number of the attempt.
-        position: step and phase at the time of the error.
-    """
-    exit_class = "finished"
-    try:
-        yield
-    except BaseException as error:
-        exit_class = _exit_class(error)
-        line = {
-            "time": records.now(),
-            "attempt": attempt,
-            "rank": engine.rank,
-            "class": exit_class,
-            **position(),
-            "error": type(error).__name__,
-            "message": str(error),
-            "traceback": traceback.format_exc(),
-        }
-        with _as_far_as_the_disk_goes(run):
-            records.append(run.rank_file(engine.rank), line)
-        raise
-    finally:
-        if engine.is_main:
-            with _as_far_as_the_disk_goes(run):
-                run.end_attempt(attempt, exit_class)
+
+class CheckpointError(RuntimeError):
+    """Saving or finding a checkpoint failed for a cause outside the run: disk, rights, damage."""
+
+    def __init__(self, path: Path, reason: str, remedy: str) -> None:
+        super().__init__(f"{path}: {reason}; {remedy}")
+        self.path = path
+        self.reason = reason
+        self.remedy = remedy
+
+
+class StorageError(CheckpointError):
+    """The disk does not take a checkpoint, or does not give one; what is on it stays as it is."""
 
 
 @contextmanager
-def _as_far_as_the_disk_goes(run: RunDirectory) -> Iterator[None]:
-    """A line that a full disk does not take must not hide why the run ended."""
+def placed(path: Path) -> Iterator[None]:
+    """An OSError inside is about `path` where it names no file, as those of writing and flushing do not."""
     try:
         yield
     except OSError as error:
-        print(f"{run.root}: how the attempt ended was not written down: {error}", file=sys.stderr, flush=True)
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
-def _exit_class(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
-    if isinstance(error, PeerError):
-        return "peer"
-    if isinstance(error, StorageError) or is_no_room(error):
-        return "storage"
-    closed = isinstance(error, OSError) and error.errno in CLOSED
-    return "input" if isinstance(error, ValueError) or closed else "error"
+def is_no_room(error: BaseException) -> bool:
+    """Whether the disk was full, or what `data.disk_error` made of that."""
+    return any(isinstance(each, OSError) and each.errno in FULL for each in (error, error.__cause__))

@@ -27,7 +27,6 @@ from data.disk_error import CLOSED, one_line, refusal, said
 from data.durable import workspace
 from data.store.journal import write_whole
 from pretrain.checkpoint.load import newest_valid
-from pretrain.checkpoint.manifest import StorageError
 from pretrain.checkpoint.tensors import TensorReader
 from pretrain.evaluation.evaluate import TITLES
 from pretrain.model.build import without_memory
@@ -35,7 +34,7 @@ from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
-from pretrain.run.no_room import is_no_room
+from pretrain.run.errors import StorageError, is_no_room
 
 FORMAT = "zymogen.export/1"
 

@@ -14,9 +14,9 @@ from pretrain.model.attention.choice import Backend
 from pretrain.model.attention.exchange import of_all_slots, to_heads, to_slots
 from pretrain.model.attention.flash_cpu import flash_cpu
 from pretrain.model.attention.layout import Layout
+from pretrain.model.attention.rotary import rotate
 from pretrain.model.attention.sdpa import dense, per_document
 from pretrain.model.attention.varlen import varlen
-from pretrain.model.rotary import rotate
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:

@@ -14,10 +14,10 @@ from transformers import EsmcConfig, EsmcForMaskedLM, EsmConfig, EsmcTokenizer, 
 from transformers.initialization import no_init_weights
 
 from data.alphabet import CLS, EOS, MASK, PAD, TOKENS
+from pretrain.model.attention.rotary import BASE, frequencies
 from pretrain.model.initial import FirstWeight
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import Architecture, EsmShape
-from pretrain.model.rotary import BASE, frequencies
 from pretrain.model.weights.names import from_transformers_one_by_one, to_transformers_state
 from pretrain.model.weights.source import FREQUENCIES, config_of, pretrained, rotary_precision, shape_of
 

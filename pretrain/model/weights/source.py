@@ -20,8 +20,8 @@ from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.utils.hub import cached_file
 
 from data.alphabet import CLS, EOS, MASK, PAD, TOKENS
+from pretrain.model.attention.rotary import BASE, frequencies
 from pretrain.model.presets import MODERN_VOCABULARY, VOCABULARY, EsmShape, RotaryPrecision
-from pretrain.model.rotary import BASE, frequencies
 
 FREQUENCIES = "esm.rotary_embeddings.inv_freq"
 """Where transformers 5 keeps the rotary frequencies of an ESM-2, a buffer. An ESM C computes them."""

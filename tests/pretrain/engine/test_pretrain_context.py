@@ -25,11 +25,11 @@ from pretrain.model import encoder as encoder_module
 from pretrain.model.attention.choice import Backend
 from pretrain.model.attention.exchange import scatter_sum
 from pretrain.model.attention.layout import Layout, layout_of
+from pretrain.model.attention.rotary import rotation
 from pretrain.model.compilation import compile_layers
 from pretrain.model.context import Context, Exchange
 from pretrain.model.encoder import Checkpointing, Encoder
 from pretrain.model.presets import PRESETS
-from pretrain.model.rotary import rotation
 from support.context_ranks import BATCHES, WORLD, Case, Ranks, varlen_kernel
 from support.inputs.flat_batches import gradients, saved_bytes
 

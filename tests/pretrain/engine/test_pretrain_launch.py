@@ -12,7 +12,11 @@ from data.recipe.settings import DataSettings
 from pretrain.__main__ import main
 from pretrain.engine import request
 from pretrain.engine.request import LaunchRequest, requested
-from pretrain.recipe import ModelSettings, OptimizerSettings, ParallelSettings, Recipe, RunSettings
+from pretrain.engine.settings import ParallelSettings
+from pretrain.model.settings import ModelSettings
+from pretrain.optimizer.settings import OptimizerSettings
+from pretrain.recipe import Recipe
+from pretrain.run.settings import RunSettings
 from support.launching import end_of, launch, lines
 
 RECIPE = Recipe(

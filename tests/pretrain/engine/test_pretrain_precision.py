@@ -30,8 +30,10 @@ from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch
 from pretrain.loop import train
 from pretrain.model.build import build_model
+from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.build import build
-from pretrain.recipe import ModelSettings, OptimizerSettings, Recipe
+from pretrain.optimizer.settings import OptimizerSettings
+from pretrain.recipe import Recipe
 from pretrain.step import Outcome, Reading, train_step
 from support.checkpoint_run import trainer_at
 from support.inputs.raw_store import Records, plan_over, write_store

@@ -22,9 +22,9 @@ from data.compiled import SWITCH, compiled
 from pretrain.model.attention import attend, choice
 from pretrain.model.attention.choice import Backend, choose
 from pretrain.model.attention.layout import layout_of
+from pretrain.model.attention.rotary import rotate, rotation
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
-from pretrain.model.rotary import rotate, rotation
 from support.inputs.flat_batches import Document, document, gradients, mixed_bins, pack, perturb, relative, saved_bytes
 from support.places import ROOT
 

@@ -23,7 +23,8 @@ from pretrain.model.encoder import Checkpointing
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.obstacle import Obstacle
 from pretrain.model.presets import PRESETS
-from pretrain.recipe import ComputeSettings, Recipe
+from pretrain.model.settings import ComputeSettings
+from pretrain.recipe import Recipe
 from support.inputs.flat_batches import document, gradients, mixed_bins, pack, perturb
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

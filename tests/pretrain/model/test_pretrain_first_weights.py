@@ -16,8 +16,8 @@ from pretrain.checkpoint import restore, verify
 from pretrain.engine.named_state import TorchState
 from pretrain.model.build import build_model, without_memory
 from pretrain.model.presets import PRESETS
+from pretrain.model.settings import ModelSettings
 from pretrain.model.weights import io as transformers_io
-from pretrain.recipe import ModelSettings
 from support.checkpoint_run import forked, save, status_of
 from support.places import ROOT
 from support.rank_pool import Ended, RankPool

@@ -23,9 +23,9 @@ from transformers import AutoModelForMaskedLM, BertConfig, EsmConfig, EsmForMask
 from data.alphabet import PAD, TOKENS
 from data.batches.batch import IGNORED
 from pretrain.model.attention import Backend
+from pretrain.model.attention.rotary import frequencies
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
-from pretrain.model.rotary import frequencies
 from pretrain.model.weights import io as transformers_io
 from pretrain.model.weights.names import from_transformers_state
 from support.foreign_process import FOREIGN_PROCESS

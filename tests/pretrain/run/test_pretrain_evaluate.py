@@ -27,8 +27,9 @@ from data.sources.synthetic import Families
 from pretrain.engine.engine import Engine
 from pretrain.evaluation.evaluate import Evaluation, evaluate, intervals, unigram_losses, validation_bins, with_floor
 from pretrain.model.build import build_model
+from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.build import build
-from pretrain.recipe import ModelSettings, OptimizerSettings
+from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.step import train_step
 
 FAMILIES = Families(num_families=40, members_per_family=4, mean_residues=60, max_residues=150)

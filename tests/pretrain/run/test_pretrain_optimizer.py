@@ -17,8 +17,9 @@ from pretrain.checkpoint import restore, verify
 from pretrain.engine.named_state import TorchState
 from pretrain.model.build import build_model
 from pretrain.model.initial import parameter_groups
+from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.build import build, learning_rate
-from pretrain.recipe import ModelSettings, OptimizerSettings, ScheduleSettings
+from pretrain.optimizer.settings import OptimizerSettings, ScheduleSettings
 from support.checkpoint_run import assert_same, everything, save, train
 
 MUON = OptimizerSettings(name="muon", weight_decay=0.1)

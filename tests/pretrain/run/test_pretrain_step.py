@@ -22,8 +22,9 @@ from pretrain.__main__ import main
 from pretrain.engine.engine import Engine
 from pretrain.model.build import build_model
 from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.build import build, learning_rate
-from pretrain.recipe import ModelSettings, OptimizerSettings, ScheduleSettings
+from pretrain.optimizer.settings import OptimizerSettings, ScheduleSettings
 from pretrain.step import Outcome, Reading, train_step
 from support.inputs.raw_store import Records, plan_over, write_store
 from support.launching import end_of, lines

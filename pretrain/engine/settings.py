@@ -1,0 +1,66 @@
+"""What a recipe says about processes, and what of a recipe a launch reads.
+
+In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args, get_type_hints
+
+from data.recipe.setting import OPERATIONAL, require, setting
+from pretrain.model.settings import ComputeSettings
+from pretrain.optimizer.settings import OptimizerSettings
+from pretrain.run.settings import RunSettings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParallelSettings:
+    """What an Accelerate YAML has no word for. Everything else of how a run is spread stands there."""
+
+    context: int = setting(
+        OPERATIONAL, "processes that share every batch, each with a part of its slots", unit="processes", default=1
+    )
+    exchange: Literal["auto", "ulysses", "all_gather"] = setting(
+        OPERATIONAL,
+        "what they exchange for attention: heads ('ulysses') or keys and values; 'auto': heads, if they divide",
+        default="auto",
+    )
+
+    def __post_init__(self) -> None:
+        require(self.context >= 1, "parallel.context", self.context, "it must be at least 1")
+        allowed = get_args(get_type_hints(type(self))["exchange"])
+        said = f"allowed are {', '.join(map(repr, allowed))}"
+        require(self.exchange in allowed, "parallel.exchange", self.exchange, said)
+        said = f"nothing is exchanged with parallel.context = {self.context}: take it out, or raise parallel.context"
+        require(self.context > 1 or self.exchange == "auto", "parallel.exchange", self.exchange, said)
+
+
+class StepSettings(Protocol):
+    """What a launch reads of a recipe's [data]."""
+
+    @property
+    def bins_per_step(self) -> int:
+        """Bins of one optimizer step, over all ranks."""
+
+
+class LaunchSettings(Protocol):
+    """The sections that a launch reads of a recipe, whatever job the recipe is for."""
+
+    @property
+    def run(self) -> RunSettings:
+        """Its directory and trackers."""
+
+    @property
+    def data(self) -> StepSettings:
+        """How many bins the ranks share."""
+
+    @property
+    def optimizer(self) -> OptimizerSettings:
+        """Its name, and the norm that gradients are clipped to."""
+
+    @property
+    def compute(self) -> ComputeSettings:
+        """What an Accelerate YAML could say too, and may not."""
+
+    @property
+    def parallel(self) -> ParallelSettings:
+        """How many processes share a batch."""
