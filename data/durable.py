@@ -1,8 +1,12 @@
 """Files and folders that are whole or not there: made under another name, flushed to disk, then renamed.
 
 In: where it shall be. Out: something empty to fill. Kept: nothing where filling fails; what is published has the modes
-that the user's umask gives. While it is made, a folder ``.NAME-TOKEN`` and a file ``.NAME-TOKEN.lock`` stand beside it,
-TOKEN being 16 random digits. What a killed process left of these is removed by the next one that publishes there.
+that the user's umask gives.
+
+`published` makes a folder and `replaced` a file in a place that other processes may write to as well. While it is made,
+a folder ``.NAME-TOKEN`` and a file ``.NAME-TOKEN.lock`` stand beside it, TOKEN being 16 random digits. What a killed
+process left of these is removed by the next one that publishes there. `write_whole` replaces a small file of a folder
+that this process alone writes to, whose lock it holds: beside it stands ``.NAME.zymogen-new`` for a moment.
 """
 
 import fcntl
@@ -63,9 +67,34 @@ def replaced(path: Path, remedy: str = STORE_DIR) -> Iterator[Path]:
     """
     with workspace(path, remedy) as work, refusal(path, remedy):
         yield work / "new"
-        flush(work / "new")
-        os.replace(work / "new", path)
-        flush(path.parent)
+        _put(work / "new", path)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file of a folder that this process alone writes to; it is on disk when this returns.
+
+    Raises:
+        OSError: it cannot be written; the old one is untouched.
+    """
+    temporary = written_beside(path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        _put(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def written_beside(path: Path) -> Path:
+    """What `write_whole` writes before it takes the place of `path`."""
+    return path.with_name(f".{path.name.lstrip('.')}.zymogen-new")
+
+
+def _put(finished: Path, path: Path) -> None:
+    """Give a file that is written the name `path`, for good."""
+    flush(finished)
+    os.replace(finished, path)
+    flush(path.parent)
 
 
 @contextmanager

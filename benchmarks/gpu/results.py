@@ -9,7 +9,6 @@ its place as they come.
 
 import json
 import math
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.report import Row
+from data.durable import write_whole
 
 Status = Literal["waiting", "running", "measured", "not measured", "failed"]
 
@@ -165,8 +165,8 @@ class Results:
         rows = [{**asdict(line), "holds": line.holds} for line in self.lines]
         content = {"about": self.about, "rows": rows, "tables": [asdict(table) for table in self.tables]}
         self.folder.mkdir(parents=True, exist_ok=True)
-        _put(self.folder / "results.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
-        _put(self.folder / "results.md", self.markdown())
+        write_whole(self.folder / "results.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
+        write_whole(self.folder / "results.md", self.markdown())
 
     def markdown(self) -> str:
         """The table, and below it what the checks showed besides."""
@@ -232,9 +232,3 @@ def is_written_here(folder: Path) -> bool:
         return json.loads((folder / "results.json").read_text("utf-8")).keys() == {"about", "rows", "tables"}
     except (OSError, ValueError, AttributeError):
         return False
-
-
-def _put(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)

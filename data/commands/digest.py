@@ -19,8 +19,6 @@ from typing import Any
 from data.batches.loader import Loader
 from data.commands.opening import require_at_least
 from data.corpus.corpora import Corpora
-from data.disk_error import refusal
-from data.durable import replaced
 from data.order.chain import START, extend
 from data.order.plan import Cursor, Plan, following
 from data.recipe.setting import IDENTITY, SettingClass, setting
@@ -140,7 +138,7 @@ def cursor_at(corpora: Corpora, plan: Plan, step: int) -> Cursor:
         )
         windows.append([after.pass_index, after.window, after.tokens_before_window, bins_before + len(bins or ())])
     if len(windows) > known:
-        _keep(path, json.dumps(index))
+        derived_json.write(path, json.dumps(index))
     pass_index, window, tokens, bins_before = next(w for w in reversed(windows) if w[3] <= wanted)
     return Cursor(pass_index=pass_index, window=window, bin=wanted - bins_before, tokens_before_window=tokens)
 
@@ -159,10 +157,3 @@ def _identity(corpora: Corpora, seed: int) -> dict[str, Any]:
         json.dumps({"seed": seed, "corpus": fingerprints, "settings": named, "mixture": mixture})
     )
     return identity
-
-
-def _keep(path: Path, text: str) -> None:
-    with refusal(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with replaced(path) as temporary:
-        temporary.write_text(text)

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data.durable import replaced
+from data.store import derived_json
 
 if TYPE_CHECKING:
     from data.store.token_store import Store
@@ -53,9 +53,7 @@ def once(path: Path, content_hash: str, store_dir: Path | None, compare: Callabl
     compare()
     if path.stat().st_mtime_ns == status.st_mtime_ns:
         with suppress(OSError, ValueError):
-            stamp_path.parent.mkdir(parents=True, exist_ok=True)
-            with replaced(stamp_path) as temporary:
-                temporary.write_text(json.dumps(stamp, indent=1) + "\n")
+            derived_json.write(stamp_path, json.dumps(stamp, indent=1) + "\n")
 
 
 def check(store: "Store", store_dir: Path) -> None:

@@ -1,6 +1,6 @@
 """Small JSON files beside what was derived: splits, clusters, exclusions, indices of plans.
 
-In: the path of one. Out: its content. Kept: nothing.
+In: the path of one. Out: its content. Kept: what is written, whole or not at all.
 """
 
 import json
@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from data.disk_error import refusal
+from data.durable import replaced
 from data.store import derived
 
 
@@ -35,3 +37,15 @@ def read(path: Path, names: Iterable[str], delete: Path) -> dict[str, Any]:
     if missing:
         raise ValueError(f"{path} has no {', '.join(missing)}: it is damaged, or of another version; {remedy}")
     return dict(content)
+
+
+def write(path: Path, text: str) -> None:
+    """Write or replace a JSON file; its folder is made if need be.
+
+    Raises:
+        ValueError: it cannot be written: no right, no room.
+    """
+    with refusal(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(path) as temporary:
+        temporary.write_text(text)

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from data.store.journal import FAILED, JOURNAL, Journal, write_journal, written_beside
+from data.durable import written_beside
+from data.store.journal import FAILED, JOURNAL, Journal, write_journal
 from data.store.token_store import FACTS, LOCK, REJECTED, Counts, is_of_a_store
 
 PARTS = ".zymogen-parts"

@@ -5,12 +5,11 @@ whole at every commit; .zymogen-failed.json, why a build that others follow has 
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from data.durable import flush
+from data.durable import write_whole
 from data.sources.block import START, Position
 from data.store import derived_json
 from data.store.token_store import FORMAT, REJECTED, Counts, is_of_a_store
@@ -83,23 +82,3 @@ def write_failure(folder: Path, message: str) -> None:
     """Leave word for those who wait for the store."""
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / FAILED, json.dumps({"error": message}))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file at once, so that nobody sees a part of it, not even after a power cut."""
-    temporary = written_beside(path)
-    try:
-        with temporary.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    flush(path.parent)
-
-
-def written_beside(path: Path) -> Path:
-    """What `write_whole` writes before it takes the place of `path`."""
-    return path.with_name(f".{path.name.lstrip('.')}.zymogen-new")

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.disk_error import FULL, said
+from data.durable import write_whole
 from data.sources.block import START, Block
-from data.store.journal import JOURNAL, Journal, read_journal, write_journal, write_whole
+from data.store.journal import JOURNAL, Journal, read_journal, write_journal
 from data.store.token_store import FACTS, FORMAT, REJECTED, UINT64, facts_text, fingerprint, hash_of, new_hash
 
 COMMIT_S = 1.0

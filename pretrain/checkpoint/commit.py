@@ -14,8 +14,9 @@ from pathlib import Path
 
 from torch import Tensor
 
+from data.durable import flush
 from pretrain.checkpoint.canonical import InvalidCheckpoint
-from pretrain.checkpoint.load import fsync_folder, quarantine, verify
+from pretrain.checkpoint.load import quarantine, verify
 from pretrain.checkpoint.manifest import (
     MANIFEST_FILE,
     TRAINER_FILE,
@@ -101,14 +102,14 @@ def commit(
     try:
         if not checkpoints_dir.is_dir():
             checkpoints_dir.mkdir(parents=True)
-            fsync_folder(checkpoints_dir.parent)
+            flush(checkpoints_dir.parent)
         temporary.mkdir(mode=modes.folder)
         files = _write_tensors(temporary, state, sources, gathered, modes)
         files.append(write_bytes(temporary, TRAINER_FILE, trainer.to_bytes(), modes))
         manifest = _write_manifest(temporary, draft, files, modes)
         if _make_way(published, manifest):
             os.rename(temporary, published)
-            fsync_folder(checkpoints_dir)
+            flush(checkpoints_dir)
         else:
             shutil.rmtree(temporary)
     except OSError as error:
@@ -157,7 +158,7 @@ def _write_tensors(
             files.append(_write_data(temporary, f"{part}/{DATA_FILE}", shapes, gathered, modes))
         index = {"tensors": index_of_whole_tensors(shapes), **extra[part]}
         files.append(write_json(temporary, f"{part}/{INDEX_FILE}", index, modes))
-        fsync_folder(temporary / part)
+        flush(temporary / part)
     return files
 
 
@@ -184,7 +185,7 @@ def _write_manifest(temporary: Path, draft: Manifest, files: list[FileEntry], mo
     manifest = Manifest(**{**fields, "files": listed})
     write_bytes(temporary, f"{MANIFEST_FILE}.tmp", manifest.to_bytes(), modes)
     os.rename(temporary / f"{MANIFEST_FILE}.tmp", temporary / MANIFEST_FILE)
-    fsync_folder(temporary)
+    flush(temporary)
     return manifest
 
 

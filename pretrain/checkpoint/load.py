@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from data.durable import flush
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.manifest import (
     ENTRIES,
@@ -136,18 +137,9 @@ def quarantine(path: Path, reason: str) -> Path:
         count += 1
         target = folder / f"{path.name}-{reason}-{count}"
     os.rename(path, target)
-    fsync_folder(folder)
-    fsync_folder(path.parent)
+    flush(folder)
+    flush(path.parent)
     return target
-
-
-def fsync_folder(folder: Path) -> None:
-    """Make the names in a directory durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def restore(checkpoint: Verified, state: NamedState) -> TrainerState:

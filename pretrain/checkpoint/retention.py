@@ -9,9 +9,10 @@ import secrets
 import shutil
 from pathlib import Path
 
+from data.durable import flush
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.commit import TEMPORARY
-from pretrain.checkpoint.load import find, fsync_folder
+from pretrain.checkpoint.load import find
 from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, UnknownForm
 
 TRASH = ".trash-"
@@ -42,7 +43,7 @@ def retain(checkpoints_dir: Path, *, keep: int, committed: Path) -> list[Path]:
     for path in surplus:
         trash = checkpoints_dir / f"{TRASH}{path.name}-{secrets.token_hex(4)}"
         os.rename(path, trash)
-        fsync_folder(checkpoints_dir)
+        flush(checkpoints_dir)
         shutil.rmtree(trash, ignore_errors=True)  # what stays is swept at the next start
     return surplus
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from data.disk_error import said
+from data.durable import write_whole, written_beside
 from data.recipe.setting import SettingClass, settings_of
-from data.store.journal import write_whole, written_beside
 from pretrain.model.presets import EsmShape
 from pretrain.run import records
 from pretrain.run.errors import placed

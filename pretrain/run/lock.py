@@ -18,8 +18,7 @@ from typing import IO, Any
 import psutil
 
 from data.disk_error import NO_LOCKS
-from data.durable import machine
-from data.store.journal import written_beside
+from data.durable import machine, written_beside
 from pretrain.run import records
 
 LOCK, LEASE = "run.lock", "run.lease"

@@ -24,8 +24,7 @@ from safetensors import SafetensorError
 from transformers.utils import logging
 
 from data.disk_error import CLOSED, one_line, refusal, said
-from data.durable import workspace
-from data.store.journal import write_whole
+from data.durable import workspace, write_whole
 from pretrain.checkpoint.load import newest_valid
 from pretrain.checkpoint.tensors import TensorReader
 from pretrain.evaluation.evaluate import TITLES
