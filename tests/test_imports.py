@@ -59,7 +59,7 @@ HOT_PATH_MAY_NAME = {
 # What a bare GPU machine may lack: all that we use, or will, besides the above.
 MAY_BE_ABSENT = (
     *("isal", "pydantic", "rich", "wandb", "tensorboard", "Bio", "datasets", "peft", "tyro"),
-    *("duckdb", "fsspec", "pyarrow", "zstandard", "s3fs", "moto"),
+    *("duckdb", "fsspec", "pyarrow", "backports", "s3fs", "moto"),
     *("matplotlib", "pandas", "scipy", "sklearn", "tomli_w", "hypothesis"),
 )
 

@@ -8,7 +8,10 @@ block alone tells that it is cut short.
 """
 
 import re
+import sys
 from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
 
 PIECE_BYTES = 1 << 20
 """What one read of a plain file gives: enough for what is done once for each piece not to count."""
@@ -25,8 +28,8 @@ HEAD_BYTES = _TAR_AT + len(_TAR)
 """Of a file, which say how it is packed."""
 _WINDOW_BYTES = 1 << 27
 """Largest window of a zstd frame: what the library takes without being told, and what `zstd` writes without --long."""
-_BLOCK_BYTES = 1 << 17
-"""Largest block of a zstd frame."""
+_FRAME_HEAD_BYTES = 20
+"""As many as a zstd frame's head may have, 18, and as an error shows of what is none."""
 
 UNPACK = {
     "gzip": "gunzip",
@@ -111,15 +114,6 @@ class Stored:
         self._num_read += len(content)
         return content
 
-    def exactly(self, size: int) -> bytes:
-        """The next `size` bytes; fewer at the end."""
-        parts, missing = [], size
-        while missing > 0 and (content := self.some(max(missing, _COMPRESSED_BYTES))):
-            parts.append(content[:missing])
-            self._head = content[missing:]
-            missing -= len(parts[-1])
-        return b"".join(parts)
-
 
 def plain(stored: Stored) -> Iterator[bytes]:
     """The bytes as they are."""
@@ -168,19 +162,7 @@ def gunzip(stored: Stored) -> Iterator[bytes]:
         if content[:2] != _GZIP[: len(content)]:
             raise _followed(content, begin, "gzip")
         member = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
-        size = _COMPRESSED_BYTES  # small as long as members may be: what comes after one is copied
-        while not member.eof:
-            if member.needs_input:
-                content = content or stored.some(size := min(2 * size, _MOST_BYTES))
-                if not content:
-                    raise _ends_early(stored, "gzip")
-            try:
-                chunk = member.decompress(content, _MOST_BYTES)
-            except Exception as error:  # isal's stub calls its error class an instance
-                raise _damaged("gzip member", begin, stored.position, error) from error
-            content = b""
-            if chunk:
-                yield chunk
+        yield from _decoded(member, content, stored, "gzip", f"gzip member that begins at byte {begin}")
         content = member.unused_data
         while not (content := content.lstrip(b"\0")):  # zeros fill the last block of a tape
             if not (content := stored.some(_COMPRESSED_BYTES)):
@@ -209,80 +191,81 @@ def _is_bgzip(head: bytes) -> bool:
 
 
 def unzstd(stored: Stored) -> Iterator[bytes]:
-    """All frames of a zstd stream, four blocks at a time.
-
-    The library has no bound on what it gives for what it gets, and does not say whether a frame was whole; a block
-    becomes at most 128 kB, and which one is the last stands in its head (RFC 8878, 3.1.1).
+    """All frames of a zstd stream, one after the other; frames without data are skipped.
 
     Raises:
         CutShort: it ends inside a frame.
         Damaged: it cannot be decoded, its checksum is wrong, or it needs a larger window or a dictionary.
     """
-    import zstandard
-
-    while head := stored.exactly(4):
-        begin = stored.position - len(head)
-        if len(head) == 4 and _skippable(head):
-            left = int.from_bytes(_needed(stored, 4), "little")
-            while left:
-                left -= len(_needed(stored, min(left, _MOST_BYTES)))
-            continue
-        if not _ZSTD.startswith(head):
-            raise _followed(head + stored.exactly(16), begin, "zstd")
-        head += _needed(stored, 4 - len(head)) + _frame_header(stored)
-        frame = zstandard.ZstdDecompressor().decompressobj()
-        parts, num_blocks, last = [head], 0, False
-        while not last:
-            block_head = _needed(stored, 3)
-            fields = int.from_bytes(block_head, "little")
-            last = bool(fields & 1)
-            is_run = fields >> 1 & 3 == 1
-            if fields >> 3 > _BLOCK_BYTES:  # taken at its word, a damaged length looks like a file that is cut short
-                raise _damaged("zstd frame", begin, stored.position, "a block is too long")
-            parts += [block_head, _needed(stored, 1 if is_run else fields >> 3)]
-            num_blocks += 1
-            if last and head[4] >> 2 & 1:
-                parts.append(_needed(stored, 4))  # checksum of the content
-            if last or num_blocks % 4 == 0:
-                try:
-                    chunk = frame.decompress(b"".join(parts))
-                except zstandard.ZstdError as error:
-                    raise _damaged("zstd frame", begin, stored.position, error) from error
-                parts = []
-                if chunk:
-                    yield chunk
+    zstd = _zstd()
+    content = b""
+    while content := content or stored.some(_COMPRESSED_BYTES):
+        while len(content) < _FRAME_HEAD_BYTES and (more := stored.some(_COMPRESSED_BYTES)):
+            content += more
+        begin = stored.position - len(content)
+        if not _skippable(content):
+            if content[:4] != _ZSTD[: len(content)]:
+                raise _followed(content, begin, "zstd")
+            _require_readable(content, begin)
+        frame = zstd.ZstdDecompressor()
+        yield from _decoded(frame, content, stored, "zstd", f"zstd frame that begins at byte {begin}")
+        content = frame.unused_data
 
 
-def _frame_header(stored: Stored) -> bytes:
-    """Of a zstd frame, without its first 4 bytes (RFC 8878, 3.1.1.1)."""
-    begin = stored.position - 4
-    descriptor = _needed(stored, 1)
-    bits = descriptor[0]
-    single_segment = bits >> 5 & 1
-    window = _needed(stored, 1 - single_segment)
-    dictionary = _needed(stored, (0, 1, 2, 4)[bits & 3])
-    size = _needed(stored, 1 << (bits >> 6) if bits >> 6 else single_segment)
-    if any(dictionary):
+def _require_readable(head: bytes, begin: int) -> None:
+    """Refuse a zstd frame that needs more than the frame itself and an ordinary amount of memory."""
+    zstd = _zstd()
+    try:
+        frame = zstd.get_frame_info(head)
+    except zstd.ZstdError:  # cut short or damaged, as the decoder will say
+        return
+    if frame.dictionary_id:
         raise Damaged(
-            f"the zstd frame at byte {begin} needs the dictionary {int.from_bytes(dictionary, 'little')}, which is no "
-            "part of the file",
+            f"the zstd frame at byte {begin} needs the dictionary {frame.dictionary_id}, which is no part of the file",
             "unpack it where the dictionary is (unzstd -D DICTIONARY), or pack it without one",
         )
-    window_bytes = (8 + (window[0] & 7) << (window[0] >> 3) + 7) if window else int.from_bytes(size, "little")
+    # A frame that is one segment needs its whole content as its window; others say it in a byte (RFC 8878, 3.1.1.1).
+    window_bytes = frame.decompressed_size if head[4] & 32 else 8 + (head[5] & 7) << (head[5] >> 3) + 7
     if window_bytes > _WINDOW_BYTES:
         raise Damaged(
             f"the zstd frame at byte {begin} was packed with a window of {window_bytes >> 20} MB, which takes as much "
             f"memory to unpack; {_WINDOW_BYTES >> 20} MB are allowed",
             "pack it again without --long or --ultra (unzstd --long=31 -c OLD | zstd > NEW)",
         )
-    return descriptor + window + dictionary + size
 
 
-def _needed(stored: Stored, size: int) -> bytes:
-    content = stored.exactly(size)
-    if len(content) < size:
-        raise _ends_early(stored, "zstd")
-    return content
+def _zstd() -> ModuleType:
+    """The standard library's module or, before Python 3.14, the package that brings it."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd
+
+
+def _decoded(decoder: Any, content: bytes, stored: Stored, kind: str, what: str) -> Iterator[bytes]:
+    """What one gzip member or zstd frame holds; bytes that were read after its end are in `decoder.unused_data`.
+
+    Args:
+        decoder: a new one, of isal or zstd.
+        content: what was read of it already.
+        stored: gives the rest.
+        kind: of compression, for an error.
+        what: is decoded, and where it begins, for an error.
+    """
+    size = _COMPRESSED_BYTES  # small as long as members may be: what comes after one is copied
+    while not decoder.eof:
+        if decoder.needs_input:
+            content = content or stored.some(size := min(2 * size, _MOST_BYTES))
+            if not content:
+                raise _ends_early(stored, kind)
+        try:
+            chunk = decoder.decompress(content, _MOST_BYTES)
+        except Exception as error:  # isal's stub calls its error class an instance
+            raise _damaged(what, stored.position, error) from error
+        content = b""
+        if chunk:
+            yield chunk
 
 
 def _ends_early(stored: Stored, kind: str) -> CutShort:
@@ -299,9 +282,9 @@ def _without_end_block(at: int) -> CutShort:
     )
 
 
-def _damaged(what: str, begin: int, end: int, error: object) -> Damaged:
-    said = re.sub(r"^(Error -?\d+|.* error:) ", "", str(error))
-    return Damaged(f"is damaged in the {what} that begins at byte {begin}, before byte {end} ({said})")
+def _damaged(what: str, end: int, error: object) -> Damaged:
+    said = re.sub(r"^(Error -?\d+|Unable to decompress .* data:) ", "", str(error))
+    return Damaged(f"is damaged in the {what}, before byte {end} ({said})")
 
 
 def _followed(content: bytes, at: int, kind: str) -> Damaged:

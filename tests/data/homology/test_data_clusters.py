@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import zstandard
+from backports import zstd
 
 from data.homology import name_table
 from data.homology.clusters import Clusters, excluded, open_clusters
@@ -112,7 +112,7 @@ def test_uniprot_idmapping(tmp_path: Path) -> None:
         (b"c1\tP1\nc\xff\tP2\n", "line 2 is not UTF-8"),
         (gzip.compress(b"c1\tP1\n" * 100_000)[:-400], "cannot be read behind line"),
         (
-            zstandard.compress(b"c1\tP1\n"),
+            zstd.compress(b"c1\tP1\n"),
             "is a zstd file; a table of records is read plain or as gzip: unpack it first",
         ),
         (b"c1\tP1\r\nc1\tAA\rP5.2\nc2\tCBH4\n", "line 2 has a carriage return inside; end lines with"),

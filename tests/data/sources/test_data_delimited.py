@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import zstandard
+from backports import zstd
 
 from data.sources.block import Position
 from data.sources.tables import TableSource
@@ -130,7 +130,7 @@ def test_what_is_no_table(tmp_path: Path) -> None:
     for text in (b"", b"\n\n", HEADER):
         assert "no row in it (empty table)" in error(tmp_path, text)
     assert "0 of its columns" in error(tmp_path, HEADER.replace(b",", b";") + b"p1;MK;x\n")
-    for packed in (gzip.compress(HEADER + b"p1,MK,x\n" * 99)[:-9], zstandard.compress(HEADER + b"p1,MK,x\n" * 99)[:-9]):
+    for packed in (gzip.compress(HEADER + b"p1,MK,x\n" * 99)[:-9], zstd.compress(HEADER + b"p1,MK,x\n" * 99)[:-9]):
         said = error(tmp_path, packed)
         assert "stream ends early" in said
         assert (

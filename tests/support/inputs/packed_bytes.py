@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable
 
 import numpy as np
-import zstandard
+from backports import zstd as zstandard
 
 from data.recipe.settings import IngestSettings
 from data.transport.byte_stream import ByteStream
@@ -27,14 +27,17 @@ def bgzip(content: bytes) -> bytes:
     return b"".join(blocks) + bytes.fromhex("1f8b08040000000000ff0600424302001b0003000000000000000000")
 
 
-def zstd(content: bytes, **options: int | bool) -> bytes:
-    return zstandard.ZstdCompressor(**options).compress(content)
+def zstd(content: bytes, level: int = 3, *, write_checksum: bool = False) -> bytes:
+    parameter = zstandard.CompressionParameter
+    return zstandard.compress(
+        content, options={parameter.compression_level: level, parameter.checksum_flag: write_checksum}
+    )
 
 
 def framed(content: bytes) -> bytes:
     """Frames of every kind: sized, unsized, with a checksum, empty; and ones that hold no data (RFC 8878, 3.1.2)."""
     third = len(content) // 3
-    packer = zstandard.ZstdCompressor(write_content_size=False, write_checksum=True).compressobj()
+    packer = zstandard.ZstdCompressor(options={zstandard.CompressionParameter.checksum_flag: 1})
     unsized = packer.compress(content[third : 2 * third]) + packer.flush()
     skipped = b"\x5a\x2a\x4d\x18" + struct.pack("<I", 1_000_000) + bytes(1_000_000)
     return (

@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import zstandard
+from backports import zstd
 from Bio import SeqIO
 from Bio.Seq import Seq
 from Bio.SeqRecord import SeqRecord
@@ -121,7 +121,7 @@ def packed(content: bytes, suffix: str) -> bytes:
         return gzip.compress(content)
     if suffix == ".bgz":  # a gzip of many members, as bgzip writes it
         return b"".join(gzip.compress(content[at : at + 1000]) for at in range(0, len(content), 1000))
-    return zstandard.compress(content) if suffix == ".zst" else content
+    return zstd.compress(content) if suffix == ".zst" else content
 
 
 def write(path: Path, content: bytes) -> str:
