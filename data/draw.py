@@ -11,11 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 _GOLDEN = 0x9E3779B97F4A7C15
-_MIX_1 = 0xBF58476D1CE4E5B9
-_MIX_2 = 0x94D049BB133111EB
+GOLDEN, _MIX_1, _MIX_2 = (np.uint64(value) for value in (_GOLDEN, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_27, _30, _31 = np.uint64(27), np.uint64(30), np.uint64(31)
 _WORD = (1 << 64) - 1
-CONSTANTS = _GOLDEN, _MIX_1, _MIX_2
-"""For compiled kernels, which write the hash out."""
 
 # What a key is for. Two uses of one (seed, pass, id) must not share a hash: a crop would then predict its own mask.
 ORDER, CROP, BIN_ORDER, SELECT, REPLACE, MODEL, INITIAL, MEMBER, ARRIVAL = range(1, 10)
@@ -31,9 +29,16 @@ def key(*parts: int) -> int:
 
 def _mix(value: int) -> int:
     value &= _WORD
-    value = ((value ^ (value >> 30)) * _MIX_1) & _WORD
-    value = ((value ^ (value >> 27)) * _MIX_2) & _WORD
+    value = ((value ^ (value >> 30)) * int(_MIX_1)) & _WORD
+    value = ((value ^ (value >> 27)) * int(_MIX_2)) & _WORD
     return value ^ (value >> 31)
+
+
+def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """splitmix64's output function of each value; compiled kernels call it with one."""
+    values = (values ^ (values >> _30)) * _MIX_1
+    values = (values ^ (values >> _27)) * _MIX_2
+    return values ^ (values >> _31)
 
 
 def hashes(keys: int | NDArray[np.uint64], counters: NDArray[np.integer]) -> NDArray[np.uint64]:
@@ -47,10 +52,7 @@ def hashes(keys: int | NDArray[np.uint64], counters: NDArray[np.integer]) -> NDA
         ``uint64`` of the broadcast shape.
     """
     with np.errstate(over="ignore"):  # wrapping modulo 2**64 is the point
-        x = (counters.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN) + np.asarray(keys, np.uint64)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(_MIX_1)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(_MIX_2)
-        return x ^ (x >> np.uint64(31))
+        return mixed((counters.astype(np.uint64) + np.uint64(1)) * GOLDEN + np.asarray(keys, np.uint64))
 
 
 def threshold(probability: float) -> int:

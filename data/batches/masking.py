@@ -18,8 +18,6 @@ from data.compiled import compiled
 from data.order.plan import Bin
 from data.recipe.settings import MaskSettings
 
-_GOLDEN, _MIX_1, _MIX_2 = (np.uint64(c) for c in draw.CONSTANTS)
-
 
 def corrupt(
     tokens: NDArray[np.uint8], documents: Bin, mask: MaskSettings, seed: int
@@ -42,7 +40,7 @@ def corrupt(
     else:
         keys = np.concatenate([_keys(seed, pass_index) for pass_index in documents.passes.tolist()])
     limits = documents.select_prob, mask.mask_prob, mask.mask_prob + mask.random_prob
-    kernel = compiled(_corrupt)
+    kernel = compiled(_corrupt, _hashed, draw.mixed)
     if kernel is None:
         return _corrupt_by_arrays(tokens, documents, keys, *limits)
     inputs, targets = np.empty_like(tokens), np.empty(len(tokens), np.int32)
@@ -89,45 +87,34 @@ def _corrupt_by_arrays(
     return inputs, targets.astype(np.int32)
 
 
+def _hashed(key, counter):  # type: ignore[no-untyped-def]
+    """`draw.hashes` of one counter, for the kernel."""
+    return draw.mixed((counter + np.uint64(1)) * draw.GOLDEN + key)
+
+
 def _corrupt(tokens, keys, samples, starts, lengths, most, possible, inputs, targets):  # type: ignore[no-untyped-def]
-    """`_corrupt_by_arrays` in one sweep. Compiled code can call compiled code alone: `draw.hashes` is written out."""
+    """`_corrupt_by_arrays` in one sweep."""
     slot = count = np.uint64(0)  # unsigned: numba need not ask whether an index counts from the end
     one = np.uint64(1)
     never = not possible[0]
     select_most, masked_most, replaced_most = most[0], most[1], most[2]
     can_mask, can_replace = possible[1], possible[2]
-    hashed = np.empty(2, np.uint64)
     for document in range(len(lengths)):
-        for use in range(2):
-            x = (np.uint64(samples[document]) + one) * _GOLDEN + keys[document, use]
-            x = (x ^ (x >> np.uint64(30))) * _MIX_1
-            x = (x ^ (x >> np.uint64(27))) * _MIX_2
-            hashed[use] = x ^ (x >> np.uint64(31))
-        select_key, replace_key = hashed
-        counter = np.uint64(starts[document] - 1)
+        sample = np.uint64(samples[document])
+        select_key, replace_key = _hashed(keys[document, 0], sample), _hashed(keys[document, 1], sample)
+        residue = np.uint64(starts[document] - 1)
         for _ in range(lengths[document]):
             token = tokens[slot]
             inputs[slot] = token
-            counter += one
-            x = counter * _GOLDEN + select_key
-            x = (x ^ (x >> np.uint64(30))) * _MIX_1
-            x = (x ^ (x >> np.uint64(27))) * _MIX_2
-            x ^= x >> np.uint64(31)
-            if x <= select_most and IS_TARGET[token] and not never:
+            if _hashed(select_key, residue) <= select_most and IS_TARGET[token] and not never:
                 targets[count] = slot
                 count += one
-                x = counter * _GOLDEN + replace_key
-                x = (x ^ (x >> np.uint64(30))) * _MIX_1
-                x = (x ^ (x >> np.uint64(27))) * _MIX_2
-                x ^= x >> np.uint64(31)
-                if x <= masked_most and can_mask:
+                fate = _hashed(replace_key, residue)
+                if fate <= masked_most and can_mask:
                     inputs[slot] = MASK
-                elif x <= replaced_most and can_replace:
-                    x = (x + one) * _GOLDEN
-                    x = (x ^ (x >> np.uint64(30))) * _MIX_1
-                    x = (x ^ (x >> np.uint64(27))) * _MIX_2
-                    x ^= x >> np.uint64(31)
-                    upper = (x >> np.uint64(32)) * np.uint64(len(STANDARD_IDS))
+                elif fate <= replaced_most and can_replace:
+                    upper = (_hashed(np.uint64(0), fate) >> np.uint64(32)) * np.uint64(len(STANDARD_IDS))
                     inputs[slot] = STANDARD_IDS[upper >> np.uint64(32)]
+            residue += one
             slot += one
     return count

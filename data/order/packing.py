@@ -14,12 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.compiled import compiled
-
-_DE_BRUIJN = 0x03F79D71B4CB0A89
-_BIT_OF = np.zeros(64, np.int64)
-"""Number of the one bit that is set in x: ``_BIT_OF[x * _DE_BRUIJN >> 58]`` (Leiserson, Prokop and Randall 1998)."""
-_BIT_OF[[((_DE_BRUIJN << bit) & (2**64 - 1)) >> 58 for bit in range(64)]] = np.arange(64)
+from data.compiled import compiled, trailing_zeros
 
 
 class Groups(NamedTuple):
@@ -117,7 +112,7 @@ def _best_fit(
     held = np.zeros(len(lengths), np.int64)
     chosen = np.empty(len(lengths), np.int64)
     num_bins = 0
-    one, shift = np.uint64(1), np.uint64(58)
+    one = np.uint64(1)
     for index in range(len(lengths)):
         length = lengths[index]
         word = length >> 6
@@ -129,15 +124,15 @@ def _best_fit(
                 block += 1
                 words = summary[block]
             if words != 0:
-                word = (block << 6) + _BIT_OF[((words & (~words + one)) * np.uint64(_DE_BRUIJN)) >> shift]
+                word = (block << 6) + np.int64(trailing_zeros(words))
                 found = rooms[word]
         if found != 0:
-            lowest = found & (~found + one)
-            room = (word << 6) + _BIT_OF[(lowest * np.uint64(_DE_BRUIJN)) >> shift]
+            bit = trailing_zeros(found)
+            room = (word << 6) + np.int64(bit)
             target = top[room]
             top[room] = below[target]
             if top[room] < 0:
-                rooms[word] ^= lowest
+                rooms[word] ^= one << np.uint64(bit)
                 if rooms[word] == 0:
                     summary[word >> 6] ^= one << np.uint64(word & 63)
         else:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.compiled import compiled
-from data.draw import CONSTANTS, hashes
+from data.draw import hashes, mixed
 
 _KEY = 0x636F6E74656E74
 _TABLE = hashes(_KEY, np.arange(256))
@@ -25,8 +25,6 @@ _SPAN = 1 << 16
 _U = np.uint64
 _P1, _P2, _P3, _P4, _P5, _P6, _P7, _P8 = (_U(pow(_BASE, power, 1 << 64)) for power in range(1, 9))
 _K = _U(_LENGTH_WEIGHT)
-_MIX_1, _MIX_2 = _U(CONSTANTS[1]), _U(CONSTANTS[2])
-_30, _27, _31 = _U(30), _U(27), _U(31)
 # Unsigned indices: numba tests signed ones for being negative, which takes a third of the time here.
 _0, _1, _2, _3, _4, _5, _6, _7, _8 = (_U(number) for number in range(9))
 
@@ -42,9 +40,9 @@ def content_digests(tokens: NDArray[np.uint8], lengths: NDArray[np.int64]) -> ND
         (records,) ``uint64``, the same with and without compiled kernels.
     """
     assert int(lengths.sum()) == len(tokens), (int(lengths.sum()), len(tokens))
-    kernel = compiled(_digests)
+    kernel = compiled(_digests, mixed)
     if kernel is None:
-        return _mixed(_sums(tokens, lengths) + lengths.astype(np.uint64) * _K)
+        return mixed(_sums(tokens, lengths) + lengths.astype(np.uint64) * _K)
     digests = np.empty(len(lengths), np.uint64)
     kernel(np.ascontiguousarray(tokens), lengths, _TABLE, digests)
     return digests
@@ -77,9 +75,7 @@ def _digests(
             weight *= _P1
             total += table[tokens[i]] * weight
             i += _1
-        total = (total ^ (total >> _30)) * _MIX_1
-        total = (total ^ (total >> _27)) * _MIX_2
-        digests[record] = total ^ (total >> _31)
+        digests[record] = mixed(total)
 
 
 def _sums(tokens: NDArray[np.uint8], lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -115,9 +111,3 @@ def _powers(base: int, count: int) -> NDArray[np.uint64]:
         powers[have : have + more] = powers[:more] * _U(pow(base, have, 1 << 64))
         have += more
     return powers
-
-
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    values = (values ^ (values >> _30)) * _MIX_1
-    values = (values ^ (values >> _27)) * _MIX_2
-    return values ^ (values >> _31)

@@ -12,7 +12,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "compiled":
         pytest.importorskip("numba")
     else:
-        monkeypatch.setattr(data.sources.content_digest, "compiled", lambda function: None)
+        monkeypatch.setattr(data.sources.content_digest, "compiled", lambda *_: None)
     return request.param
 
 

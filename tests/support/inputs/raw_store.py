@@ -19,7 +19,7 @@ KERNELS = ("data.order.packing", "data.batches.masking", "data.corpus.shelves", 
 def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let NumPy do what compiled kernels do."""
     for module in KERNELS:
-        monkeypatch.setattr(f"{module}.compiled", lambda function: None)
+        monkeypatch.setattr(f"{module}.compiled", lambda *_: None)
 
 
 def write_store(folder: Path, lengths: NDArray[np.int64], seed: int = 0) -> Path:
