@@ -2,22 +2,21 @@
 
 In: a local file, standard input or a URL; plain, gzip or zstd. Out: `Block`s. Kept: nothing between two blocks.
 
-Text is parsed many records at a time, by the compiled parser of `data.sources.fasta_kernel` where numba is there, else
-by NumPy. Both leave a record that is not plain to `data.sources.protein`, which alone says what is wrong with one: so
-both give the same blocks.
+Plain records are parsed by the compiled parser of `data.sources.fasta_kernel`. One that is not plain is read here and
+judged by `data.sources.protein`, which alone says what is wrong with one. Without numba all records are read so: the
+blocks are the same, and it takes many times as long.
 """
 
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.alphabet import LETTER_IDS, REFUSED
+from data.alphabet import LETTER_IDS
 from data.compiled import SWITCH, compiled
 from data.recipe.settings import IngestSettings, LetterPolicy
 from data.sources.block import START, Block, Position, Rejected
@@ -25,17 +24,11 @@ from data.sources.fasta_text import Piece, from_first_record, from_record, piece
 from data.sources.protein import WHITESPACE, letters_of, refusal, shown, token_ids
 from data.transport.broken_stream import BrokenOff, BrokenStream
 from data.transport.byte_stream import ByteStream
-from data.transport.compression import in_pieces
 
 BLOCK_BYTES = 15 << 18
 """Residues of one block, about. From 4 MB on NumPy asks for huge pages; clearing them takes as long as parsing does."""
-_NUMPY_BYTES = 1 << 20
-"""Text that NumPy parses at a time."""
 _MARGIN = 64
 """Bytes that the compiled parser may write behind what it reads."""
-_TOKEN_OF = LETTER_IDS.tobytes()
-_IS_SPACE = bytes(byte in WHITESPACE for byte in range(256))
-_SPACES = np.frombuffer(_IS_SPACE, np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +83,7 @@ class _Reading:
         self.start = start
         self.num_records = start.records
         self.last_header = b""
-        self._compiled = _compiled_parser()
+        self._kernel = _kernel()
         self._lengths = np.empty((2, 0), np.int64)
 
     @property
@@ -103,8 +96,6 @@ class _Reading:
     def blocks(self, chunks: Iterator[bytes]) -> Iterator[Block]:
         name, offset = self.stream.name, self.start.offset
         chunks = within_line_cap(chunks, name, self.limits.max_line_bytes)
-        if not self._compiled:
-            chunks = in_pieces(chunks, _NUMPY_BYTES)
         if offset:
             chunks = from_record(chunks, name, offset)
         else:
@@ -117,10 +108,7 @@ class _Reading:
                     yield building.block(Position(self.num_records, piece.offset), self.stream.bytes_read)
                     building = None
                 building = building or _Building(max(BLOCK_BYTES, room))
-                if self._compiled:
-                    self._parse_compiled(piece, building)
-                else:
-                    self._parse_in_numpy(piece, building)
+                self._parse(piece, building)
                 last = piece.text.rfind(b"\n>", piece.begin, piece.end) + 1 or piece.begin
                 self.last_header = piece.text[last + 1 : last + 201].partition(b"\n")[0].strip(WHITESPACE)
                 offset = piece.offset + piece.num_bytes
@@ -133,8 +121,7 @@ class _Reading:
         elif self.num_records == 0:
             raise ValueError(f"{name}: no FASTA record in it (empty file); remove it from data.sources or fill it")
 
-    def _parse_compiled(self, piece: Piece, building: "_Building") -> None:
-        assert self._compiled is not None
+    def _parse(self, piece: Piece, building: "_Building") -> None:
         most = (piece.end - piece.begin) // 4 + 1
         if self._lengths.shape[1] < most:
             self._lengths = np.empty((2, most), np.int64)
@@ -142,20 +129,20 @@ class _Reading:
         text = np.frombuffer(piece.text, np.uint8)
         at = piece.begin
         while at < piece.end:
-            at, num_records, building.num_tokens, building.num_header_bytes = self._compiled(
-                text,
-                at,
-                piece.end,
-                self.limits.max_header_bytes,
-                self.limits.max_residues,
-                building.tokens,
-                building.num_tokens,
-                building.headers,
-                building.num_header_bytes,
-                lengths,
-                header_lengths,
-            )
-            if num_records:
+            if self._kernel is not None:
+                at, num_records, building.num_tokens, building.num_header_bytes = self._kernel(
+                    text,
+                    at,
+                    piece.end,
+                    self.limits.max_header_bytes,
+                    self.limits.max_residues,
+                    building.tokens,
+                    building.num_tokens,
+                    building.headers,
+                    building.num_header_bytes,
+                    lengths,
+                    header_lengths,
+                )
                 building.lengths.append(lengths[:num_records].copy())
                 building.header_lengths.append(header_lengths[:num_records].copy())
                 self.num_records += num_records
@@ -163,54 +150,6 @@ class _Reading:
                 end = piece.text.find(b"\n>", at, piece.end) + 1 or piece.end
                 self._add_unusual(piece.text[at:end], piece.offset + at - piece.begin, building)
                 at = end
-
-    def _parse_in_numpy(self, piece: Piece, building: "_Building") -> None:
-        text = piece.text[piece.begin : piece.end]
-        if b"\n>" not in text:  # a record that a chunk broke off: too short for what follows to pay
-            self._add_unusual(text, piece.offset, building)
-            return
-        raw = np.frombuffer(text, np.uint8)
-        line_ends = np.flatnonzero(raw == ord("\n"))
-        before = np.flatnonzero(raw[line_ends[: len(line_ends) - text.endswith(b"\n")] + 1] == ord(">"))
-        starts = np.concatenate(([0], line_ends[before] + 1))
-        ends = np.concatenate((starts[1:], [len(raw)]))
-        header_lines = np.concatenate(([0], before + 1, [len(line_ends)]))  # by the number of the line end
-        line_ends = np.concatenate((line_ends, [len(raw)]))
-        header_starts, header_ends = starts + 1, line_ends[header_lines[:-1]]
-        lengths = ends - header_ends - np.diff(header_lines)
-        for _ in range(2):  # "\r" behind and " " before are common; whoever has more is unusual
-            header_ends = header_ends - ((header_ends > header_starts) & _SPACES[raw[header_ends - 1]])
-            header_starts = header_starts + ((header_ends > header_starts) & _SPACES[raw[header_starts % len(raw)]])
-        header_lengths = header_ends - header_starts
-        unusual = header_lengths == 0
-        unusual |= _SPACES[raw[header_ends - 1]] | _SPACES[raw[header_starts % len(raw)]]
-
-        headers, letters = _gathered(text, header_starts, header_ends, ends)
-        letters = letters.translate(_TOKEN_OF, WHITESPACE)
-        tokens = np.frombuffer(letters, np.uint8)
-        if lengths.sum() != len(tokens):  # there is other whitespace than line ends
-            spaces = np.flatnonzero(np.frombuffer(text.translate(_IS_SPACE), np.bool_))
-            lengths = ends - header_ends - (np.searchsorted(spaces, ends) - np.searchsorted(spaces, header_ends))
-        offsets = np.concatenate(([0], np.cumsum(lengths)))
-        header_offsets = np.concatenate(([0], np.cumsum(header_lengths)))
-
-        unusual |= (header_lengths > self.limits.max_header_bytes) | (lengths == 0)
-        unusual |= lengths > self.limits.max_residues
-        if REFUSED in letters:
-            unusual[np.searchsorted(offsets, np.flatnonzero(tokens == REFUSED), "right") - 1] = True
-        if b"\0" in text:
-            unusual[np.searchsorted(starts, np.flatnonzero(raw == 0), "right") - 1] = True
-        for last, at in pairwise((-1, *np.flatnonzero(unusual).tolist(), len(starts))):
-            if at > (first := last + 1):
-                building.add(
-                    tokens[offsets[first] : offsets[at]],
-                    lengths[first:at],
-                    headers[header_offsets[first] : header_offsets[at]],
-                    header_lengths[first:at],
-                )
-                self.num_records += at - first
-            if at < len(starts):
-                self._add_unusual(text[starts[at] : ends[at]], piece.offset + int(starts[at]), building)
 
     def _add_unusual(self, record: bytes, offset: int, building: "_Building") -> None:
         """Add a record that may be bad."""
@@ -222,8 +161,7 @@ class _Reading:
         if reason:
             building.rejected.append(Rejected(self.num_records, header[:200], offset, reason))
             return
-        tokens = token_ids(letters, building.unknown_letters)
-        building.add(np.frombuffer(tokens, np.uint8), np.array([len(tokens)]), header, np.array([len(header)]))
+        building.add(token_ids(letters, building.unknown_letters), header)
 
 
 class _Building:
@@ -243,15 +181,14 @@ class _Building:
         """Whether text of so many bytes fits in, whatever it holds."""
         return max(self.num_tokens, self.num_header_bytes) + num_bytes <= self.num_bytes
 
-    def add(
-        self, tokens: NDArray[np.uint8], lengths: NDArray[np.int64], headers: bytes, header_lengths: NDArray[np.int64]
-    ) -> None:
-        self.tokens[self.num_tokens : self.num_tokens + len(tokens)] = tokens
+    def add(self, tokens: bytes, header: bytes) -> None:
+        """Append one record."""
+        self.tokens[self.num_tokens : self.num_tokens + len(tokens)] = np.frombuffer(tokens, np.uint8)
         self.num_tokens += len(tokens)
-        self.headers[self.num_header_bytes : self.num_header_bytes + len(headers)] = np.frombuffer(headers, np.uint8)
-        self.num_header_bytes += len(headers)
-        self.lengths.append(lengths)
-        self.header_lengths.append(header_lengths)
+        self.headers[self.num_header_bytes : self.num_header_bytes + len(header)] = np.frombuffer(header, np.uint8)
+        self.num_header_bytes += len(header)
+        self.lengths.append(np.array([len(tokens)]))
+        self.header_lengths.append(np.array([len(header)]))
 
     def block(self, end: Position, bytes_read: int) -> Block:
         tokens = self.tokens[: self.num_tokens]
@@ -268,26 +205,7 @@ class _Building:
         )
 
 
-def _gathered(
-    text: bytes, starts: NDArray[np.int64], middles: NDArray[np.int64], ends: NDArray[np.int64]
-) -> tuple[bytes, bytes]:
-    """The stretches from each start to its middle, joined, and those from each middle to its end.
-
-    Arrow copies them in one loop; slices and a join, which make an object of each, take twice the time of all the rest.
-    """
-    import pyarrow
-
-    cuts = np.empty(3 * len(starts), np.int32)
-    cuts[0::3], cuts[1::3], cuts[2::3] = starts, middles, ends
-    stretches = pyarrow.BinaryArray.from_buffers(
-        pyarrow.binary(), len(cuts) - 1, [None, pyarrow.py_buffer(cuts), pyarrow.py_buffer(text)]
-    )
-    first = np.arange(0, len(cuts), 3, dtype=np.int32)
-    joined = (stretches.take(pyarrow.array(which)).buffers()[2].to_pybytes() for which in (first, first + 1))
-    return next(joined)[: int((middles - starts).sum())], next(joined)[: int((ends - middles).sum())]
-
-
-def _compiled_parser() -> Callable[..., Any] | None:
+def _kernel() -> Callable[..., Any] | None:
     if os.environ.get(SWITCH) == "0":  # asked here too, because the kernel's module imports numba
         return None
     try:

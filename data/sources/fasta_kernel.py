@@ -3,8 +3,7 @@
 In: text that begins and ends between two records. Out: token ids, headers and their lengths, and how far it came: it
 stops before a record that is not plain, which `data.sources.fasta` then reads byte by byte. Nothing is kept.
 
-Imported only where numba is there. Everything here has its match in NumPy in `data.sources.fasta`, with the same
-result.
+Imported only where numba is installed. Byte by byte `data.sources.fasta` reads the same.
 """
 
 from collections.abc import Callable

@@ -15,15 +15,9 @@ from data.alphabet import STANDARD_RESIDUES, TOKENS, UNK, decode
 from data.recipe.settings import IngestSettings
 from data.sources.fasta import FastaSource
 from data.transport.broken_stream import BrokenStream
-from support.inputs.fasta_content import LIMITS, PARSERS, TIDY, choose, read, written
+from support.inputs.fasta_content import LIMITS, TIDY, read, written
 
 TIDY_RECORDS = [(b"sp|P1 first protein", "MKTAYIAKQRQ"), (b"P2", "GGGG")]
-
-
-@pytest.fixture(params=PARSERS)
-def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each of the two parsers in turn."""
-    return choose(request.param, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +47,7 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     ],
 )
 @pytest.mark.parametrize("compress", [bytes, gzip.compress, zstd.compress], ids=["plain", "gzip", "zstd"])
-def test_reads_what_the_letters_say(tmp_path: Path, text: bytes, compress, parser: str) -> None:
+def test_reads_what_the_letters_say(tmp_path: Path, text: bytes, compress) -> None:
     found = read(written(tmp_path, compress(text)))
     assert found.records == TIDY_RECORDS
     assert found.rejected == []
@@ -62,7 +56,7 @@ def test_reads_what_the_letters_say(tmp_path: Path, text: bytes, compress, parse
     assert read(written(tmp_path, compress(among_others))).records[29:33] == [(b"1", "M"), *TIDY_RECORDS, (b"1", "M")]
 
 
-def test_ids_are_those_of_esm(tmp_path: Path, parser: str) -> None:
+def test_ids_are_those_of_esm(tmp_path: Path) -> None:
     path = written(
         tmp_path, b">a\nLAGVSERTIDPKQNFYMHWCXBUZOJ\n>b\nlagvsertidpkqnfymhwcxbuzoj\n" + b">c\n" + b"ABZ" * 50
     )
@@ -74,7 +68,7 @@ def test_ids_are_those_of_esm(tmp_path: Path, parser: str) -> None:
     assert block.unknown_letters == {}
 
 
-def test_every_byte_is_a_letter_space_or_refused(tmp_path: Path, parser: str) -> None:
+def test_every_byte_is_a_letter_space_or_refused(tmp_path: Path) -> None:
     letters = set(b"ACDEFGHIKLMNPQRSTVWYBJOUXZ") | set(b"acdefghiklmnpqrstvwybjouxz")
     filling = b"M" * 70  # so that the byte is met inside a wide read
     text = b"".join(b">%d\n%s%c%s\n" % (byte, filling, byte, filling) for byte in range(256))
@@ -88,12 +82,12 @@ def test_every_byte_is_a_letter_space_or_refused(tmp_path: Path, parser: str) ->
     assert all("at residue 71" in r.reason for r in found.rejected)
 
 
-def test_several_members_and_frames_are_one_stream(tmp_path: Path, parser: str) -> None:
+def test_several_members_and_frames_are_one_stream(tmp_path: Path) -> None:
     for compress in (gzip.compress, zstd.compress):
         assert read(written(tmp_path, compress(TIDY[:25]) + compress(TIDY[25:]))).records == TIDY_RECORDS
 
 
-def test_long_and_short_records(tmp_path: Path, parser: str) -> None:
+def test_long_and_short_records(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     lengths = [1, 35_213, 63, 64, 65, 127, 128, 129, 1, 400_000, 2]
     proteins = ["".join(rng.choice(list(STANDARD_RESIDUES), n)) for n in lengths]
@@ -138,7 +132,7 @@ BAD_RECORDS: list[tuple[str, bytes, int, list[str]]] = [
 
 
 @pytest.mark.parametrize(("text", "record", "words"), [b[1:] for b in BAD_RECORDS], ids=[b[0] for b in BAD_RECORDS])
-def test_bad_records_are_set_aside(tmp_path: Path, text: bytes, record: int, words: list[str], parser: str) -> None:
+def test_bad_records_are_set_aside(tmp_path: Path, text: bytes, record: int, words: list[str]) -> None:
     limits = IngestSettings(max_header_bytes=100, max_residues=200)
     # Neighbours of a bad record, and a text long enough to be read at full width, change nothing.
     tail = b">last\n" + b"M" * 150 + b"\n"
@@ -156,13 +150,13 @@ def test_bad_records_are_set_aside(tmp_path: Path, text: bytes, record: int, wor
     assert both.records == [*alone.records, (b"last", "M" * 150)]
 
 
-def test_as_long_as_allowed(tmp_path: Path, parser: str) -> None:
+def test_as_long_as_allowed(tmp_path: Path) -> None:
     limits = IngestSettings(max_header_bytes=100, max_residues=200)
     text = b"> " + b"x" * 100 + b" \n" + b"M " * 200 + b"\n*\n"
     assert read(written(tmp_path, text), limits=limits).records == [(b"x" * 100, "M" * 200)]
 
 
-def test_a_record_above_any_chunk(tmp_path: Path, parser: str) -> None:
+def test_a_record_above_any_chunk(tmp_path: Path) -> None:
     limits = IngestSettings(max_residues=1_500_000)
     for residues, good in ((1_500_000, True), (1_500_001, False), (4_000_000, False)):
         lines = b"\n".join([b"M" * 50 + b" "] * (residues // 50) + [b"G" * (residues % 50)])
@@ -174,7 +168,7 @@ def test_a_record_above_any_chunk(tmp_path: Path, parser: str) -> None:
             assert found.records[0] == (b"a b", "M" * residues)
 
 
-def test_unknown_letters_can_be_counted(tmp_path: Path, parser: str) -> None:
+def test_unknown_letters_can_be_counted(tmp_path: Path) -> None:
     path = written(tmp_path, b">p1\nMK-T-\n>p2\n1GG\n>p3\nMKT\n>p4\nM\0K\n>p5\nM\xe9*\n")
     found = read(path, "count")
     assert [residues for _, residues in found.records] == ["MK<unk>T<unk>", "<unk>GG", "MKT", "M<unk>"]
@@ -182,7 +176,7 @@ def test_unknown_letters_can_be_counted(tmp_path: Path, parser: str) -> None:
     assert [(r.record, r.reason[:14]) for r in found.rejected] == [(4, "has a NUL byte")]
 
 
-def test_headers_are_kept_as_bytes(tmp_path: Path, parser: str) -> None:
+def test_headers_are_kept_as_bytes(tmp_path: Path) -> None:
     headers = [b"caf\xe9 \xff\xfe", "Ångström".encode(), b"a > b >c", b"x" * 500, b"tab\tinside \x1b[0m"]
     found = read(written(tmp_path, b"".join(b">%s\nMK\n" % header for header in headers)))
     assert [header for header, _ in found.records] == headers
@@ -224,7 +218,7 @@ def bad_sources() -> list[tuple[str, bytes, list[str]]]:
 
 
 @pytest.mark.parametrize(("text", "words"), [b[1:] for b in bad_sources()], ids=[b[0] for b in bad_sources()])
-def test_a_bad_source_is_one_error_with_values(tmp_path: Path, text: bytes, words: list[str], parser: str) -> None:
+def test_a_bad_source_is_one_error_with_values(tmp_path: Path, text: bytes, words: list[str]) -> None:
     path = written(tmp_path, text)
     with pytest.raises(ValueError, match=r".+") as caught:
         read(path, limits=IngestSettings(max_line_bytes=10_000))
@@ -266,9 +260,7 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
     st.integers(1, 70),
     st.sampled_from(["\n", "\r\n"]),
 )
-def test_agrees_with_biopython(
-    tmp_path: Path, parser: str, proteins: list[tuple[str, str]], width: int, end: str
-) -> None:
+def test_agrees_with_biopython(tmp_path: Path, proteins: list[tuple[str, str]], width: int, end: str) -> None:
     lines = []
     for name, letters in proteins:
         lines += [f">{name}", *(letters[i : i + width] for i in range(0, len(letters), width))]

@@ -11,17 +11,11 @@ import pytest
 import data.sources.fasta
 from data.sources.block import Block, Position
 from data.sources.fasta import FastaSource
-from support.inputs.fasta_content import LIMITS, PARSERS, TIDY, choose, content, in_pieces, many, read, written
-
-
-@pytest.fixture(params=PARSERS)
-def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each of the two parsers in turn."""
-    return choose(request.param, monkeypatch)
+from support.inputs.fasta_content import LIMITS, TIDY, content, in_pieces, many, read, written
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
-def test_restart_at_every_block(tmp_path: Path, compress, parser: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restart_at_every_block(tmp_path: Path, compress, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"\n\n" + many()
     source = FastaSource(written(tmp_path, compress(text)), "refuse", LIMITS)
     in_pieces(monkeypatch, 1000)
@@ -45,7 +39,7 @@ def test_a_source_that_changed_is_not_continued(tmp_path: Path) -> None:
     assert list(source.blocks(Position(2, len(TIDY)))) == []
 
 
-def test_chunks_may_end_anywhere(tmp_path: Path, parser: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_may_end_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data.sources.fasta_text._LONG_BYTES", 100)
     path = written(tmp_path, b"\xef\xbb\xbf\r\n" + many(1, 60).replace(b"\n", b"\r\n") + b">last\nMK*")
     whole = read(path)
@@ -56,7 +50,7 @@ def test_chunks_may_end_anywhere(tmp_path: Path, parser: str, monkeypatch: pytes
         assert read(path) == whole
 
 
-def test_the_two_parsers_give_the_same_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_are_the_same_without_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
     monkeypatch.setattr(data.sources.fasta, "BLOCK_BYTES", 10_000)
     in_pieces(monkeypatch, 3000)
@@ -65,9 +59,9 @@ def test_the_two_parsers_give_the_same_blocks(tmp_path: Path, monkeypatch: pytes
         compiled = list(source.blocks())
         with monkeypatch.context() as without:
             without.setenv("ZYMOGEN_COMPILED", "0")
-            numpy = list(source.blocks())
-        assert len(compiled) == len(numpy) > 3
-        for ours, theirs in zip(compiled, numpy, strict=True):
+            byte_by_byte = list(source.blocks())
+        assert len(compiled) == len(byte_by_byte) > 3
+        for ours, theirs in zip(compiled, byte_by_byte, strict=True):
             for name in Block.__slots__:
                 a, b = getattr(ours, name), getattr(theirs, name)
                 assert a.tolist() == b.tolist() if isinstance(a, np.ndarray) else a == b

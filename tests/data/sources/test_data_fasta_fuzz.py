@@ -87,7 +87,7 @@ def through_blocks(path: Path, policy: LetterPolicy) -> Read:
 
 
 def check(monkeypatch: pytest.MonkeyPatch, path: Path, text: bytes, policy: LetterPolicy, sizes: Iterator[int]) -> None:
-    """Both parsers, at every chunk size, read what `line_by_line` does."""
+    """With and without the kernel, at every chunk size, blocks hold what `line_by_line` does."""
     path.write_bytes(text)
     expected = line_by_line(text, policy)
     if not expected.readable:
@@ -104,7 +104,6 @@ def check(monkeypatch: pytest.MonkeyPatch, path: Path, text: bytes, policy: Lett
                 patched.setenv("ZYMOGEN_COMPILED", switch)
                 patched.setattr(data.sources.fasta, "ByteStream", Slow)
                 patched.setattr("data.sources.fasta_text._LONG_BYTES", 40 if size < 64 else 1 << 20)
-                patched.setattr(data.sources.fasta, "_NUMPY_BYTES", 1)
                 patched.setattr(data.sources.fasta, "BLOCK_BYTES", 64 if size < 64 else 1 << 16)
                 assert through_blocks(path, policy) == expected, (size, switch)
 

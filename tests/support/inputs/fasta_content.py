@@ -1,4 +1,4 @@
-"""Reading FASTA in tests: what all blocks of a source hold, through either parser, in chunks of any size."""
+"""Reading FASTA in tests: what all blocks of a source hold, in chunks of any size."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-import data.sources.content_digest
 import data.sources.fasta
 from data.alphabet import STANDARD_RESIDUES, decode
 from data.recipe.settings import IngestSettings
@@ -18,7 +17,6 @@ from data.transport.byte_stream import ByteStream
 
 TIDY = b">sp|P1 first protein\nMKTAYIAK\nQRQ\n>P2\nGGGG\n"
 LIMITS = IngestSettings()
-PARSERS = ("compiled", "numpy")
 
 
 class Content(NamedTuple):
@@ -58,17 +56,6 @@ def read(path: str, policy: str = "refuse", limits: IngestSettings = LIMITS) -> 
     return content(FastaSource(path, policy, limits).blocks())
 
 
-def choose(parser: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Have FASTA read by one of `PARSERS`."""
-    if parser == "compiled":
-        pytest.importorskip("numba")
-    else:
-        monkeypatch.setenv("ZYMOGEN_COMPILED", "0")
-        monkeypatch.setattr(data.sources.content_digest, "compiled", lambda function: None)
-    assert (data.sources.fasta._compiled_parser() is None) == (parser == "numpy")
-    return parser
-
-
 def in_pieces(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Have sources arrive in chunks of `size` bytes."""
 
@@ -78,7 +65,6 @@ def in_pieces(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
             yield from (whole[at : at + size] for at in range(0, len(whole), size))
 
     monkeypatch.setattr(data.sources.fasta, "ByteStream", Slow)
-    monkeypatch.setattr(data.sources.fasta, "_NUMPY_BYTES", 1)
 
 
 def many(seed: int = 0, count: int = 300) -> bytes:
