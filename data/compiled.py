@@ -55,7 +55,7 @@ def _register_trailing_zeros() -> None:
     from numba.cpython.unsafe.numbers import trailing_zeros as count
     from numba.extending import overload
 
-    overload(trailing_zeros)(lambda word: lambda word: count(word))
+    overload(trailing_zeros)(lambda word: lambda word: count(word))  # type: ignore[call-arg]
 
 
 def available() -> bool:

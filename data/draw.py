@@ -7,11 +7,14 @@ The hash is the output function of splitmix64 (Steele, Lea and Flood, 2014, doi:
 the same bytes on every machine.
 """
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 _GOLDEN = 0x9E3779B97F4A7C15
 GOLDEN, _MIX_1, _MIX_2 = (np.uint64(value) for value in (_GOLDEN, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+Words = TypeVar("Words", np.uint64, NDArray[np.uint64])
 _27, _30, _31 = np.uint64(27), np.uint64(30), np.uint64(31)
 _WORD = (1 << 64) - 1
 
@@ -34,8 +37,8 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """splitmix64's output function of each value; compiled kernels call it with one."""
+def mixed(values: Words) -> Words:
+    """splitmix64's output function of each ``uint64`` of an array; compiled kernels call it with one."""
     values = (values ^ (values >> _30)) * _MIX_1
     values = (values ^ (values >> _27)) * _MIX_2
     return values ^ (values >> _31)

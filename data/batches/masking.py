@@ -8,6 +8,7 @@ rank or the order in which anything ran, and the next pass masks anew.
 """
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +88,7 @@ def _corrupt_by_arrays(
     return inputs, targets.astype(np.int32)
 
 
-def _hashed(key, counter):  # type: ignore[no-untyped-def]
+def _hashed(key: Any, counter: Any) -> Any:
     """`draw.hashes` of one counter, for the kernel."""
     return draw.mixed((counter + np.uint64(1)) * draw.GOLDEN + key)
 

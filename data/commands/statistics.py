@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import TOKENS
+from data.sources.protein import shown
 from data.store.token_store import UINT64, Store
 
 QUANTILES = (1, 5, 25, 50, 75, 95, 99)
@@ -278,7 +279,7 @@ def lines(found: Statistics) -> Iterator[str]:
     for group in duplicates.largest:
         yield f"  {group.size:,} records of one sequence of {group.residues:,} residues"
         for record in group.records:
-            yield f"    record {record}  {_shown(found.headers[record])}"
+            yield f"    record {record}  {shown(found.headers[record])}"
         if group.size > len(group.records):
             yield f"    and {group.size - len(group.records):,} more"
     yield "composition"
@@ -322,8 +323,3 @@ def as_json(found: Statistics) -> dict[str, Any]:
             ],
         },
     }
-
-
-def _shown(header: str) -> str:
-    """A header for a line of text: at most 60 characters, controls escaped so that no file can steer a terminal."""
-    return repr(header[:60])

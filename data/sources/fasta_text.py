@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from data.sources.protein import WHITESPACE
+from data.sources.protein import WHITESPACE, shown
 from data.transport.broken_stream import BrokenStream
 
 _LONG_BYTES = 1 << 20
@@ -80,8 +80,8 @@ def from_first_record(chunks: Iterator[bytes], name: str) -> tuple[int, Iterator
         line_begins = blank.endswith(b"\n")
     if not line_begins or not body.startswith(b">"):
         line = blank[blank.rfind(b"\n") + 1 :] + _filled(body, 240, chunks)
-        shown = line.partition(b"\n")[0].strip(b"\r")[:60].decode("utf-8", "replace")
-        raise ValueError(f"{name}: not FASTA: the first line is {shown!r}, but a FASTA file starts with '>'")
+        first = shown(line.partition(b"\n")[0])
+        raise ValueError(f"{name}: not FASTA: the first line is {first}, but a FASTA file starts with '>'")
     return offset + len(blank), itertools.chain((body,), chunks)
 
 

@@ -22,14 +22,14 @@ from data.sources.biopython import SUFFIXES, SeqIOSource
 from data.sources.block import START, Block, Position, Source
 from data.sources.synthetic import Families, write
 from data.sources.tables import DATASETS, TABLES, TableSource
+from data.transport.attempts import WEB
+from data.transport.byte_stream import STANDARD_INPUT as STANDARD_INPUT
 
 SYNTHETIC = "synthetic:"
-STANDARD_INPUT = "-"
 
 _COMPRESSIONS = (".gz", ".bgz", ".bgzf", ".zst", ".zstd")
 _NUCLEOTIDES = (".fna", ".ffn", ".frn")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*(::|://)")
-_WEB = ("http://", "https://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def _remote(url: str) -> list[str]:
     """A URL, or all that a glob among URLs matches."""
     path, query = _without_query(url)
     # In a web address a question mark begins the query, in which a star is no wildcard, and brackets hold an address.
-    if not ("*" in urlsplit(path).path if path.startswith(_WEB) else glob.has_magic(path)):
+    if not ("*" in urlsplit(path).path if path.startswith(WEB) else glob.has_magic(path)):
         return [url]
     from fsspec.core import url_to_fs
 
@@ -213,7 +213,7 @@ def _suffix(place: str) -> str:
     """The suffix that says the format, in lower case: without compression, and of a URL its path's."""
     if _URL.match(place):
         place = next((part for part in place.split("::") if "://" in part), place)
-        place = urlsplit(place).path if place.startswith(_WEB) else place
+        place = urlsplit(place).path if place.startswith(WEB) else place
     path = PurePosixPath(place)
     while path.suffix.lower() in _COMPRESSIONS:
         path = path.with_suffix("")

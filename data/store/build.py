@@ -26,13 +26,13 @@ from data.store.read_ahead import Ahead, Read, Report, any_held
 from data.store.token_store import FACTS, FORMAT, REJECTED, Counts, Store
 from data.store.writer import StoreWriter
 from data.transport.broken_stream import BrokenOff, Changed
+from data.transport.byte_stream import STANDARD_INPUT
 
 Progress = Callable[[int, int, int, int | None], None]
 """Called with records, residues, bytes read of the sources as stored, and all their bytes, None where not known."""
 
 BUDGET_RECORDS = 10_000
 """`max_bad_fraction` is asked after each so many records, and at the end."""
-_STANDARD_INPUT = "-"
 
 
 def open_or_build(
@@ -128,7 +128,7 @@ def finished(folder: Path, sources: Sequence[Source], key: str, ingest: IngestSe
             f"{folder} holds a store of other sources or settings, those of {', '.join(store.facts['sources'][:3])}; "
             "choose another folder, or delete it"
         )
-    if any(source.name == _STANDARD_INPUT for source in sources):
+    if any(source.name == STANDARD_INPUT for source in sources):
         raise ValueError(
             f"{folder} holds a store already, and standard input cannot be compared with it; choose another folder, or "
             "delete it"
@@ -169,7 +169,7 @@ def build_locked(
     with suppress(FileNotFoundError):
         (folder / FAILED).unlink()
     # Standard input cannot go on.
-    writer = StoreWriter(folder, key, anew=any(source.name == _STANDARD_INPUT for source in sources))
+    writer = StoreWriter(folder, key, anew=any(source.name == STANDARD_INPUT for source in sources))
     try:
         budget = None if is_part and ingest.max_bad_fraction else ingest.max_bad_fraction
         ahead = Ahead(
@@ -261,7 +261,7 @@ def _is_pipe(source: Source) -> bool:
     """Whether it is standard input or a local path that is no regular file: its time of change says nothing."""
     path, _, query = source.name.rpartition("?")
     places = [source.name, path] if "=" in query else [source.name]  # a table's parameters are in its name
-    return source.name == _STANDARD_INPUT or any(os.path.exists(p) and not os.path.isfile(p) for p in places)
+    return source.name == STANDARD_INPUT or any(os.path.exists(p) and not os.path.isfile(p) for p in places)
 
 
 def _require_good(source: Source, block: Block, before: Journal, budget: float, folder: Path) -> None:
