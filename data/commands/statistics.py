@@ -4,7 +4,6 @@ In: a `Store`. Out: `Statistics`, as lines to read and as JSON. Kept: nothing; t
 some 20 bytes a record into the system's temporary folder (TMPDIR), and removes them.
 """
 
-import heapq
 import os
 import struct
 import tempfile
@@ -13,12 +12,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import IO, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import TOKENS
+from data.homology import name_table
+from data.homology.clusters import open_clusters
 from data.sources.protein import shown
 from data.store.token_store import UINT64, Store
 
@@ -31,7 +33,6 @@ SHOWN = 3
 
 _BLOCK_RECORDS = 1 << 20
 _BLOCK_RESIDUES = 1 << 22
-_SORT_MEMORY = "256MB"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,96 +166,45 @@ def count_tokens(store: Store) -> dict[str, int]:
 def find_duplicates(store: Store) -> Duplicates:
     """Group the records of equal residues.
 
-    Digests are sorted outside memory, and records of one digest compared residue by residue, so that two sequences
-    that merely share a digest are not called equal.
+    Records of one digest are grouped outside memory and then compared residue by residue, so that two sequences that
+    merely share a digest are not called equal.
 
     Raises:
         ValueError: the temporary folder has no room.
     """
     num_duplicates = num_groups = 0
-    largest: list[tuple[int, int, EqualRecords]] = []
+    largest: list[EqualRecords] = []
     with (store.folder / "tokens.bin").open("rb") as tokens, (store.folder / "offsets.bin").open("rb") as offsets:
-        for _, run in groupby(_neighbours(store), itemgetter(0)):
-            groups: list[tuple[int, EqualRecords]] = []  # each sequence of this digest, and where it starts
-            for _, earlier, record in run:
-                if not groups:
-                    start, residues = _span(offsets, earlier)
-                    groups.append((start, EqualRecords(1, residues, (earlier,))))
-                start, residues = _span(offsets, record)
-                for i, (first, group) in enumerate(groups):
-                    if group.residues == residues and _equal(tokens, first, start, residues):
-                        groups[i] = first, EqualRecords(group.size + 1, residues, (*group.records, record)[:SHOWN])
-                        break
-                else:
-                    groups.append((start, EqualRecords(1, residues, (record,))))
-            for _, group in groups:
-                num_duplicates += group.size - 1
-                if group.size > 1:
-                    num_groups += 1
-                    heapq.heappush(largest, (group.size, -group.records[0], group))
-            while len(largest) > LARGEST:
-                heapq.heappop(largest)
-    by_size = tuple(group for _, _, group in sorted(largest, reverse=True))
-    return Duplicates(num_duplicates=num_duplicates, num_groups=num_groups, largest=by_size)
+        for _, run in groupby(_sharing_a_digest(store), itemgetter(0)):
+            groups: dict[bytes, EqualRecords] = {}
+            for _, record in run:
+                start, end = struct.unpack("<QQ", os.pread(offsets.fileno(), 16, 8 * record))
+                residues = os.pread(tokens.fileno(), end - start, start)
+                size, _, records = groups.get(residues, EqualRecords(0, 0, ()))
+                groups[residues] = EqualRecords(size + 1, end - start, (*records, record)[:SHOWN])
+            equal = [group for group in groups.values() if group.size > 1]
+            num_groups += len(equal)
+            num_duplicates += sum(group.size - 1 for group in equal)
+            largest = sorted([*largest, *equal], key=lambda group: (-group.size, group.records[0]))[:LARGEST]
+    return Duplicates(num_duplicates=num_duplicates, num_groups=num_groups, largest=tuple(largest))
 
 
-def _span(offsets: IO[bytes], record: int) -> tuple[int, int]:
-    """Where a record starts in tokens.bin, and its residues."""
-    start, end = struct.unpack("<QQ", os.pread(offsets.fileno(), 16, 8 * record))
-    return start, end - start
+def _sharing_a_digest(store: Store) -> Iterator[tuple[int, int]]:
+    """(digest, record) of every record whose digest another one has, sorted."""
 
+    def no_room(reason: str) -> str:
+        return (
+            f"{store.folder}: the records cannot be sorted in {tempfile.gettempdir()}: {reason}; it needs some 20 "
+            "bytes a record there: free space, or set TMPDIR to another folder"
+        )
 
-def _equal(tokens: IO[bytes], a: int, b: int, num_residues: int) -> bool:
-    """Whether the residues from `a` on are those from `b` on."""
-    for done in range(0, num_residues, _BLOCK_RESIDUES):
-        count = min(_BLOCK_RESIDUES, num_residues - done)
-        if os.pread(tokens.fileno(), count, a + done) != os.pread(tokens.fileno(), count, b + done):
-            return False
-    return True
-
-
-def _neighbours(store: Store) -> Iterator[tuple[int, int, int]]:
-    """(digest, record before, record) of neighbours with one digest, sorted by digest and record."""
-    last_digest, last_record = np.zeros(0, np.uint64), np.zeros(0, np.int64)
-    for sorted_digests, sorted_records in _sorted_digests(store):
-        digests = np.concatenate([last_digest, sorted_digests])
-        records = np.concatenate([last_record, sorted_records])
-        assert (digests[1:] >= digests[:-1]).all()
-        same = np.flatnonzero(digests[1:] == digests[:-1])
-        yield from zip(digests[same].tolist(), records[same].tolist(), records[same + 1].tolist(), strict=True)
-        last_digest, last_record = digests[-1:], records[-1:]
-
-
-def _sorted_digests(store: Store) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
-    """Digests and their records in blocks, sorted by DuckDB, which spills to disk beyond `_SORT_MEMORY`."""
-    import duckdb
-    import pyarrow
-
-    schema = pyarrow.schema([("digest", pyarrow.uint64()), ("record", pyarrow.int64())])
-
-    def unsorted() -> Iterator[Any]:
-        for start in range(0, store.num_records, _BLOCK_RECORDS):
-            digests = _read(store, "digests.bin", UINT64, start, _BLOCK_RECORDS)
-            records = np.arange(start, start + len(digests), dtype=np.int64)
-            yield pyarrow.record_batch([pyarrow.array(digests), pyarrow.array(records)], schema=schema)
-
-    with tempfile.TemporaryDirectory(prefix="zymogen-sort-") as folder:
-        connection = duckdb.connect(config={"memory_limit": _SORT_MEMORY, "temp_directory": folder, "threads": 2})
-        try:
-            connection.execute("SET enable_progress_bar = false")
-            connection.register("records", pyarrow.RecordBatchReader.from_batches(schema, unsorted()))
-            # `sql` streams its result; `execute` would first copy it, and not in this order.
-            found = connection.sql("SELECT digest, record FROM records ORDER BY digest, record")
-            for batch in found.to_arrow_reader(_BLOCK_RECORDS):
-                yield batch.column(0).to_numpy(), batch.column(1).to_numpy()
-        except duckdb.Error as error:
-            reason = str(error).splitlines()[0].rstrip(".")
-            raise ValueError(
-                f"{store.folder}: the records cannot be sorted in {tempfile.gettempdir()}: {reason}; it needs some 20 "
-                "bytes a record there: free space, or set TMPDIR to another folder"
-            ) from None
-        finally:
-            connection.close()
+    with name_table.session(Path(tempfile.gettempdir()), no_room) as connection:
+        name_table.register_hashes(connection, open_clusters(store, None).blocks())
+        connection.execute("CREATE TABLE digests AS FROM hashes")
+        shared = "SELECT hash FROM digests GROUP BY hash HAVING count(*) > 1"
+        query = f"FROM digests WHERE hash IN ({shared}) ORDER BY hash, record"
+        for digests, records in name_table.batches(connection, query):
+            yield from zip(digests.tolist(), records.tolist(), strict=True)
 
 
 def _read(store: Store, name: str, dtype: type[np.generic] | str, first: int, count: int) -> NDArray[Any]:

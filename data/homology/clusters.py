@@ -269,21 +269,12 @@ def _of_one(clusters: Clusters) -> str:
 
 
 def _write_members(clustering: Clusters, building: Path) -> None:
-    import pyarrow
-
-    schema = pyarrow.schema([("cluster", pyarrow.uint64()), ("record", pyarrow.uint64())])
-
-    def streamed() -> Iterator[Any]:
-        for start, block in clustering.blocks():
-            records = np.arange(start, start + len(block), dtype=np.uint64)
-            yield pyarrow.record_batch([pyarrow.array(block), pyarrow.array(records)], schema=schema)
-
     of_one = _of_one(clustering)
     clusters, offsets, records = ((building / name).open("wb") for name in _MEMBERS)
     with name_table.session(building) as connection, clusters, offsets, records:
-        connection.register("rows", pyarrow.RecordBatchReader.from_batches(schema, streamed()))
+        name_table.register_hashes(connection, clustering.blocks())
         done, last = 0, None
-        for hashes, members in name_table.batches(connection, "FROM rows ORDER BY cluster, record"):
+        for hashes, members in name_table.batches(connection, "FROM hashes ORDER BY hash, record"):
             starts = np.concatenate([[last is None or hashes[0] != last], hashes[1:] != hashes[:-1]])
             clusters.write(hashes[starts].astype(UINT64).tobytes())
             offsets.write((done + np.flatnonzero(starts)).astype(UINT64).tobytes())

@@ -6,8 +6,9 @@ DuckDB (https://duckdb.org) reads the table, joins and sorts, and spills into a 
 
 import gzip
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
@@ -38,15 +39,22 @@ _HEAD_BYTES = 512
 
 
 @contextmanager
-def session(folder: Path) -> Iterator[Any]:
+def session(folder: Path, no_room: Callable[[str], str] | None = None) -> Iterator[Any]:
     """A DuckDB connection that takes 400 MB of memory at most and spills into `folder`; leaves nothing there.
+
+    Args:
+        folder: one that is there.
+        no_room: what to say where there is no room, from what DuckDB says.
 
     Raises:
         ValueError: there is no room for it.
     """
     import duckdb
 
-    with _no_room(folder), tempfile.TemporaryDirectory(prefix=".join-", dir=folder) as work:
+    with (
+        _refusal(no_room or partial(_no_room_in, folder)),
+        tempfile.TemporaryDirectory(prefix=".join-", dir=folder) as work,
+    ):
         settings: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": _MEMORY,
             "threads": 2,
@@ -60,23 +68,40 @@ def session(folder: Path) -> Iterator[Any]:
 
 
 @contextmanager
-def _no_room(folder: Path) -> Iterator[None]:
+def _refusal(no_room: Callable[[str], str]) -> Iterator[None]:
     import duckdb
 
     try:
         yield
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ValueError(
-            f"{folder.parent}: a table cannot be joined or sorted there ({reason}); nothing of it was kept; free space "
-            "on that disk and start again"
-        ) from None
+        raise ValueError(no_room(" ".join(str(error).split())[:300])) from None
+
+
+def _no_room_in(folder: Path, reason: str) -> str:
+    return (
+        f"{folder.parent}: a table cannot be joined or sorted there ({reason}); nothing of it was kept; free space on "
+        "that disk and start again"
+    )
 
 
 def batches(connection: Any, query: str, parameters: list[Any] | None = None) -> Iterator[tuple[NDArray[Any], ...]]:
     """The result of a query as the NumPy arrays of its columns, `BLOCK` rows at a time."""
     for batch in connection.sql(query, params=parameters or []).to_arrow_reader(BLOCK):
         yield tuple(column.to_numpy(zero_copy_only=False) for column in batch.columns)
+
+
+def register_hashes(connection: Any, blocks: Iterable[tuple[int, NDArray[np.uint64]]]) -> None:
+    """Let a query read, once, the table ``hashes`` of (hash, record) from blocks of a first record and hashes."""
+    import pyarrow
+
+    schema = pyarrow.schema([("hash", pyarrow.uint64()), ("record", pyarrow.uint64())])
+
+    def streamed() -> Iterator[Any]:
+        for start, block in blocks:
+            records = np.arange(start, start + len(block), dtype=np.uint64)
+            yield pyarrow.record_batch([pyarrow.array(block), pyarrow.array(records)], schema=schema)
+
+    connection.register("hashes", pyarrow.RecordBatchReader.from_batches(schema, streamed()))
 
 
 def rows(path: Path, columns: dict[str, str], *, strict: bool = True) -> tuple[str, list[Any]]:

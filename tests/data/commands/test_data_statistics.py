@@ -72,6 +72,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every loop over blocks goes round more than once."""
     monkeypatch.setattr(module, "_BLOCK_RECORDS", 7)
     monkeypatch.setattr(module, "_BLOCK_RESIDUES", 64)
+    monkeypatch.setattr("data.homology.clusters._BLOCK", 7)
+    monkeypatch.setattr("data.homology.name_table.BLOCK", 7)
 
 
 @pytest.mark.parametrize("count", [1, 2, 99, 100, 101, 500])
@@ -151,7 +153,7 @@ def test_no_duplicates(arrays) -> None:
 
 
 def test_a_sort_that_does_not_fit_is_an_error(arrays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SORT_MEMORY", "1KB")
+    monkeypatch.setattr("data.homology.name_table._MEMORY", "1KB")
     with pytest.raises(ValueError, match=r"the records cannot be sorted in .*TMPDIR"):
         find_duplicates(arrays(drawn(500)))
 
