@@ -1,39 +1,76 @@
-"""How far a build is: a bar on a terminal, elsewhere a line every ten seconds.
+"""How far something is: one line that is drawn anew on a terminal, elsewhere a line for each report.
 
-In: counts. Out: text on standard error. Kept: where the rate is counted from.
+In: how much is done, and a text. Out: text on standard error. Kept: the line on the screen, and where its rate begins.
 """
 
 import sys
 import time
-from typing import Any, TextIO
+from types import TracebackType
+from typing import Any, Self, TextIO
 
 
 class ProgressLine:
-    """Shows records, residues, rate and time left of one build.
+    """The progress of one piece of work.
+
+    Args:
+        total: what `update` counts up to; None where nobody knows.
+        speaks: whether anything is shown; of several processes one speaks.
+        stream: where to; standard error if not given.
+    """
+
+    _title, _share = "", "{:5.1f} %  "
+    """What a line begins with where nothing is drawn: a title, and how many per cent are done."""
+    _stays = True
+    """Whether what is drawn stays on the screen in the end."""
+
+    def __init__(self, total: float | None = None, speaks: bool = True, stream: TextIO | None = None) -> None:
+        self._total, self._speaks, self._stream = total, speaks, stream or sys.stderr
+        self._bar: Any = _bar(self._stream, not self._stays) if speaks and self._stream.isatty() else None
+        self._task = self._bar and self._bar.add_task("starting", total=total)
+
+    def __enter__(self) -> Self:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def update(self, done: float, text: str) -> None:
+        """Show where it stands."""
+        if self._bar:
+            self._bar.update(self._task, completed=done, total=self._total, description=text)
+        else:
+            share = self._share.format(100 * min(1.0, done / self._total)) if self._total else ""
+            self.say(f"{self._title}{share}{text}")
+
+    def say(self, text: str) -> None:
+        """Write a line that stays."""
+        if self._bar:
+            self._bar.console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
+        elif self._speaks:
+            print(text, file=self._stream, flush=True)
+
+
+class BuildLine(ProgressLine):
+    """Records, residues, rate and time left of one build.
 
     Args:
         stream: where to; standard error if not given.
-        every_s: seconds between lines, where it is no terminal.
+        every_s: seconds between lines, where nothing is drawn.
     """
 
+    _title, _share = "building the token store: ", "{:.1f}%: "
+    _stays = False
+
     def __init__(self, stream: TextIO | None = None, every_s: float = 10.0) -> None:
-        self._stream, self._every_s = stream or sys.stderr, every_s
+        super().__init__(stream=stream)
+        self._every_s = 0.2 if self._bar else every_s
         self._began: tuple[float, int, int] | None = None
         self._last = time.monotonic()
-        self._bar: Any = None
-        self._task: Any = None
-
-    def __enter__(self) -> "ProgressLine":
-        if self._stream.isatty():
-            self._bar = _bar(self._stream)
-        if self._bar is not None:
-            self._bar.start()
-            self._task = self._bar.add_task("reading", total=None)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
     def __call__(self, records: int, residues: int, bytes_read: int, num_bytes: int | None) -> None:
         """Take note of how far it is; bytes are those of the sources as stored."""
@@ -42,30 +79,27 @@ class ProgressLine:
             self._began = now, residues, bytes_read
         began, first_residues, first_bytes = self._began
         taken_s = now - began
-        if now < self._last + (0.2 if self._bar is not None else self._every_s):
+        if now < self._last + self._every_s:
             return
-        self._last = now
+        self._last, self._total = now, num_bytes
         text = f"{records:,} records, {residues:,} residues"
         if taken_s > 0:
             text += f", {(residues - first_residues) / taken_s / 1e6:.1f} M residues/s"
-            if num_bytes and bytes_read > first_bytes:
+            if num_bytes and bytes_read > first_bytes and not self._bar:
                 left_s = max(0, num_bytes - bytes_read) * taken_s / (bytes_read - first_bytes)
                 text += f", {_time(left_s)} left"
-        if self._bar is not None:
-            self._bar.update(self._task, description=text, completed=bytes_read, total=num_bytes)
-            return
-        share = f"{min(1.0, bytes_read / num_bytes):.1%}: " if num_bytes else ""
-        print(f"building the token store: {share}{text}", file=self._stream, flush=True)
+        self.update(bytes_read, text)
 
 
-def _bar(stream: TextIO) -> Any:
+def _bar(stream: TextIO, transient: bool) -> Any:
     try:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+        from rich.progress import Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
     except ImportError:
         return None
-    columns = BarColumn(bar_width=20), TaskProgressColumn(), TextColumn("{task.description}", markup=False)
-    return Progress(*columns, console=Console(file=stream), transient=True)
+    # With what follows the text, 80 columns; a drawn bar would cut it short.
+    columns = TextColumn("{task.description}", markup=False), TaskProgressColumn(), TimeRemainingColumn()
+    return Progress(*columns, console=Console(file=stream), transient=transient)
 
 
 def _time(seconds: float) -> str:

@@ -19,6 +19,7 @@ from data.corpus.corpora import Corpora
 from data.disk_error import said
 from data.order.chain import START, extend
 from data.order.plan import Cursor
+from data.progress_line import ProgressLine
 from data.recipe.setting import SettingClass, settings_of
 from data.store.growing import GrowingStore
 from pretrain.checkpoint.canonical import InvalidCheckpoint
@@ -42,7 +43,6 @@ from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import CheckpointError
 from pretrain.saves import Saves
 from pretrain.step import Reading, train_step
-from pretrain.telemetry.console import ProgressLine
 from pretrain.telemetry.peak import peak
 from pretrain.telemetry.speed import Clock, Speed
 

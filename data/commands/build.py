@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 
 from data.commands.opening import ingest_of
-from data.progress_line import ProgressLine
+from data.progress_line import BuildLine
 from data.recipe.settings import CorpusSettings
 from data.sources.block import Source
 from data.sources.resolve import STANDARD_INPUT, resolve, standard_input
@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
         if found.store is not None:
             raise ValueError(f"{found.store} is a finished store; there is nothing to build")
         sources = found.sources
-    with ProgressLine() as line:
+    with BuildLine() as line:
         rate = _Rate(line)
         if options.output is not None:
             store = build_into(options.output, sources, letters, ingest, progress=rate)

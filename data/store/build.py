@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.progress_line import ProgressLine
+from data.progress_line import BuildLine
 from data.recipe.settings import IngestSettings, LetterPolicy, SourceContent
 from data.sources.block import Block, Source
 from data.sources.protein import BEGINNING_RECORDS, mistaken, shown
@@ -104,7 +104,7 @@ def _built(
         try:
             if progress is not None:
                 return build_locked(folder, sources, stamps, unknown_letters, ingest, progress)
-            with ProgressLine() as line:
+            with BuildLine() as line:
                 return build_locked(folder, sources, stamps, unknown_letters, ingest, line)
         except Unusable as error:  # which tells the builder what to remove, and nobody else anything
             raise ValueError(str(error)) from None
