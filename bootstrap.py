@@ -30,16 +30,14 @@ INPUTS = ("setup.cfg", "pyproject.toml", "constraints.txt", "bootstrap.py")
 PINNED = ("-c", "constraints.txt")
 MINIMUM = (3, 11)
 
-# What uv is given for a setting of pip's: an option for each of its values, an option alone, or variables.
-UV_OPTIONS = {
-    "index-url": "--default-index",
-    "extra-index-url": "--index",
-    "find-links": "--find-links",
-    "trusted-host": "--allow-insecure-host",
-    "constraint": "--constraints",
-}
-UV_FLAGS = {"no-index": "--no-index", "no-cache-dir": "--no-cache"}
+# The variables that tell uv what a setting tells pip.
 UV_VARIABLES = {
+    "index-url": ("UV_DEFAULT_INDEX",),
+    "extra-index-url": ("UV_INDEX",),
+    "find-links": ("UV_FIND_LINKS",),
+    "trusted-host": ("UV_INSECURE_HOST",),
+    "constraint": ("UV_CONSTRAINT",),
+    "no-cache-dir": ("UV_NO_CACHE",),
     "cert": ("SSL_CERT_FILE",),
     "client-cert": ("SSL_CLIENT_CERT",),
     "proxy": ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"),
@@ -121,22 +119,18 @@ def pip_settings() -> dict[str, str]:
     return {**sections["global"], **sections["install"], **sections[":env:"]}
 
 
-def uv_terms(settings: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """The options and variables that tell uv what `settings` tell pip; ValueError for one that has no translation."""
-    options: list[str] = []
-    variables: dict[str, str] = {}
-    if "REQUESTS_CA_BUNDLE" in os.environ:
-        variables["SSL_CERT_FILE"] = os.environ["REQUESTS_CA_BUNDLE"]
+def uv_variables(settings: dict[str, str]) -> dict[str, str]:
+    """The environment that tells uv what `settings` tell pip; ValueError names a setting that uv cannot be told."""
+    # Variables such as UV_TORCH_BACKEND would make uv take other packages than pip takes.
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("UV_") or k == "UV_CACHE_DIR"}
+    if "REQUESTS_CA_BUNDLE" in variables:
+        variables["SSL_CERT_FILE"] = variables["REQUESTS_CA_BUNDLE"]
     for key, value in settings.items():
-        if key in UV_OPTIONS:
-            options += [word for part in value.split() for word in (UV_OPTIONS[key], part)]
-        elif key in UV_FLAGS:
-            options += [UV_FLAGS[key]] if value.lower() in {"1", "y", "yes", "t", "true", "on"} else []
-        elif key in UV_VARIABLES:
-            variables.update(dict.fromkeys(UV_VARIABLES[key], value))
-        elif key not in IRRELEVANT:
-            raise ValueError(f"pip's setting {key} = {value!r} cannot be told to uv")
-    return options, variables
+        if key not in UV_VARIABLES and key not in IRRELEVANT:
+            raise ValueError(f"uv cannot be told pip's setting {key}")
+        words = ("," if key == "find-links" else " ").join(value.split())
+        variables.update(dict.fromkeys(UV_VARIABLES.get(key, ()), words))
+    return variables
 
 
 class Installer:
@@ -146,7 +140,7 @@ class Installer:
         pip = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
         self.ways = [("pip", pip, dict(os.environ))]
         try:
-            options, variables = uv_terms(pip_settings())
+            variables = uv_variables(pip_settings())
         except ValueError as error:
             say(f"{error}: installing with pip")
             return
@@ -154,12 +148,9 @@ class Installer:
         if done.returncode:
             say("pip cannot see uv, which would be faster: installing with pip")
             return
+        uv = [f"{folder}/bin/uv", "pip", "install", "--no-config", "--python", str(PYTHON), "--compile-bytecode"]
         # By itself uv looks at the first index that knows a package, pip at all of them.
-        uv = [f"{folder}/bin/uv", "pip", "install", "--no-config", "--python", str(PYTHON)]
-        uv += ["--index-strategy", "unsafe-best-match", "--compile-bytecode", *options]
-        # Variables such as UV_INDEX or UV_TORCH_BACKEND would make uv take other packages than pip takes.
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("UV_") or k == "UV_CACHE_DIR"}
-        self.ways.insert(0, ("uv", uv, {**inherited, **variables}))
+        self.ways.insert(0, ("uv", [*uv, "--index-strategy", "unsafe-best-match"], variables))
 
     def offers(self, requirement: str) -> bool:
         """Whether an index has a build of `requirement` for this machine."""

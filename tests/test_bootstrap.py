@@ -76,51 +76,41 @@ def test_an_old_python_can_read_it_and_needs_no_package() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "options", "variables"),
+    ("settings", "told"),
     [
-        ({}, [], {}),
-        ({"index-url": "https://a/simple"}, ["--default-index", "https://a/simple"], {}),
-        ({"extra-index-url": "https://b file:///c\n"}, ["--index", "https://b", "--index", "file:///c"], {}),
-        ({"find-links": "/wheels other"}, ["--find-links", "/wheels", "--find-links", "other"], {}),
-        ({"trusted-host": "a b:8080"}, ["--allow-insecure-host", "a", "--allow-insecure-host", "b:8080"], {}),
-        ({"constraint": "mine.txt"}, ["--constraints", "mine.txt"], {}),
-        ({"no-index": "yes", "no-cache-dir": "1"}, ["--no-index", "--no-cache"], {}),
-        ({"no-index": "false"}, [], {}),
-        ({"cert": "/c.pem", "client-cert": "/d.pem"}, [], {"SSL_CERT_FILE": "/c.pem", "SSL_CLIENT_CERT": "/d.pem"}),
-        ({"default-timeout": "180"}, [], {"UV_HTTP_TIMEOUT": "180"}),
-        ({"quiet": "1", "disable-pip-version-check": "1"}, [], {}),
+        ({}, {}),
+        ({"index-url": "https://a/simple"}, {"UV_DEFAULT_INDEX": "https://a/simple"}),
+        ({"extra-index-url": "\nhttps://b\nfile:///c"}, {"UV_INDEX": "https://b file:///c"}),
+        ({"find-links": "/wheels other"}, {"UV_FIND_LINKS": "/wheels,other"}),
+        ({"trusted-host": "a b:8080"}, {"UV_INSECURE_HOST": "a b:8080"}),
+        ({"constraint": "mine.txt yours.txt"}, {"UV_CONSTRAINT": "mine.txt yours.txt"}),
+        ({"no-cache-dir": "1"}, {"UV_NO_CACHE": "1"}),
+        ({"cert": "/c.pem", "client-cert": "/d.pem"}, {"SSL_CERT_FILE": "/c.pem", "SSL_CLIENT_CERT": "/d.pem"}),
+        ({"proxy": "http://p"}, dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://p")),
+        ({"default-timeout": "180"}, {"UV_HTTP_TIMEOUT": "180"}),
+        ({"quiet": "1", "disable-pip-version-check": "1"}, {}),
     ],
 )
 def test_uv_is_told_what_pip_is_told(
-    bootstrap: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    settings: dict[str, str],
-    options: list[str],
-    variables: dict[str, str],
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], told: dict[str, str]
 ) -> None:
-    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
-    assert bootstrap.uv_terms(settings) == (options, variables)
-
-
-def test_a_proxy_stands_above_those_of_the_environment(bootstrap: ModuleType) -> None:
-    _, variables = bootstrap.uv_terms({"proxy": "http://p:1"})
-    assert {variables[name] for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")} == {"http://p:1"}
+    monkeypatch.setattr(os, "environ", {"HOME": "/home", "HTTPS_PROXY": "http://old", "UV_TORCH_BACKEND": "auto"})
+    inherited = {"HOME": "/home", "HTTPS_PROXY": "http://old"}
+    assert bootstrap.uv_variables(settings) == inherited | told
 
 
 def test_certificates_of_the_environment_are_used_unless_pip_has_its_own(
     bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/everybody.pem")
-    assert bootstrap.uv_terms({})[1] == {"SSL_CERT_FILE": "/everybody.pem"}
-    assert bootstrap.uv_terms({"cert": "/mine.pem"})[1] == {"SSL_CERT_FILE": "/mine.pem"}
+    assert bootstrap.uv_variables({})["SSL_CERT_FILE"] == "/everybody.pem"
+    assert bootstrap.uv_variables({"cert": "/mine.pem"})["SSL_CERT_FILE"] == "/mine.pem"
 
 
-@pytest.mark.parametrize(
-    "setting", ["no-binary", "only-binary", "pre", "require-hashes", "target", "user", "unheard-of"]
-)
+@pytest.mark.parametrize("setting", ["no-index", "no-binary", "only-binary", "pre", "require-hashes", "target", "new"])
 def test_what_uv_cannot_be_told_is_for_pip(bootstrap: ModuleType, setting: str) -> None:
-    with pytest.raises(ValueError, match=rf"pip's setting {setting} = 'x' cannot be told to uv"):
-        bootstrap.uv_terms({"index-url": "https://a", setting: "x"})
+    with pytest.raises(ValueError, match=f"uv cannot be told pip's setting {setting}$"):
+        bootstrap.uv_variables({"index-url": "https://a", setting: "x"})
 
 
 def test_settings_are_read_from_files_and_variables(
@@ -199,7 +189,8 @@ class Project:
         self.monkeypatch = monkeypatch
         for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
             monkeypatch.delenv(name)
-        for name, value in {"CONFIG_FILE": os.devnull, "NO_INDEX": "1", "FIND_LINKS": str(self.wheels)}.items():
+        index = folder.joinpath("empty").as_uri()
+        for name, value in {"CONFIG_FILE": os.devnull, "INDEX_URL": index, "FIND_LINKS": str(self.wheels)}.items():
             monkeypatch.setenv(f"PIP_{name}", value)
 
     def setup(self) -> None:
@@ -217,7 +208,7 @@ class Project:
     def add_uv(self, exit_status: int) -> Path:
         """Puts a uv on offer that writes down what it is told and installs nothing; returns where it writes."""
         log = self.folder.parent / "uv.log"
-        script = f'#!/bin/sh\necho "$@" >> {log}\necho "UV_INDEX=$UV_INDEX" >> {log}\nexit {exit_status}\n'
+        script = f'#!/bin/sh\necho "$@" >> {log}\necho "$UV_INDEX $UV_FIND_LINKS" >> {log}\nexit {exit_status}\n'
         wheel(self.wheels, "uv", "2.0", script=script)
         return log
 
@@ -235,12 +226,9 @@ def test_uv_is_asked_first(project: Project, monkeypatch: pytest.MonkeyPatch) ->
     log = project.add_uv(exit_status=0)
     monkeypatch.setenv("UV_INDEX", "https://elsewhere/simple")
     project.setup()
-    asked, index, installed, _ = log.read_text().splitlines()
+    asked, variables, installed, _ = log.read_text().splitlines()
     assert "--dry-run --no-deps torch==1.0+cpu" in asked
-    assert index == "UV_INDEX="
-    words = installed.split()
-    assert "--no-index" in words
-    assert words[words.index("--find-links") + 1] == str(project.wheels)
+    assert variables == f" {project.wheels}"
     assert installed.endswith("torch==1.0+cpu -e .[deepspeed,s3,trackers,test,dev] -c constraints.txt")
     assert project.installed() == {}
 
