@@ -5,7 +5,7 @@ BIN := .venv/bin
 PACKAGES := $(foreach package,data pretrain finetune,$(if $(wildcard $(package)/*.py),$(package)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pretrain test test-all check format bench gpu clean
+.PHONY: help setup pretrain test test-engines test-slow prove check format bench gpu clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -25,13 +25,20 @@ pretrain: setup ## train on the embedded corpus with two processes, minutes on t
 		--mixed_precision $(PRECISION) -m pretrain recipes/quickstart.toml
 
 # Two processes that share the tests; those that share a run stay together.
-WORKERS = -n 2 --dist loadgroup
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-test: setup ## run the tests that take minutes
-	$(BIN)/python -m pytest $(WORKERS) -m "not slow"
+# Every test is in one of four tiers, by its marks; setup.cfg says what each mark means.
+test: setup ## minutes: what starts no processes, and one run for each contract
+	$(PYTEST) -m "canary or not (launch or slow or prove)"
 
-test-all: setup ## run the slow tests as well
-	$(BIN)/python -m pytest $(WORKERS)
+test-engines: setup ## the other runs of the program, in all worlds
+	$(PYTEST) -m "launch and not (canary or slow or prove)"
+
+test-slow: setup ## what takes longest
+	$(PYTEST) -m "slow and not (canary or prove)"
+
+prove: setup ## before a release: every combination of engine, world and model
+	$(PYTEST) -m "prove and not canary"
 
 check: setup ## lint, formatting and types
 	$(BIN)/ruff check .

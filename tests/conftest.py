@@ -1,5 +1,6 @@
 """What several test files share: a small corpus on disk and the recipe of a run of seconds."""
 
+import gc
 import os
 import shutil
 import signal
@@ -11,10 +12,16 @@ import torch
 
 from data.sources.synthetic import Families, write
 from support.checkpoint_run import write_two
+from support.cpu_limit import pytest_addoption, pytest_runtest_call
+from support.forgotten_runs import measure_peak_once
+from support.kept_runs import Trained, keep_runs
 from support.rank_pool import RankPool
+
+__all__ = ["pytest_addoption", "pytest_runtest_call"]  # hooks, which pytest finds here
 
 # A small tensor on two threads of a busy machine waits for the second thread ten times as long as it computes.
 torch.set_num_threads(1)
+measure_peak_once()
 os.environ["HF_HUB_OFFLINE"] = "1"
 # A shell's background job ignores an interrupt, and so would each process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -50,6 +57,11 @@ total_tokens = 22_000
 """
 
 
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: half of a run of seconds went into collecting it, at its end."""
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def families_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """FASTA and cluster table of 40 small synthetic families."""
@@ -76,6 +88,12 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
     """Processes that run the program, kept for all tests; those that use it are in one xdist group, "engines"."""
     with RankPool(tmp_path_factory.mktemp("pool")) as kept:
         yield kept
+
+
+@pytest.fixture(scope="session")
+def trained(pool: RankPool, recipe_in, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The end of a run in kept processes; each is made once for all test files."""
+    return keep_runs(pool, recipe_in, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -260,6 +260,7 @@ def worker(folder: Path, checks: list[str], deadline: float, seconds: float = 1,
     return [sys.executable, "-c", text]
 
 
+@pytest.mark.launch
 def test_another_worker_goes_on_behind_one_that_dies(tmp_path: Path) -> None:
     deadline = time.time() + 100
     program.supervise(worker(tmp_path, ["good", "dies", "good 2"], deadline, status=DEVICE_LOST), tmp_path, deadline)
@@ -270,6 +271,7 @@ def test_another_worker_goes_on_behind_one_that_dies(tmp_path: Path) -> None:
     assert rows["dies"]["note"] == "its process ended with exit status 70"
 
 
+@pytest.mark.launch
 def test_a_worker_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "GRACE", -20.0)  # a row may run for 20 s more than twice its time: here, a second more
     deadline = time.time() + 100
@@ -284,6 +286,7 @@ def test_a_worker_that_never_plans_is_an_error(tmp_path: Path) -> None:
         program.supervise([sys.executable, "-c", "import sys; sys.exit(3)"], tmp_path, time.time() + 100)
 
 
+@pytest.mark.launch
 def test_what_is_killed_leaves_whole_files(tmp_path: Path) -> None:
     """SIGKILL to both processes, again and again while they write."""
     text = "from benchmarks.gpu.results import *\nfrom pathlib import Path\n"
@@ -351,10 +354,12 @@ def rank_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.launch
 def test_ranks_say_what_the_first_finds(rank_work: Path) -> None:
     assert list(of_ranks(rank_work, "counts")) == [Finding("gloo of 2, rank 0", 1.0, judged=True)]
 
 
+@pytest.mark.launch
 def test_a_rank_that_raises_is_heard(rank_work: Path) -> None:
     found = of_ranks(rank_work, "raises")
     assert next(found).what == "before"
@@ -362,11 +367,13 @@ def test_a_rank_that_raises_is_heard(rank_work: Path) -> None:
         next(found)
 
 
+@pytest.mark.launch
 def test_a_rank_that_dies_is_noticed(rank_work: Path) -> None:
     with pytest.raises(RuntimeError, match="its ranks ended with exit status 3"):
         list(of_ranks(rank_work, "dies", 1))
 
 
+@pytest.mark.launch
 def test_ranks_end_with_their_check(rank_work: Path) -> None:
     """Interrupted by its time, or by whoever stops listening."""
     found = of_ranks(rank_work, "hangs")

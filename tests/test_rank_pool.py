@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from support.launching import DDP, End, bit_equal, end_of, largest_difference, launch
+from support.launching import DDP, End, bit_equal, end_of, largest_difference, launch, launch_environments
 from support.places import ROOT
-from support.rank_pool import AT_MOST, TIMED_OUT, RankPool, launch_environments
+from support.rank_pool import AT_MOST, TIMED_OUT, RankPool
 
 pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
 

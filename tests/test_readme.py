@@ -181,7 +181,7 @@ RUNNERS: dict[str, Callable[[str, Checkout], None]] = {
     r"source \.venv/bin/activate": activate,
     r"python -m pretrain --help": show_help,
     r"python -m data stats \S+": show_statistics,
-    r"python -m pretrain\.export \S+": export,
+    r"python -m pretrain\.ship\.export \S+": export,
     r"accelerate launch --config_file accelerate_configs/\w+\.yaml (--\w+ \w+ )*-m pretrain recipes/.*": pretrain,
 }
 SLOW = ("make pretrain", "--num_processes")
@@ -193,12 +193,19 @@ def runner_of(command: str) -> Callable[[str, Checkout], None]:
     return fitting[0]
 
 
+def in_its_tier(command: str) -> object:
+    """A parameter: the first training command is a canary."""
+    canary = next(c for c in commands(README) if c.startswith("accelerate"))
+    marks = [pytest.mark.canary] if command == canary else [pytest.mark.slow] if any(s in command for s in SLOW) else []
+    return pytest.param(command, marks=marks)
+
+
 @pytest.mark.launch
 @pytest.mark.xdist_group("readme")
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     "command",
-    [pytest.param(c, marks=[pytest.mark.slow] if any(s in c for s in SLOW) else []) for c in commands(README)],
+    [in_its_tier(command) for command in commands(README)],
     ids=lambda command: command.replace("accelerate launch --config_file accelerate_configs/", "")[:60],
 )
 def test_command_of_the_readme_runs(command: str, checkout: Checkout) -> None:
@@ -208,7 +215,7 @@ def test_command_of_the_readme_runs(command: str, checkout: Checkout) -> None:
 def test_control_an_unknown_command_is_seen() -> None:
     for command in (
         "make deploy",
-        "python -m pretrain.ship.export",
+        "python -m pretrain.export",
         "accelerate launch -m pretrain recipes/quickstart.toml",
     ):
         with pytest.raises(AssertionError, match="which no runner here knows"):

@@ -5,10 +5,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 import torch
@@ -18,6 +19,10 @@ from support.places import ROOT, TESTS
 
 DDP = ROOT / "accelerate_configs" / "ddp.yaml"
 LIMIT_S = 240
+
+_PREFIXES = ("ACCELERATE_", "DEEPSPEED_", "DS_", "FSDP_", "MEGATRON_LM_", "PARALLELISM_CONFIG_", "TORCHELASTIC_")
+_NAMES = {f"{scope}{what}" for scope in ("", "LOCAL_", "GROUP_", "ROLE_") for what in ("RANK", "WORLD_SIZE")}
+_NAMES |= {"MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "TORCH_NCCL_ASYNC_ERROR_HANDLING"}
 
 
 @dataclass(frozen=True)
@@ -37,11 +42,10 @@ FLOAT32 = ("--mixed_precision", "no")
 """Engines, worlds and resumes are compared to the last bits; the files in `accelerate_configs/` say bf16."""
 
 
-def command(arguments: Sequence[object], processes: int, config: Path = DDP, script: Sequence[str] = ()) -> list[str]:
+def command(arguments: Sequence[object], processes: int, config: Path = DDP) -> list[str]:
     """The command line that a user would type, in float32."""
-    program = [*script] if script else ["-m", "pretrain"]
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
-    return [*launcher, "--num_processes", str(processes), *FLOAT32, *program, *map(str, arguments)]
+    return [*launcher, "--num_processes", str(processes), *FLOAT32, "-m", "pretrain", *map(str, arguments)]
 
 
 def environment() -> dict[str, str]:
@@ -78,6 +82,68 @@ def launch_and_kill(arguments: Sequence[object], processes: int, when: Callable[
         process.kill()
     launcher.wait()
     psutil.wait_procs(family, timeout=10)
+
+
+def launch_environments(config: Path, processes: int, flags: Sequence[str] = ()) -> list[dict[str, str]]:
+    """The variables that `accelerate launch` sets for each rank.
+
+    Raises:
+        ValueError: it would start another number of processes.
+    """
+    from accelerate.commands import launch
+    from accelerate.utils import launch as prepare
+    from accelerate.utils.other import get_free_port
+
+    words = ["--config_file", str(config), "--num_processes", str(processes), "--main_process_port", "0", *flags]
+    made: dict[str, dict[str, str]] = {}
+
+    def simple(args: Any) -> None:
+        made["simple"] = prepare.prepare_simple_launcher_cmd_env(args)[1]
+
+    def multi(args: Any) -> None:
+        made["multi"] = prepare.prepare_multi_gpu_env(args)
+
+    def deepspeed(args: Any) -> None:
+        made["deepspeed"] = prepare.prepare_deepspeed_cmd_env(args)[1]
+
+    before = {**without_launch(os.environ), "OMP_NUM_THREADS": "1"}
+    with (
+        mock.patch.multiple(launch, simple_launcher=simple, multi_gpu_launcher=multi, deepspeed_launcher=deepspeed),
+        mock.patch.dict(os.environ, before, clear=True),
+    ):
+        launch.launch_command(launch.launch_command_parser().parse_args([*words, "-m", "pretrain"]))
+    ((launcher, variables),) = made.items()
+    # DeepSpeed's launcher puts the current folder into PYTHONPATH.
+    added = {name: value for name, value in variables.items() if before.get(name) != value and name != "PYTHONPATH"}
+    if launcher == "simple":
+        if processes > 1:
+            raise ValueError(f"{config} starts one process, not {processes}")
+        return [added]
+    port = get_free_port()
+    return [{**added, **_from_torchrun(rank, processes, port)} for rank in range(processes)]
+
+
+def _from_torchrun(rank: int, processes: int, port: int) -> dict[str, str]:
+    ranks = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
+    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(processes))
+    return {
+        **ranks,
+        **sizes,
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "none",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }
+
+
+def without_launch(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those that no launcher has set."""
+    return {k: v for k, v in variables.items() if k not in _NAMES and not k.startswith(_PREFIXES)}
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

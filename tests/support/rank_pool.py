@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
@@ -28,10 +28,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
-from unittest import mock
 
-from support.forgotten_runs import forgotten
-from support.launching import FLOAT32, LIMIT_S, Launched, environment
+from support.forgotten_runs import forgotten, measure_peak_once
+from support.launching import FLOAT32, LIMIT_S, Launched, environment, launch_environments, without_launch
 from support.places import ROOT
 
 AT_MOST = 4
@@ -41,9 +40,6 @@ ENDED = 128 + signal.SIGTERM  # as a shell says it
 _GRACE_S = 15.0
 """How long the others may take once a rank has failed; a launcher would end them at once."""
 _START_S = 120.0
-_PREFIXES = ("ACCELERATE_", "DEEPSPEED_", "DS_", "FSDP_", "MEGATRON_LM_", "PARALLELISM_CONFIG_", "TORCHELASTIC_")
-_NAMES = {f"{scope}{what}" for scope in ("", "LOCAL_", "GROUP_", "ROLE_") for what in ("RANK", "WORLD_SIZE")}
-_NAMES |= {"MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "TORCH_NCCL_ASYNC_ERROR_HANDLING"}
 
 
 @dataclass(frozen=True)
@@ -106,6 +102,32 @@ class RankPool:
         """
         if not 1 <= processes <= AT_MOST:
             raise ValueError(f"processes = {processes}: must be 1 to {AT_MOST}")
+        with self._begun(processes, config, arguments, flags, fault) as (workers, logs):
+            statuses = self._statuses(workers, logs, timeout_s)
+        outputs = tuple(log.read_text(errors="replace") for log in logs)
+        return Ended(max(statuses), "".join(outputs), statuses, outputs)
+
+    def run_and_kill(self, processes: int, config: Path, arguments: Sequence[object], when: Callable[[], bool]) -> None:
+        """Run the program, and kill all ranks with SIGKILL as soon as `when` holds."""
+        deadline = time.monotonic() + LIMIT_S
+        with self._begun(processes, config, arguments) as (workers, logs):
+            while not when():
+                said = "".join(log.read_text(errors="replace") for log in logs)
+                assert not wait([worker.channel for worker in workers], 0.005), f"ended before it was killed:\n{said}"
+                assert time.monotonic() < deadline, f"nothing to kill in time:\n{said}"
+            for worker in workers:
+                worker.kill()
+
+    @contextmanager
+    def _begun(
+        self,
+        processes: int,
+        config: Path,
+        arguments: Sequence[object],
+        flags: Sequence[str] = (),
+        fault: str | None = None,
+    ) -> Iterator[tuple[list["_Worker"], list[Path]]]:
+        """The ranks of a run, and where their output goes; an error in here kills them."""
         environments = launch_environments(config, processes, (*FLOAT32, *flags))
         workers = self._ready(processes)
         number = next(self._numbers)
@@ -114,13 +136,11 @@ class RankPool:
             for worker, variables, log in zip(workers, environments, logs, strict=True):
                 log.touch()
                 worker.channel.send((list(map(str, arguments)), variables, fault, str(log)))
-            statuses = self._statuses(workers, logs, timeout_s)
+            yield workers, logs
         except BaseException:  # pytest's own limit, say: they are in the middle of something
             for worker in workers:
                 worker.kill()
             raise
-        outputs = tuple(log.read_text(errors="replace") for log in logs)
-        return Ended(max(statuses), "".join(outputs), statuses, outputs)
 
     def _ready(self, count: int) -> list["_Worker"]:
         self._workers = [worker for worker in self._workers if worker.lives()]
@@ -161,67 +181,6 @@ def _append(log: Path, words: str) -> None:
         file.write(words)
 
 
-def launch_environments(config: Path, processes: int, flags: Sequence[str] = ()) -> list[dict[str, str]]:
-    """The variables that `accelerate launch` sets for each rank.
-
-    Raises:
-        ValueError: it would start another number of processes.
-    """
-    from accelerate.commands import launch
-    from accelerate.utils import launch as prepare
-    from accelerate.utils.other import get_free_port
-
-    words = ["--config_file", str(config), "--num_processes", str(processes), "--main_process_port", "0", *flags]
-    made: dict[str, dict[str, str]] = {}
-
-    def simple(args: Any) -> None:
-        made["simple"] = prepare.prepare_simple_launcher_cmd_env(args)[1]
-
-    def multi(args: Any) -> None:
-        made["multi"] = prepare.prepare_multi_gpu_env(args)
-
-    def deepspeed(args: Any) -> None:
-        made["deepspeed"] = prepare.prepare_deepspeed_cmd_env(args)[1]
-
-    before = {**_without_launch(os.environ), "OMP_NUM_THREADS": "1"}
-    with (
-        mock.patch.multiple(launch, simple_launcher=simple, multi_gpu_launcher=multi, deepspeed_launcher=deepspeed),
-        mock.patch.dict(os.environ, before, clear=True),
-    ):
-        launch.launch_command(launch.launch_command_parser().parse_args([*words, "-m", "pretrain"]))
-    ((launcher, variables),) = made.items()
-    # DeepSpeed's launcher puts the current folder into PYTHONPATH.
-    added = {name: value for name, value in variables.items() if before.get(name) != value and name != "PYTHONPATH"}
-    if launcher == "simple":
-        if processes > 1:
-            raise ValueError(f"{config} starts one process, not {processes}")
-        return [added]
-    port = get_free_port()
-    return [{**added, **_from_torchrun(rank, processes, port)} for rank in range(processes)]
-
-
-def _from_torchrun(rank: int, processes: int, port: int) -> dict[str, str]:
-    ranks = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
-    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(processes))
-    return {
-        **ranks,
-        **sizes,
-        "GROUP_RANK": "0",
-        "GROUP_WORLD_SIZE": "1",
-        "ROLE_NAME": "default",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_RUN_ID": "none",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-    }
-
-
-def _without_launch(variables: Any) -> dict[str, str]:
-    return {k: v for k, v in variables.items() if k not in _NAMES and not k.startswith(_PREFIXES)}
-
-
 class _Worker:
     """A process, seen from outside; its own output goes to `log`."""
 
@@ -233,7 +192,7 @@ class _Worker:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "support.rank_pool", str(theirs.fileno())],
                 cwd=ROOT,
-                env=_without_launch(environment()),
+                env=without_launch(environment()),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -293,6 +252,7 @@ def _serve(channel: Connection) -> None:
     for name in ("accelerate", "pretrain.engine.launch", "pretrain.loop", "pretrain.summary"):
         importlib.import_module(name)
     torch.set_num_threads(1)
+    measure_peak_once()
     program._PATIENCE_S = 0.0  # each rank has an output of its own, so none waits for rank 0 to speak first
     gc.freeze()  # half of a run of seconds went into collecting what is imported, a few times
     channel.send(0)

@@ -1,4 +1,4 @@
-"""The program with a deliberate fault, for tests that must be able to see it: `python wrong_engine.py FAULT ARGS`.
+"""The program with a deliberate fault, for tests that must be able to see it.
 
 Each fault is a context in which the program has it.
 """
@@ -9,7 +9,6 @@ import gc
 import hashlib
 import itertools
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -26,7 +25,6 @@ from torch.distributed.tensor import DTensor
 from data.batches.batch import Batch
 from data.batches.loader import Step
 from pretrain import loop, saves
-from pretrain.__main__ import main
 from pretrain.checkpoint.tensors import TensorReader
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import TorchState
@@ -259,7 +257,3 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         hang,
     )
 }
-
-if __name__ == "__main__":
-    with FAULTS[sys.argv[1]]():
-        sys.exit(main(sys.argv[2:]))

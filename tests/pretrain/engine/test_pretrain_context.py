@@ -70,8 +70,13 @@ def together(ranks: Ranks, case: Case) -> Found:
     return sum(found[0] for found in each), summed, np.concatenate([found[2] for found in each])
 
 
-@cache
 def alone(case: Case) -> Found:
+    """What one process computes, which knows nothing of who would share with it; each is computed once."""
+    return _alone(replace(case, exchange=Case.exchange, size=Case.size))
+
+
+@cache
+def _alone(case: Case) -> Found:
     return computed(case, None)
 
 

@@ -27,9 +27,9 @@ from pretrain.model.compute import configure
 from pretrain.model.encoder import Encoder
 from pretrain.model.obstacle import Obstacle
 from pretrain.model.presets import PRESETS
+from support.launching import launch_environments
 from support.pages import README, commands, recipe_of
 from support.places import ROOT
-from support.rank_pool import launch_environments
 
 CONFIGS = sorted((ROOT / "accelerate_configs").glob("*.yaml"))
 DOCUMENTED = [

@@ -18,15 +18,15 @@ from pretrain.optimizer.build import build
 from pretrain.recipe import Recipe
 from support.checkpoint_run import forked, status_of
 from support.forgotten_runs import forgotten
-from support.launching import FLOAT32
+from support.launching import FLOAT32, launch_environments
 from support.places import ROOT
-from support.rank_pool import launch_environments
 
 
 def patience(group: dist.ProcessGroup) -> object:
     return group._get_backend(torch.device("cpu")).options._timeout
 
 
+@pytest.mark.launch
 def test_groups_of_copies_shards_and_contexts_wait_as_long_as_the_world(recipe_in, tmp_path: Path) -> None:
     recipe = read(Recipe, recipe_in(tmp_path), ["parallel.context=2"])
     environments = launch_environments(ROOT / "accelerate_configs" / "hsdp.yaml", 4, FLOAT32)

@@ -1,19 +1,19 @@
 """One, two and three processes: they end in one place, and a killed run ends where it would have ended.
 
-Contracts C5 and C8 of docs/contracts.md. Every run here is a real `accelerate launch`, with masking on, over several
-passes of a corpus that is larger than any window.
+Contracts C5 and C8 of docs/contracts.md, with masking on, over several passes of a corpus that is larger than any
+window. What is killed is a real `accelerate launch`, except in the canary.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pretrain.__main__ import main
-from support.launching import End, bit_equal, end_of, largest_difference, launch, launch_and_kill, lines
-from support.places import ROOT
+from support.kept_runs import CONSTANT, STEPS_30, Ended, Trained, yardstick
+from support.launching import DDP, bit_equal, end_of, largest_difference, launch, launch_and_kill, lines
+from support.rank_pool import RankPool
 
-# One group: the runs that several tests compare with are made once.
-pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("worlds")]
+pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
 
 MODERN = ("model.preset=modern_60k", "optimizer.name=muon", "compute.checkpointing=selective")
 WORLDS = [
@@ -21,113 +21,124 @@ WORLDS = [
     for processes, overrides in ((1, ()), (2, ()), (3, ()), (2, MODERN))
 ]
 
+Uninterrupted = Callable[..., Ended]
 
-def split_noise(uninterrupted, *overrides: str) -> float:
+
+@pytest.fixture
+def uninterrupted(trained: Trained) -> Uninterrupted:
+    """The end of an uninterrupted run on `processes`, with overrides."""
+
+    def ended(processes: int, *overrides: str, fault: str | None = None) -> Ended:
+        return trained("ddp" if processes > 1 else "single", processes, overrides, STEPS_30, fault=fault)
+
+    return ended
+
+
+def split_noise(trained: Trained, *overrides: str) -> float:
     """How far one process ends from itself when only the grouping of a step's bins into forward passes differs."""
-    one = uninterrupted(1, *overrides)
-    regrouped = [uninterrupted(1, *overrides, f"data.bins_per_forward={n}") for n in (3, 7)]
-    noise = max(largest_difference(one, other) for other in regrouped)
+    noise, _ = yardstick(trained, overrides, STEPS_30)
     assert noise < 2e-6  # what rounding in float32 amounts to over these steps
     return noise
 
 
-@pytest.fixture(scope="session")
-def uninterrupted(recipe_in, tmp_path_factory: pytest.TempPathFactory):
-    """The end of an uninterrupted run on `processes`, with overrides; each is made once."""
-    made: dict[tuple, End] = {}
-
-    def end(processes: int, *overrides: str, script: tuple[str, ...] = ()) -> End:
-        key = (processes, overrides, script)
-        if key not in made:
-            folder = tmp_path_factory.mktemp("uninterrupted")
-            if processes == 1:  # what `accelerate launch` does for one process, without the seconds of a new one
-                assert main([str(recipe_in(folder)), *overrides]) == 0
-            else:
-                done = launch([recipe_in(folder), *overrides], processes, script=script)
-                assert done.status == 0, done.output
-            made[key] = end_of(folder / "run")
-        return made[key]
-
-    return end
-
-
-def test_the_corpus_is_larger_than_any_buffer(uninterrupted) -> None:
-    assert uninterrupted(1).step == 30
-    assert uninterrupted(1).cursor["pass_index"] == 2
-    assert uninterrupted(1).cursor["window"] == 1
-    assert uninterrupted(1).tokens_seen == 22_333
+def test_the_corpus_is_larger_than_any_buffer(uninterrupted: Uninterrupted) -> None:
+    end = uninterrupted(1).end
+    assert end.step == 30
+    assert end.cursor["pass_index"] == 2
+    assert end.cursor["window"] == 1
+    assert end.tokens_seen == 22_333
 
 
 @pytest.mark.parametrize(("processes", "overrides"), WORLDS[1:])
-def test_worlds_end_where_one_process_ends(uninterrupted, processes: int, overrides: tuple[str, ...]) -> None:
-    one, other = uninterrupted(1, *overrides), uninterrupted(processes, *overrides)
+def test_worlds_end_where_one_process_ends(
+    trained: Trained, uninterrupted: Uninterrupted, processes: int, overrides: tuple[str, ...]
+) -> None:
+    one, other = uninterrupted(1, *overrides).end, uninterrupted(processes, *overrides).end
     assert other.chain == one.chain
-    noise = split_noise(uninterrupted, *overrides)
-    at_start = uninterrupted(1, *overrides, "schedule.total_tokens=1")
+    noise = split_noise(trained, *overrides)
+    at_start = uninterrupted(1, *overrides, "schedule.total_tokens=1").end
     assert largest_difference(one, at_start) > 1e-3  # parameters moved
     assert largest_difference(one, other) <= 3 * noise
 
 
 @pytest.mark.slow  # the controls of test_pretrain_engines.py are not
-def test_control_division_by_local_counts_is_seen(uninterrupted) -> None:
-    wrong = uninterrupted(2, script=(str(ROOT / "tests/support/wrong_engine.py"), "local_counts"))
-    assert largest_difference(uninterrupted(1), wrong) > 300 * split_noise(uninterrupted)
+def test_control_division_by_local_counts_is_seen(trained: Trained, uninterrupted: Uninterrupted) -> None:
+    wrong = uninterrupted(2, fault="local_counts").end
+    assert largest_difference(uninterrupted(1).end, wrong) > 300 * split_noise(trained)
 
 
 @pytest.mark.slow
-def test_dropout_is_the_same_in_every_world(uninterrupted) -> None:
+def test_dropout_is_the_same_in_every_world(trained: Trained, uninterrupted: Uninterrupted) -> None:
     dropped = "model.dropout=0.2"
-    one = uninterrupted(1, dropped)
-    assert largest_difference(one, uninterrupted(1)) > 1e-3
-    assert largest_difference(one, uninterrupted(2, dropped)) <= 3 * split_noise(uninterrupted, dropped)
+    one = uninterrupted(1, dropped).end
+    assert largest_difference(one, uninterrupted(1).end) > 1e-3
+    assert largest_difference(one, uninterrupted(2, dropped).end) <= 3 * split_noise(trained, dropped)
 
 
-@pytest.mark.parametrize(("processes", "overrides"), WORLDS)
-def test_a_killed_run_ends_bit_equal(
-    uninterrupted, recipe_in, tmp_path: Path, processes: int, overrides: tuple[str, ...]
-) -> None:
-    recipe, run = recipe_in(tmp_path), tmp_path / "run"
+def past_a_checkpoint(run: Path) -> bool:
+    return any(line["step"] >= 13 for line in lines(run / "metrics.jsonl"))
 
-    def past_a_checkpoint() -> bool:
-        return any(line["step"] >= 13 for line in lines(run / "metrics.jsonl"))
 
-    launch_and_kill([recipe, *overrides], processes, past_a_checkpoint, tmp_path / "log")
-    assert max(line["step"] for line in lines(run / "metrics.jsonl")) < 30
-    resumed = launch([recipe, *overrides], processes)
-    assert resumed.status == 0, resumed.output
-
+def assert_ended_as(reference: Ended, run: Path, processes: int) -> None:
+    """A run that was killed has gone on from a checkpoint, and ended bit-equal to one that was not."""
     attempts = [line for line in lines(run / "attempts.jsonl") if "base_step" in line]
     assert [line["world_size"] for line in attempts] == [processes] * 2
     assert attempts[1]["base_step"] in (10, 20)
     assert attempts[1]["cause"] == "continued: attempt 1 ended as killed"
-    end, reference = end_of(run), uninterrupted(processes, *overrides)
-    assert (end.step, end.chain, end.tokens_seen) == (reference.step, reference.chain, reference.tokens_seen)
-    assert bit_equal(end, reference)
+    end, other = end_of(run), reference.end
+    assert (end.step, end.chain, end.tokens_seen) == (other.step, other.chain, other.tokens_seen)
+    assert bit_equal(end, other)
+
+
+@pytest.mark.parametrize(("processes", "overrides"), WORLDS)
+def test_a_killed_run_ends_bit_equal(
+    uninterrupted: Uninterrupted, recipe_in, tmp_path: Path, processes: int, overrides: tuple[str, ...]
+) -> None:
+    recipe, run = recipe_in(tmp_path), tmp_path / "run"
+    launch_and_kill([recipe, *overrides], processes, lambda: past_a_checkpoint(run), tmp_path / "log")
+    assert max(line["step"] for line in lines(run / "metrics.jsonl")) < 30
+    resumed = launch([recipe, *overrides], processes)
+    assert resumed.status == 0, resumed.output
+    assert_ended_as(uninterrupted(processes, *overrides), run, processes)
+
+
+@pytest.mark.canary
+def test_a_run_whose_ranks_are_killed_ends_bit_equal(
+    pool: RankPool, uninterrupted: Uninterrupted, recipe_in, tmp_path: Path
+) -> None:
+    recipe, run = recipe_in(tmp_path), tmp_path / "run"
+    reference = uninterrupted(2)
+    pool.run_and_kill(2, DDP, [recipe], lambda: past_a_checkpoint(run))
+    assert max(line["step"] for line in lines(run / "metrics.jsonl")) < 30
+    assert pool.run(2, DDP, [recipe]).status == 0
+    assert_ended_as(reference, run, 2)
 
 
 @pytest.mark.slow
-def test_three_starts_in_one_pass_and_another_world(uninterrupted, recipe_in, tmp_path: Path) -> None:
+def test_three_starts_in_one_pass_and_another_world(
+    pool: RankPool, trained: Trained, uninterrupted: Uninterrupted, recipe_in, tmp_path: Path
+) -> None:
     recipe, run = recipe_in(tmp_path), tmp_path / "run"
     for total, processes in ((5_000, 2), (9_000, 3), (13_000, 1), (22_000, 2)):
         # Stopping short is a schedule change; the learning rate is held constant so that it changes nothing else.
-        constant = ["schedule.final_lr=1.0", f"schedule.total_tokens={total}"]
-        done = launch([recipe, *constant, "--allow-schedule-change"], processes)
+        words = [recipe, CONSTANT, f"schedule.total_tokens={total}", "--allow-schedule-change"]
+        done = pool.run(processes, DDP, words)
         assert done.status == 0, done.output
-    end, reference = end_of(run), uninterrupted(1, "schedule.final_lr=1.0")
+    end, reference = end_of(run), uninterrupted(1, CONSTANT).end
     assert (end.step, end.chain) == (reference.step, reference.chain)
-    assert largest_difference(end, reference) <= 3 * split_noise(uninterrupted, "schedule.final_lr=1.0")
+    assert largest_difference(end, reference) <= 3 * split_noise(trained, CONSTANT)
 
 
 @pytest.mark.slow
-def test_control_without_settling_three_ranks_do_not_resume_bit_equal(recipe_in, tmp_path: Path) -> None:
+def test_control_without_settling_three_ranks_do_not_resume_bit_equal(
+    pool: RankPool, uninterrupted: Uninterrupted, recipe_in, tmp_path: Path
+) -> None:
     """DDP's bucket rebuild is real: without the remedy the same test fails, so passing it says something."""
-    script = (str(ROOT / "tests/support/wrong_engine.py"), "unsettled")
-    whole, stopped = recipe_in(tmp_path / "whole"), recipe_in(tmp_path / "stopped")
-    constant = ["schedule.final_lr=1.0", "--allow-schedule-change"]
-    assert launch([whole, *constant], 3, script=script).status == 0
+    stopped = recipe_in(tmp_path)
     for total in (9_000, 22_000):
-        done = launch([stopped, *constant, f"schedule.total_tokens={total}"], 3, script=script)
+        words = [stopped, CONSTANT, f"schedule.total_tokens={total}", "--allow-schedule-change"]
+        done = pool.run(3, DDP, words, fault="unsettled")
         assert done.status == 0, done.output
-    end, reference = end_of(tmp_path / "stopped/run"), end_of(tmp_path / "whole/run")
+    end, reference = end_of(tmp_path / "run"), uninterrupted(3, CONSTANT, fault="unsettled").end
     assert end.chain == reference.chain
     assert not bit_equal(end, reference)

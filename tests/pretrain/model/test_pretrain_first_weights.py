@@ -23,8 +23,6 @@ from support.places import ROOT
 from support.rank_pool import Ended, RankPool
 from support.wrong_engine import digest, rise
 
-pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
-
 SEED_17 = {
     "esm2_60k": "d207cd874e3a8d5cc738381ea392ea1815146c1c1fc09bd5c6151f83a63aad7a",
     "modern_60k": "5eee229910ab713297a894a2513368a6a4befcee765d84c3d7933458a0488528",
@@ -49,6 +47,8 @@ def said(done: Ended) -> list[str]:
     return [re.findall(r"first weights: (\w+)", output)[0] for output in done.outputs]
 
 
+@pytest.mark.launch
+@pytest.mark.xdist_group("engines")
 @pytest.mark.parametrize(
     ("engine", "processes", "preset"),
     [
@@ -76,6 +76,8 @@ def test_every_engine_begins_with_the_same_bits(
     assert said(done) == [SEED_17[preset]] * processes
 
 
+@pytest.mark.launch
+@pytest.mark.xdist_group("engines")
 @pytest.mark.slow
 @pytest.mark.parametrize(("engine", "processes"), [("ddp", 2), ("fsdp2", 3), ("zero2", 2), ("zero3", 2)])
 def test_every_engine_begins_with_published_weights(
@@ -97,6 +99,7 @@ class Wide(nn.Module):
         self.small = nn.Linear(16, 16)
 
 
+@pytest.mark.launch
 def test_a_rank_saves_without_a_whole_tensor_and_reads_its_own_part(tmp_path: Path) -> None:
     largest = 4 * 4096 * 4096
 
@@ -143,6 +146,8 @@ def test_a_rank_saves_without_a_whole_tensor_and_reads_its_own_part(tmp_path: Pa
     assert [status_of(pid) for pid in pids] == [0, 0]
 
 
+@pytest.mark.launch
+@pytest.mark.xdist_group("engines")
 @pytest.mark.slow
 def test_a_35m_model_is_built_resumed_and_saved_in_half_of_its_memory(
     pool: RankPool, recipe_in, tmp_path: Path

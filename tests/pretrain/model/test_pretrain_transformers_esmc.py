@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -95,28 +96,30 @@ def their_answer(model: EsmcForMaskedLM, shape: EsmShape, logits_of: Callable[[E
 
 
 @cache
-def answers(preset: str, kind: str) -> dict[str, Answer]:
-    """What both sides say in "fp32", "bf16" (autocast) or "fp64".
+def both(preset: str, kind: str) -> tuple[MaskedLanguageModel, EsmcForMaskedLM]:
+    ours, theirs = pair(PRESETS[preset])
+    return (ours.double(), theirs.double()) if kind == "fp64" else (ours, theirs)
+
+
+@cache
+def answer(preset: str, kind: str, whose: str) -> Answer:
+    """What one side says in "fp32", "bf16" (autocast) or "fp64".
 
     "ours" by the backend that is chosen here, and by the others that this machine has; "one_by_one" and "padded".
     """
-    shape = PRESETS[preset]
-    ours, theirs = pair(shape)
-    if kind == "fp64":
-        ours.double()
-        theirs.double()
+    ours, theirs = both(preset, kind)
     with torch.autocast("cpu", torch.bfloat16, enabled=kind == "bf16"):
-        said = {f.__name__: their_answer(theirs, shape, f) for f in (one_by_one, padded)}
-        others: tuple[Request, ...] = ("per_document", "dense")
-        return {"ours": our_answer(ours), **{name: our_answer(ours, name) for name in others}, **said}
+        if whose in ("one_by_one", "padded"):
+            return their_answer(theirs, PRESETS[preset], {"one_by_one": one_by_one, "padded": padded}[whose])
+        return our_answer(ours, cast(Request, {"ours": "auto"}.get(whose, whose)))
 
 
-def distances(answer: Answer, reference: Answer) -> tuple[float, dict[str, float]]:
+def distances(said: Answer, reference: Answer) -> tuple[float, dict[str, float]]:
     """Of the logits, over the largest one; of each gradient, over its norm."""
     names = reference[2].keys()
-    assert answer[2].keys() == names
-    by_name = {n: float((answer[2][n].double() - reference[2][n]).norm() / reference[2][n].norm()) for n in names}
-    return relative(answer[0].double(), reference[0].double()), by_name
+    assert said[2].keys() == names
+    by_name = {n: float((said[2][n].double() - reference[2][n]).norm() / reference[2][n].norm()) for n in names}
+    return relative(said[0].double(), reference[0].double()), by_name
 
 
 BOTH_SIDES = pytest.mark.parametrize("theirs", ["one_by_one", "padded"])
@@ -127,7 +130,7 @@ SIZES = pytest.mark.parametrize("preset", ["modern_60k", "modern_8m"])
 @BOTH_SIDES
 @pytest.mark.parametrize("attention", ["ours", "per_document", "dense"])
 def test_logits_and_gradients_equal_transformers(attention: str, preset: str, theirs: str) -> None:
-    ours, expected = answers(preset, "fp32")[attention], answers(preset, "fp32")[theirs]
+    ours, expected = answer(preset, "fp32", attention), answer(preset, "fp32", theirs)
     assert ours[0].shape == (int(REAL.sum()), 64)
     assert float(expected[0].std()) > 0.5  # the model says something
     torch.testing.assert_close(ours[1], expected[1], rtol=1e-6, atol=0)
@@ -144,7 +147,7 @@ def test_logits_and_gradients_equal_transformers(attention: str, preset: str, th
 @SIZES
 @BOTH_SIDES
 def test_both_are_one_function_in_float64(preset: str, theirs: str) -> None:
-    ours, expected = answers(preset, "fp64")["ours"], answers(preset, "fp64")[theirs]
+    ours, expected = answer(preset, "fp64", "ours"), answer(preset, "fp64", theirs)
     logits, by_name = distances(ours, expected)
     assert ours[0].dtype == ours[1].dtype == torch.float64
     torch.testing.assert_close(ours[1], expected[1], rtol=1e-12, atol=0)
@@ -155,17 +158,17 @@ def test_both_are_one_function_in_float64(preset: str, theirs: str) -> None:
 @pytest.mark.parametrize(("preset", "kind"), [("modern_60k", "fp32"), ("modern_8m", "fp32"), ("modern_60k", "bf16")])
 def test_ours_is_as_near_to_float64_as_transformers_is(preset: str, kind: str) -> None:
     """All documents in one forward on both sides: gradients of seven forwards are rounded in seven smaller sums."""
-    said, exact = answers(preset, kind), answers(preset, "fp64")["one_by_one"]
+    exact = answer(preset, "fp64", "one_by_one")
 
-    def errors(answer: Answer) -> tuple[float, float, float]:
+    def errors(said: Answer) -> tuple[float, float, float]:
         """Of the logits and of all gradients, over their norms; and the worst of one gradient, over its norm."""
-        logits = answer[0].double() - exact[0]
-        gradient = torch.cat([(answer[2][name].double() - right).flatten() for name, right in exact[2].items()])
+        logits = said[0].double() - exact[0]
+        gradient = torch.cat([(said[2][name].double() - right).flatten() for name, right in exact[2].items()])
         right = torch.cat([right.flatten() for right in exact[2].values()])
-        worst = max(distances(answer, exact)[1].values())
+        worst = max(distances(said, exact)[1].values())
         return float(logits.norm() / exact[0].norm()), float(gradient.norm() / right.norm()), worst
 
-    ours, theirs = errors(said["ours"]), errors(said["padded"])
+    ours, theirs = (errors(answer(preset, kind, whose)) for whose in ("ours", "padded"))
     print(f"{preset} {kind}: ours {ours}, theirs {theirs}")
     for error, bar in zip(ours, theirs, strict=True):
         assert error <= 1.5 * bar

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from data.alphabet import STANDARD_RESIDUES
-from support.launching import end_of, launch, launch_and_kill, lines
+from support.launching import DDP, end_of, launch, launch_and_kill, lines
+from support.rank_pool import RankPool
 
-pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("streaming")]
+pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
 
 STREAMED = (
     "data.streaming=true",
@@ -83,7 +84,9 @@ def site(proteins: bytes) -> Iterator[SlowSite]:
     site.server.shutdown()
 
 
-def test_killed_while_the_store_is_written(recipe_in, tmp_path: Path, site: SlowSite, proteins: bytes) -> None:
+def test_killed_while_the_store_is_written(
+    pool: RankPool, recipe_in, tmp_path: Path, site: SlowSite, proteins: bytes
+) -> None:
     arguments = [recipe_in(tmp_path / "killed"), *STREAMED, f'data.sources=["{site.url}"]']
     run = tmp_path / "killed/run"
 
@@ -97,7 +100,7 @@ def test_killed_while_the_store_is_written(recipe_in, tmp_path: Path, site: Slow
     assert 0 < committed["counts"][0] < 10_000
 
     site.more.set()
-    resumed = launch(arguments, 2)
+    resumed = pool.run(2, DDP, arguments)
     assert resumed.status == 0, resumed.output
     attempts = [line for line in lines(run / "attempts.jsonl") if "base_step" in line]
     assert attempts[1]["base_step"] == 4
@@ -105,7 +108,7 @@ def test_killed_while_the_store_is_written(recipe_in, tmp_path: Path, site: Slow
     # The uninterrupted run, in another world, from the same bytes in a file.
     (tmp_path / "proteins.fasta").write_bytes(proteins)
     whole = [recipe_in(tmp_path / "whole"), *STREAMED, f'data.sources=["{tmp_path / "proteins.fasta"}"]']
-    done = launch(whole, 1)
+    done = pool.run(1, DDP, whole)
     assert done.status == 0, done.output
     end, reference = end_of(run), end_of(tmp_path / "whole/run")
     assert (end.step, end.chain, end.tokens_seen) == (reference.step, reference.chain, reference.tokens_seen)
@@ -113,7 +116,8 @@ def test_killed_while_the_store_is_written(recipe_in, tmp_path: Path, site: Slow
     assert all(0 <= wait <= 1 for wait in waits)
 
     # Control: another first pass is another chain.
-    assert launch([*whole, f"run.directory={tmp_path / 'permuted'}", "data.streaming=false"], 1).status == 0
+    permuted = [*whole, f"run.directory={tmp_path / 'permuted'}", "data.streaming=false"]
+    assert pool.run(1, DDP, permuted).status == 0
     assert end_of(tmp_path / "permuted").chain != reference.chain
 
 

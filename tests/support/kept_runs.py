@@ -1,0 +1,94 @@
+"""Runs that tests of several files compare with: each is made once, in the kept processes.
+
+In: where a run is spread and what it trains. Out: `Ended`. Kept: every run, by all that it was given.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from support.launching import End, end_of, largest_difference, lines
+from support.places import ROOT
+from support.rank_pool import RankPool
+
+CONSTANT = "schedule.final_lr=1.0"
+"""So that stopping early changes nothing but the length."""
+STEPS_16 = ("schedule.total_tokens=11_800", CONSTANT)
+STEPS_12 = ("schedule.total_tokens=8_800", CONSTANT)
+STEP_1 = ("schedule.total_tokens=1", CONSTANT)
+STEPS_30 = ()
+"""The recipe's own: its learning rate falls, and ZeRO's rounding evens out where the world is no power of two."""
+BF16 = ("--mixed_precision", "bf16")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Where a run ended, and how it came there."""
+
+    folder: Path
+    """Of its recipe; to be copied by a test that goes on from it."""
+    end: End
+    losses: list[float]
+    """Of every step."""
+
+
+class Trained(Protocol):
+    def __call__(
+        self,
+        engine: str,
+        processes: int,
+        overrides: Sequence[str] = (),
+        length: Sequence[str] = STEPS_16,
+        *,
+        fault: str | None = None,
+        flags: Sequence[str] = (),
+    ) -> Ended: ...
+
+
+def config(engine: str) -> Path:
+    return ROOT / f"accelerate_configs/{engine}.yaml"
+
+
+def keep_runs(pool: RankPool, recipe_in, folders: pytest.TempPathFactory) -> Trained:
+    """A function that gives the end of a run, and makes it when it is first asked for."""
+    made: dict[tuple, Ended] = {}
+
+    def trained(
+        engine: str,
+        processes: int,
+        overrides: Sequence[str] = (),
+        length: Sequence[str] = STEPS_16,
+        *,
+        fault: str | None = None,
+        flags: Sequence[str] = (),
+    ) -> Ended:
+        key = (engine, processes, *map(tuple, (overrides, length, flags)), fault)
+        if key not in made:
+            folder = folders.mktemp(f"{engine}{processes}")
+            words = [recipe_in(folder), *length, *overrides]
+            done = pool.run(processes, config(engine), words, fault=fault, flags=flags)
+            assert done.status == 0, done.output
+            losses = [line["loss"] for line in lines(folder / "run/metrics.jsonl") if "loss" in line]
+            made[key] = Ended(folder, end_of(folder / "run"), losses)
+        return made[key]
+
+    return trained
+
+
+def distances(a: Ended, b: Ended) -> tuple[float, float]:
+    """Largest difference of a weight, and of a step's loss."""
+    assert a.end.chain == b.end.chain
+    return largest_difference(a.end, b.end), max(abs(x - y) for x, y in zip(a.losses, b.losses, strict=True))
+
+
+def yardstick(
+    trained: Trained, overrides: Sequence[str] = (), length: Sequence[str] = STEPS_16, flags: Sequence[str] = ()
+) -> tuple[float, float]:
+    """How far one process ends from itself when the grouping of a step's bins alone differs."""
+    one = trained("single", 1, overrides, length, flags=flags)
+    others = [trained("single", 1, [*overrides, f"data.bins_per_forward={n}"], length, flags=flags) for n in (3, 7)]
+    weights, losses = zip(*(distances(one, other) for other in others), strict=True)
+    return max(weights), max(losses)
