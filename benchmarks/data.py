@@ -141,7 +141,7 @@ def filling(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
     from transformers import DataCollatorForLanguageModeling, EsmTokenizer
 
     from data.alphabet import CLS, EOS, TOKENS
-    from data.batches.collate import collate
+    from data.batches.contents import MaskedContents
     from data.order.plan import SPECIAL_TOKENS
 
     bins = corpora.plan(0).window(0, 0, 0)
@@ -169,9 +169,11 @@ def filling(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
         for features in batches:
             collator(features)
 
+    masked = MaskedContents(corpora.shelves, settings, settings.mask, 0)
+
     def mine() -> None:
         for packed in chosen:
-            collate(corpora.shelves, [packed], settings, settings.mask, 0, [0])
+            masked.batch([packed], [0])
 
     torch.manual_seed(0)
     our_tokens, their_tokens = sum(b.num_tokens for b in chosen), sum(map(len, in_order))
@@ -190,7 +192,7 @@ def filling(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
 
 def planning(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
     """Waste, the planner's share of the work, the start far into a run, and the balance of ranks."""
-    from data.batches.collate import collate
+    from data.batches.contents import MaskedContents
     from data.batches.loader import Loader
     from data.commands.digest import cursor_at
     from data.order.dealing import attention_cost, deal, imbalance
@@ -208,9 +210,10 @@ def planning(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
 
     bins = plan.window(0, 0, 0) or []
     some = bins[:: len(bins) // 64]
+    masked = MaskedContents(corpora.shelves, settings, settings.mask, 0)
     window_s, fill_s = side_by_side(
         lambda: plan.window(0, 1, 0),
-        lambda: [collate(corpora.shelves, [b], settings, settings.mask, 0, [0]).num_bins for b in some],
+        lambda: [masked.batch([b], [0]).num_bins for b in some],
     )
     share = window_s / (window_s + fill_s * len(bins) / len(some))
     rows.append(Row("planner", "all work of the loader", share, 0.05, "lower"))
@@ -231,7 +234,7 @@ def planning(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
 
     def start(cursor: Cursor, step: int) -> Work:
         def first() -> None:
-            with closing(Loader(many.shelves, far, cursor, step, 0, 1)) as loader:
+            with closing(Loader(many.masked(0), far, cursor, step, 0, 1)) as loader:
                 next(loader)
 
         return first
@@ -254,7 +257,7 @@ def rates(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
             continue
         chosen = replace(settings, workers=workers, bins_per_step=32)
         loaded = replace(corpora, settings=chosen)
-        with closing(Loader(loaded.shelves, loaded.plan(0), Cursor(), 0, 0, 1)) as loader:
+        with closing(Loader(loaded.masked(0), loaded.plan(0), Cursor(), 0, 0, 1)) as loader:
             for _ in islice(loader, 8):  # workers are up, and what they had read ahead is consumed
                 pass
             started, tokens = time.perf_counter(), 0
@@ -298,15 +301,15 @@ def build_large(folder: Path) -> None:
 
 def iterate_large(folder: Path) -> None:
     """Fill every bin of the first windows of that store, as a worker does: plan and residues, no batches."""
-    from data.batches.filling import fill
     from data.corpus.prepare import open_corpora, prepare
     from data.order.plan import Cursor
     from data.recipe.settings import DataSettings
 
     settings = DataSettings(sources=(str(folder / "large.fasta"),), store_dir=str(folder / "stores"))
     corpora = open_corpora(settings, prepare(settings))
+    contents = corpora.masked(0)
     for packed, _ in islice(corpora.plan(0).bins(Cursor()), 8000):
-        fill(corpora.shelves, packed, settings.mask, 0)
+        contents.fill(packed)
 
 
 def memory(folder: Path, store_mb: int) -> list[Row]:

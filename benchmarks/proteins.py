@@ -45,7 +45,7 @@ def draw(num_tokens: NDArray[np.int64], seed: int = 0) -> list[Document]:
     ends = np.cumsum(num_tokens)
     tokens = STANDARD_IDS[np.random.default_rng(seed).integers(0, len(STANDARD_IDS), int(ends[-1]))].astype(np.uint8)
     tokens[ends - num_tokens], tokens[ends - 1] = CLS, EOS
-    whole = Bin(documents, np.zeros_like(documents), np.zeros_like(documents), num_tokens, 0.15)
+    whole = Bin(documents, np.zeros_like(documents), np.zeros_like(documents), num_tokens, 0)
     inputs, targets = corrupt(tokens, whole, MaskSettings(), seed)
     truths = tokens[targets]
     cuts = np.searchsorted(targets, ends[:-1])
@@ -116,11 +116,11 @@ def filled(documents: Sequence[Document]) -> FilledBin:
     """One bin of these documents, in this order."""
     num_tokens = np.array([len(d) for d in documents])
     firsts = np.cumsum(num_tokens) - num_tokens
+    targets = np.concatenate([d.targets + first for d, first in zip(documents, firsts, strict=True)]).astype(np.int32)
     return FilledBin(
         num_tokens,
         np.concatenate([d.inputs for d in documents]),
-        np.concatenate([d.targets + first for d, first in zip(documents, firsts, strict=True)]).astype(np.int32),
-        np.concatenate([d.truths for d in documents]),
+        ((targets, np.concatenate([d.truths for d in documents])),),
         0,
     )
 

@@ -47,10 +47,11 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
     # Here, so that --help and a mistake in the recipe answer at once.
     from pretrain.engine.launch import launch
     from pretrain.loop import train
+    from pretrain.masked_language_job import MaskedLanguageJob
     from pretrain.summary import closing_words
 
     with launch(recipe) as engine:
-        summary = train(recipe, engine, allow_schedule_change=options.allow_schedule_change)
+        summary = train(recipe, MaskedLanguageJob, engine, allow_schedule_change=options.allow_schedule_change)
         if engine.is_main:
             launched = engine.name, engine.world_size, engine.precision
             words = closing_words(summary, options.recipe, options.overrides, *launched)

@@ -1,6 +1,9 @@
-"""The loop: from the last checkpoint, or from nothing, to the last token; then validate and export.
+"""The loop: from the last checkpoint, or from nothing, to the last token; then validate and publish.
 
-In: a recipe and an engine. Out: the run directory. Kept: `TrainerState`, in each checkpoint.
+In: a recipe, what opens its job, an engine. Out: the run directory. Kept: `TrainerState`, in each checkpoint.
+
+It claims the directory, starts an attempt, restores, takes steps, skips some, logs, saves and finishes. What is
+trained, on what and with which scores, the `Job` knows.
 """
 
 import hashlib
@@ -11,32 +14,24 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Generic, TypeVar
 
-from data.batches.loader import Loader, Step
-from data.corpus.consumed import Consumed
-from data.corpus.corpora import Corpora
+import torch
+
+from data.batches.loader import Step
 from data.disk_error import said
 from data.order.chain import START, extend
 from data.order.plan import Cursor
 from data.progress_line import ProgressLine
 from data.recipe.setting import SettingClass, settings_of
-from data.store.growing import GrowingStore
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.load import Verified, newest_valid, open_checkpoint, restore
-from pretrain.checkpoint.manifest import CONSUMED, TrainerState
+from pretrain.checkpoint.manifest import TrainerState
 from pretrain.checkpoint.retention import sweep
-from pretrain.corpus import open_on_every_rank
-from pretrain.engine.context_parallel import share_context
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import fill
-from pretrain.evaluation.evaluate import TITLES, Evaluation, evaluate, unigram_losses, with_floor
-from pretrain.model.build import first_model, without_memory
-from pretrain.model.compute import configure
-from pretrain.model.flops import training_flops
-from pretrain.model.initial import FirstWeight
-from pretrain.optimizer.build import build, learning_rate
-from pretrain.recipe import Recipe
+from pretrain.job import Built, Job, Scores, TrainingRecipe
+from pretrain.optimizer.build import build_optimizer, learning_rate
 from pretrain.run import records
 from pretrain.run.attempts import recorded
 from pretrain.run.directory import RunDirectory
@@ -45,6 +40,9 @@ from pretrain.saves import Saves
 from pretrain.step import Reading, train_step
 from pretrain.telemetry.peak import peak
 from pretrain.telemetry.speed import Clock, Speed
+
+R = TypeVar("R", bound=TrainingRecipe)
+S = TypeVar("S", bound=Scores)
 
 _MOST_SKIPPED = 3
 """Steps in a row without a finite gradient that end a run: the weights are at fault then, not the data.
@@ -55,18 +53,19 @@ halving down to 1, and these more.
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Generic[S]):
     """What a finished run has to say."""
 
-    evaluations: dict[str, Evaluation]
+    scores: S
     state: TrainerState
-    corpora: Corpora
     run: RunDirectory
     seconds: float
     """Wall time of this attempt."""
 
 
-def train(recipe: Recipe, engine: Engine, *, allow_schedule_change: bool = False) -> Summary:
+def train(
+    recipe: R, open_job: Callable[[R, Engine], Job[S]], engine: Engine, *, allow_schedule_change: bool = False
+) -> Summary[S]:
     """Train to the recipe's last token, from the newest whole checkpoint if there is one; collective."""
     started = time.perf_counter()
     run = RunDirectory(Path(recipe.run.directory))
@@ -79,20 +78,20 @@ def train(recipe: Recipe, engine: Engine, *, allow_schedule_change: bool = False
         return attempt, (found.path, found.manifest_sha256) if found else None
 
     attempt, chosen = engine.on_main(begin)
-    training: Training | None = None
+    training: Training[S] | None = None
 
     def position() -> dict[str, object]:
         return {"step": training.state.step, "phase": training.phase} if training else {"phase": "start"}
 
     with recorded(run, engine.rank, attempt, position):
-        corpora = open_on_every_rank(recipe.data, engine)
-        engine.on_main(lambda: run.describe_corpus(corpora.description()))
+        job = open_job(recipe, engine)
+        engine.on_main(lambda: run.describe_corpus(job.description()))
         engine.on_main(lambda: engine.start_trackers(dict(_flat_settings(recipe)), run.root))
         checkpoint = _opened(*chosen) if chosen else None
-        training = Training(recipe, engine, run, attempt, corpora, checkpoint)
+        training = Training(recipe, job, engine, run, attempt, checkpoint)
         training.run_to_end()
-        evaluations = training.finish()
-    return Summary(evaluations, training.state, corpora, run, time.perf_counter() - started)
+        scores = training.finish()
+    return Summary(scores, training.state, run, time.perf_counter() - started)
 
 
 def _opened(path: Path, manifest_sha256: str) -> Verified:
@@ -102,80 +101,79 @@ def _opened(path: Path, manifest_sha256: str) -> Verified:
         raise CheckpointError(path, str(error), "let all ranks see one file system") from error
 
 
-class Training:
-    """One attempt: the model, the optimizer, and where they stand."""
+class Training(Generic[S]):
+    """One attempt: the model, the optimizer, and where they stand. Every rank makes one at the same time.
+
+    Args:
+        recipe: of the run.
+        job: what is trained.
+        engine: which spreads it.
+        run: claimed by rank 0.
+        attempt: number of the attempt.
+        checkpoint: to continue from; None for a run that begins.
+    """
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: TrainingRecipe,
+        job: Job[S],
         engine: Engine,
         run: RunDirectory,
         attempt: int,
-        corpora: Corpora,
         checkpoint: Verified | None,
     ) -> None:
-        self.recipe, self.engine, self.run, self.attempt, self.corpora = recipe, engine, run, attempt, corpora
+        self.recipe, self.job, self.engine, self.run, self.attempt = recipe, job, engine, run, attempt
         self.phase = "start"
-        fingerprints = _fingerprints(recipe, corpora)
-        first: Mapping[str, FirstWeight] = {}
-        stream = corpora.parts[0].store  # the only corpus, if it is one: a mixture has none
-        self.consumed: Consumed | None = None
-        if isinstance(stream, GrowingStore):
-            self.consumed = Consumed(stream, recipe.data.window_sequences)
-        if checkpoint:
-            _require_same_run(checkpoint, fingerprints)
-            self._require_same_stream(checkpoint)
-            self.shape = run.model_shape()
-        else:
-            self.shape, first = first_model(recipe.model, recipe.run.seed)
-            engine.on_main(lambda: run.describe_model(self.shape))
-        plain = without_memory(self.shape)
-        self.compute = configure(
-            plain.encoder,
-            recipe.compute,
-            engine.device,
-            engine.compute_dtype,
-            engine.compile_obstacle,
-            launched=engine.launched,
-            gather=engine.gather,
-            num_slots=recipe.data.bin_tokens * recipe.data.bins_per_forward // engine.context.size,
-        )
-        self.compute += share_context(plain.encoder, engine.context, recipe.parallel.exchange)
-        self.compute += _changed_precision(checkpoint, engine.precision)
-        engine.on_main(lambda: run.describe_compute(self.compute))
-        # Of every rank: they need not be alike, and on a CPU they share its cores while they measure.
-        self.peak_flops = sum(engine.gather(peak(engine.device, engine.compute_dtype, self.shape.dim).flops))
-        self.model, self.optimizer = engine.prepare(plain, build(plain, recipe.optimizer))
-        self.named = engine.named_state(self.model, self.optimizer)
-        self.state = TrainerState(step=0, tokens_seen=0, cursor=Cursor().as_dict(), chain=START, skipped_steps=0)
-        if checkpoint:
-            self.state = restore(checkpoint, self.named)
-            engine.restore_scaler(self.state.loss_scale)
-        else:
-            fill(self.named, first)
+        fingerprints = _fingerprints(recipe) | job.fingerprints()
+        built = self._build(checkpoint, fingerprints)
+        self._prepare(built, checkpoint)
+        self.state = self._resume(built, checkpoint)
         keep, shared = recipe.run.keep_checkpoints, recipe.run.shared
         self.saves = Saves(run, engine, self.named, attempt, fingerprints, keep, checkpoint, shared=shared)
-        self.unigram = unigram_losses(corpora)
         self.skipped_in_a_row = 0
         self.bound: bool | None = None  # until it is tried
-        self.scores: dict[int, dict[str, Evaluation]] = {}  # of the step that was validated last
+        self.scores: dict[int, S] = {}  # of the step that was validated last
+
+    def _build(self, checkpoint: Verified | None, fingerprints: Mapping[str, str]) -> Built:
+        """The job's model: a fresh one, which run.json then describes, or the one that it describes already."""
+        if checkpoint:
+            _require_same_run(checkpoint, fingerprints)
+            self.job.require(checkpoint.trainer.entries, Cursor(**checkpoint.trainer.cursor))
+            return self.job.build(self.run.model())
+        built = self.job.build(None)
+        self.engine.on_main(lambda: self.run.describe_model(built.description))
+        return built
+
+    def _prepare(self, built: Built, checkpoint: Verified | None) -> None:
+        """The model and its optimizer as the engine runs them; what they hold is anything yet."""
+        engine, model = self.engine, built.model
+        self.opening_lines = self.job.set_up(model) + _changed_precision(checkpoint, engine.precision)
+        engine.on_main(lambda: self.run.describe_compute(self.opening_lines))
+        # Of every rank: they need not be alike, and on a CPU they share its cores while they measure.
+        self.peak_flops = sum(engine.gather(peak(engine.device, engine.compute_dtype, built.width).flops))
+        self.weights = torch.tensor([objective.weight for objective in self.job.objectives], device=engine.device)
+        optimizer = build_optimizer(self.job.parameter_groups(model), self.recipe.optimizer)
+        self.model, self.optimizer = engine.prepare(model, optimizer)
+        self.named = engine.named_state(self.model, self.optimizer)
+
+    def _resume(self, built: Built, checkpoint: Verified | None) -> TrainerState:
+        """Give the model its values: the checkpoint's, or the first ones."""
+        if checkpoint is None:
+            fill(self.named, built.first)
+            return TrainerState(step=0, tokens_seen=0, cursor=Cursor().as_dict(), chain=START, skipped_steps=0)
+        state = restore(checkpoint, self.named)
+        self.engine.restore_scaler(state.loss_scale)
+        return state
 
     def run_to_end(self) -> None:
         """Train until the recipe's tokens are seen."""
         settings, schedule = self.recipe.run, self.recipe.schedule
         self.phase = "train"
         self.model.train()
-        loader = Loader(
-            self.corpora.shelves,
-            self.corpora.plan(self.recipe.run.seed),
-            Cursor(**self.state.cursor),
-            self.state.step,
-            self.engine.data_rank,
-            self.engine.data_world_size,
-        )
+        loader = self.job.loader(Cursor(**self.state.cursor), self.state.step)
         settled = False
         with closing(loader), ProgressLine(schedule.total_tokens, self.engine.is_main) as progress:
-            for line in self.compute:
+            for line in self.opening_lines:
                 progress.say(line)
             if self.state.step:
                 progress.say(f"continuing {self.run.root} at step {self.state.step}")
@@ -193,12 +191,13 @@ class Training:
                     self.optimizer,
                     self.engine,
                     bins_per_step=self.recipe.data.bins_per_step,
+                    weights=self.weights,
                     clip_norm=self.recipe.optimizer.clip_norm,
                     learning_rate=rate,
                 ).read()
                 self._consume(step.cursor, step.num_tokens, outcome)
                 self._bind()
-                clock.count(step.num_tokens, self._flops(step, outcome))
+                clock.count(step.num_tokens, self.job.flops(step, outcome))
                 if self.state.step % settings.log_every == 0:
                     line = self._log(outcome, step, rate, clock.read())
                     progress.update(self.state.tokens_seen, line)
@@ -207,30 +206,18 @@ class Training:
                     self.save(progress.say, is_last=is_last)
                     clock = Clock()
                 if self.state.step % settings.evaluate_every == 0:  # after the save: what ends it costs no step
-                    progress.say(self._validation_line(self.validate()))
+                    progress.say(f"step {self.state.step} | {self.validate().line()}")
                     clock = Clock()
 
-    def validate(self) -> dict[str, Evaluation]:
+    def validate(self) -> S:
         """Score the weights as they are, and write it down; collective."""
         self.phase = "validate"
-        scores = evaluate(
-            self.model,
-            self.corpora,
-            self.recipe.data,
-            self.recipe.run.validation_sequences,
-            self.engine,
-            self.unigram,
-        )
-        if self.corpora.families:
-            options = self.recipe.data, self.recipe.run.validation_sequences
-            model_scores = scores
-            scores = self.engine.on_main(lambda: with_floor(model_scores, self.corpora, *options))
+        scores = self.job.evaluate(self.model)
+        numbers = scores.numbers()
         if self.engine.is_main:
-            self._record({"validation": {name: s.numbers() for name, s in scores.items()}})
-        self.engine.track(
-            {f"validation/{n}/{k}": v for n, s in scores.items() for k, v in s.numbers().items()},
-            self.state.step,
-        )
+            self._record({"validation": numbers})
+        flat = {f"validation/{name}/{key}": value for name, of in numbers.items() for key, value in of.items()}
+        self.engine.track(flat, self.state.step)
         self.phase = "train"
         self.scores = {self.state.step: scores}
         return scores
@@ -238,9 +225,7 @@ class Training:
     def save(self, say: Callable[[str], None], *, is_last: bool) -> None:
         """Commit a checkpoint of the last consumed step; collective. One that the disk does not take is told."""
         self.phase = "checkpoint"
-        entries: dict[str, dict[str, Any]] = {}
-        if consumed := self.consumed:
-            entries[CONSUMED] = self.engine.on_main(lambda: consumed.up_to(Cursor(**self.state.cursor)))
+        entries = self.job.entries(Cursor(**self.state.cursor))
         self.state = replace(self.state, loss_scale=self.engine.scaler_state(), entries=entries)
 
         def tell(words: str, failed: int) -> None:
@@ -251,18 +236,12 @@ class Training:
         self.saves.save(self.state, tell, last=is_last)
         self.phase = "train"
 
-    def finish(self) -> dict[str, Evaluation]:
-        """Validate and export the final weights; collective."""
+    def finish(self) -> S:
+        """Validate and publish the final weights; collective."""
         self._bind()
         scores = self.scores.get(self.state.step) or self.validate()
         self.phase = "export"
-
-        def write() -> None:
-            from pretrain.ship.export import last_export  # transformers takes seconds to import; rank 0 alone needs it
-
-            last_export(self.run)  # from the checkpoint, which is whole, as no model is whose parameters are spread
-
-        self.engine.on_main(write)
+        self.engine.on_main(lambda: self.job.publish(self.run))
         return scores
 
     def _bind(self) -> None:
@@ -308,13 +287,10 @@ class Training:
                 "last checkpoint, or choose another run.directory"
             )
 
-    def _flops(self, step: Step, outcome: Reading) -> float:
-        """FLOPs that the step needed, over all ranks."""
-        return training_flops(self.shape, step.num_tokens, step.squared_lengths, sum(outcome.counts), pruned=True)
-
     def _log(self, outcome: Reading, step: Step, rate: float, speed: Speed) -> str:
         """Write one line of metrics; the text for the console."""
-        loss = sum(outcome.losses)
+        losses = zip(self.job.objectives, outcome.losses, strict=True)
+        loss = sum(objective.weight * of_objective for objective, of_objective in losses)
         slots = self.recipe.data.bins_per_step * self.recipe.data.bin_tokens
         values = {
             "loss": loss,
@@ -324,7 +300,7 @@ class Training:
             "loader_wait": speed.loader_wait,
             "flops_per_s": speed.flops_per_s,
             "mfu": speed.flops_per_s / self.peak_flops,
-            "targets": float(sum(outcome.counts)),
+            **self.job.metrics(outcome),
             "padding": 1 - step.num_tokens / slots,
             "imbalance": step.imbalance,
             "skipped_steps": float(self.state.skipped_steps),
@@ -347,19 +323,8 @@ class Training:
         except OSError as error:  # a full disk: whether that ends the run is for the saves to say
             print(f"{self.run.metrics}: the line of step {self.state.step} is lost: {error}", file=sys.stderr)
 
-    def _require_same_stream(self, checkpoint: Verified) -> None:
-        """The tail of a stream has no part in its fingerprint, so that what was read of it is compared; collective."""
-        kept = checkpoint.trainer.entries.get(CONSUMED)  # checkpoints of early versions lack it
-        if (consumed := self.consumed) and kept is not None:
-            cursor = Cursor(**checkpoint.trainer.cursor)
-            self.engine.on_each_node(lambda: consumed.require(kept, cursor))
 
-    def _validation_line(self, scores: dict[str, Evaluation]) -> str:
-        each = (f"{TITLES[name]} {s.perplexity:.2f} (unigram {s.unigram:.2f})" for name, s in scores.items())
-        return f"step {self.state.step} | validation perplexity: {', '.join(each)}"
-
-
-def _require_same_run(checkpoint: Verified, fingerprints: dict[str, str]) -> None:
+def _require_same_run(checkpoint: Verified, fingerprints: Mapping[str, str]) -> None:
     """run.json has been compared already; this catches a checkpoint that was copied in from elsewhere."""
     for name in ("identity", "corpus", "split"):
         found = checkpoint.manifest.fingerprints[name]
@@ -380,20 +345,15 @@ def _changed_precision(checkpoint: Verified | None, precision: str) -> list[str]
     ]
 
 
-def _flat_settings(recipe: Recipe) -> list[tuple[str, object]]:
+def _flat_settings(recipe: TrainingRecipe) -> list[tuple[str, object]]:
     return [
         (name, value if isinstance(value, (bool, int, float)) else str(value)) for name, _, value in settings_of(recipe)
     ]
 
 
-def _fingerprints(recipe: Recipe, corpora: Corpora) -> dict[str, str]:
+def _fingerprints(recipe: TrainingRecipe) -> dict[str, str]:
     def of(setting_class: SettingClass) -> str:
         chosen = {name: value for name, its_class, value in settings_of(recipe) if its_class is setting_class}
         return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
 
-    return {
-        "identity": of(SettingClass.IDENTITY),
-        "schedule": of(SettingClass.SCHEDULE),
-        "corpus": corpora.fingerprint,
-        "split": corpora.split_fingerprint,
-    }
+    return {"identity": of(SettingClass.IDENTITY), "schedule": of(SettingClass.SCHEDULE)}

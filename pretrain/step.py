@@ -5,8 +5,9 @@ In: this rank's bins of one step. Out: new weights, and what happened. Kept: the
 Nothing here waits for the device: the host queues the whole step, and `Outcome.read` waits for it, once.
 
 Contract C4 of docs/contracts.md, divide once: the model returns loss *sums*; the number of targets of the whole step,
-over all ranks and micro-batches, is known before the first forward pass, and every sum is divided by it. So packing,
-accumulation, data and context parallelism give the gradient of one big batch, however unevenly the targets are spread.
+over all ranks and micro-batches, is known before the first forward pass, and every sum is divided by it. With several
+objectives, the loss is the sum of these means, each times its weight. So packing, accumulation, data and context
+parallelism give the gradient of one big batch, however unevenly the targets are spread.
 """
 
 from dataclasses import dataclass
@@ -65,11 +66,23 @@ def train_step(
     engine: Engine,
     *,
     bins_per_step: int,
+    weights: Tensor,
     clip_norm: float,
     learning_rate: float,
 ) -> Outcome:
-    """Read the window, count once, forward and backward by micro-batch, clip, update."""
-    batches = engine.rounds(step)
+    """Read the window, count once, forward and backward by micro-batch, clip, update.
+
+    Args:
+        step: this rank's bins.
+        model: as the engine prepared it; gives the sum of each objective's losses over a batch.
+        optimizer: likewise. Parameter groups may have an `lr_scale`.
+        engine: what it was prepared by.
+        bins_per_step: over all ranks.
+        weights: (objectives,) float32 on the device.
+        clip_norm: largest global norm of the gradient.
+        learning_rate: of this step.
+    """
+    batches = engine.micro_batches(step)
 
     # ---- count: targets of the whole step, and the digests for the sample chain, in one all-reduce
     local_counts = torch.stack([batch.counts for batch in batches]).sum(0)
@@ -89,13 +102,13 @@ def train_step(
         with engine.accumulating(model, last=index + 1 == len(batches)):
             with engine.autocast():
                 loss_sums = model(on_device)
-            engine.backward(model, (loss_sums / divisor).sum())
+            engine.backward(model, (weights * (loss_sums / divisor)).sum())
         sums += loss_sums.detach()
 
     # ---- update: a gradient that is not finite is the same on every rank, so all of them skip
     loss_scale = engine.loss_scale()
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate
+        group["lr"] = learning_rate * group.get("lr_scale", 1.0)
     grad_norm, skipped = engine.update(model, optimizer, clip_norm)
     losses = engine.sum_over_ranks(sums) / divisor
     return Outcome(losses, counts, digests, grad_norm, loss_scale, skipped)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pretrain.evaluation.evaluate import TITLES
+from pretrain.evaluation.scores import MaskedLanguageScores
 from pretrain.loop import Summary
 
 PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
@@ -17,7 +18,12 @@ PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
 
 
 def closing_words(
-    summary: Summary, recipe: Path, overrides: Sequence[str], engine: str, world_size: int, precision: str
+    summary: Summary[MaskedLanguageScores],
+    recipe: Path,
+    overrides: Sequence[str],
+    engine: str,
+    world_size: int,
+    precision: str,
 ) -> str:
     """A few lines for whoever started the run; every command in them works as it stands.
 
@@ -30,9 +36,9 @@ def closing_words(
         precision: of the launch: 'no', 'bf16' or 'fp16'.
     """
     state, model = summary.state, summary.run.export
-    judged = summary.evaluations["mask_all"]
+    judged = summary.scores.evaluations["mask_all"]
     floor_head = f"{'floor':>8}" if judged.floor is not None else ""
-    of_proteins = f" of {training:,} proteins" if (training := summary.corpora.num_training) else ""
+    of_proteins = f" of {training:,} proteins" if (training := summary.scores.num_training) else ""
     commands = next_commands(summary, recipe, overrides, engine, world_size, precision)
     lines = [
         "",
@@ -42,7 +48,7 @@ def closing_words(
         "",
         f"    {'corruption':12}{'model':>8}{'95 % interval':>18}{'unigram':>10}{floor_head}",
     ]
-    for name, s in summary.evaluations.items():
+    for name, s in summary.scores.evaluations.items():
         floor = f"{s.floor:8.2f}" if s.floor is not None else ""
         interval = "unknown" if math.isnan(s.low) else f"{s.low:.2f} to {s.high:.2f}"
         lines.append(f"    {TITLES[name]:12}{s.perplexity:8.2f}{interval:>18}{s.unigram:10.2f}{floor}")
@@ -51,7 +57,12 @@ def closing_words(
 
 
 def next_commands(
-    summary: Summary, recipe: Path, overrides: Sequence[str], engine: str, world_size: int, precision: str
+    summary: Summary[MaskedLanguageScores],
+    recipe: Path,
+    overrides: Sequence[str],
+    engine: str,
+    world_size: int,
+    precision: str,
 ) -> list[tuple[str, str]]:
     """(what it does, command) of three things to do with a fresh model, launched as what made it was."""
     binaries = Path(sys.executable).parent
@@ -79,9 +90,9 @@ def next_commands(
     ]
 
 
-def _verdict(summary: Summary) -> list[str]:
+def _verdict(summary: Summary[MaskedLanguageScores]) -> list[str]:
     """What the numbers say, judged on mask-all, where nothing can be copied."""
-    s = summary.evaluations["mask_all"]
+    s = summary.scores.evaluations["mask_all"]
     if math.isnan(s.gain_low) and math.isfinite(s.gain):
         return [
             "All validation proteins are of one cluster, so there is no interval and nothing is claimed: raise "

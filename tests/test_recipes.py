@@ -16,7 +16,8 @@ from data.sources.resolve import Resolved, resolve
 from pretrain.model.build import build_model
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
-from pretrain.optimizer.build import build, learning_rate
+from pretrain.optimizer.build import build_optimizer, learning_rate
+from pretrain.optimizer.groups import parameter_groups
 from pretrain.recipe import Recipe
 from support.places import ROOT
 
@@ -156,7 +157,7 @@ def test_sixteen_bytes_a_parameter() -> None:
     """Counted on a model that took a step, so that the figure above is not a guess."""
     recipe = read(Recipe, ROOT / "recipes" / "quickstart.toml", ["model.preset=esm2_60k"])
     model = build_model(recipe.model, seed=0)
-    optimizer = build(model, recipe.optimizer)
+    optimizer = build_optimizer(parameter_groups(model, recipe.optimizer), recipe.optimizer)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()

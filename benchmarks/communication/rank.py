@@ -23,6 +23,7 @@ from data.recipe.toml_file import read
 from pretrain import loop
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch
+from pretrain.masked_language_job import MaskedLanguageJob
 from pretrain.recipe import Recipe
 from pretrain.step import Outcome, train_step
 
@@ -57,8 +58,8 @@ class Watch:
 
     def __call__(self, step: Step, model: torch.nn.Module, optimizer: Any, engine: Engine, **how: Any) -> Outcome:
         """One step, waited for."""
-        if len(step.batches) != MICRO_BATCHES or step.rounds != MICRO_BATCHES:
-            raise ValueError(f"{len(step.batches)} micro-batches of {step.rounds}; must be {MICRO_BATCHES}")
+        if len(step.batches) != MICRO_BATCHES or step.max_micro_batches != MICRO_BATCHES:
+            raise ValueError(f"{len(step.batches)} micro-batches of {step.max_micro_batches}; must be {MICRO_BATCHES}")
         if len(self.seconds) == WARM_UP + TIMED:
             activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * (engine.device.type == "cuda")]
             self.profiler = profile(activities=activities, record_shapes=True)
@@ -130,7 +131,7 @@ def main(results: str, recipe_file: str, *overrides: str) -> None:
             mock.patch.object(loop.Training, "save"),
             mock.patch.object(loop.Training, "finish", return_value={}),
         ):
-            loop.train(recipe, engine)
+            loop.train(recipe, MaskedLanguageJob, engine)
         every = engine.gather(watch.results())
         if engine.is_main:
             Path(results).write_text(json.dumps({"device": engine.device.type, "ranks": every}))

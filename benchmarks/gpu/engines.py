@@ -38,7 +38,8 @@ from data.order.plan import SPECIAL_TOKENS
 from pretrain.model.initial import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
-from pretrain.optimizer.build import build
+from pretrain.optimizer.build import build_optimizer
+from pretrain.optimizer.groups import parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings
 
 BAR = Bar(3.0, "lower", "one process, bins regrouped")
@@ -178,7 +179,7 @@ class Direct:
             self.wrapped = ddp
         elif kind == "FSDP2":
             _cut(self.model, place.device)
-        self.optimizer = build(self.model, OPTIMIZER)
+        self.optimizer = build_optimizer(parameter_groups(self.model, OPTIMIZER), OPTIMIZER)
         for group in self.optimizer.param_groups:
             group["lr"] = RATE
 
@@ -259,14 +260,15 @@ def _launched(place: Place, kind: Kind, batches: Sequence[Batch], bins: Sequence
     if accelerator.distributed_type not in of_engine.distributed_types:
         raise RuntimeError(f"asked for {kind}, and Accelerate set up {accelerator.distributed_type.value}")
     model = _model(place)
-    prepared, optimizer = running.prepare(model, build(model, OPTIMIZER))
+    prepared, optimizer = running.prepare(model, build_optimizer(parameter_groups(model, OPTIMIZER), OPTIMIZER))
     state = running.named_state(prepared, optimizer)
     documents = [tokens for some in bins for tokens in some]
     squares = sum(tokens**2 for tokens in documents)
     step = Step(tuple(batches), len(batches), tuple(range(BINS)), sum(documents), squares, Cursor(), 1.0)
 
     def take() -> object:
-        return train_step(step, prepared, optimizer, running, bins_per_step=BINS, clip_norm=CLIP, learning_rate=RATE)
+        how = {"bins_per_step": BINS, "clip_norm": CLIP, "learning_rate": RATE}
+        return train_step(step, prepared, optimizer, running, weights=torch.ones(1, device=place.device), **how)
 
     def weights() -> Weights:
         found = {}

@@ -21,7 +21,7 @@ from benchmarks.gpu.machine import Place
 from benchmarks.gpu.results import Bar, Finding
 from benchmarks.proteins import draw, filled
 from data.alphabet import PAD
-from data.batches.batch import IGNORED, Batch
+from data.batches.batch import Batch, Targets
 from data.batches.collate import lay_out
 from data.recipe.settings import DataSettings
 from pretrain.model.attention.choice import Request
@@ -67,12 +67,10 @@ def pads_alone(slots: int, documents: int = 5) -> Batch:
     """A bin without a protein."""
     return Batch(
         tokens=torch.full((slots,), PAD),
-        labels=torch.full((slots,), IGNORED),
         positions=torch.arange(slots),
         documents=torch.zeros(slots, dtype=torch.int64),
         cu_seqlens=torch.tensor([0] + [slots] * (documents + 1), dtype=torch.int32),
-        target_slots=torch.zeros(0, dtype=torch.int64),
-        counts=torch.zeros(1, dtype=torch.int64),
+        targets=(Targets(*torch.zeros(2, 0, dtype=torch.int64)),),
         draw_keys=(0,),
         digests=torch.zeros(1, dtype=torch.int64),
         spans=(),

@@ -82,7 +82,7 @@ def micro_batches(slots: int, count: int, device: torch.device, crop: int = CROP
     found = []
     for batch in packed(draw(num_tokens), slots):
         documents = [end - start for start, end in batch.spans]
-        asked = Work(sum(documents), sum(n * n for n in documents), len(batch.target_slots))
+        asked = Work(sum(documents), sum(n * n for n in documents), len(batch.targets[0].slots))
         found.append((batch.to(device), asked))
     return found
 

@@ -21,7 +21,8 @@ from pretrain.model.initial import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.model.settings import ComputeSettings
-from pretrain.optimizer.build import build
+from pretrain.optimizer.build import build_optimizer
+from pretrain.optimizer.groups import parameter_groups
 from pretrain.optimizer.muon import Muon
 from pretrain.optimizer.settings import OptimizerSettings
 
@@ -39,7 +40,7 @@ def stepper(
     batches = [batch_of([[100, 60, 33], [70, 90]], 256, seed) for seed in (1, 2)]
     if place.device.type == "cuda":
         batches = [_pinned(batch) for batch in batches]
-    moved = build(model, optimizer)
+    moved = build_optimizer(parameter_groups(model, optimizer), optimizer)
     if not has("accelerate"):
         return PlainStep(batches, model, moved, precision, rate, place.device), "forward, backward, update"
     from accelerate import Accelerator
@@ -53,8 +54,11 @@ def stepper(
     prepared, wrapped = engine.prepare(model, moved)
     step = Step(tuple(batches), len(batches), (0, 1, 2, 3), 706, 0, Cursor(), 1.0)
 
+    weights = torch.ones(1, device=place.device)
+
     def take() -> Tensor:
-        outcome = train_step(step, prepared, wrapped, engine, bins_per_step=4, clip_norm=1.0, learning_rate=rate)
+        how = {"bins_per_step": 4, "clip_norm": 1.0, "learning_rate": rate}
+        outcome = train_step(step, prepared, wrapped, engine, weights=weights, **how)
         return outcome.losses
 
     return take, "pretrain.step.train_step"
@@ -75,7 +79,7 @@ class PlainStep:
         self.batches, self.model, self.optimizer, self.device = batches, model, optimizer, device
         self.dtype = COMPUTE[precision]
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
-        self.targets = sum(len(batch.target_slots) for batch in batches)
+        self.targets = sum(len(batch.targets[0].slots) for batch in batches)
         for group in optimizer.param_groups:
             group["lr"] = rate
 

@@ -1,6 +1,6 @@
 """The loader: steps of G consecutive bins, dealt to ranks, filled by workers.
 
-In: where residues are, a plan, a cursor, this rank's place in the world. Out: one `Step` after the other, without end.
+In: what bins hold, a plan, a cursor, this rank's place in the world. Out: one `Step` after the other, without end.
 Kept: batches that workers have filled ahead; each step carries the cursor after it, so that what was read ahead never
 counts as consumed.
 
@@ -22,11 +22,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from data import draw
 from data.batches.batch import Batch
-from data.batches.collate import lay_out
-from data.batches.filling import FilledBin, Residues, fill
+from data.batches.contents import Contents
+from data.batches.filling import FilledBin
 from data.order.dealing import attention_cost, deal, imbalance
 from data.order.plan import Bin, Cursor, Plan
-from data.recipe.settings import MaskSettings
 
 T = TypeVar("T")
 
@@ -37,7 +36,7 @@ class Step:
 
     batches: tuple[Batch, ...]
     """This rank's bins, `bins_per_forward` at a time; the last may hold fewer."""
-    rounds: int
+    max_micro_batches: int
     """Micro-batches of the rank that has most of them."""
     bins: tuple[int, ...]
     """Place in the step, 0..G-1, of each of this rank's bins, in the order of `batches`."""
@@ -51,22 +50,21 @@ class Step:
     """Attention cost of the slowest rank over the mean."""
 
 
-class Filler(Dataset[list[FilledBin]]):
-    """Fills bins; each worker holds one."""
+class _Filler(Dataset[list[FilledBin]]):
+    """Fills the bins of a batch; each worker holds one."""
 
-    def __init__(self, residues: Residues, mask: MaskSettings, seed: int) -> None:
-        self._residues, self._mask, self._seed = residues, mask, seed
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
 
     def __getitem__(self, bins: Sequence[Bin]) -> list[FilledBin]:
-        """The bins of one batch, filled."""
-        return [fill(self._residues, documents, self._mask, self._seed) for documents in bins]
+        return [self._contents.fill(bin_) for bin_ in bins]
 
 
 class Loader:
     """The steps from a cursor on.
 
     Args:
-        residues: where they are.
+        contents: what the job puts into bins.
         plan: which bins come.
         cursor: where step number `first_step` begins.
         first_step: its number, which keys what the model draws.
@@ -78,18 +76,18 @@ class Loader:
     """
 
     def __init__(
-        self, residues: Residues, plan: Plan, cursor: Cursor, first_step: int, rank: int, world_size: int
+        self, contents: Contents, plan: Plan, cursor: Cursor, first_step: int, rank: int, world_size: int
     ) -> None:
         settings = plan.settings
         require_enough_bins(settings.bins_per_step, world_size)
-        self._plan, self._cursor, self._number = plan, cursor, first_step
+        self._contents, self._plan, self._cursor, self._number = contents, plan, cursor, first_step
         self._rank, self._world_size = rank, world_size
         self._pinned = torch.cuda.is_available()
         self._planned: deque[_Planned] = deque()
         workers = settings.workers
         self._filled = iter(
             DataLoader(
-                Filler(residues, settings.mask, plan.seed),
+                _Filler(contents),
                 batch_size=None,
                 collate_fn=_as_it_is,
                 sampler=self._tasks(),
@@ -108,9 +106,8 @@ class Loader:
         filled = [next(self._filled)]  # which plans the step, if nobody has
         planned = self._planned.popleft()
         filled += islice(self._filled, len(planned.draw_keys) - 1)
-        settings = self._plan.settings
         batches = (
-            lay_out(bins, settings, keys, pinned=self._pinned)
+            self._contents.lay_out(bins, keys, pinned=self._pinned)
             for bins, keys in zip(filled, planned.draw_keys, strict=True)
         )
         return replace(planned.step, batches=tuple(batches))
@@ -133,7 +130,7 @@ class Loader:
             groups = [mine[i : i + per_forward] for i in range(0, len(mine), per_forward)]
             step = Step(
                 batches=(),
-                rounds=-(-max(map(len, dealt)) // per_forward),
+                max_micro_batches=-(-max(map(len, dealt)) // per_forward),
                 bins=tuple(mine),
                 num_tokens=sum(b.num_tokens for b in bins),
                 squared_lengths=sum(costs),

@@ -16,37 +16,39 @@ from numpy.typing import NDArray
 from data import draw
 from data.alphabet import IS_TARGET, MASK, STANDARD_IDS
 from data.compiled import compiled
+from data.order.curriculum import stage_value
 from data.order.plan import Bin
 from data.recipe.settings import MaskSettings
 
 
 def corrupt(
-    tokens: NDArray[np.uint8], documents: Bin, mask: MaskSettings, seed: int
+    tokens: NDArray[np.uint8], bin_: Bin, mask: MaskSettings, seed: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     """Select targets and corrupt the input at them.
 
     Args:
         tokens: (slots,) true token ids of the documents, one behind the other; only residues (`alphabet.IS_TARGET`)
             can be selected.
-        documents: whose tokens these are; `select_prob` is theirs.
-        mask: what becomes of targets.
+        bin_: whose tokens these are; the tokens before its window choose the stage of `mask.select_stages`.
+        mask: the share of targets, and what becomes of them.
         seed: seed of the run.
 
     Returns:
         Inputs (slots,) uint8 and the slots of the targets, ascending int32.
     """
-    first = int(documents.passes[0])
-    if (documents.passes == first).all():
-        keys = np.repeat(_keys(seed, first), len(documents.passes), axis=0)
+    first = int(bin_.passes[0])
+    if (bin_.passes == first).all():
+        keys = np.repeat(_keys(seed, first), len(bin_.passes), axis=0)
     else:
-        keys = np.concatenate([_keys(seed, pass_index) for pass_index in documents.passes.tolist()])
-    limits = documents.select_prob, mask.mask_prob, mask.mask_prob + mask.random_prob
+        keys = np.concatenate([_keys(seed, pass_index) for pass_index in bin_.passes.tolist()])
+    select_prob = stage_value(mask.select_stages, mask.select_prob, bin_.tokens_before_window)
+    limits = select_prob, mask.mask_prob, mask.mask_prob + mask.random_prob
     kernel = compiled(_corrupt, _hashed, draw.mixed)
     if kernel is None:
-        return _corrupt_by_arrays(tokens, documents, keys, *limits)
+        return _corrupt_by_arrays(tokens, bin_, keys, *limits)
     inputs, targets = np.empty_like(tokens), np.empty(len(tokens), np.int32)
-    documents_arrays = documents.samples, documents.starts, documents.lengths
-    count = kernel(tokens, keys, *documents_arrays, *_thresholds(*limits), inputs, targets)
+    documents = bin_.samples, bin_.starts, bin_.lengths
+    count = kernel(tokens, keys, *documents, *_thresholds(*limits), inputs, targets)
     return inputs, targets[:count]
 
 
@@ -65,16 +67,16 @@ def _thresholds(*limits: float) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
 
 def _corrupt_by_arrays(
     tokens: NDArray[np.uint8],
-    documents: Bin,
+    bin_: Bin,
     keys: NDArray[np.uint64],
     select: float,
     masked_below: float,
     replaced_below: float,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    lengths = documents.lengths
-    select_keys, replace_keys = draw.hashes(keys.T, documents.samples)
+    lengths = bin_.lengths
+    select_keys, replace_keys = draw.hashes(keys.T, bin_.samples)
     firsts = np.cumsum(lengths) - lengths
-    residues = np.arange(len(tokens)) - np.repeat(firsts - documents.starts, lengths) - 1
+    residues = np.arange(len(tokens)) - np.repeat(firsts - bin_.starts, lengths) - 1
     drawn = draw.hashes(np.repeat(select_keys, lengths), residues)
     targets = np.flatnonzero(draw.below(drawn, select) & IS_TARGET[tokens])
 

@@ -97,13 +97,14 @@ def digests_of_steps(
 
     The ranks run one behind the other over a stretch of steps, each with a loader of its own.
     """
+    contents = corpora.masked(plan.seed)
     while start < stop:
         numbers = range(start, min(start + _STRETCH, stop))
         digests: list[dict[int, int]] = [{} for _ in numbers]
         facts: list[tuple[int, float]] = []
         after = cursor
         for rank in range(world_size):
-            with closing(Loader(corpora.shelves, plan, cursor, start, rank, world_size)) as loader:
+            with closing(Loader(contents, plan, cursor, start, rank, world_size)) as loader:
                 for of_step in digests:
                     step = next(loader)
                     of_rank = [int(d) for batch in step.batches for d in batch.digests]
@@ -118,7 +119,7 @@ def digests_of_steps(
 
 def cursor_at(corpora: Corpora, plan: Plan, step: int) -> Cursor:
     """Where a step begins, from the index of windows; windows that it lacks are planned, and the index is kept."""
-    settings = plan.settings
+    settings = corpora.settings
     identity = _identity(corpora, plan.seed)
     key = hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=10).hexdigest()
     path = Path(settings.store_dir) / "plans" / f"{key}.json"

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import draw
+from data.batches.contents import MaskedContents
 from data.corpus.shelves import Shelves
 from data.homology.clusters import Clusters, Members
 from data.homology.split import Split
@@ -109,6 +110,10 @@ class Corpora:
             return Plan(sampler, self.shelves.num_residues, settings, seed)
         mixture = Mixture(drawn, settings.weights, seed, settings.window_sequences)
         return Plan(mixture, self.shelves.num_residues, settings, seed)
+
+    def masked(self, seed: int) -> MaskedContents:
+        """What the bins of a run hold for masked language modelling."""
+        return MaskedContents(self.shelves, self.settings, self.settings.mask, seed)
 
     @property
     def validation(self) -> NDArray[np.int64]:

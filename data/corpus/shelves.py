@@ -38,20 +38,20 @@ class Shelves:
     def __reduce__(self) -> tuple[type["Shelves"], tuple[tuple[Path, ...]]]:
         return Shelves, (self._folders,)  # a map that is pickled would take the whole corpus along
 
-    def tokens(self, documents: Bin) -> NDArray[np.uint8]:
-        """(real slots,) true token ids of a bin's documents, one behind the other.
+    def tokens(self, bin_: Bin) -> NDArray[np.uint8]:
+        """(real slots,) true token ids of a bin's documents, concatenated.
 
         Raises:
             ValueError: the offsets of a store are damaged.
         """
         gather = compiled(_gather) or _gather_by_slices
-        out = np.empty(documents.num_tokens, np.uint8)
-        places = np.cumsum(documents.lengths) - documents.lengths
-        corpora = documents.samples >> CORPUS_BITS
+        out = np.empty(bin_.num_tokens, np.uint8)
+        places = np.cumsum(bin_.lengths) - bin_.lengths
+        corpora = bin_.samples >> CORPUS_BITS
         for corpus in set(corpora.tolist()):
             mine = slice(None) if len(self._folders) == 1 else corpora == corpus
-            records = documents.samples[mine] & ((1 << CORPUS_BITS) - 1)
-            arrays = (documents.starts[mine], documents.lengths[mine], places[mine])
+            records = bin_.samples[mine] & ((1 << CORPUS_BITS) - 1)
+            arrays = (bin_.starts[mine], bin_.lengths[mine], places[mine])
             wrong = gather(*self._map(corpus, records), records, *arrays, out)
             if wrong != _WHOLE:  # an old page perhaps, of a file that grew on another machine
                 self._maps[corpus] = None

@@ -15,7 +15,7 @@ from data import draw
 from data.order.curriculum import stage_value
 from data.order.packing import bucket, pack
 from data.order.sampler import Sampler
-from data.recipe.settings import DataSettings
+from data.recipe.packing import PackingSettings
 
 SPECIAL_TOKENS = 2
 """Begin and end token that every whole protein carries."""
@@ -55,8 +55,8 @@ class Bin:
     """(documents,) first token of the slice."""
     lengths: NDArray[np.int64]
     """(documents,) tokens of the slice."""
-    select_prob: float
-    """Share of residues that are selected as targets here."""
+    tokens_before_window: int
+    """As in `Cursor`: what of masking depends on how far training is, follows from it."""
 
     @property
     def num_tokens(self) -> int:
@@ -78,7 +78,7 @@ class Plan:
         self,
         sampler: Sampler,
         num_residues: Callable[[NDArray[np.int64]], NDArray[np.int64]],
-        settings: DataSettings,
+        settings: PackingSettings,
         seed: int,
     ) -> None:
         self.sampler = sampler
@@ -110,12 +110,11 @@ class Plan:
             draw.hashes(draw.key(self.seed, draw.BIN_ORDER, pass_index, window), np.arange(groups.num_bins)),
             kind="stable",
         )
-        select_prob = stage_value(settings.mask.select_stages, settings.mask.select_prob, tokens_before)
         by_bin = groups.members
         samples, passes, starts, lengths = items.samples[by_bin], items.passes[by_bin], starts[by_bin], lengths[by_bin]
         bounds = groups.first.tolist()
         of_bins = (slice(bounds[b], bounds[b + 1]) for b in shuffled.tolist())
-        return [Bin(samples[of], passes[of], starts[of], lengths[of], select_prob) for of in of_bins]
+        return [Bin(samples[of], passes[of], starts[of], lengths[of], tokens_before) for of in of_bins]
 
     def bins(self, cursor: Cursor) -> Iterator[tuple[Bin, Cursor]]:
         """The bins from `cursor` on, each with the cursor behind it; endless, across windows and passes."""

@@ -142,9 +142,9 @@ class Engine(Ranks):
         """What this rank computes of a batch that its context-parallel group shares."""
         return batch.share(self.context.rank, self.context.size)
 
-    def rounds(self, step: Step) -> list[Batch]:
-        """This rank's micro-batches; idle ones behind them where another rank has more and all must keep step."""
-        missing = step.rounds - len(step.batches) if self.in_lockstep else 0
+    def micro_batches(self, step: Step) -> list[Batch]:
+        """This rank's micro-batches; idle ones after them where another rank has more and all must keep step."""
+        missing = step.max_micro_batches - len(step.batches) if self.in_lockstep else 0
         return [self.share(batch) for batch in (*step.batches, *[step.batches[0].idle()] * missing)]
 
     def autocast(self) -> AbstractContextManager[None]:

@@ -19,7 +19,7 @@ from torch import nn
 from data import draw
 from data.alphabet import IS_TARGET
 from data.batches.batch import Batch
-from data.batches.collate import collate
+from data.batches.contents import MaskedContents
 from data.corpus.corpora import Corpora
 from data.order.packing import pack
 from data.order.plan import Bin, crop
@@ -76,7 +76,7 @@ def validation_bins(corpora: Corpora, settings: DataSettings, max_sequences: int
     residues = corpora.shelves.num_residues(chosen)
     starts, lengths = crop(chosen, passes, residues, settings.crop_tokens, _SEED)
     groups = pack(lengths, settings.bin_tokens, settings.documents_per_bin)
-    return [Bin(chosen[g], passes[g], starts[g], lengths[g], _SELECT_PROB) for g in groups.bins()]
+    return [Bin(chosen[g], passes[g], starts[g], lengths[g], 0) for g in groups.bins()]
 
 
 @torch.no_grad()
@@ -103,11 +103,12 @@ def evaluate(
     model.train(False)
     scored: dict[str, list[list[Row]]] = {}
     for name, mask in CORRUPTIONS.items():
+        contents = MaskedContents(corpora.shelves, settings, mask, _SEED)
         rows: list[Row] = []
         # As many for each rank, the last ones idle: an engine that spreads parameters needs all of them in each pass.
         for first in range(0, len(bins), engine.data_world_size):
             index = first + engine.data_rank
-            batch = collate(corpora.shelves, [bins[min(index, len(bins) - 1)]], settings, mask, _SEED, [0])
+            batch = contents.batch([bins[min(index, len(bins) - 1)]], [0])
             batch = engine.share(batch if index < len(bins) else batch.idle())
             with engine.autocast():
                 losses = model(batch.to(engine.device), each=True).cpu().numpy().astype(np.float64)
@@ -127,9 +128,11 @@ def with_floor(
     bins = validation_bins(corpora, settings, max_sequences)
     found = {}
     for name, mask in CORRUPTIONS.items():
+        contents = MaskedContents(corpora.shelves, settings, mask, _SEED)
         documents = [
-            (batch.tokens[a:b].numpy().astype(np.uint8), batch.labels[a:b].numpy())
-            for batch in (collate(corpora.shelves, [b], settings, mask, _SEED, [0]) for b in bins)
+            (batch.tokens[a:b].numpy().astype(np.uint8), labels[a:b].numpy())
+            for batch in (contents.batch([bin_], [0]) for bin_ in bins)
+            for labels in (targets.in_slots(batch.tokens.numel()) for targets in batch.targets)
             for a, b in batch.spans
         ]
         losses = floor(
@@ -168,8 +171,9 @@ def _merged(rows: list[list[Row]]) -> list[Row]:
 
 def _by_document(scored: Bin, batch: Batch, losses: NDArray[np.float64], unigram: NDArray[np.float64]) -> Iterator[Row]:
     """A row for each document that has targets in this rank's share of the batch."""
-    slots = batch.target_slots.numpy()
-    baseline = unigram[batch.labels.numpy()[slots]]
+    (targets,) = batch.targets
+    slots = targets.slots.numpy()
+    baseline = unigram[targets.labels.numpy()]
     for record, (start, end) in zip(scored.samples.tolist(), batch.spans, strict=True):
         mine = slice(*np.searchsorted(slots, (start, end)))
         if count := len(losses[mine]):

@@ -16,7 +16,7 @@ import torch._dynamo
 from torch import Tensor
 
 from data.alphabet import TOKENS
-from data.batches.batch import IGNORED, Batch
+from data.batches.batch import PackedSequences
 from pretrain.model.attention.choice import Backend
 from pretrain.model.encoder import Encoder
 from pretrain.model.layer import Layer
@@ -106,8 +106,9 @@ def first_step(
         small.checkpointing = encoder.checkpointing
         compile_layers(small, backend)
         batch = _batch(num_slots).to(device)
+        read = torch.arange(0, num_slots, 8, device=device)
         with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
-            out: Tensor = small(batch, batch.target_slots)
+            out: Tensor = small(batch, read)
         torch.autograd.backward(out.float().square().mean())
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -121,20 +122,15 @@ def first_step(
     return None
 
 
-def _batch(num_slots: int) -> Batch:
-    """One bin with two documents and nothing behind them; every eighth slot is a target."""
+def _batch(num_slots: int) -> PackedSequences:
+    """One bin with two documents that fill it."""
     half = num_slots // 2
     numbers = torch.arange(num_slots)
-    labels = torch.where(numbers % 8 == 0, 5, IGNORED)
-    return Batch(
+    return PackedSequences(
         tokens=torch.full((num_slots,), TOKENS.index("L")),
-        labels=labels,
         positions=torch.cat([numbers[:half], numbers[: num_slots - half]]),
         documents=(numbers >= half).long(),
         cu_seqlens=torch.tensor([0, half, num_slots, num_slots], dtype=torch.int32),
-        target_slots=numbers[::8].clone(),
-        counts=torch.tensor([len(numbers[::8])]),
         draw_keys=(0,),
-        digests=torch.zeros(1, dtype=torch.int64),
         spans=((0, half), (half, num_slots)),
     )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from data import draw
-from data.batches.batch import Batch
+from data.batches.batch import PackedSequences
 
 
 class Site(IntEnum):
@@ -26,7 +26,7 @@ class Site(IntEnum):
 class KeyedDropout:
     """Dropout for one forward pass of one batch."""
 
-    def __init__(self, probability: float, batch: Batch, share: slice = slice(None)) -> None:
+    def __init__(self, probability: float, batch: PackedSequences, share: slice = slice(None)) -> None:
         """Take the keys of `batch`, and the slots of it that are computed: all, or those of one rank."""
         self.probability = probability
         self.bin_slots = batch.tokens.numel() // batch.num_bins

@@ -1,6 +1,6 @@
 """The encoder on a flat batch: ESM-2's (Lin et al., 2023, doi:10.1126/science.ade2574) or ESM C's.
 
-In: a `Batch`. Out: one vector per slot, or per slot that is read. Kept: the parameters.
+In: `PackedSequences`. Out: one vector per slot, or per slot that is read. Kept: the parameters.
 
 Where transformers computes token dropout over a row of a padded batch, this computes it over a *document*, so that a
 sequence gets the same output whatever is packed beside it.
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data.alphabet import MASK
-from data.batches.batch import Batch
+from data.batches.batch import PackedSequences
 from pretrain.model.attention.choice import Backend, Request, choose
 from pretrain.model.attention.layout import layout_of
 from pretrain.model.attention.rotary import rotation
@@ -58,7 +58,7 @@ class Encoder(nn.Module):
             assert isinstance(layer, Layer)
             layer.recomputes = mode == "selective"
 
-    def forward(self, batch: Batch, slots: Tensor | None = None) -> Tensor:
+    def forward(self, batch: PackedSequences, slots: Tensor | None = None) -> Tensor:
         """One vector per slot, ``(S, D)`` float32 under autocast too; those of pad slots mean nothing.
 
         Args:
@@ -89,7 +89,7 @@ class Encoder(nn.Module):
         return choose(self.attention, device, dtype, self.shape.head_dim)[0]
 
 
-def token_dropout_scale(batch: Batch) -> Tensor:
+def token_dropout_scale(batch: PackedSequences) -> Tensor:
     """Factor on the embedding of each slot, ``(S,)`` float32: 0 at <mask>, else what makes up for the document's masks.
 
     That is ``(1 - 0.12) / (1 - share of <mask> among the document's tokens)``, <cls> and <eos> counted.

@@ -1,12 +1,13 @@
 """The model that is pretrained: the encoder, and a head that reads it at the targets alone.
 
-In: a `Batch`. Out: a loss *sum*; dividing, once and by the global count, is the step's. Kept: the parameters.
+In: a `Batch` with the targets of one objective. Out: a loss *sum*; dividing, once and by the global count, is the
+step's. Kept: the parameters.
 """
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from data.batches.batch import Batch
+from data.batches.batch import Batch, PackedSequences
 from pretrain.model.attention.choice import Request
 from pretrain.model.encoder import Encoder
 from pretrain.model.heads import MaskedLanguageHead
@@ -41,11 +42,11 @@ class MaskedLanguageModel(nn.Module):
         return losses if each else losses.sum(0, keepdim=True)
 
     def target_losses(self, batch: Batch) -> Tensor:
-        """Negative log-likelihood of each target, ``(targets,)`` float32 in nats, in the order of `target_slots`."""
-        logits = self.logits(batch, batch.target_slots)
-        return F.cross_entropy(logits, batch.labels[batch.target_slots], reduction="none")
+        """Negative log-likelihood of each target, ``(targets,)`` float32 in nats, in the order of `Targets.slots`."""
+        (targets,) = batch.targets
+        return F.cross_entropy(self.logits(batch, targets.slots), targets.labels, reduction="none")
 
-    def logits(self, batch: Batch, slots: Tensor | None = None) -> Tensor:
+    def logits(self, batch: PackedSequences, slots: Tensor | None = None) -> Tensor:
         """Logits of `slots` ``(n,)`` int64, or of every slot where None: ``(n, V)`` float32.
 
         Where ranks share a batch, `slots` lie in this rank's share, and every slot is every slot of that.

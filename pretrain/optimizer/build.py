@@ -1,33 +1,30 @@
 """The optimizer, and the learning rate as a function of the tokens seen."""
 
+from collections.abc import Iterable
+
 import torch
 
-from pretrain.model.initial import parameter_groups
-from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.optimizer.groups import ParameterGroup
 from pretrain.optimizer.muon import Muon
 from pretrain.optimizer.settings import OptimizerSettings, ScheduleSettings
 
 
-def build(model: MaskedLanguageModel, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """The recipe's optimizer over the model's named parameter groups; its learning rate is set before every step.
+def build_optimizer(groups: Iterable[ParameterGroup], settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """The recipe's optimizer over a model's named parameter groups; its learning rate is set before every step.
 
     Either kind skips on the device: where its attribute `found_inf`, a float32 tensor of no dimension there, is 1, a
     step leaves weights and state as they are (the protocol of torch's GradScaler for fused optimizers).
-
-    Raises:
-        ValueError: Muon is asked for, and the model has no matrix for it.
     """
-    muon = settings.name == "muon"
-    groups = [dict(group) for group in parameter_groups(model, settings.weight_decay, muon=muon)]
-    if muon:
+    own = [dict(group) for group in groups]
+    if settings.name == "muon":
         return Muon(
-            groups,
+            own,
             momentum=settings.momentum,
             newton_schulz=settings.newton_schulz,
             betas=settings.betas,
             eps=settings.eps,
         )
-    return torch.optim.AdamW(groups, lr=0.0, betas=settings.betas, eps=settings.eps, fused=True)
+    return torch.optim.AdamW(own, lr=0.0, betas=settings.betas, eps=settings.eps, fused=True)
 
 
 def learning_rate(schedule: ScheduleSettings, tokens: int) -> float:

@@ -52,7 +52,7 @@ class Muon(torch.optim.Optimizer):
     read by the host.
 
     Args:
-        groups: as `model.initial.parameter_groups` makes them. Each has `params` and `weight_decay`; `blocks` says of
+        groups: as `groups.parameter_groups` makes them. Each has `params` and `weight_decay`; `blocks` says of
             how many maps each matrix of the group is made, stacked by rows. Every block is orthogonalised by itself,
             and √max(A, B) is of the block.
         momentum: Muon's μ, in [0, 1).

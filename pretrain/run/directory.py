@@ -9,6 +9,7 @@ export.json          what was exported, so that an export that you changed is no
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -17,7 +18,6 @@ from typing import Any
 from data.disk_error import said
 from data.durable import write_whole, written_beside
 from data.recipe.setting import SettingClass, settings_of
-from pretrain.model.presets import EsmShape
 from pretrain.run import records
 from pretrain.run.errors import placed
 from pretrain.run.lock import LEASE, LOCK, RunLock
@@ -90,15 +90,15 @@ class RunDirectory:
                 )
         self._write({"corpus": corpus})
 
-    def describe_model(self, shape: EsmShape) -> None:
+    def describe_model(self, description: Mapping[str, Any]) -> None:
         """Add the architecture to run.json: from the first checkpoint on, what `model.init` names is not read again."""
-        self._write({"model": asdict(shape)})
+        self._write({"model": dict(description)})
 
     def describe_compute(self, lines: list[str]) -> None:
         """Add how this attempt computes to run.json: what "auto" became on this machine."""
         self._write({"compute": lines})
 
-    def model_shape(self) -> EsmShape:
+    def model(self) -> dict[str, Any]:
         """The architecture that run.json describes.
 
         Raises:
@@ -107,7 +107,7 @@ class RunDirectory:
         content = self.read()
         if "model" not in content:
             raise ValueError(f"{self.root} has no model yet; attempts.jsonl says how its starts ended")
-        return EsmShape(**content["model"])
+        return dict(content["model"])
 
     def read(self) -> dict[str, Any]:
         """The content of run.json.

@@ -49,7 +49,7 @@ def export(run: RunDirectory) -> tuple[Path, int]:
     Raises:
         ValueError: there is no checkpoint.
     """
-    shape = run.model_shape()
+    shape = EsmShape(**run.model())
     checkpoint = newest_valid(run.checkpoints, writer=False)
     if checkpoint is None:
         raise ValueError(f"{run.root} has no checkpoint yet; train until the first one is written")

@@ -249,7 +249,13 @@ def _serve(channel: Connection) -> None:
     import torch
 
     program = importlib.import_module("pretrain.__main__")
-    for name in ("accelerate", "pretrain.engine.launch", "pretrain.loop", "pretrain.summary"):
+    for name in (
+        "accelerate",
+        "pretrain.engine.launch",
+        "pretrain.loop",
+        "pretrain.masked_language_job",
+        "pretrain.summary",
+    ):
         importlib.import_module(name)
     torch.set_num_threads(1)
     measure_peak_once()

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from data.batches.batch import Batch
+from data.batches.batch import Batch, Targets
 from data.batches.loader import Step
 from pretrain import loop, saves
 from pretrain.checkpoint.tensors import TensorReader
@@ -102,8 +102,9 @@ def targetless() -> AbstractContextManager[Any]:
 
     def without_targets(batch: Batch, places: Sequence[int]) -> Batch:
         slots = batch.tokens.numel() // batch.num_bins
-        kept = torch.tensor([place not in (0, 3, 4) for place in places])[batch.target_slots // slots]
-        return replace(batch, target_slots=batch.target_slots[kept], counts=kept.sum()[None])
+        (targets,) = batch.targets
+        kept = torch.tensor([place not in (0, 3, 4) for place in places])[targets.slots // slots]
+        return replace(batch, targets=(Targets(targets.slots[kept], targets.labels[kept]),))
 
     def altered(step: Step, *arguments: Any, **how: Any) -> Any:
         places, batches = iter(step.bins), []
@@ -231,10 +232,10 @@ def hang() -> AbstractContextManager[Any]:
     """Rank 1 does nothing, for ever."""
     train = loop.train
 
-    def faulty(recipe: Any, engine: Engine, **how: Any) -> Any:
+    def faulty(recipe: Any, open_job: Any, engine: Engine, **how: Any) -> Any:
         while engine.rank == 1:
             time.sleep(1)
-        return train(recipe, engine, **how)
+        return train(recipe, open_job, engine, **how)
 
     return mock.patch.object(loop, "train", faulty)
 

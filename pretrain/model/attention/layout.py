@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from data.batches.batch import Batch
+from data.batches.batch import PackedSequences
 from pretrain.model.attention.choice import Backend
 from pretrain.model.context import Context, Exchange
 
@@ -42,7 +42,7 @@ class Layout(NamedTuple):
     """Name of those ranks' group, for `exchange`; empty where there is none."""
 
 
-def layout_of(batch: Batch, backend: Backend, context: Context | None = None) -> Layout:
+def layout_of(batch: PackedSequences, backend: Backend, context: Context | None = None) -> Layout:
     """The layout of `batch` for `backend`, on one of the ranks that share it; waits for no device."""
     slots = batch.tokens.numel()
     # One stretch of pads may lie over several bins; that pads see one another is nobody's concern.

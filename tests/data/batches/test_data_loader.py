@@ -13,7 +13,7 @@ import torch
 
 from data.alphabet import CLS, EOS, PAD
 from data.batches.batch import IGNORED, Batch
-from data.batches.collate import collate
+from data.batches.contents import MaskedContents
 from data.batches.loader import Loader, Step
 from data.corpus.shelves import Shelves
 from data.order.chain import START, extend
@@ -21,6 +21,7 @@ from data.order.dealing import attention_cost, deal, imbalance
 from data.order.plan import Bin, Cursor, Plan
 from data.order.sampler import CORPUS_BITS
 from data.recipe.settings import DataSettings, MaskSettings
+from support.inputs.flat_batches import labels_of
 from support.inputs.raw_store import Records, plan_over, without_kernels, write_store
 
 SETTINGS = DataSettings(
@@ -43,6 +44,12 @@ def plan(shelves: Shelves, settings: DataSettings = SETTINGS, seed: int = 0) -> 
     return plan_over(shelves, Records(300), settings, seed)
 
 
+def masked(
+    shelves: Shelves, settings: DataSettings = SETTINGS, mask: MaskSettings = SETTINGS.mask, seed: int = 0
+) -> MaskedContents:
+    return MaskedContents(shelves, settings, mask, seed)
+
+
 def window(shelves: Shelves, settings: DataSettings = SETTINGS) -> list[Bin]:
     bins = plan(shelves, settings).window(0, 0, 10**9)
     assert bins is not None
@@ -59,7 +66,11 @@ def some(
     cursor: Cursor = Cursor(),  # noqa: B008
     first_step: int = 0,
 ) -> list[Step]:
-    with closing(Loader(shelves, plan(shelves, settings, seed), cursor, first_step, rank, world_size)) as loader:
+    with closing(
+        Loader(
+            masked(shelves, settings, seed=seed), plan(shelves, settings, seed), cursor, first_step, rank, world_size
+        )
+    ) as loader:
         return list(islice(loader, count))
 
 
@@ -85,10 +96,10 @@ def chain(ranks: list[list[Step]]) -> str:
 
 def test_the_flat_layout(shelves: Shelves) -> None:
     bins = window(shelves)[:3]
-    batch = collate(shelves, bins, SETTINGS, SETTINGS.mask, 0, [1, 2, 2**63 + 5])
+    batch = masked(shelves).batch(bins, [1, 2, 2**63 + 5])
     per_bin = SETTINGS.documents_per_bin + 1
-    assert batch.tokens.shape == batch.labels.shape == batch.positions.shape == batch.documents.shape == (3 * 128,)
-    assert batch.tokens.dtype == batch.labels.dtype == batch.positions.dtype == batch.documents.dtype == torch.int64
+    assert batch.tokens.shape == labels_of(batch).shape == batch.positions.shape == batch.documents.shape == (3 * 128,)
+    assert batch.tokens.dtype == labels_of(batch).dtype == batch.positions.dtype == batch.documents.dtype == torch.int64
     assert batch.cu_seqlens.shape == (3 * per_bin + 1,)
     assert batch.cu_seqlens.dtype == torch.int32
     assert batch.cu_seqlens[0] == 0
@@ -108,8 +119,8 @@ def test_the_flat_layout(shelves: Shelves) -> None:
     )
     for i, packed in enumerate(bins):
         assert (batch.tokens[i * 128 + packed.num_tokens : (i + 1) * 128] == PAD).all()
-    assert torch.equal(batch.target_slots, (batch.labels != IGNORED).nonzero().flatten())
-    assert batch.counts.tolist() == [len(batch.target_slots)]
+    assert torch.equal(batch.targets[0].slots, (labels_of(batch) != IGNORED).nonzero().flatten())
+    assert batch.counts.tolist() == [len(batch.targets[0].slots)]
     assert batch.draw_keys == (1, 2, 2**63 + 5)
     assert batch.to("cpu").tokens.equal(batch.tokens)
 
@@ -117,11 +128,13 @@ def test_the_flat_layout(shelves: Shelves) -> None:
 def test_arrays_give_the_bytes_of_the_kernels(shelves: Shelves, monkeypatch: pytest.MonkeyPatch) -> None:
     rates = MaskSettings(mask_prob=0.5, random_prob=0.4)
     bins = window(shelves)[:20]
-    compiled = collate(shelves, bins, SETTINGS, rates, 3, range(20))
+    compiled = masked(shelves, mask=rates, seed=3).batch(bins, range(20))
     without_kernels(monkeypatch)
-    arrays = collate(shelves, window(shelves)[:20], SETTINGS, rates, 3, range(20))
-    for name in ("tokens", "labels", "positions", "documents", "cu_seqlens", "target_slots", "counts", "digests"):
+    arrays = masked(shelves, mask=rates, seed=3).batch(window(shelves)[:20], range(20))
+    for name in ("tokens", "positions", "documents", "cu_seqlens", "counts", "digests"):
         assert torch.equal(getattr(compiled, name), getattr(arrays, name)), name
+    for name in ("slots", "labels"):
+        assert torch.equal(getattr(compiled.targets[0], name), getattr(arrays.targets[0], name)), name
 
 
 @pytest.mark.parametrize("kernels", [True, False])
@@ -133,10 +146,11 @@ def test_documents_are_slices_with_termini_where_they_are(
     length = (
         int(shelves.num_residues(np.array([record := int(np.argmax(shelves.num_residues(np.arange(300))))]))[0]) + 2
     )
-    crops = [Bin(*(np.array([v]) for v in (record, 0, start, 60)), 1e-15) for start in (0, length - 60)]
+    crops = [Bin(*(np.array([v]) for v in (record, 0, start, 60)), 0) for start in (0, length - 60)]
     kinds = set()
-    for packed in [*crops, *(replace(b, select_prob=1e-15) for b in window(shelves))]:
-        batch = collate(shelves, [packed], SETTINGS, SETTINGS.mask, 0, [0])
+    unmasked = masked(shelves, mask=MaskSettings(select_prob=1e-15))
+    for packed in [*crops, *window(shelves)]:
+        batch = unmasked.batch([packed], [0])
         for (a, b), sample, start in zip(batch.spans, packed.samples, packed.starts, strict=True):
             whole = [CLS, *shelves.residues(int(sample)).tolist(), EOS]
             assert batch.tokens[a:b].tolist() == whole[start : start + b - a]
@@ -236,7 +250,7 @@ def test_controls_seed_and_cursor_change_the_chain(shelves: Shelves) -> None:
 
 
 def test_workers_end_with_the_loader(shelves: Shelves) -> None:
-    loader = Loader(shelves, plan(shelves, replace(SETTINGS, workers=2)), Cursor(), 0, 0, 1)
+    loader = Loader(masked(shelves), plan(shelves, replace(SETTINGS, workers=2)), Cursor(), 0, 0, 1)
     next(loader)
     server = [p for p in psutil.Process().children(recursive=True) if len(p.children()) >= 2]
     assert server
@@ -249,7 +263,7 @@ def test_workers_end_with_the_loader(shelves: Shelves) -> None:
 
 def test_an_error_in_a_worker_arrives(tmp_path: Path) -> None:
     folder = write_store(tmp_path, np.full(300, 50))
-    loader = Loader(Shelves([folder]), plan(Shelves([folder]), replace(SETTINGS, workers=1)), Cursor(), 0, 0, 1)
+    loader = Loader(masked(Shelves([folder])), plan(Shelves([folder]), replace(SETTINGS, workers=1)), Cursor(), 0, 0, 1)
     (folder / "tokens.bin").unlink()
     with closing(loader), pytest.raises(FileNotFoundError, match=r"tokens\.bin"):
         next(loader)
@@ -270,14 +284,14 @@ def test_the_digest_sees_everything_a_bin_feeds(shelves: Shelves) -> None:
     packed = window(shelves)[0]
 
     def digest(of: Bin = packed, mask: MaskSettings = SETTINGS.mask, seed: int = 0) -> int:
-        return int(collate(shelves, [of], SETTINGS, mask, seed, [0]).digests)
+        return int(masked(shelves, mask=mask, seed=seed).batch([of], [0]).digests)
 
     changed = [
         digest(),
         digest(seed=1),
         digest(mask=MaskSettings(mask_prob=1.0, random_prob=0.0)),
         digest(replace(packed, passes=packed.passes + 1)),
-        digest(replace(packed, select_prob=0.3)),
+        digest(mask=MaskSettings(select_prob=0.3)),
         digest(replace(packed, samples=packed.samples[::-1], lengths=packed.lengths[::-1], starts=packed.starts[::-1])),
     ]
     assert len(set(changed)) == len(changed)
@@ -291,20 +305,21 @@ def test_the_digest_tells_equal_content_apart(tmp_path: Path) -> None:
     twins = Shelves([folder])
 
     def digest(record: int, start: int) -> int:
-        documents = Bin(*(np.array([v]) for v in (record, 0, start, 50)), 1e-15)
-        return int(collate(twins, [documents], SETTINGS, SETTINGS.mask, 0, [0]).digests)
+        documents = Bin(*(np.array([v]) for v in (record, 0, start, 50)), 0)
+        return int(masked(twins, mask=MaskSettings(select_prob=1e-15)).batch([documents], [0]).digests)
 
     assert len({digest(0, 10), digest(1, 10), digest(0, 11)}) == 3
 
 
 def test_more_ranks_than_bins(shelves: Shelves) -> None:
     with pytest.raises(ValueError, match=r"bins_per_step is 7, but 8 processes train"):
-        Loader(shelves, plan(shelves), Cursor(), 0, 0, 8)
+        Loader(masked(shelves), plan(shelves), Cursor(), 0, 0, 8)
 
 
 def test_batches_move_what_a_model_reads(shelves: Shelves) -> None:
-    batch: Batch = collate(shelves, window(shelves)[:1], SETTINGS, SETTINGS.mask, 0, [7])
+    batch: Batch = masked(shelves).batch(window(shelves)[:1], [7])
     moved = batch.to("meta")
-    assert {getattr(moved, name).device.type for name in ("tokens", "labels", "target_slots", "cu_seqlens")} == {"meta"}
+    read = moved.tokens, moved.targets[0].labels, moved.targets[0].slots, moved.cu_seqlens
+    assert {tensor.device.type for tensor in read} == {"meta"}
     assert moved.digests.device.type == moved.counts.device.type == "cpu"  # the step sums them there
     assert moved.spans == batch.spans

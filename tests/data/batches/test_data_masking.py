@@ -1,5 +1,6 @@
 """Masking: rates within binomial error, keyed by residue and pass alone, and only residues are targets."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -23,11 +24,11 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         without_kernels(monkeypatch)
 
 
-def documents(select_prob: float = 0.15, shift: int = 0, pass_index: int = 0, start: int = 0) -> Bin:
+def documents(shift: int = 0, pass_index: int = 0, start: int = 0) -> Bin:
     """A thousand documents of 200 tokens."""
     samples = np.arange(NUM // 200) + shift
     ones = np.ones_like(samples)
-    return Bin(samples, pass_index * ones, start * ones, 200 * ones, select_prob)
+    return Bin(samples, pass_index * ones, start * ones, 200 * ones, 0)
 
 
 def within(successes: int, trials: int, probability: float) -> bool:
@@ -52,8 +53,11 @@ def test_rates() -> None:
     assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 43.8  # 99.9 % quantile, 19 degrees of freedom
 
 
-def test_the_share_of_targets_is_the_documents_own() -> None:
-    _, targets = corrupt(TOKENS_IN, documents(select_prob=0.4), RATES, seed=0)
+def test_the_share_of_targets_is_that_of_the_stage() -> None:
+    rates = MaskSettings(select_prob=0.4, select_stages=((1000, 0.1),))
+    _, early = corrupt(TOKENS_IN, replace(documents(), tokens_before_window=999), rates, seed=0)
+    assert within(len(early), NUM, 0.1)
+    _, targets = corrupt(TOKENS_IN, replace(documents(), tokens_before_window=1000), rates, seed=0)
     assert within(len(targets), NUM, 0.4)
 
 
@@ -94,8 +98,8 @@ def test_controls_seed_pass_and_sample_mask_anew(seed: int, pass_index: int, shi
 
 def test_only_known_residues_are_targets() -> None:
     tokens = np.arange(len(TOKENS), dtype=np.uint8)
-    hidden = MaskSettings(mask_prob=1.0, random_prob=0.0)
-    everything = Bin(np.array([0]), np.array([0]), np.array([0]), np.array([len(tokens)]), 1.0)
+    hidden = MaskSettings(select_prob=1.0, mask_prob=1.0, random_prob=0.0)
+    everything = Bin(np.array([0]), np.array([0]), np.array([0]), np.array([len(tokens)]), 0)
     inputs, targets = corrupt(tokens, everything, hidden, 0)
     assert {TOKENS[i] for i in targets} == set("ACDEFGHIKLMNPQRSTVWYUO")
     assert (inputs[targets] == MASK).all()
@@ -106,8 +110,8 @@ def test_rates_of_zero_and_one() -> None:
     for mask_prob, random_prob in product((0.0, 1.0), (0.0, 1.0)):
         if mask_prob + random_prob > 1:
             continue
-        rates = MaskSettings(mask_prob=mask_prob, random_prob=random_prob)
-        inputs, targets = corrupt(TOKENS_IN, documents(select_prob=1.0), rates, 0)
+        rates = MaskSettings(select_prob=1.0, mask_prob=mask_prob, random_prob=random_prob)
+        inputs, targets = corrupt(TOKENS_IN, documents(), rates, 0)
         assert len(targets) == NUM
         if random_prob:
             assert within(int((inputs == TOKENS_IN).sum()), NUM, 1 / 20)

@@ -22,6 +22,7 @@ from data.homology.clusters import open_clusters
 from data.homology.split import open_split, prefix_split
 from data.order.plan import Cursor
 from data.recipe.settings import CorpusSettings, DataSettings, MixedCorpus
+from support.inputs.flat_batches import labels_of
 from support.inputs.token_stores import store_of
 
 LONGEST = 30
@@ -102,7 +103,7 @@ def drawn(folder: Path, seed: int) -> tuple[list[Files], DataSettings]:
 
 def documents(batch: Batch) -> list[str]:
     """The true letters of each document of a batch, which masks hide from the model."""
-    true = np.where(batch.labels.numpy() >= 0, batch.labels.numpy(), batch.tokens.numpy())
+    true = np.where(labels_of(batch).numpy() >= 0, labels_of(batch).numpy(), batch.tokens.numpy())
     return ["".join(TOKENS[token] for token in true[start + 1 : end - 1]) for start, end in batch.spans]
 
 
@@ -112,7 +113,7 @@ def fed(corpora: Corpora, passes: int = 4) -> Counter[str]:
     largest = max(part.store.num_records / weight for part, weight in zip(corpora.parts, settings.weights, strict=True))
     windows = passes * largest * sum(settings.weights) / settings.window_sequences
     found: Counter[str] = Counter()
-    with closing(Loader(corpora.shelves, corpora.plan(0), Cursor(), 0, 0, 1)) as loader:
+    with closing(Loader(corpora.masked(0), corpora.plan(0), Cursor(), 0, 0, 1)) as loader:
         for step in loader:
             found.update(letters for batch in step.batches for letters in documents(batch))
             if step.cursor.window > windows or step.cursor.pass_index > passes:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from data.order.curriculum import stage_value
 from data.order.plan import Bin, Cursor, Plan, crop
 from data.order.sampler import CORPUS_BITS, Mixture, Passes
 from data.recipe.settings import DataSettings, MaskSettings
@@ -38,7 +39,8 @@ def one_pass(p: Plan, pass_index: int = 0) -> list[Bin]:
 
 def same(a: Bin, b: Bin) -> bool:
     arrays = ("samples", "passes", "starts", "lengths")
-    return a.select_prob == b.select_prob and all(np.array_equal(getattr(a, f), getattr(b, f)) for f in arrays)
+    same_stage = a.tokens_before_window == b.tokens_before_window
+    return same_stage and all(np.array_equal(getattr(a, f), getattr(b, f)) for f in arrays)
 
 
 @pytest.mark.parametrize("pass_index", [0, 1])
@@ -124,7 +126,8 @@ def test_the_curriculum_lengthens_crops_by_tokens_seen() -> None:
     )
     stages: list[tuple[int, int, float]] = []
     for packed, after in islice(plan(settings=settings).bins(Cursor()), 400):
-        stages.append((after.tokens_before_window, int(packed.lengths.max()), packed.select_prob))
+        rate = stage_value(settings.mask.select_stages, settings.mask.select_prob, packed.tokens_before_window)
+        stages.append((after.tokens_before_window, int(packed.lengths.max()), rate))
     for before, longest, rate in stages:
         assert longest <= (20 if before < 5_000 else 40 if before < 12_000 else 60)
         assert rate == (0.4 if before < 9_000 else 0.15)

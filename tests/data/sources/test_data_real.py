@@ -16,6 +16,7 @@ from data.corpus.corpora import Corpora
 from data.corpus.prepare import open_corpora, prepare
 from data.order.plan import Bin, Cursor
 from data.recipe.settings import DataSettings
+from support.inputs.flat_batches import labels_of
 from support.places import REAL
 
 PATHS = sorted(REAL.glob("*.gz"))
@@ -91,16 +92,16 @@ def test_ranks_mask_different_positions_at_the_stated_rates(corpora: Corpora) ->
     selected: list[set[int]] = []
     tokens = targets = masked = shown = 0
     for rank in range(2):
-        with closing(Loader(corpora.shelves, plan, Cursor(), 0, rank, 2)) as loader:
+        with closing(Loader(corpora.masked(0), plan, Cursor(), 0, rank, 2)) as loader:
             batches = [batch for step in islice(loader, 8) for batch in step.batches]
-        selected.append(set(batches[0].target_slots.tolist()))
+        selected.append(set(batches[0].targets[0].slots.tolist()))
         for batch in batches:
-            at = batch.target_slots
+            at = batch.targets[0].slots
             tokens += int(batch.cu_seqlens[len(batch.spans)]) - 2 * len(batch.spans)
             targets += len(at)
             masked += int((batch.tokens[at] == MASK).sum())
-            shown += int((batch.tokens[at] == batch.labels[at]).sum())
-            assert torch.equal((batch.labels >= 0).nonzero().flatten(), at)
+            shown += int((batch.tokens[at] == batch.targets[0].labels).sum())
+            assert torch.equal((labels_of(batch) >= 0).nonzero().flatten(), at)
     overlap = len(selected[0] & selected[1]) / min(map(len, selected))
     assert 0.1 < overlap < 0.2  # independent draws of 15 % meet in 15 %
 

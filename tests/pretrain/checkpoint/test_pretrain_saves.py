@@ -13,6 +13,7 @@ import pytest
 from accelerate import Accelerator
 
 import pretrain.loop
+import pretrain.masked_language_job
 import pretrain.saves
 from pretrain.__main__ import main
 from pretrain.checkpoint import CheckpointError, StorageError, find, verify
@@ -128,7 +129,7 @@ def test_what_ends_an_evaluation_costs_no_step(recipe_in, tmp_path: Path, monkey
         raise RuntimeError("out of memory")
 
     run = Run(recipe_in(tmp_path))
-    monkeypatch.setattr(pretrain.loop, "evaluate", no_memory)
+    monkeypatch.setattr(pretrain.masked_language_job, "evaluate", no_memory)
     assert run.start("run.evaluate_every=2") == 1
     (of_rank,) = lines(run.root / "ranks/rank-00000.jsonl")
     assert (of_rank["phase"], of_rank["step"], of_rank["message"]) == ("validate", 2, "out of memory")
@@ -255,7 +256,7 @@ def test_a_full_disk_is_one_line_at_a_start_and_ends_no_run_at_its_first_step(
 def test_no_room_for_the_last_export(room: int, recipe_in, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     recipe, root = recipe_in(tmp_path), tmp_path / "run"
     root.mkdir()
-    evaluate = pretrain.loop.evaluate
+    evaluate = pretrain.masked_language_job.evaluate
 
     def then_full(*arguments: Any, **how: Any) -> Any:
         fill(root, room)
@@ -263,7 +264,7 @@ def test_no_room_for_the_last_export(room: int, recipe_in, tmp_path: Path, capfd
 
     def work() -> None:
         mount_small_disk(root, "2m")
-        pretrain.loop.evaluate = then_full  # in this process alone
+        pretrain.masked_language_job.evaluate = then_full  # in this process alone
         status, said = main([str(recipe), "schedule.total_tokens=900"]), capfd.readouterr().err
         assert (status, "Traceback" in said) == (74, False), said
         assert (

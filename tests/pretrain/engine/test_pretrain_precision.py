@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pretrain.loop
+from data.batches.contents import MaskedContents
 from data.batches.loader import Loader, Step
 from data.corpus.shelves import Shelves
 from data.order.plan import Cursor
@@ -31,7 +32,8 @@ from pretrain.engine.launch import launch
 from pretrain.loop import train
 from pretrain.model.build import build_model
 from pretrain.model.settings import ModelSettings
-from pretrain.optimizer.build import build
+from pretrain.optimizer.build import build_optimizer
+from pretrain.optimizer.groups import parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.recipe import Recipe
 from pretrain.step import Outcome, Reading, train_step
@@ -52,7 +54,17 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Iterator[
     settings = DataSettings(sources=("-",), crop_tokens=128, bin_tokens=128, bins_per_step=BINS, bins_per_forward=3)
 
     def first(number: int) -> Iterator[Step]:
-        return islice(Loader(shelves, plan_over(shelves, Records(200), settings), Cursor(), 0, 0, 1), number)
+        return islice(
+            Loader(
+                MaskedContents(shelves, settings, settings.mask, 0),
+                plan_over(shelves, Records(200), settings),
+                Cursor(),
+                0,
+                0,
+                1,
+            ),
+            number,
+        )
 
     return first
 
@@ -65,7 +77,11 @@ class Trained:
         if scale is not None:
             self.engine.restore_scaler({"scale": scale, "growth_tracker": 0})
         plain = build_model(ModelSettings(preset="esm2_60k"), seed=1)
-        optimizer = torch.optim.AdamW(plain.parameters(), **options) if options else build(plain, OptimizerSettings())
+        optimizer = (
+            torch.optim.AdamW(plain.parameters(), **options)
+            if options
+            else build_optimizer(parameter_groups(plain, OptimizerSettings()), OptimizerSettings())
+        )
         self.model, self.optimizer = self.engine.prepare(plain, optimizer)
 
     def queue(self, step: Step) -> Outcome:
@@ -135,7 +151,7 @@ def test_a_skipped_first_step_leaves_a_fresh_optimizer(steps, options: dict[str,
 def test_the_device_decides_as_the_host_does(steps) -> None:
     trained = Trained("no")
     plain = Trained("no").model
-    optimizer, seen = build(plain, OptimizerSettings()), []
+    optimizer, seen = build_optimizer(parameter_groups(plain, OptimizerSettings()), OptimizerSettings()), []
     trained.optimizer.optimizer.register_step_pre_hook(
         lambda *_: seen.append([p.grad.clone() for p in trained.model.parameters()])
     )

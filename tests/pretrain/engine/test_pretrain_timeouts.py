@@ -14,7 +14,8 @@ from data.recipe.toml_file import read
 from pretrain.engine.launch import launch
 from pretrain.engine.ranks import TIMEOUT
 from pretrain.model.build import build_model
-from pretrain.optimizer.build import build
+from pretrain.optimizer.build import build_optimizer
+from pretrain.optimizer.groups import parameter_groups
 from pretrain.recipe import Recipe
 from support.checkpoint_run import forked, status_of
 from support.forgotten_runs import forgotten
@@ -39,7 +40,9 @@ def test_groups_of_copies_shards_and_contexts_wait_as_long_as_the_world(recipe_i
             assert engine.context.group is not None
             assert patience(engine.context.group) == TIMEOUT
             model = build_model(recipe.model, seed=1)
-            prepared, _ = engine.prepare(model, build(model, recipe.optimizer))
+            prepared, _ = engine.prepare(
+                model, build_optimizer(parameter_groups(model, recipe.optimizer), recipe.optimizer)
+            )
             meshes = {p.device_mesh for p in prepared.parameters() if isinstance(p, DTensor)}
             groups = [group for mesh in meshes for group in mesh.get_all_groups()]
             assert [group.size() for group in groups] == [2, 2]
@@ -60,7 +63,9 @@ def test_deepspeeds_clone_of_the_world_waits_as_long(recipe_in, tmp_path: Path, 
             pass
         with forgotten(environments[index]), launch(recipe) as engine:
             model = build_model(recipe.model, seed=1)
-            prepared, _ = engine.prepare(model, build(model, recipe.optimizer))
+            prepared, _ = engine.prepare(
+                model, build_optimizer(parameter_groups(model, recipe.optimizer), recipe.optimizer)
+            )
             group = prepared.optimizer.dp_process_group  # what its optimizer reduces and gathers in
             assert group is not dist.group.WORLD
             assert patience(group) == TIMEOUT

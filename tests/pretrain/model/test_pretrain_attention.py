@@ -163,7 +163,7 @@ def test_checkpointing_keeps_fewer_bytes() -> None:
     # what they gather, 4; both sides of the GELU, 8; but 9.3 of these 16 at the targets alone in the last layer.
     # Selective: what two norms take, and the four of attention. Layer: what it takes. On top, what is not of the
     # layers: embedding, angles, labels.
-    read = len(batch.target_slots) / 300
+    read = len(batch.targets[0].slots) / 300
     for mode, numbers in {
         "none": (7 * 16 + 6 + 11 * read) / 8,
         "selective": (7 * 6 + 5 + 2 * read) / 8,
@@ -180,10 +180,10 @@ def test_only_read_slots_of_the_last_layer_are_computed(monkeypatch: pytest.Monk
     whole = model.logits(batch)
     assert rows == [640] * 3
     rows.clear()
-    chosen = model.logits(batch, batch.target_slots)
-    assert rows == [640, 640, len(batch.target_slots)]
-    assert relative(chosen, whole[batch.target_slots]) < 1e-6
-    whole[batch.target_slots].square().sum().backward()
+    chosen = model.logits(batch, batch.targets[0].slots)
+    assert rows == [640, 640, len(batch.targets[0].slots)]
+    assert relative(chosen, whole[batch.targets[0].slots]) < 1e-6
+    whole[batch.targets[0].slots].square().sum().backward()
     expected = gradients(model)
     model.zero_grad()
     chosen.square().sum().backward()

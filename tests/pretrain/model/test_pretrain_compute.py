@@ -13,8 +13,9 @@ from torch._dynamo.backends.common import aot_autograd
 
 import pretrain.loop
 from data.recipe.toml_file import read
-from pretrain.engine import launch
+from pretrain.engine import encoder_setup, launch
 from pretrain.engine.context_parallel import ContextGroup
+from pretrain.masked_language_job import MaskedLanguageJob
 from pretrain.model import compilation, compute
 from pretrain.model.attention.choice import choose
 from pretrain.model.compilation import compile_layers, first_step
@@ -136,7 +137,7 @@ def test_what_a_first_step_compiles_is_what_the_run_compiles(preset: str) -> Non
     tried, found = sorted(found), []
     compile_layers(encoder, backend=record)
     batch = compilation._batch(96)
-    encoder(batch, batch.target_slots)
+    encoder(batch, batch.targets[0].slots)
     torch._dynamo.reset()
     assert len(tried) == 2  # the layers before the last, and it
     assert sorted(found) == tried
@@ -155,12 +156,12 @@ def test_a_first_step_has_the_slots_that_a_rank_computes(
         asked.append(num_slots)
         raise Configured
 
-    monkeypatch.setattr(pretrain.loop, "configure", configured)
+    monkeypatch.setattr(encoder_setup, "configure", configured)
     recipe = read(Recipe, recipe_in(tmp_path), ["data.bins_per_forward=3"])
     for ranks in (1, 2):
         monkeypatch.setattr(launch, "context_group", lambda *_, ranks=ranks: ContextGroup(0, ranks))
         with pytest.raises(Configured), launch.launch(recipe) as engine:
-            pretrain.loop.train(recipe, engine)
+            pretrain.loop.train(recipe, MaskedLanguageJob, engine)
     assert asked == [3 * 128, 3 * 128 // 2]
 
 

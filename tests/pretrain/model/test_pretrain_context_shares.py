@@ -21,12 +21,12 @@ from support.inputs.flat_batches import document, pack
 def test_shares_of_a_batch_hold_each_target_once(size: int) -> None:
     batch = BATCHES["packed"]()
     shares = [batch.share(rank, size) for rank in range(size)]
-    assert torch.equal(torch.cat([share.target_slots for share in shares]), batch.target_slots)
+    assert torch.equal(torch.cat([share.targets[0].slots for share in shares]), batch.targets[0].slots)
     for rank, share in enumerate(shares):
-        assert all(rank * 960 // size <= slot < (rank + 1) * 960 // size for slot in share.target_slots.tolist())
-        assert share.counts.tolist() == [len(share.target_slots)]
+        assert all(rank * 960 // size <= slot < (rank + 1) * 960 // size for slot in share.targets[0].slots.tolist())
+        assert share.counts.tolist() == [len(share.targets[0].slots)]
         assert share.counts.dtype == batch.counts.dtype
-        whole = replace(share, target_slots=batch.target_slots, counts=batch.counts)
+        whole = replace(share, targets=batch.targets)
         assert all(getattr(whole, f.name) is getattr(batch, f.name) for f in fields(batch))
     assert size > 1 or shares[0] is batch
     assert BATCHES["idle"]().share(1, 2).counts.tolist() == [0]

@@ -19,6 +19,7 @@ from pretrain.model.initial import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.telemetry.peak import known_peak, measured_peak, peak
+from support.inputs.flat_batches import labels_of
 
 CPU = torch.device("cpu")
 BARS = benchmark.Bars(1.0, 1.0, 1.0)
@@ -122,7 +123,7 @@ def test_both_sides_get_the_same_proteins() -> None:
     real = theirs_["attention_mask"].bool()
     used = int(real.sum())
     assert torch.equal(bin_.tokens[:used], theirs_["input_ids"][real])
-    assert torch.equal(bin_.labels[:used], theirs_["labels"][real])
+    assert torch.equal(labels_of(bin_)[:used], theirs_["labels"][real])
     assert (theirs_["input_ids"][~real] == PAD).all()
     assert (theirs_["labels"][~real] == IGNORED).all()
     assert [len(d) for d in by_length] == [end - start for start, end in bin_.spans]

@@ -13,9 +13,11 @@ from pretrain.model import encoder as encoder_module
 from pretrain.model.attention.rotary import frequencies
 from pretrain.model.dropout import KeyedDropout, Site
 from pretrain.model.encoder import EXPECTED_MASK_RATIO, token_dropout_scale
-from pretrain.model.initial import WEIGHT_STD, initialise, parameter_groups
+from pretrain.model.initial import WEIGHT_STD, initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
+from pretrain.optimizer.groups import parameter_groups
+from pretrain.optimizer.settings import OptimizerSettings
 from support.inputs.flat_batches import (
     Document,
     T,
@@ -104,7 +106,7 @@ def test_attention_is_bidirectional_and_ends_at_the_document() -> None:
 def test_loss_is_the_sum_over_targets_and_logits_of_chosen_slots() -> None:
     model, batch = small_model(), pack(mixed_bins())
     log_probabilities = model.logits(batch).log_softmax(-1)
-    by_hand = -log_probabilities[batch.target_slots, batch.labels[batch.target_slots]]
+    by_hand = -log_probabilities[batch.targets[0].slots, batch.targets[0].labels]
     losses, loss = model.target_losses(batch), model(batch)
     torch.testing.assert_close(losses, by_hand)
     assert (loss.shape, loss.dtype, losses.dtype) == ((1,), torch.float32, torch.float32)
@@ -128,7 +130,7 @@ def test_logits_and_losses_stay_float32_under_autocast() -> None:
     model, batch = small_model(), pack(mixed_bins())
     exact = model.target_losses(batch)
     with torch.autocast("cpu", torch.bfloat16):
-        logits, losses = model.logits(batch, batch.target_slots), model.target_losses(batch)
+        logits, losses = model.logits(batch, batch.targets[0].slots), model.target_losses(batch)
     assert logits.dtype == losses.dtype == torch.float32
     assert 0 < relative(losses, exact) < 0.03
 
@@ -189,7 +191,7 @@ def test_initial_weights_depend_on_seed_and_name_alone() -> None:
 
 def test_parameter_groups_hold_each_parameter_once() -> None:
     model = MaskedLanguageModel(SMALL)
-    decay, no_decay = parameter_groups(model, 0.01)
+    decay, no_decay = parameter_groups(model, OptimizerSettings(weight_decay=0.01))
     assert (decay["name"], decay["weight_decay"]) == ("decay", 0.01)
     assert (no_decay["name"], no_decay["weight_decay"]) == ("no_decay", 0.0)
     grouped = [*map(id, decay["params"]), *map(id, no_decay["params"])]
@@ -197,7 +199,7 @@ def test_parameter_groups_hold_each_parameter_once() -> None:
     assert {p.ndim for p in decay["params"]} == {2}
     assert {p.ndim for p in no_decay["params"]} == {1}
     assert any(p is model.encoder.embedding.weight for p in decay["params"])
-    torch.optim.AdamW(parameter_groups(model, 0.01), lr=1e-3)
+    torch.optim.AdamW(parameter_groups(model, OptimizerSettings(weight_decay=0.01)), lr=1e-3)
 
 
 def test_state_names_are_stable() -> None:

@@ -28,9 +28,11 @@ from pretrain.engine.engine import Engine
 from pretrain.evaluation.evaluate import Evaluation, evaluate, intervals, unigram_losses, validation_bins, with_floor
 from pretrain.model.build import build_model
 from pretrain.model.settings import ModelSettings
-from pretrain.optimizer.build import build
+from pretrain.optimizer.build import build_optimizer
+from pretrain.optimizer.groups import parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.step import train_step
+from support.inputs.flat_batches import labels_of
 
 FAMILIES = Families(num_families=40, members_per_family=4, mean_residues=60, max_residues=150)
 SETTINGS = DataSettings(
@@ -79,8 +81,8 @@ class Fake(nn.Module):
 
 def uneven(batch: Batch) -> Tensor:
     """Losses that differ by residue, position and document."""
-    at = batch.target_slots
-    return 2 + 0.05 * batch.labels[at] + 0.1 * (batch.positions[at] % 7) + 0.02 * (batch.tokens.sum() % 11)
+    at = batch.targets[0].slots
+    return 2 + 0.05 * batch.targets[0].labels + 0.1 * (batch.positions[at] % 7) + 0.02 * (batch.tokens.sum() % 11)
 
 
 def scored(
@@ -90,7 +92,7 @@ def scored(
 
 
 def test_a_uniform_model_has_perplexity_33(corpora: Corpora, engine: Engine, unigram: np.ndarray) -> None:
-    fake = Fake(lambda batch: torch.full((len(batch.target_slots),), math.log(33)))
+    fake = Fake(lambda batch: torch.full((len(batch.targets[0].slots),), math.log(33)))
     results = scored(fake, corpora, engine, unigram)
     assert tuple(results) == BOTH
     residues = sum(len(corpora.shelves.residues(int(r))) for r in corpora.validation)
@@ -106,7 +108,7 @@ def test_a_uniform_model_has_perplexity_33(corpora: Corpora, engine: Engine, uni
 
 def test_the_unigram_itself_gains_nothing(corpora: Corpora, engine: Engine, unigram: np.ndarray) -> None:
     table = torch.from_numpy(unigram)
-    fake = Fake(lambda batch: table[batch.labels[batch.target_slots]])
+    fake = Fake(lambda batch: table[batch.targets[0].labels])
     for result in scored(fake, corpora, engine, unigram).values():
         assert result.perplexity == pytest.approx(result.unigram, rel=1e-9)
         assert (result.gain, result.gain_low) == pytest.approx((0, 0), abs=1e-9)
@@ -122,7 +124,7 @@ def test_perplexity_and_interval_by_hand(
     half = len(fake.seen) // 2
     for name, batches in zip(BOTH, (fake.seen[:half], fake.seen[half:]), strict=True):
         losses = [uneven(batch).double().numpy() for batch in batches]
-        baseline = [unigram[batch.labels[batch.target_slots].numpy()] for batch in batches]
+        baseline = [unigram[batch.targets[0].labels.numpy()] for batch in batches]
         result, (all_losses, all_baseline) = results[name], (np.concatenate(losses), np.concatenate(baseline))
         assert result.targets == len(all_losses)
         assert result.perplexity == pytest.approx(np.exp(all_losses.mean()), rel=1e-9)
@@ -132,7 +134,7 @@ def test_perplexity_and_interval_by_hand(
         rows = []
         samples = np.concatenate([scored.samples for scored in validation_bins(corpora, SETTINGS, EVERY)]).tolist()
         for batch, loss, base in zip(batches, losses, baseline, strict=True):
-            slots = batch.target_slots.numpy()
+            slots = batch.targets[0].slots.numpy()
             for start, end in batch.spans:
                 mine = (start <= slots) & (slots < end)
                 family = table[corpora.parts[0].store.header(samples.pop(0)).split()[0]]
@@ -158,13 +160,13 @@ def test_both_corruptions_ask_for_the_same_targets(corpora: Corpora, engine: Eng
     half = len(fake.seen) // 2
     shown: Counter[str] = Counter()
     for hidden, flattering in zip(fake.seen[:half], fake.seen[half:], strict=True):
-        at = hidden.target_slots
-        assert torch.equal(hidden.labels, flattering.labels)
+        at = hidden.targets[0].slots
+        assert torch.equal(labels_of(hidden), labels_of(flattering))
         assert (hidden.tokens[at] == MASK).all()
-        others = hidden.labels == IGNORED
+        others = labels_of(hidden) == IGNORED
         assert torch.equal(hidden.tokens[others], flattering.tokens[others])
         shown["mask"] += int((flattering.tokens[at] == MASK).sum())
-        shown["true"] += int((flattering.tokens[at] == hidden.labels[at]).sum())
+        shown["true"] += int((flattering.tokens[at] == hidden.targets[0].labels).sum())
         shown["all"] += len(at)
     assert shown["mask"] / shown["all"] == pytest.approx(0.8, abs=0.06)
     assert shown["true"] / shown["all"] == pytest.approx(0.105, abs=0.05)
@@ -208,7 +210,7 @@ def test_ranks_that_share_batches_score_each_target_once(corpora: Corpora, engin
     """A document that lies on both has a row from each, and counts as one sequence."""
 
     def of_slots(batch: Batch) -> Tensor:
-        return 1.0 + (batch.target_slots % 7).float()  # of a target, whoever computes it
+        return 1.0 + (batch.targets[0].slots % 7).float()  # of a target, whoever computes it
 
     alone = scored(Fake(of_slots), corpora, engine, unigram)
     one = Ranks(1, share_batches=True)
@@ -308,11 +310,13 @@ def test_the_mode_is_given_back(corpora: Corpora, engine: Engine, unigram: np.nd
 
 def test_the_floor_lies_below_what_a_model_learns(corpora: Corpora, engine: Engine, unigram: np.ndarray) -> None:
     model = build_model(ModelSettings(preset="esm2_60k"), 0)
-    optimizer = build(model, OptimizerSettings(eps=1e-6))
+    optimizer = build_optimizer(parameter_groups(model, OptimizerSettings(eps=1e-6)), OptimizerSettings(eps=1e-6))
     model.train()
-    loader = Loader(corpora.shelves, corpora.plan(0), Cursor(), 0, 0, 1)
+    loader = Loader(corpora.masked(0), corpora.plan(0), Cursor(), 0, 0, 1)
     for step in islice(loader, 40):
-        train_step(step, model, optimizer, engine, bins_per_step=7, clip_norm=1.0, learning_rate=3e-3)
+        train_step(
+            step, model, optimizer, engine, bins_per_step=7, weights=torch.ones(1), clip_norm=1.0, learning_rate=3e-3
+        )
     results = with_floor(scored(model, corpora, engine, unigram), corpora, SETTINGS, EVERY)
     for result in results.values():
         assert result.floor is not None

@@ -16,7 +16,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from data.alphabet import CLS, EOS, TOKENS
 from data.batches.batch import Batch
-from data.batches.collate import collate
+from data.batches.contents import MaskedContents
 from data.corpus.prepare import open_corpora, prepare
 from data.order.plan import Bin
 from data.recipe.settings import DataSettings, MaskSettings
@@ -59,8 +59,8 @@ def some_proteins(families_files: tuple[Path, Path], folder: Path) -> Batch:
     shelves = open_corpora(settings, prepare(settings)).shelves
     samples = np.array([0, 41, 82, 159])
     zeros = np.zeros(4, np.int64)
-    packed = Bin(samples, zeros, zeros, shelves.num_residues(samples) + 2, HIDDEN.select_prob)
-    return collate(shelves, [packed], settings, HIDDEN, 3, [0])
+    packed = Bin(samples, zeros, zeros, shelves.num_residues(samples) + 2, 0)
+    return MaskedContents(shelves, settings, HIDDEN, 3).batch([packed], [0])
 
 
 FOREIGN_PROCESS = """

@@ -16,9 +16,9 @@ import pretrain.optimizer.muon
 from pretrain.checkpoint import restore, verify
 from pretrain.engine.named_state import TorchState
 from pretrain.model.build import build_model
-from pretrain.model.initial import parameter_groups
 from pretrain.model.settings import ModelSettings
-from pretrain.optimizer.build import build, learning_rate
+from pretrain.optimizer.build import build_optimizer, learning_rate
+from pretrain.optimizer.groups import parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings, ScheduleSettings
 from support.checkpoint_run import assert_same, everything, save, train
 
@@ -64,7 +64,7 @@ class Small(nn.Module):
 
 def built(settings: OptimizerSettings, seed: int = 0, rate: float = 1e-2) -> tuple[Small, torch.optim.Optimizer]:
     model = Small(seed)
-    optimizer = build(model, settings)
+    optimizer = build_optimizer(parameter_groups(model, settings), settings)
     for group in optimizer.param_groups:
         group["lr"] = rate
     return model, optimizer
@@ -76,7 +76,7 @@ def built(settings: OptimizerSettings, seed: int = 0, rate: float = 1e-2) -> tup
 def test_muon_takes_the_matrices_of_the_layers_by_their_blocks() -> None:
     model = Small()
     names = {p: name for name, p in model.named_parameters()}
-    groups = parameter_groups(model, 0.3, muon=True)
+    groups = parameter_groups(model, OptimizerSettings(name="muon", weight_decay=0.3))
     assert {g["name"]: ([names[p] for p in g["params"]], g["weight_decay"], g.get("blocks")) for g in groups} == {
         "muon_1": ([f"encoder.layers.{i}.down.weight" for i in range(2)], 0.3, 1),
         "muon_2": ([f"encoder.layers.{i}.gate_up.weight" for i in range(2)], 0.3, 2),
@@ -89,7 +89,7 @@ def test_muon_takes_the_matrices_of_the_layers_by_their_blocks() -> None:
 def test_groups_of_the_model_hold_each_trainable_parameter_once() -> None:
     model = build_model(ModelSettings(preset="esm2_60k"), seed=1)
     frozen = next(iter(model.encoder.layers)).attention.out.weight.requires_grad_(False)
-    held = [p for group in build(model, MUON).param_groups for p in group["params"]]
+    held = [p for group in build_optimizer(parameter_groups(model, MUON), MUON).param_groups for p in group["params"]]
     assert Counter(map(id, held)) == Counter(id(p) for p in model.parameters() if p is not frozen)
     model = Small()
     model.encoder.layers[0].down.weight = model.encoder.layers[1].down.weight  # tied
@@ -104,13 +104,13 @@ def test_blocks_that_do_not_divide_the_rows_are_refused(blocks: Any) -> None:
     with pytest.raises(
         ValueError, match=rf"layers\.1\.qkv\.weight has 24 rows and its module says blocks = {blocks!r}"
     ):
-        build(model, MUON)
-    parameter_groups(model, 0.1)  # says nothing to AdamW
+        build_optimizer(parameter_groups(model, MUON), MUON)
+    parameter_groups(model, OptimizerSettings(weight_decay=0.1))  # says nothing to AdamW
 
 
 def test_a_model_without_a_matrix_for_muon_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no trainable matrix of Linear is called encoder\.layers\.\*"):
-        build(nn.Linear(3, 3), MUON)
+        parameter_groups(nn.Linear(3, 3), MUON)
 
 
 # What a step computes ---------------------------------------------------------------------------------------------
@@ -120,7 +120,8 @@ def test_the_rest_is_torchs_fused_adamw_to_the_bit() -> None:
     ours, theirs = Small(), Small()
     settings = OptimizerSettings(name="muon", betas=(0.8, 0.9), eps=1e-7, weight_decay=0.3)
     plain = OptimizerSettings(betas=(0.8, 0.9), eps=1e-7, weight_decay=0.3)
-    optimizer, reference = build(ours, settings), build(theirs, plain)
+    optimizer = build_optimizer(parameter_groups(ours, settings), settings)
+    reference = build_optimizer(parameter_groups(theirs, plain), plain)
     rest = {n for n, p in ours.named_parameters() if p.ndim == 1 or not n.startswith("encoder.layers")}
     assert len(rest) == 2 * 5 + 3
     for step in range(3):
@@ -171,7 +172,7 @@ READS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::
 def test_a_step_reads_nothing_back_and_multiplies_in_batches(settings: OptimizerSettings) -> None:
     model, optimizer = built(settings)
     model.encoder.layers.extend(Layer() for _ in range(8))
-    optimizer = build(model, settings)
+    optimizer = build_optimizer(parameter_groups(model, settings), settings)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.found_inf = torch.tensor(0.0)
@@ -307,7 +308,7 @@ def test_loaded_state_lies_where_the_parameters_do(settings: OptimizerSettings) 
     """AdamW's step counts too, which torch would else leave on the host, for every step to wait for."""
     model, optimizer = built(settings)
     train(model, optimizer, 0, 1)
-    elsewhere = build(Small().to("meta"), settings)
+    elsewhere = build_optimizer(parameter_groups(Small().to("meta"), settings), settings)
     elsewhere.load_state_dict(optimizer.state_dict())
     assert {t.device.type for cell in elsewhere.state.values() for t in cell.values()} == {"meta"}
 

@@ -13,7 +13,8 @@ from accelerate import Accelerator
 from torch import Tensor
 
 import pretrain.loop
-from data.batches.batch import IGNORED, Batch
+from data.batches.batch import IGNORED, Batch, Targets
+from data.batches.contents import MaskedContents
 from data.batches.loader import Loader, Step
 from data.corpus.shelves import Shelves
 from data.order.plan import Cursor
@@ -23,13 +24,16 @@ from pretrain.engine.engine import Engine
 from pretrain.model.build import build_model
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.settings import ModelSettings
-from pretrain.optimizer.build import build, learning_rate
+from pretrain.optimizer.build import build_optimizer, learning_rate
+from pretrain.optimizer.groups import parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings, ScheduleSettings
 from pretrain.step import Outcome, Reading, train_step
+from support.inputs.flat_batches import labels_of
 from support.inputs.raw_store import Records, plan_over, write_store
 from support.launching import end_of, lines
 
 BINS = 7
+ONE = torch.ones(1)
 
 
 @pytest.fixture(scope="module")
@@ -52,16 +56,18 @@ def stream(shelves: Shelves, bins_per_forward: int) -> Loader:
     settings = DataSettings(
         sources=("-",), crop_tokens=128, bin_tokens=128, bins_per_step=BINS, bins_per_forward=bins_per_forward
     )
-    return Loader(shelves, plan_over(shelves, Records(200), settings), Cursor(), 0, 0, 1)
+    return Loader(
+        MaskedContents(shelves, settings, settings.mask, 0),
+        plan_over(shelves, Records(200), settings),
+        Cursor(),
+        0,
+        0,
+        1,
+    )
 
 
 def without_targets(batch: Batch) -> Batch:
-    return replace(
-        batch,
-        labels=torch.full_like(batch.labels, IGNORED),
-        target_slots=batch.target_slots[:0],
-        counts=torch.zeros_like(batch.counts),
-    )
+    return replace(batch, targets=(Targets(batch.targets[0].slots[:0], batch.targets[0].labels[:0]),))
 
 
 class Kept:
@@ -81,14 +87,16 @@ class Kept:
 
 def taken(step: Step, model: MaskedLanguageModel, engine: Engine, clip_norm: float = 1e9) -> tuple[Kept, Reading]:
     kept = Kept(model)
-    outcome = train_step(step, model, kept, engine, bins_per_step=BINS, clip_norm=clip_norm, learning_rate=0.5)
+    outcome = train_step(
+        step, model, kept, engine, bins_per_step=BINS, weights=ONE, clip_norm=clip_norm, learning_rate=0.5
+    )
     assert all(p.grad is None for p in model.parameters())
     return kept, outcome.read()
 
 
 def of_one_big_batch(model: MaskedLanguageModel, batch: Batch) -> tuple[float, dict[str, Tensor]]:
     """Torch's own mean cross-entropy over all targets at once, and its gradients."""
-    loss = F.cross_entropy(model.logits(batch), batch.labels, ignore_index=IGNORED)
+    loss = F.cross_entropy(model.logits(batch), labels_of(batch), ignore_index=IGNORED)
     loss.backward()
     gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
@@ -117,7 +125,7 @@ def test_the_gradient_is_that_of_one_big_batch(
     assert distance(kept.gradients, gradients) < 1e-6
     assert outcome.losses == [pytest.approx(loss, rel=1e-6)]
     assert outcome.grad_norm == pytest.approx(norm(gradients), rel=1e-5)
-    assert outcome.counts == [sum(counts)] == [len(whole.target_slots)]
+    assert outcome.counts == [sum(counts)] == [len(whole.targets[0].slots)]
     assert outcome.digests == whole.digests.tolist()
     assert outcome.applied
     assert outcome.loss_scale == 1
@@ -139,9 +147,10 @@ def test_a_micro_batch_without_targets_adds_nothing(
     step = next(stream(shelves, 1))
     emptied = [without_targets(b) if i in (2, 6) else b for i, b in enumerate(step.batches)]
     whole = next(stream(shelves, BINS)).batches[0]
-    labels = whole.labels.clone().view(BINS, -1)
+    labels = labels_of(whole).view(BINS, -1)
     labels[[2, 6]] = IGNORED
-    loss, gradients = of_one_big_batch(model, replace(whole, labels=labels.flatten()))
+    slots = (labels.flatten() != IGNORED).nonzero()[:, 0]
+    loss, gradients = of_one_big_batch(model, replace(whole, targets=(Targets(slots, labels.flatten()[slots]),)))
     kept, outcome = taken(replace(step, batches=tuple(emptied)), model, engine)
     assert distance(kept.gradients, gradients) < 1e-6
     assert outcome.losses == [pytest.approx(loss, rel=1e-6)]
@@ -170,11 +179,13 @@ def test_clipping_scales_the_whole_gradient(shelves: Shelves, engine: Engine, mo
 def test_a_gradient_that_is_not_finite_touches_nothing(
     shelves: Shelves, engine: Engine, model: MaskedLanguageModel, value: float
 ) -> None:
-    optimizer = build(model, OptimizerSettings())
+    optimizer = build_optimizer(parameter_groups(model, OptimizerSettings()), OptimizerSettings())
     bias = model.get_parameter("head.bias")
 
     def take(step: Step) -> Reading:
-        return train_step(step, model, optimizer, engine, bins_per_step=BINS, clip_norm=1.0, learning_rate=1e-3).read()
+        return train_step(
+            step, model, optimizer, engine, bins_per_step=BINS, weights=ONE, clip_norm=1.0, learning_rate=1e-3
+        ).read()
 
     first, second = islice(stream(shelves, 1), 2)
     take(first)
@@ -290,11 +301,11 @@ def test_updates_equal_torchs_adamw(shelves: Shelves, engine: Engine, model: Mas
         eps=1e-7,
         foreach=False,
     )
-    ours = build(model, settings)
+    ours = build_optimizer(parameter_groups(model, settings), settings)
     rates, seen = [1e-3, 4e-3, 2e-3], []
     ours.register_step_pre_hook(lambda *_: seen.append([p.grad.clone() for p in model.parameters()]))
     for step, rate in zip(stream(shelves, 3), rates, strict=False):
-        train_step(step, model, ours, engine, bins_per_step=BINS, clip_norm=0.5, learning_rate=rate)
+        train_step(step, model, ours, engine, bins_per_step=BINS, weights=ONE, clip_norm=0.5, learning_rate=rate)
         for parameter, gradient in zip(reference.parameters(), seen[-1], strict=True):
             parameter.grad = gradient
         for group in theirs.param_groups:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pretrain.evaluation.evaluate import Evaluation
+from pretrain.evaluation.scores import MaskedLanguageScores
 from pretrain.run.directory import RunDirectory
 from pretrain.summary import closing_words
 
@@ -23,9 +24,8 @@ def words(
 ) -> str:
     score = Evaluation(9.0, low, high, 18.0, gain, gain_low, floor, 40, 900)
     summary = SimpleNamespace(
-        evaluations={"mask_all": score, "80_10_10": score},
+        scores=MaskedLanguageScores({"mask_all": score, "80_10_10": score}, num_training=7),
         state=SimpleNamespace(tokens_seen=1000, step=10),
-        corpora=SimpleNamespace(num_training=7),
         run=RunDirectory(Path("runs/x")),
         seconds=3.0,
     )

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from data.alphabet import CLS, EOS, MASK, PAD, STANDARD_IDS
-from data.batches.batch import IGNORED, Batch
+from data.batches.batch import IGNORED, Batch, Targets
 
 Document = tuple[list[int], list[int]]
 """Corrupted token ids and labels of one sequence."""
@@ -36,16 +36,20 @@ def pack(bins: list[list[Document]], num_slots: int = T, most_documents: int = 6
     target_slots = (label_tensor != IGNORED).nonzero()[:, 0]
     return Batch(
         tokens=torch.tensor(tokens),
-        labels=label_tensor,
         positions=torch.tensor(positions),
         documents=torch.tensor(documents),
         cu_seqlens=torch.tensor(boundaries, dtype=torch.int32),
-        target_slots=target_slots,
-        counts=torch.tensor([target_slots.numel()]),
+        targets=(Targets(target_slots, label_tensor[target_slots]),),
         draw_keys=tuple(number * 7919 - 3 for number in range(len(bins))),
         digests=torch.zeros(len(bins), dtype=torch.int64),
         spans=tuple(spans),
     )
+
+
+def labels_of(batch: Batch) -> Tensor:
+    """(S,) label of every slot, `IGNORED` where it is no target."""
+    (targets,) = batch.targets
+    return targets.in_slots(batch.tokens.numel())
 
 
 def document(length: int, mask_ratio: float, seed: int) -> Document:

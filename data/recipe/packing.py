@@ -1,0 +1,28 @@
+"""What planning, packing and loading read of a recipe, whatever else it says of its data."""
+
+from typing import Protocol
+
+from data.recipe.settings import Composition
+
+
+class PackingSettings(Protocol):
+    """Sizes of crops, bins and steps: all of `DataSettings` but sources, splits and masks. Its units are there."""
+
+    @property
+    def crop_tokens(self) -> int: ...  # noqa: D102
+    @property
+    def curriculum(self) -> tuple[tuple[int, int], ...]: ...  # noqa: D102
+    @property
+    def composition(self) -> Composition: ...  # noqa: D102
+    @property
+    def bin_tokens(self) -> int: ...  # noqa: D102
+    @property
+    def documents_per_bin(self) -> int: ...  # noqa: D102
+    @property
+    def bins_per_step(self) -> int: ...  # noqa: D102
+    @property
+    def bins_per_forward(self) -> int: ...  # noqa: D102
+    @property
+    def workers(self) -> int: ...  # noqa: D102
+    @property
+    def prefetch(self) -> int: ...  # noqa: D102

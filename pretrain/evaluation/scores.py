@@ -1,0 +1,32 @@
+"""What a validation of masked language modelling found, as the loop and the closing words read it.
+
+In: an `Evaluation` for each corruption. Out: numbers, a line, the number that ranks checkpoints. Kept: nothing.
+"""
+
+from dataclasses import dataclass
+
+from pretrain.evaluation.evaluate import TITLES, Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedLanguageScores:
+    """The scores under each corruption."""
+
+    evaluations: dict[str, Evaluation]
+    """By the names of `evaluate.CORRUPTIONS`."""
+    num_training: int | None
+    """Proteins of the training side; None while one of the corpora is still being read."""
+
+    def numbers(self) -> dict[str, dict[str, float]]:
+        """All of it, by corruption."""
+        return {name: evaluation.numbers() for name, evaluation in self.evaluations.items()}
+
+    def line(self) -> str:
+        """Perplexities beside the unigram's."""
+        each = (f"{TITLES[name]} {s.perplexity:.2f} (unigram {s.unigram:.2f})" for name, s in self.evaluations.items())
+        return f"validation perplexity: {', '.join(each)}"
+
+    @property
+    def rank_metric(self) -> float:
+        """Perplexity under mask-all, where nothing can be copied."""
+        return self.evaluations["mask_all"].perplexity

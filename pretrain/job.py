@@ -1,0 +1,139 @@
+"""The job: what is trained, which is all that the loop does not know of by itself.
+
+In: a recipe and an engine, from which a job is opened. Out: a model, its batches, its scores, what is published of it.
+Kept: what the job adds to a checkpoint. `masked_language_job` is one; docs/jobs.md shows how to write another.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from torch import Tensor, nn
+
+from data.batches.loader import Loader, Step
+from data.order.plan import Cursor
+from data.recipe.packing import PackingSettings
+from pretrain.optimizer.groups import ParameterGroup
+from pretrain.optimizer.settings import OptimizerSettings, ScheduleSettings
+from pretrain.run.directory import RunDirectory
+from pretrain.run.settings import RunSettings
+from pretrain.step import Reading
+
+
+class Objective(NamedTuple):
+    """One thing that the model learns to predict."""
+
+    name: str
+    weight: float
+    """Factor of its mean loss in the loss that is minimised."""
+
+
+class Scores(Protocol):
+    """What a validation found, the same on every rank."""
+
+    def numbers(self) -> dict[str, dict[str, float]]:
+        """All of it for metrics.jsonl: name of what was scored -> name of a number -> number."""
+
+    def line(self) -> str:
+        """The gist of it for the console, without the step."""
+
+    @property
+    def rank_metric(self) -> float:
+        """The number by which two checkpoints of one run are compared; the lower one is better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A model before an engine prepares it."""
+
+    model: nn.Module
+    """Parameters on the meta device: names and shapes. What is not trained has `requires_grad` False already."""
+    description: Mapping[str, Any]
+    """For run.json: what `Job.build` needs to build the same model when the run is continued."""
+    first: Mapping[str, Callable[[], Tensor]]
+    """Parameter name -> what draws or reads its first value, whole, float32 on the host.
+
+    For a run that begins, every parameter. For one that is continued, those that are not trained: a checkpoint does not
+    hold them.
+    """
+    width: int
+    """Of the model's matrix products, for which this machine's peak is measured."""
+
+
+S = TypeVar("S", bound=Scores, covariant=True)
+
+
+class Job(Protocol[S]):
+    """What is trained. Every rank has one, and calls its methods in the same order.
+
+    A job that inherits from this class need not write the methods that have a body here.
+    """
+
+    @property
+    def objectives(self) -> Sequence[Objective]:
+        """What the model learns, in the order of `Batch.targets` and of the losses that the model returns."""
+
+    def fingerprints(self) -> dict[str, str]:
+        """`corpus` and `split`: hashes of what is learned from and of what is held out; a run is continued with both.
+
+        Whatever else decides what is learned stands in the recipe as a setting of class identity.
+        """
+
+    def description(self) -> dict[str, Any]:
+        """What run.json says of the data, the fingerprints among it; asked for on rank 0 alone."""
+        found = self.fingerprints()
+        return {"fingerprint": found["corpus"], "split": found["split"]}
+
+    def build(self, described: Mapping[str, Any] | None) -> Built:
+        """The model of a run that begins, or the one that `Built.description` described when the run began.
+
+        Its `forward` gets a `Batch` and returns ``(objectives,)`` float32: for each objective the *sum* of its losses
+        over the targets. Without a target that is 0, and reaches every parameter all the same.
+        """
+
+    def set_up(self, model: nn.Module) -> list[str]:
+        """Let the model compute as this machine and engine can, before it is prepared; lines for the start of a run."""
+
+    def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
+        """What of the model is trained, and how fast; before it is prepared."""
+
+    def loader(self, cursor: Cursor, first_step: int) -> Loader:
+        """The steps from a cursor on, for this rank; `first_step` is the number of the first."""
+
+    def flops(self, step: Step, outcome: Reading) -> float:
+        """FLOPs that a step needed, over all ranks."""
+
+    def metrics(self, outcome: Reading) -> dict[str, float]:
+        """Numbers of a step for metrics.jsonl, besides the loop's own."""
+        return {"targets": float(sum(outcome.counts))}
+
+    def evaluate(self, model: nn.Module) -> S:
+        """Score the prepared model on what is held out; collective. It is left in the mode that it was in."""
+
+    def publish(self, run: RunDirectory) -> None:
+        """Write what others use of the finished run, from its newest checkpoint; on rank 0 alone."""
+
+    def entries(self, cursor: Cursor) -> dict[str, dict[str, Any]]:
+        """What a checkpoint at `cursor` keeps for the job, by the name of the entry; collective."""
+        del cursor
+        return {}
+
+    def require(self, entries: Mapping[str, Mapping[str, Any]], cursor: Cursor) -> None:
+        """Check that the job can go on from a checkpoint that holds `entries`; collective.
+
+        Raises:
+            ValueError: what they say of the data is no longer so.
+        """
+
+
+class TrainingRecipe(Protocol):
+    """What the loop reads of a recipe, whatever else stands in it."""
+
+    @property
+    def run(self) -> RunSettings: ...  # noqa: D102
+    @property
+    def data(self) -> PackingSettings: ...  # noqa: D102
+    @property
+    def optimizer(self) -> OptimizerSettings: ...  # noqa: D102
+    @property
+    def schedule(self) -> ScheduleSettings: ...  # noqa: D102

@@ -1,0 +1,119 @@
+"""Masked language modelling as a job: the encoder learns to fill in residues that were hidden.
+
+In: a recipe, of which corpora are opened or built. Out: as `job.Job`. Kept: in checkpoints, what was read of a stream.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cached_property
+from typing import Any, cast
+
+from torch import nn
+
+from data.batches.loader import Loader, Step
+from data.corpus.consumed import Consumed
+from data.order.plan import Cursor
+from data.store.growing import GrowingStore
+from pretrain.checkpoint.manifest import CONSUMED
+from pretrain.corpus import open_on_every_rank
+from pretrain.engine.encoder_setup import set_up_encoder
+from pretrain.engine.engine import Engine
+from pretrain.evaluation.evaluate import evaluate, unigram_losses, with_floor
+from pretrain.evaluation.scores import MaskedLanguageScores
+from pretrain.job import Built, Job, Objective
+from pretrain.model.build import first_model, without_memory
+from pretrain.model.flops import training_flops
+from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.presets import EsmShape
+from pretrain.optimizer.groups import ParameterGroup, parameter_groups
+from pretrain.recipe import Recipe
+from pretrain.run.directory import RunDirectory
+from pretrain.step import Reading
+
+
+class MaskedLanguageJob(Job[MaskedLanguageScores]):
+    """Pretraining.
+
+    Args:
+        recipe: what is trained.
+        engine: how it is spread.
+
+    Raises:
+        ValueError: from the corpora, or nodes that hold different ones.
+    """
+
+    objectives = (Objective("masked_language", 1.0),)
+    shape: EsmShape
+
+    def __init__(self, recipe: Recipe, engine: Engine) -> None:
+        self.recipe, self.engine = recipe, engine
+        self.corpora = open_on_every_rank(recipe.data, engine)
+
+    def fingerprints(self) -> dict[str, str]:
+        """Of the corpora that are drawn from, and of what is held out of them."""
+        return {"corpus": self.corpora.fingerprint, "split": self.corpora.split_fingerprint}
+
+    def description(self) -> dict[str, Any]:
+        """Sizes of the corpora, and the fingerprints."""
+        return self.corpora.description()
+
+    def build(self, described: Mapping[str, Any] | None) -> Built:
+        """The recipe's model, or the described one: what `model.init` names is not read again."""
+        if described is None:
+            self.shape, first = first_model(self.recipe.model, self.recipe.run.seed)
+        else:
+            self.shape, first = EsmShape(**described), {}
+        self.unigram = unigram_losses(self.corpora)
+        return Built(without_memory(self.shape), asdict(self.shape), first, width=self.shape.dim)
+
+    def set_up(self, model: nn.Module) -> list[str]:
+        """Set the encoder up."""
+        recipe = self.recipe
+        encoder = cast(MaskedLanguageModel, model).encoder
+        slots = recipe.data.bin_tokens * recipe.data.bins_per_forward
+        return set_up_encoder(encoder, self.engine, recipe.compute, recipe.parallel.exchange, slots)
+
+    def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
+        """All parameters; matrices decay."""
+        return parameter_groups(model, self.recipe.optimizer)
+
+    def loader(self, cursor: Cursor, first_step: int) -> Loader:
+        """Masked bins of the corpora."""
+        seed, engine = self.recipe.run.seed, self.engine
+        contents, plan = self.corpora.masked(seed), self.corpora.plan(seed)
+        return Loader(contents, plan, cursor, first_step, engine.data_rank, engine.data_world_size)
+
+    def flops(self, step: Step, outcome: Reading) -> float:
+        """FLOPs that the step needed, over all ranks."""
+        return training_flops(self.shape, step.num_tokens, step.squared_lengths, sum(outcome.counts), pruned=True)
+
+    def evaluate(self, model: nn.Module) -> MaskedLanguageScores:
+        """Perplexities on held-out proteins; collective."""
+        corpora, how = self.corpora, (self.recipe.data, self.recipe.run.validation_sequences)
+        scores = evaluate(model, corpora, *how, self.engine, self.unigram)
+        if corpora.families:
+            scores = self.engine.on_main(lambda: with_floor(scores, corpora, *how))
+        return MaskedLanguageScores(scores, corpora.num_training)
+
+    def publish(self, run: RunDirectory) -> None:
+        """The export that transformers loads."""
+        from pretrain.ship.export import last_export  # transformers takes seconds to import; rank 0 alone needs it
+
+        last_export(run)  # from the checkpoint, which is whole, as no model is whose parameters are spread
+
+    def entries(self, cursor: Cursor) -> dict[str, dict[str, Any]]:
+        """What was read of a stream up to the cursor; nothing of finished stores, which have fingerprints."""
+        if (consumed := self._consumed) is None:
+            return {}
+        return {CONSUMED: self.engine.on_main(lambda: consumed.up_to(cursor))}
+
+    def require(self, entries: Mapping[str, Mapping[str, Any]], cursor: Cursor) -> None:
+        """The tail of a stream has no part in its fingerprint, so that what was read of it is compared."""
+        kept = entries.get(CONSUMED)  # checkpoints of early versions lack it
+        if (consumed := self._consumed) and kept is not None:
+            self.engine.on_each_node(lambda: consumed.require(kept, cursor))
+
+    @cached_property
+    def _consumed(self) -> Consumed | None:
+        stream = self.corpora.parts[0].store  # the only corpus, if it is one: a mixture has none
+        return Consumed(stream, self.recipe.data.window_sequences) if isinstance(stream, GrowingStore) else None
