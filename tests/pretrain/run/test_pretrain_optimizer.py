@@ -93,7 +93,7 @@ def test_groups_of_the_model_hold_each_trainable_parameter_once() -> None:
     assert Counter(map(id, held)) == Counter(id(p) for p in model.parameters() if p is not frozen)
     model = Small()
     model.encoder.layers[0].down.weight = model.encoder.layers[1].down.weight  # tied
-    held = [p for group in parameter_groups(model, 0.1, muon=True) for p in group["params"]]
+    held = [p for group in parameter_groups(model, MUON) for p in group["params"]]
     assert Counter(map(id, held)) == Counter(map(id, model.parameters()))
 
 
