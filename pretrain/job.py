@@ -4,7 +4,7 @@ In: a recipe and an engine, from which a job is opened. Out: a model, its batche
 Kept: what the job adds to a checkpoint. `masked_language_job` is one; docs/jobs.md shows how to write another.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -68,6 +68,11 @@ class Job(Protocol[S]):
 
     A job that inherits from this class need not write the methods that have a body here.
     """
+
+    @property
+    def entry_names(self) -> Set[str]:
+        """Every name that `entries` may use; a run is not continued from a checkpoint that has an unknown one."""
+        return frozenset()
 
     @property
     def objectives(self) -> Sequence[Objective]:

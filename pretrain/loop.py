@@ -25,8 +25,9 @@ from data.order.plan import Cursor
 from data.progress_line import ProgressLine
 from data.recipe.setting import SettingClass, settings_of
 from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.checkpoint.frozen import fill_frozen
 from pretrain.checkpoint.load import Verified, newest_valid, open_checkpoint, restore
-from pretrain.checkpoint.manifest import TrainerState
+from pretrain.checkpoint.manifest import ENTRIES, FROZEN, LOSS_SCALE, TrainerState
 from pretrain.checkpoint.retention import sweep
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import fill
@@ -127,7 +128,9 @@ class Training(Generic[S]):
         fingerprints = _fingerprints(recipe) | job.fingerprints()
         built = self._build(checkpoint, fingerprints)
         self._prepare(built, checkpoint)
-        self.state = self._resume(built, checkpoint)
+        if frozen := fill_frozen(self.named, built.first, engine.gather):
+            fingerprints[FROZEN] = frozen
+        self.state = self._resume(built, checkpoint, frozen)
         keep, shared = recipe.run.keep_checkpoints, recipe.run.shared
         self.saves = Saves(run, engine, self.named, attempt, fingerprints, keep, checkpoint, shared=shared)
         self.skipped_in_a_row = 0
@@ -156,13 +159,13 @@ class Training(Generic[S]):
         self.model, self.optimizer = engine.prepare(model, optimizer)
         self.named = engine.named_state(self.model, self.optimizer)
 
-    def _resume(self, built: Built, checkpoint: Verified | None) -> TrainerState:
-        """Give the model its values: the checkpoint's, or the first ones."""
+    def _resume(self, built: Built, checkpoint: Verified | None, frozen: str | None) -> TrainerState:
+        """Give what is trained its values: the checkpoint's, or the first ones."""
         if checkpoint is None:
-            fill(self.named, built.first)
+            fill(self.named, self.named.names, built.first)
             return TrainerState(step=0, tokens_seen=0, cursor=Cursor().as_dict(), chain=START, skipped_steps=0)
-        state = restore(checkpoint, self.named)
-        self.engine.restore_scaler(state.loss_scale)
+        state = restore(checkpoint, self.named, frozen, known=ENTRIES | self.job.entry_names)
+        self.engine.restore_scaler(state.entries.get(LOSS_SCALE))
         return state
 
     def run_to_end(self) -> None:
@@ -226,7 +229,9 @@ class Training(Generic[S]):
         """Commit a checkpoint of the last consumed step; collective. One that the disk does not take is told."""
         self.phase = "checkpoint"
         entries = self.job.entries(Cursor(**self.state.cursor))
-        self.state = replace(self.state, loss_scale=self.engine.scaler_state(), entries=entries)
+        if scale := self.engine.scaler_state():
+            entries[LOSS_SCALE] = scale
+        self.state = replace(self.state, entries=entries)
 
         def tell(words: str, failed: int) -> None:
             say(f"save failed: {words}")

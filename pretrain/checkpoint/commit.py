@@ -18,6 +18,7 @@ from data.durable import flush
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.load import quarantine, verify
 from pretrain.checkpoint.manifest import (
+    FROZEN,
     MANIFEST_FILE,
     TRAINER_FILE,
     FileEntry,
@@ -60,6 +61,8 @@ def commit(
 ) -> Path:
     """Save the state at an optimizer step. All ranks call it; only the writer, the first, touches the disk.
 
+    Frozen parameters are not saved: `fingerprints` has their content hash (`checkpoint.frozen`).
+
     A step that exists already (the run went back and came here again) is kept if the files are the
     same, byte for byte; otherwise it moves to quarantine as superseded. An older attempt than the
     one that wrote it is refused: that is a process which does not know that it was replaced.
@@ -77,6 +80,7 @@ def commit(
         CheckpointError: what stands there is a later attempt's, or (`OtherVersion`) another
             version's; likewise.
     """
+    assert (FROZEN in fingerprints) == bool(state.frozen), "the manifest identifies what is frozen, and nothing else"
     draft = Manifest(
         step=trainer.step,
         attempt=attempt,

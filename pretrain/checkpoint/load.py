@@ -10,6 +10,7 @@ import hashlib
 import os
 import stat
 import sys
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.manifest import (
     ENTRIES,
     FORM,
+    FROZEN,
     MANIFEST_FILE,
     TRAINER_FILE,
     Manifest,
@@ -142,26 +144,37 @@ def quarantine(path: Path, reason: str) -> Path:
     return target
 
 
-def restore(checkpoint: Verified, state: NamedState) -> TrainerState:
+def restore(
+    checkpoint: Verified, state: NamedState, frozen: str | None = None, known: Set[str] = ENTRIES
+) -> TrainerState:
     """Load parameters, moments and steps, each rank its own part; every check comes before the first write.
 
     A parameter without moments in a checkpoint at step 0 gets zeros, which is where it stood.
 
+    Args:
+        checkpoint: what is read.
+        state: what it is read into. Its frozen parameters are in no checkpoint, and stay as they are.
+        frozen: their content hash; None where there are none.
+        known: names of entries that this run goes on from.
+
     Raises:
-        ValueError: names, shapes, ties or moments of the checkpoint are not those of `state`.
+        ValueError: names, shapes, ties, moments or frozen parameters of the checkpoint are not those of `state`.
         OtherVersion: the run has state that this version does not know, and would silently go on without.
     """
-    unknown = sorted(checkpoint.trainer.entries.keys() - ENTRIES)
+    unknown = sorted(checkpoint.trainer.entries.keys() - known)
     if unknown:
-        what = f"{TRAINER_FILE} has the entries {unknown[:5]}, known are {sorted(ENTRIES)}"
+        what = f"{TRAINER_FILE} has the entries {unknown[:5]}, known are {sorted(known)}"
         raise OtherVersion(checkpoint.path, checkpoint.manifest.versions, what)
     listed = frozenset(entry.path for entry in checkpoint.manifest.files)
     model, optimizer = (TensorReader(checkpoint.path, part, listed) for part in PARTS)
     here = f"{checkpoint.path}: "
     shapes = {name: state.shape(name) for name in state.names}
-    _require_same_names(here + "parameters", set(model.shapes), set(shapes))
+    has_frozen = bool(state.frozen) or FROZEN in checkpoint.manifest.fingerprints
+    remedy = "use the recipe of that run" + (", and freeze what it froze" if has_frozen else "")
+    _require_same_names(here + "parameters" + " that are trained" * has_frozen, set(model.shapes), set(shapes), remedy)
     _require_same_names(here + "optimizer steps", set(optimizer.steps), set(shapes))
     _require_same_shapes(here, model.shapes, shapes)
+    require_same_frozen(checkpoint, frozen)
     if model.aliases != dict(state.aliases):
         raise ValueError(
             f"{here}tied weights differ: the checkpoint has {model.aliases}, the model "
@@ -256,12 +269,25 @@ def _require_hash(path: Path, sha256: str) -> None:
         raise InvalidCheckpoint("hash", f"{path.name}: sha256 {actual}, manifest says {sha256}")
 
 
-def _require_same_names(what: str, stored: set[str], wanted: set[str]) -> None:
+def require_same_frozen(checkpoint: Verified, found: str | None) -> None:
+    """Raises ValueError where `found` is not the content hash of the frozen parameters that it was trained on."""
+    stored = checkpoint.manifest.fingerprints.get(FROZEN)
+    if stored != found:
+        raise ValueError(
+            f"{checkpoint.path} was trained on other frozen parameters, which it does not hold: their content hash was "
+            f"{stored}, and is now {found}; put back the weights that the run began with, or choose another "
+            "run.directory to train on these"
+        )
+
+
+def _require_same_names(
+    what: str, stored: set[str], wanted: set[str], remedy: str = "use the recipe of that run"
+) -> None:
     missing, unknown = sorted(wanted - stored), sorted(stored - wanted)
     if missing or unknown:
         raise ValueError(
             f"{what} differ: {len(missing)} missing in the checkpoint {missing[:5]}, "
-            f"{len(unknown)} unknown to this run {unknown[:5]}; use the recipe of that run"
+            f"{len(unknown)} unknown to this run {unknown[:5]}; {remedy}"
         )
 
 

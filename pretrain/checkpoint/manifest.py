@@ -27,12 +27,15 @@ _PACKAGE = "zymogen"
 MANIFEST_FILE = "manifest.json"
 TRAINER_FILE = "trainer.json"
 FINGERPRINTS = ("identity", "schedule", "corpus", "split")
+FROZEN = "frozen"
+"""The fingerprint of parameters that the run does not train (`checkpoint.frozen`); absent where it trains all."""
 CURSOR = ("pass_index", "window", "bin", "tokens_before_window")
 CONSUMED = "corpus/consumed"
+LOSS_SCALE = "loss_scale"
 FORM = frozenset({"schema", "format", "dtype"})
 """Reasons of an `InvalidCheckpoint` that say, once the hashes are right, that another version wrote it."""
-ENTRIES = frozenset({CONSUMED})
-"""Names in `TrainerState.entries` that this version knows how to go on from."""
+ENTRIES = frozenset({CONSUMED, LOSS_SCALE})
+"""Names in `TrainerState.entries` that every run of this version knows how to go on from."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HEX = re.compile(r"([0-9a-f]{2})+")
@@ -45,7 +48,8 @@ _TRAINER: Kinds = {
     **dict.fromkeys(("step", "tokens_seen", "skipped_steps"), (int,)),
     **{"cursor": (dict,), "chain": (str,)},
 }
-_OPTIONAL = ("loss_scale", "entries")  # absent from trainer.json where there is none
+_BESIDE = (LOSS_SCALE,)
+"""Entries that stand in trainer.json beside the section `entries`, because they are older than it."""
 _LOSS_SCALE: Kinds = {"scale": (float,), "growth_tracker": (int,)}
 _MANIFEST: Kinds = {
     **dict.fromkeys(("step", "attempt"), (int,)),
@@ -116,14 +120,12 @@ class TrainerState:
     """Running hash over the bins consumed, lower-case hex."""
     skipped_steps: int
     """Steps that the optimizer did not take."""
-    loss_scale: dict[str, float] | None = None
-    """In fp16 `scale`, the factor, and `growth_tracker`, the steps since it changed. In another precision None, and
-    absent from the file, as from those written before there was fp16."""
     entries: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What else a resume needs, by name: one JSON object each (`ENTRIES`), absent from the file where there is none.
+    """What else a resume needs, by the name of what owns it: one JSON object each.
 
-    A later version adds a name, and no schema. What is read is kept, whatever its name, so that the weights of any
-    checkpoint can be exported; to train on from one with a name that is not known is refused by `load.restore`."""
+    A later version, or a job, adds a name, and no schema. What is read is kept, whatever its name, so that the weights
+    of any checkpoint can be exported; to train on from one with a name that is not known is refused by `load.restore`.
+    """
 
     def __post_init__(self) -> None:
         """Check every value, on the way in and on the way out."""
@@ -131,16 +133,12 @@ class TrainerState:
         require_fields("trainer.cursor", self.cursor, dict.fromkeys(CURSOR, (int,)))
         if not _HEX.fullmatch(self.chain):
             raise InvalidCheckpoint("format", f"trainer.chain: got {self.chain!r}, allowed hex")
-        if self.loss_scale is not None:
-            scale = require_fields("trainer.loss_scale", self.loss_scale, _LOSS_SCALE)["scale"]
-            if not 0 < scale < 2.0**128:
-                raise InvalidCheckpoint(
-                    "format", f"trainer.loss_scale.scale: got {scale}, allowed above 0, below 2^128"
-                )
         require_fields("trainer.entries", dict(self.entries), dict.fromkeys(self.entries, (dict,)))
         wrong = [name for name in self.entries if not _ENTRY.fullmatch(name)]
         if wrong:
             raise InvalidCheckpoint("format", f"trainer.entries: got {wrong[:5]}, allowed names such as {CONSUMED!r}")
+        if LOSS_SCALE in self.entries:
+            _require_loss_scale(self.entries[LOSS_SCALE])
 
     def to_bytes(self) -> bytes:
         """Content of trainer.json."""
@@ -150,11 +148,16 @@ class TrainerState:
     def from_bytes(cls, raw: bytes) -> Self:
         """From the content of trainer.json; raises InvalidCheckpoint."""
         value = parse_canonical(raw, TRAINER_FILE)
-        return cls(**require_fields("trainer", value, _trainer_kinds(value)))
+        fields = dict(require_fields("trainer", value, _trainer_kinds(value)))
+        beside = {name: fields.pop(name) for name in _BESIDE if name in fields}
+        return cls(**{**fields, "entries": fields.get("entries", {}) | beside})
 
     def _record(self) -> dict[str, Any]:
         """The fields as JSON has them."""
-        return {name: value for name, value in asdict(self).items() if name not in _OPTIONAL or value}
+        record = asdict(self)
+        entries = record.pop("entries")
+        beside = {name: entries.pop(name) for name in _BESIDE if name in entries}
+        return record | beside | ({"entries": entries} if entries else {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,7 +201,7 @@ class Manifest:
     created: str
     """UTC time, ISO 8601, ending in Z."""
     fingerprints: dict[str, str]
-    """The hashes named in `FINGERPRINTS`."""
+    """The hashes named in `FINGERPRINTS`, and `FROZEN` where the run has frozen parameters."""
     topology: Topology
     versions: dict[str, str]
     """Library -> version."""
@@ -211,7 +214,8 @@ class Manifest:
         if self.schema != SCHEMA:
             raise InvalidCheckpoint("schema", f"schema: got {self.schema!r}, allowed {SCHEMA!r}")
         require_fields("manifest", self._record(), _MANIFEST)
-        require_fields("fingerprints", self.fingerprints, dict.fromkeys(FINGERPRINTS, (str,)))
+        kinds: Kinds = dict.fromkeys([*FINGERPRINTS, *self.fingerprints.keys() & {FROZEN}], (str,))
+        require_fields("fingerprints", self.fingerprints, kinds)
         require_fields("versions", self.versions, dict.fromkeys(self.versions, (str,)))
         if self.parent is not None and not _SHA256.fullmatch(self.parent):
             raise InvalidCheckpoint("format", f"manifest.parent: {self.parent!r} is no sha256")
@@ -264,8 +268,15 @@ class Manifest:
 
 
 def _trainer_kinds(value: object) -> Kinds:
-    present = [name for name in _OPTIONAL if isinstance(value, dict) and name in value]
+    present = [name for name in (*_BESIDE, "entries") if isinstance(value, dict) and name in value]
     return {**_TRAINER, **dict.fromkeys(present, (dict,))}
+
+
+def _require_loss_scale(kept: Mapping[str, Any]) -> None:
+    """In fp16 `scale`, the factor, and `growth_tracker`, the steps since it changed."""
+    scale = require_fields("trainer.loss_scale", kept, _LOSS_SCALE)["scale"]
+    if not 0 < scale < 2.0**128:
+        raise InvalidCheckpoint("format", f"trainer.loss_scale.scale: got {scale}, allowed above 0, below 2^128")
 
 
 def _version() -> str:

@@ -1,8 +1,9 @@
 """State by name: parameters and optimizer moments as whole fp32 tensors, whatever the engine.
 
 In: the model and optimizer that an engine prepared. Out: one tensor at a time under the parameter names of the plain
-module, so that no file knows which engine wrote it. Kept across restarts: parameters, moments and the
-optimizer's step per parameter. Not kept: learning rate and other group settings, which belong to the recipe.
+module, so that no file knows which engine wrote it. Kept across restarts: trained parameters, moments and the
+optimizer's step per parameter. Not kept: frozen parameters, which come again from where they came from, and learning
+rate and other group settings, which belong to the recipe.
 
 One class per way of holding state, with the methods of `NamedState`. `TorchState` serves every engine of torch's own:
 one process and DDP, where each rank holds every tensor whole, and FSDP2 and HSDP, where a tensor is a DTensor.
@@ -10,7 +11,7 @@ one process and DDP, where each rank holds every tensor whole, and FSDP2 and HSD
 """
 
 import math
-from collections.abc import Callable, Container, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -34,7 +35,11 @@ class NamedState(Protocol):
 
     @property
     def names(self) -> Sequence[str]:
-        """Parameter names of the plain module, in module order, tied ones once."""
+        """Names of the trained parameters of the plain module, in module order, tied ones once."""
+
+    @property
+    def frozen(self) -> Sequence[str]:
+        """Names of the parameters that are not trained, likewise: `shape`, `gather` and `scatter` take them, too."""
 
     @property
     def aliases(self) -> Mapping[str, str]:
@@ -69,13 +74,17 @@ class NamedState(Protocol):
         """Make what was scattered visible to the forward pass; collective."""
 
 
-def fill(state: NamedState, first: Mapping[str, Callable[[], Tensor]]) -> None:
-    """Give every parameter its first value, `first[name]()` in the parameter's shape; collective.
+Weights = Mapping[str, Callable[[], Tensor]]
+"""Draws or reads whole parameters by name, one at a time: float32 on the host."""
+
+
+def fill(state: NamedState, names: Iterable[str], weights: Weights) -> None:
+    """Give parameters their values, `weights[name]()` in the parameter's shape; collective.
 
     One whole tensor lives at a time, beside the part of it that is kept.
     """
-    for name in state.names:
-        value = first[name]()
+    for name in names:
+        value = weights[name]()
         assert tuple(value.shape) == state.shape(name), f"{name!r}: {tuple(value.shape)} into {state.shape(name)}"
         state.scatter(name, "param", partial(_span, value.flatten()))
     state.end_load()
@@ -116,7 +125,7 @@ class TorchState:
     """State of one process, of DDP, FSDP2 or HSDP.
 
     Args:
-        model: the module, or DDP around it, or FSDP2 in it. Frozen parameters are stored too, without moments.
+        model: the module, or DDP around it, or FSDP2 in it.
         optimizer: a torch optimizer, or Accelerate's wrapper of one.
 
     Raises:
@@ -141,8 +150,13 @@ class TorchState:
 
     @property
     def names(self) -> Sequence[str]:
-        """Parameter names in module order, tied ones once."""
-        return tuple(self._parameters)
+        """Names of the trained parameters in module order, tied ones once."""
+        return tuple(name for name, parameter in self._parameters.items() if parameter.requires_grad)
+
+    @property
+    def frozen(self) -> Sequence[str]:
+        """Names of the other parameters, likewise."""
+        return tuple(name for name, parameter in self._parameters.items() if not parameter.requires_grad)
 
     @property
     def aliases(self) -> Mapping[str, str]:
@@ -187,8 +201,8 @@ class TorchState:
 
     def begin_load(self) -> None:
         """Allocate the moments of parameters that have none yet: zeros, at step 0."""
-        trainable = [p for p in self._parameters.values() if p.requires_grad]
-        prime(self._optimizer, [p for p in trainable if not self._optimizer.state.get(p)])
+        trained = [self._parameters[name] for name in self.names]
+        prime(self._optimizer, [p for p in trained if not self._optimizer.state.get(p)])
 
     @torch.no_grad()
     def scatter(self, name: str, key: str, read: Read) -> None:
@@ -307,7 +321,10 @@ def require_no_buffers(model: nn.Module, stored: Set[str]) -> None:
     """Raises ValueError where the module has persistent state that is no parameter."""
     buffers = sorted({plain_name(name) for name in plain_module(model).state_dict()} - stored)
     if buffers:
-        raise ValueError(f"persistent buffers are not stored: {buffers[:5]}; register them with persistent=False")
+        raise ValueError(
+            f"persistent buffers are not stored: {buffers[:5]}; register what is computed anew with persistent=False, "
+            "and make a constant a parameter that is frozen (requires_grad=False)"
+        )
 
 
 def _require_float(name: str, tensor: Tensor) -> None:

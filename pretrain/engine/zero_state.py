@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pretrain.engine.named_state import named_parameters, prime, require_held, require_no_buffers
-from pretrain.engine.spans import Read, Span, dealt, gathered, whole_on_host
+from pretrain.engine.spans import Read, Span, dealt, gathered, is_first_rank, whole_on_host
 
 
 class ZeroState:
@@ -44,17 +44,16 @@ class ZeroState:
         self._flat_of = {id(p): index for index, group in enumerate(groups) for p in group}
         require_held(self._parameters, self._flat_of.keys())
         require_no_buffers(engine, self._parameters.keys() | self._aliases.keys())
-        frozen = [name for name, p in self._parameters.items() if not p.requires_grad]
-        if frozen:
-            raise ValueError(
-                f"{len(frozen)} parameters are frozen, such as {frozen[0]!r}, and DeepSpeed's partitions leave those "
-                "out; train them, or use accelerate_configs/fsdp2.yaml"
-            )
 
     @property
     def names(self) -> Sequence[str]:
-        """Parameter names in module order, tied ones once."""
-        return tuple(self._parameters)
+        """Names of the trained parameters in module order, tied ones once."""
+        return tuple(name for name, parameter in self._parameters.items() if parameter.requires_grad)
+
+    @property
+    def frozen(self) -> Sequence[str]:
+        """Names of the other parameters, likewise: DeepSpeed's flat tensors leave them out."""
+        return tuple(name for name, parameter in self._parameters.items() if not parameter.requires_grad)
 
     @property
     def aliases(self) -> Mapping[str, str]:
@@ -91,6 +90,8 @@ class ZeroState:
 
     def gather(self, name: str, key: str) -> Tensor | None:
         """Whole fp32 tensor on the first rank's CPU; collective."""
+        if self._is_whole(name):
+            return whole_on_host(self._parameters[name].detach(), self.shape(name)) if is_first_rank() else None
         part, spans, group = self._part(name, key)
         start, stop = spans[dist.get_rank(group)]
         held = part.detach()[: stop - start].to(self._device)
@@ -118,6 +119,9 @@ class ZeroState:
     @torch.no_grad()
     def scatter(self, name: str, key: str, read: Read) -> None:
         """Copy this rank's part into place."""
+        if self._is_whole(name):
+            self._parameters[name].copy_(read(0, math.prod(self.shape(name))).view(self.shape(name)))
+            return
         part, spans, group = self._part(name, key)
         start, stop = spans[dist.get_rank(group)]
         part[: stop - start].copy_(read(start, stop))
@@ -156,13 +160,19 @@ class ZeroState:
             self._zero._reassign_or_swap_out_partitioned_parameters(index)
         self._zero.checkpoint_event_epilogue()  # and gathers them again, now with the new values
 
+    def _is_whole(self, name: str) -> bool:
+        """Whether every rank holds all of it, as stages 1 and 2 do of what is not trained."""
+        return not self._is_cut and id(self._parameters[name]) not in self._flat_of
+
     def _part(self, name: str, key: str) -> tuple[Tensor, list[Span], dist.ProcessGroup]:
         """What this rank holds of a tensor, a view of the flat one, padded in stage 3; and who holds which span."""
         parameter: Any = self._parameters[name]
         size = math.prod(self.shape(name))
         moment = None if key == "param" else key
         if self._is_cut:
-            part, _ = self._zero._get_fp32_opt_state_partition(parameter, False, moment)
+            part = parameter.ds_tensor  # of one that is not trained
+            if id(parameter) in self._flat_of:
+                part, _ = self._zero._get_fp32_opt_state_partition(parameter, False, moment)
             group, unit = parameter.ds_process_group, parameter.ds_tensor.numel()
             return part, dealt(size, dist.get_world_size(group), unit), group
         index = self._flat_of[id(parameter)]

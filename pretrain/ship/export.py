@@ -25,8 +25,9 @@ from transformers.utils import logging
 
 from data.disk_error import CLOSED, one_line, refusal, said
 from data.durable import workspace, write_whole
+from pretrain.checkpoint.frozen import read_whole
 from pretrain.checkpoint.load import newest_valid
-from pretrain.checkpoint.tensors import TensorReader
+from pretrain.engine.named_state import Weights
 from pretrain.evaluation.evaluate import TITLES
 from pretrain.model.build import without_memory
 from pretrain.model.presets import EsmShape
@@ -38,24 +39,28 @@ from pretrain.run.errors import StorageError, is_no_room
 FORMAT = "zymogen.export/1"
 
 
-def export(run: RunDirectory) -> tuple[Path, int]:
+def export(run: RunDirectory, frozen: Weights | None = None) -> tuple[Path, int]:
     """Write the export of a run's newest whole checkpoint beside an older one, then take its place.
 
     An older one that is not as it was written is kept as `export-1`, or the next number that is free.
+
+    Args:
+        run: has the checkpoint.
+        frozen: where the parameters come from that the run does not train, if there are such.
 
     Returns:
         The directory, and the optimizer steps behind the weights.
 
     Raises:
-        ValueError: there is no checkpoint.
+        ValueError: there is no checkpoint, or it was trained on other frozen parameters.
     """
     shape = EsmShape(**run.model())
     checkpoint = newest_valid(run.checkpoints, writer=False)
     if checkpoint is None:
         raise ValueError(f"{run.root} has no checkpoint yet; train until the first one is written")
     model = without_memory(shape)
-    reader = TensorReader(checkpoint.path, "model", frozenset(f.path for f in checkpoint.manifest.files))
-    model.load_state_dict({name: reader.read(name) for name in reader.shapes}, assign=True)
+    names = [name for name, _ in model.named_parameters()]
+    model.load_state_dict(read_whole(checkpoint, names, frozen), assign=True)
     step, tokens_seen = checkpoint.trainer.step, checkpoint.trainer.tokens_seen
     logging.disable_progress_bar()  # or transformers draws one for a single file
     remedy = "get the right to write there"
@@ -78,7 +83,7 @@ def export(run: RunDirectory) -> tuple[Path, int]:
     return run.export, step
 
 
-def last_export(run: RunDirectory) -> None:
+def last_export(run: RunDirectory, frozen: Weights | None = None) -> None:
     """The export of a run that has just come to its end.
 
     Raises:
@@ -86,7 +91,7 @@ def last_export(run: RunDirectory) -> None:
         StorageError: the disk has no room for it.
     """
     try:
-        export(run)
+        export(run, frozen)
     except ValueError as error:
         cause = error.__cause__
         if not (isinstance(cause, OSError) and is_no_room(cause)):

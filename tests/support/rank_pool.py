@@ -21,7 +21,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -94,7 +94,7 @@ class RankPool:
             config: the launcher's YAML.
             arguments: the program's.
             flags: more flags for the launcher, such as `("--mixed_precision", "bf16")`; float32 unless they say.
-            fault: a deliberate one, by its name in `wrong_engine.FAULTS`.
+            fault: a deliberate one, by its name in `wrong_engine.FAULTS`; several with '+' between them.
             timeout_s: a rank that takes longer is ended, after its stack is written to its output.
 
         Raises:
@@ -289,12 +289,15 @@ def _status(program: ModuleType, arguments: list[str], fault: str | None) -> int
         return 1
 
 
-def _fault(name: str | None) -> AbstractContextManager[Any]:
-    if name is None:
-        return nullcontext()
-    from support.wrong_engine import FAULTS
+@contextmanager
+def _fault(names: str | None) -> Iterator[None]:
+    with ExitStack() as faults:
+        if names is not None:
+            from support.wrong_engine import FAULTS
 
-    return FAULTS[name]()
+            for name in names.split("+"):
+                faults.enter_context(FAULTS[name]())
+        yield
 
 
 @contextmanager

@@ -20,20 +20,20 @@ from unittest import mock
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from data.batches.batch import Batch, Targets
 from data.batches.loader import Step
 from pretrain import loop, saves
 from pretrain.checkpoint.tensors import TensorReader
 from pretrain.engine.engine import Engine
-from pretrain.engine.named_state import TorchState
 from pretrain.model import compute, layer
 from pretrain.model.attention import sdpa
 from pretrain.model.context import group_of
 from pretrain.model.obstacle import Obstacle
 from pretrain.run.directory import RunDirectory
+from support import half_frozen
 from support.checkpoint_run import full_disk
+from support.held_state import held
 
 
 def local_counts() -> AbstractContextManager[Any]:
@@ -141,8 +141,8 @@ def say_first_weights() -> AbstractContextManager[Any]:
     """No fault: each rank prints the digest of what all ranks together hold when a run begins."""
     fill = loop.fill
 
-    def said(state: Any, first: Any) -> None:
-        fill(state, first)
+    def said(state: Any, names: Any, first: Any) -> None:
+        fill(state, names, first)
         print(f"first weights: {digest({name: held(state, name, 'param') for name in state.names})}", flush=True)
 
     return mock.patch.object(loop, "fill", said)
@@ -154,20 +154,6 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         total.update(name.encode() + tensors[name].detach().numpy().tobytes())
     return total.hexdigest()
-
-
-def held(state: Any, name: str, key: str) -> torch.Tensor:
-    """The whole tensor that the ranks hold together, on every one of them; as torch and DeepSpeed say it."""
-    if isinstance(state, TorchState):
-        tensor = state._tensor(name, key).detach()
-        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
-
-    if not state._is_cut:  # DeepSpeed links moments to parameters when it takes a step
-        state._zero._hp_optimizer_states_linked = False
-        state._zero._lazy_init_hp_params_optimizer_state()
-    parameter = state._parameters[name]
-    return safe_get_full_fp32_param(parameter) if key == "param" else safe_get_full_optimizer_state(parameter, key)
 
 
 def rise(function: Callable[[], object]) -> int:
@@ -256,5 +242,9 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         full_at_the_first_step,
         compiles_on_rank_0,
         hang,
+        half_frozen.every_second_frozen,
+        half_frozen.every_other_second_frozen,
+        half_frozen.bottom_frozen,
+        half_frozen.all_but_matrices_frozen,
     )
 }

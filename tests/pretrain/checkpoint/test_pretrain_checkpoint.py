@@ -188,7 +188,7 @@ def test_state_that_would_be_lost_is_refused() -> None:
     with pytest.raises(ValueError, match=r"1 trainable parameters .* \['head.bias'\]"):
         TorchState(model, torch.optim.AdamW(body))
     model.head.bias.requires_grad_(False)
-    assert TorchState(model, torch.optim.AdamW(body)).names[-1] == "head.bias"
+    assert TorchState(model, torch.optim.AdamW(body)).frozen == ("head.bias",)
     with pytest.raises(ValueError, match="5 parameters that the model does not have"):
         TorchState(model, torch.optim.AdamW([*body, *Tiny(0).parameters()][:-1]))
     wide = nn.Linear(2, 2).double()

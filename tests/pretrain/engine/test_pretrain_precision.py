@@ -357,7 +357,7 @@ def test_the_trainers_record_with_and_without_a_scale() -> None:
     fields = json.loads(old.to_bytes())
     scaled = canonical({**fields, "loss_scale": {"scale": 65536.0, "growth_tracker": 7}})
     state = TrainerState.from_bytes(scaled)
-    assert state.loss_scale == {"scale": 65536.0, "growth_tracker": 7}
+    assert state.entries["loss_scale"] == {"scale": 65536.0, "growth_tracker": 7}
     assert state.to_bytes() == scaled
     for wrong, message in (
         (None, r"trainer\.loss_scale: got None, allowed dict"),
