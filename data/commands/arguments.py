@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args, get_type_hints
 
+from data.recipe.setting import in_words
 from data.recipe.settings import DataSettings, IngestSettings
 
 
@@ -113,12 +114,12 @@ def _add_setting(group: argparse._ActionsContainer, settings: type, name: str, d
     """One setting of a recipe as an option, with the recipe's default and, unless `doc` is given, its words."""
     field = next(f for f in fields(settings) if f.name == name)
     hint = get_type_hints(settings)[name]
-    unit = field.metadata["unit"]
+    unit, bounds = field.metadata["unit"], in_words(field.metadata["bounds"])
     group.add_argument(
         f"--{name.replace('_', '-')}",
         type=Path if unit == "path" else hint if isinstance(hint, type) else str,
         choices=get_args(hint) or None,
         default=field.default,
         metavar=None if get_args(hint) else unit.upper(),
-        help=f"{(doc or field.metadata['doc']).replace('%', '%%')}; default {field.default}",
+        help=f"{(doc or field.metadata['doc']).replace('%', '%%')}; {bounds and bounds + ', '}default {field.default}",
     )

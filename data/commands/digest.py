@@ -21,8 +21,8 @@ from data.commands.opening import require_at_least
 from data.corpus.corpora import Corpora
 from data.order.chain import START, extend
 from data.order.plan import Cursor, Plan, following
-from data.recipe.setting import IDENTITY, SettingClass, setting
-from data.recipe.settings import DataSettings
+from data.recipe.setting import SettingClass
+from data.recipe.settings import DataSettings, seed_setting
 from data.recipe.toml_file import check, sections
 from data.store import derived_json
 
@@ -34,7 +34,7 @@ _STRETCH = 256
 class Seed:
     """What the data side needs of a recipe's [run]."""
 
-    seed: int = setting(IDENTITY, "keys every random draw", default=0)
+    seed: int = seed_setting()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,12 +1,15 @@
-"""One field of a recipe: its default, unit, meaning, and what may happen when it changes between two starts of a run.
+"""One field of a recipe: its default, unit, bounds, meaning, and what may happen when it changes between two starts.
 
-In: nothing. Out: dataclass fields with metadata that `--help`, the run's identity and the docs are made from.
+In: nothing. Out: dataclass fields with metadata that `--help`, the run's identity and the docs are made from, and a
+base class that checks values against it. Kept: nothing.
 """
 
-from collections.abc import Iterator
-from dataclasses import MISSING, field, fields, is_dataclass
+import difflib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from typing import Any
+from operator import ge, gt, le, lt
+from typing import Any, ClassVar, Literal, TypedDict, Unpack, get_args, get_origin, get_type_hints
 
 
 class SettingClass(StrEnum):
@@ -23,9 +26,87 @@ class SettingClass(StrEnum):
 IDENTITY, SCHEDULE, OPERATIONAL = SettingClass
 
 
-def setting(setting_class: SettingClass, doc: str, *, unit: str = "", default: Any = MISSING) -> Any:
-    """A dataclass field with its class, unit and one-line meaning; without a default it is required."""
-    return field(default=default, metadata={"class": setting_class, "doc": doc, "unit": unit})
+class Bounds(TypedDict, total=False):
+    """Which numbers a setting may be; without any bound, all of them."""
+
+    at_least: float
+    above: float
+    at_most: float
+    below: float
+
+
+_HOLDS: dict[str, Callable[[Any, Any], bool]] = {"at_least": ge, "above": gt, "at_most": le, "below": lt}
+
+
+def setting(
+    setting_class: SettingClass, doc: str, default: Any = MISSING, unit: str = "", **bounds: Unpack[Bounds]
+) -> Any:
+    """A dataclass field with its class, one-line meaning, default, unit and bounds.
+
+    Args:
+        setting_class: what the field decides.
+        doc: one line for --help.
+        default: its value where a recipe does not name it; without one, it is required.
+        unit: what its numbers count.
+        bounds: what its number, or each number of its list, may be: at most one from below, and one from above.
+    """
+    return field(default=default, metadata={"class": setting_class, "doc": doc, "unit": unit, "bounds": bounds})
+
+
+def in_words(bounds: Mapping[str, float]) -> str:
+    """Bounds as --help and errors give them, such as "at least 1" or "in [0, 1)"; empty without any."""
+    if len(bounds) == 2:
+        first, last = (f"{limit:_}" for limit in bounds.values())
+        return f"in {'[' if 'at_least' in bounds else '('}{first}, {last}{']' if 'at_most' in bounds else ')'}"
+    return "".join(f"{name.replace('_', ' ')} {limit:_}" for name, limit in bounds.items())
+
+
+def words(hint: Any) -> tuple[Any, ...]:
+    """The values that a type consists of, or the items of a list if it is one; empty if they cannot be listed."""
+    if get_origin(hint) is tuple:
+        return words(get_args(hint)[0])
+    return (False, True) if hint is bool else get_args(hint) if get_origin(hint) is Literal else ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """A table of a recipe. Its values are checked against what its fields declare, whoever makes it."""
+
+    section: ClassVar[str]
+    """Its dotted name, which errors give."""
+
+    def __post_init__(self) -> None:
+        """Refuse a value that its field does not allow; NaN lies within no bounds.
+
+        Raises:
+            ValueError: which setting, its value, what is allowed.
+        """
+        hints = get_type_hints(type(self))
+        for f in (f for f in fields(self) if f.metadata):
+            name, value, allowed = f"{self.section}.{f.name}", getattr(self, f.name), words(hints[f.name])
+            items = value if isinstance(value, tuple) else () if value is None else (value,)
+            for item in items if allowed else ():
+                require_word(name, item, allowed)
+            bounds = f.metadata["bounds"]
+            holds = all(_HOLDS[side](item, limit) for item in items for side, limit in bounds.items())
+            subject, verb = "each" if items is value else "it", "lie" if len(bounds) == 2 else "be"
+            require(holds, name, value, f"{subject} must {verb} {in_words(bounds)}")
+
+
+def require_word(name: str, got: object, allowed: Collection[object]) -> None:
+    """Refuse a value that is not one of a list.
+
+    Raises:
+        ValueError: as `no_such_word` says.
+    """
+    if got not in allowed:
+        raise ValueError(no_such_word(name, got, allowed))
+
+
+def no_such_word(name: str, got: object, allowed: Collection[object]) -> str:
+    """Which setting, its value, the nearest that is allowed, and all of them."""
+    nearest = max(allowed, key=lambda word: difflib.SequenceMatcher(None, str(got), str(word)).ratio())
+    return f"{name} is {got!r}; the nearest is {nearest!r}, allowed are {', '.join(map(repr, allowed))}"
 
 
 def require(holds: bool, name: str, got: object, allowed: str) -> None:

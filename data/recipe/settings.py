@@ -1,15 +1,20 @@
 """What a recipe says about data: sources, how they are read, split, curriculum, bins, masking and loading."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
-from data.recipe.setting import IDENTITY, OPERATIONAL, require, setting
+from data.recipe.setting import IDENTITY, OPERATIONAL, Section, require, setting
 
 LetterPolicy = Literal["refuse", "count"]
 SampleBy = Literal["sequence", "cluster"]
 SourceContent = Literal["protein", "any"]
 Composition = Literal["packed", "bucketed"]
+
+
+def seed_setting() -> Any:
+    """The field `run.seed`, which a run and `python -m data digest` read alike."""
+    return setting(IDENTITY, "keys every random draw", 0)
 
 
 def _require_stages(name: str, stages: tuple[tuple[int, float], ...]) -> None:
@@ -23,26 +28,25 @@ def _require_stages(name: str, stages: tuple[tuple[int, float], ...]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MaskSettings:
+class MaskSettings(Section):
     """Corruption of the input for masked language modelling (Devlin et al. 2019, arXiv:1810.04805)."""
 
-    select_prob: float = setting(IDENTITY, "share of residues selected as targets", unit="probability", default=0.15)
-    mask_prob: float = setting(IDENTITY, "share of targets shown as <mask>", unit="probability", default=0.8)
+    section: ClassVar = "data.mask"
+    select_prob: float = setting(
+        IDENTITY, "share of residues selected as targets", 0.15, "probability", above=0, at_most=1
+    )
+    mask_prob: float = setting(IDENTITY, "share of targets shown as <mask>", 0.8, "probability", at_least=0, at_most=1)
     random_prob: float = setting(
-        IDENTITY, "share of targets shown as a random residue", unit="probability", default=0.1
+        IDENTITY, "share of targets shown as a random residue", 0.1, "probability", at_least=0, at_most=1
     )
     select_stages: tuple[tuple[int, float], ...] = setting(
         IDENTITY,
-        "other select_prob before: [[tokens at which a stage ends, select_prob], ...]; select_prob holds behind them",
-        default=(),
+        "other select_prob before: [[tokens at which a stage ends, select_prob], ...]; select_prob holds after them",
+        (),
     )
 
     def __post_init__(self) -> None:
-        require(0.0 < self.select_prob <= 1.0, "data.mask.select_prob", self.select_prob, "it must lie in (0, 1]")
-        for name in ("mask_prob", "random_prob"):
-            require(
-                0.0 <= getattr(self, name) <= 1.0, f"data.mask.{name}", getattr(self, name), "it must lie in [0, 1]"
-            )
+        Section.__post_init__(self)
         if self.mask_prob + self.random_prob > 1.0 + 1e-12:
             raise ValueError(
                 f"data.mask.mask_prob {self.mask_prob} + random_prob {self.random_prob} exceed 1: "
@@ -54,117 +58,103 @@ class MaskSettings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class IngestSettings:
+class IngestSettings(Section):
     """How sources are read into a token store, and what they may not exceed."""
 
+    section: ClassVar = "data.ingest"
     max_residues: int = setting(
-        OPERATIONAL, "longest protein; a longer record is a bad one", unit="residues", default=1_000_000
+        OPERATIONAL, "longest protein; a longer record is a bad one", 1_000_000, "residues", at_least=1, below=1 << 31
     )
     max_header_bytes: int = setting(
-        OPERATIONAL, "longest header line; a longer one makes a bad record", unit="bytes", default=65_536
+        OPERATIONAL, "longest header line; a longer one makes a bad record", 65_536, "bytes", at_least=1
     )
     max_line_bytes: int = setting(
-        OPERATIONAL, "longest line of a text file; a longer one ends the build", unit="bytes", default=64 << 20
+        OPERATIONAL, "longest line of a text file; a longer one ends the build", 64 << 20, "bytes", at_least=1
     )
     max_inflation: float = setting(
-        OPERATIONAL, "most bytes that one compressed byte may become, over a whole source", unit="ratio", default=250.0
+        OPERATIONAL, "most bytes that one compressed byte may become, over a whole source", 250.0, "ratio", at_least=1
     )
-    max_source_bytes: int = setting(
-        OPERATIONAL, "most bytes of one source, decompressed", unit="bytes", default=1 << 44
-    )
+    max_source_bytes: int = setting(OPERATIONAL, "most bytes of one source, decompressed", 1 << 44, "bytes", at_least=1)
     max_bad_fraction: float = setting(
         OPERATIONAL,
         "share of records that may be bad; each is written to rejected.jsonl of the store",
-        unit="fraction",
-        default=0.0,
+        0.0,
+        "fraction",
+        at_least=0,
+        below=1,
     )
     content: SourceContent = setting(
         OPERATIONAL,
         "'protein': refuse a source that begins with nucleotides, three-letter codes, PIR or an alignment; 'any': take "
         "its letters for amino acids all the same",
-        default="protein",
+        "protein",
     )
-    processes: int = setting(OPERATIONAL, "sources that are read at the same time", unit="processes", default=1)
-
-    def __post_init__(self) -> None:
-        for name in ("max_residues", "max_header_bytes", "max_line_bytes", "max_source_bytes", "processes"):
-            require(getattr(self, name) >= 1, f"data.ingest.{name}", getattr(self, name), "it must be at least 1")
-        require(self.max_residues < 1 << 31, "data.ingest.max_residues", self.max_residues, "it must be below 2**31")
-        require(self.max_inflation >= 1.0, "data.ingest.max_inflation", self.max_inflation, "it must be at least 1")
-        require(
-            0.0 <= self.max_bad_fraction < 1.0,
-            "data.ingest.max_bad_fraction",
-            self.max_bad_fraction,
-            "it must lie in [0, 1)",
-        )
+    processes: int = setting(OPERATIONAL, "sources that are read at the same time", 1, "processes", at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CorpusSettings:
+class CorpusSettings(Section):
     """One corpus: what is read, and what of it is drawn."""
 
+    section: ClassVar = "data"
     sources: tuple[str, ...] = setting(
         OPERATIONAL,
         "files, globs, URLs or stores: FASTA (.gz .bgz .zst), UniProt .xml and .dat, GenBank, Stockholm, Parquet, CSV, "
         "JSON, 'datasets://NAME', or 'synthetic:SEED' for the embedded corpus",
-        default=(),
+        (),
     )
     clusters: str | None = setting(
         OPERATIONAL,
         "TSV of (cluster, record id) as MMseqs2 writes it, or UniProt's idmapping_selected.tab; without it, only equal "
         "sequences share a cluster",
-        default=None,
+        None,
     )
     split_identity: float | None = setting(
         IDENTITY,
         "cluster with MMseqs2 at this sequence identity instead of naming clusters",
-        unit="fraction",
-        default=None,
+        None,
+        "fraction",
+        above=0,
+        at_most=1,
     )
     sample_by: SampleBy = setting(
         IDENTITY,
         "'sequence': every record once a pass; 'cluster': one member of every cluster, chosen anew each pass",
-        default="sequence",
+        "sequence",
     )
     exclude: str | None = setting(
-        OPERATIONAL, "table of record ids that never train, as `python -m data decontaminate` writes it", default=None
+        OPERATIONAL, "table of record ids that never train, as `python -m data decontaminate` writes it", None
     )
     streaming: bool = setting(
-        IDENTITY, "train while the store is being built: the first pass in the order of the sources", default=False
+        IDENTITY, "train while the store is being built: the first pass in the order of the sources", False
     )
 
     def __post_init__(self) -> None:
+        Section.__post_init__(self)
         if self.clusters is not None and self.split_identity is not None:
             raise ValueError(
                 f"clusters is {self.clusters!r} and split_identity is {self.split_identity}: two ways to cluster one "
                 "corpus; give one of them"
             )
-        if self.split_identity is not None:
-            require(0.0 < self.split_identity <= 1.0, "split_identity", self.split_identity, "it must lie in (0, 1]")
         if self.streaming:
-            for name, needs in (
-                ("clusters", None),
-                ("split_identity", None),
-                ("exclude", None),
-                ("sample_by", "sequence"),
-            ):
-                if getattr(self, name) != needs:
-                    raise ValueError(
-                        f"streaming is true and {name} is {getattr(self, name)!r}: that needs the whole corpus before "
-                        "the first step; leave one of them out"
-                    )
+            for f in (f for f in fields(CorpusSettings) if f.name not in ("sources", "streaming")):
+                said = "that needs the whole corpus before the first step; leave one of them out"
+                value = getattr(self, f.name)
+                require(value == f.default, f"streaming is true and {f.name}", value, said)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MixedCorpus(CorpusSettings):
     """One corpus of a mixture."""
 
-    weight: int = setting(IDENTITY, "places in the order that go to it, relative to the other weights", default=1)
+    section: ClassVar = "data.mixture"
+    weight: int = setting(
+        IDENTITY, "places in the order that go to it, relative to the other weights", 1, at_least=1, at_most=1_000_000
+    )
 
     def __post_init__(self) -> None:
         CorpusSettings.__post_init__(self)
         require(bool(self.sources), "sources of data.mixture", list(self.sources), "name at least one")
-        require(1 <= self.weight <= 1_000_000, "weight of data.mixture", self.weight, "it must lie in 1..1,000,000")
         require(not self.streaming, "streaming of data.mixture", True, "a mixture is drawn from finished stores")
 
 
@@ -173,42 +163,50 @@ class DataSettings(CorpusSettings):
     """Everything between files and batches. A corpus itself is identified by the fingerprint of its content."""
 
     mixture: tuple[MixedCorpus, ...] = setting(
-        IDENTITY, "corpora drawn by weight, in place of data.sources: tables [[data.mixture]]", default=()
+        IDENTITY, "corpora drawn by weight, in place of data.sources: tables [[data.mixture]]", ()
     )
     validation_fraction: float = setting(
-        IDENTITY, "share of clusters held out for validation", unit="fraction", default=0.005
+        IDENTITY,
+        "share of clusters held out for validation; 0.01 is one in 100",
+        0.005,
+        "fraction",
+        above=0,
+        below=1,
     )
     unknown_letters: LetterPolicy = setting(
-        IDENTITY, "letters outside the alphabet: 'refuse' the record, or read as <unk> and 'count'", default="refuse"
+        IDENTITY, "letters outside the alphabet: 'refuse' the record, or read as <unk> and 'count'", "refuse"
     )
-    crop_tokens: int = setting(
-        IDENTITY, "longest document; a longer protein gives a random crop", unit="tokens", default=1024
-    )
+    crop_tokens: int = setting(IDENTITY, "longest document; a longer protein gives a random crop", 1024, "tokens")
     curriculum: tuple[tuple[int, int], ...] = setting(
         IDENTITY,
-        "shorter crops before: [[tokens at which a stage ends, crop_tokens], ...]; crop_tokens holds behind them",
-        default=(),
+        "shorter crops before: [[tokens at which a stage ends, crop_tokens], ...]; crop_tokens holds after them",
+        (),
     )
     composition: Composition = setting(
-        IDENTITY, "'packed': lengths mixed in every bin; 'bucketed': similar lengths in one bin", default="packed"
+        IDENTITY, "'packed': lengths mixed in every bin; 'bucketed': similar lengths in one bin", "packed"
     )
     bin_tokens: int = setting(
-        IDENTITY, "slots of one bin, the unit that sequences are packed into", unit="tokens", default=16384
+        IDENTITY, "slots of one bin, the unit that sequences are packed into", 16384, "tokens", at_least=1
     )
-    bins_per_step: int = setting(IDENTITY, "bins of one optimizer step, over all ranks", unit="bins", default=128)
-    window_sequences: int = setting(IDENTITY, "sequences that are packed together", unit="sequences", default=131072)
+    bins_per_step: int = setting(IDENTITY, "bins of one optimizer step, over all ranks", 128, "bins", at_least=1)
+    window_sequences: int = setting(IDENTITY, "sequences that are packed together", 131072, "sequences", at_least=1)
     bins_per_forward: int = setting(
-        OPERATIONAL, "bins that one rank takes through one forward pass", unit="bins", default=1
+        OPERATIONAL, "bins that one rank takes through one forward pass", 1, "bins", at_least=1
     )
     workers: int = setting(
-        OPERATIONAL, "processes of each rank that fill bins; 0: the training process does", unit="processes", default=0
+        OPERATIONAL,
+        "processes of each rank that fill bins; 0: the training process does",
+        0,
+        "processes",
+        at_least=0,
+        at_most=64,
     )
-    prefetch: int = setting(OPERATIONAL, "batches that each worker fills ahead of the step", unit="batches", default=4)
+    prefetch: int = setting(OPERATIONAL, "batches that each worker fills ahead of the step", 4, "batches", at_least=1)
     store_dir: str = setting(
         OPERATIONAL,
-        "where token stores are built and found again, and what is derived from one that can only be read",
-        unit="path",
-        default="runs/stores",
+        "where token stores are built and reused, and what is derived from one that can only be read",
+        "runs/stores",
+        "path",
     )
     ingest: IngestSettings = IngestSettings()
     mask: MaskSettings = MaskSettings()
@@ -218,28 +216,10 @@ class DataSettings(CorpusSettings):
         if not self.sources and not self.mixture:
             raise ValueError("data.sources is empty; name at least one FASTA file, or 'synthetic:0'")
         if self.mixture:
-            for name, default in (
-                ("sources", ()),
-                ("clusters", None),
-                ("split_identity", None),
-                ("sample_by", "sequence"),
-                ("exclude", None),
-                ("streaming", False),
-            ):
-                if getattr(self, name) != default:
-                    raise ValueError(
-                        f"data.mixture is given and data.{name} is {getattr(self, name)!r}; "
-                        f"write {name} into the tables [[data.mixture]], one for each corpus"
-                    )
-        require(
-            0.0 < self.validation_fraction < 1.0,
-            "data.validation_fraction",
-            self.validation_fraction,
-            "it must lie between 0 and 1, for example 0.01 to hold out one cluster in a hundred",
-        )
-        for name in ("bin_tokens", "bins_per_step", "window_sequences", "bins_per_forward", "prefetch"):
-            require(getattr(self, name) >= 1, f"data.{name}", getattr(self, name), "it must be at least 1")
-        require(0 <= self.workers <= 64, "data.workers", self.workers, "it must lie in 0..64")
+            for f in fields(CorpusSettings):
+                said = f"write {f.name} into the tables [[data.mixture]], one for each corpus"
+                value = getattr(self, f.name)
+                require(value == f.default, f"data.mixture is given and data.{f.name}", value, said)
         _require_stages("data.curriculum", self.curriculum)
         for name, crop in (("crop_tokens", self.crop_tokens), *(("curriculum", crop) for _, crop in self.curriculum)):
             if not 3 <= crop <= self.bin_tokens:

@@ -9,13 +9,15 @@ import difflib
 import json
 import math
 import tomllib
-from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
+
+from data.recipe.setting import in_words, no_such_word, words
 
 R = TypeVar("R")
 
@@ -47,7 +49,7 @@ def sections(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 def check(recipe_class: type[R], content: dict[str, Any], origin: str) -> R:
     """The recipe that a nested dictionary (TOML or JSON) describes; `origin` is named in errors."""
-    valid = {name for name, _ in documented(recipe_class)}
+    valid = {name: hint for name, _, hint in _declared(recipe_class)}
     sections = {name.rpartition(".")[0] for name in valid}
     for name, value in _leaves(content):
         if name in sections and value in ({}, []):
@@ -64,6 +66,8 @@ def check(recipe_class: type[R], content: dict[str, Any], origin: str) -> R:
         if first["type"] == "value_error":
             raise ValueError(f"{origin}: {first['msg'].removeprefix('Value error, ')}") from None
         name = ".".join(str(part) for part in first["loc"] if str(part) in name_parts(valid))
+        if first["type"] == "literal_error":
+            raise ValueError(f"{origin}: {no_such_word(name, first['input'], words(valid[name]))}") from None
         if first["type"] == "missing" and isinstance(first["loc"][-1], int):
             raise ValueError(
                 f"{origin}: {name} is {first['input']!r}: item {first['loc'][-1] + 1} is missing"
@@ -73,26 +77,29 @@ def check(recipe_class: type[R], content: dict[str, Any], origin: str) -> R:
         raise ValueError(f"{origin}: {name} is {first['input']!r}: {first['msg']}") from None
 
 
-def name_parts(names: set[str]) -> set[str]:
+def name_parts(names: Iterable[str]) -> set[str]:
     """Every word that stands between the dots of `names`."""
     return {part for name in names for part in name.split(".")}
 
 
-def documented(recipe_class: type, prefix: str = "") -> Iterator[tuple[str, str]]:
+def documented(recipe_class: type) -> Iterator[tuple[str, str]]:
     """(dotted name, text for --help) of every setting, in order."""
+    for name, f, hint in _declared(recipe_class):
+        default = "required" if f.default is MISSING else f"default {_shown(f.default)}"
+        unit = f", in {f.metadata['unit']}" if f.metadata["unit"] else ""
+        kind = " ".join(filter(None, (_type_name(hint), in_words(f.metadata["bounds"]))))
+        yield name, f"{f.metadata['doc']} [{kind}{unit}; {default}; {f.metadata['class']}]"
+
+
+def _declared(recipe_class: type, prefix: str = "") -> Iterator[tuple[str, Field[Any], Any]]:
+    """(dotted name, field, type) of every setting, in order."""
     hints = get_type_hints(recipe_class)
     for f in fields(recipe_class):
         inner = _section(hints[f.name])
         if inner:
-            yield from documented(inner, f"{prefix}{f.name}.")
-            continue
-        default = "required" if f.default is MISSING else f"default {_shown(f.default)}"
-        unit = f", in {f.metadata['unit']}" if f.metadata["unit"] else ""
-        kind = _type_name(hints[f.name])
-        yield (
-            f"{prefix}{f.name}",
-            f"{f.metadata['doc']} [{kind}{unit}; {default}; {f.metadata['class']}]",
-        )
+            yield from _declared(inner, f"{prefix}{f.name}.")
+        else:
+            yield f"{prefix}{f.name}", f, hints[f.name]
 
 
 def _set(content: dict[str, Any], override: str) -> None:
@@ -115,7 +122,7 @@ def _set(content: dict[str, Any], override: str) -> None:
 
 
 def _section(hint: Any) -> type | None:
-    """The dataclass behind a type that is one, or a tuple of any number of one (tables ``[[section]]``)."""
+    """The dataclass that a type is, or that a list of tables holds (``[[section]]``)."""
     if getattr(hint, "__origin__", None) is tuple:
         hint = get_args(hint)[0]
     return hint if is_dataclass(hint) and isinstance(hint, type) else None

@@ -4,32 +4,30 @@ In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: 
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args, get_type_hints
+from typing import ClassVar, Literal, Protocol
 
-from data.recipe.setting import OPERATIONAL, require, setting
+from data.recipe.setting import OPERATIONAL, Section, require, setting
 from pretrain.model.settings import ComputeSettings
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.run.settings import RunSettings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ParallelSettings:
+class ParallelSettings(Section):
     """What an Accelerate YAML has no word for. Everything else of how a run is spread stands there."""
 
+    section: ClassVar = "parallel"
     context: int = setting(
-        OPERATIONAL, "processes that share every batch, each with a part of its slots", unit="processes", default=1
+        OPERATIONAL, "processes that share every batch, each with a part of its slots", 1, "processes", at_least=1
     )
     exchange: Literal["auto", "ulysses", "all_gather"] = setting(
         OPERATIONAL,
         "what they exchange for attention: heads ('ulysses') or keys and values; 'auto': heads, if they divide",
-        default="auto",
+        "auto",
     )
 
     def __post_init__(self) -> None:
-        require(self.context >= 1, "parallel.context", self.context, "it must be at least 1")
-        allowed = get_args(get_type_hints(type(self))["exchange"])
-        said = f"allowed are {', '.join(map(repr, allowed))}"
-        require(self.exchange in allowed, "parallel.exchange", self.exchange, said)
+        Section.__post_init__(self)
         said = f"nothing is exchanged with parallel.context = {self.context}: take it out, or raise parallel.context"
         require(self.context > 1 or self.exchange == "auto", "parallel.exchange", self.exchange, said)
 

@@ -4,38 +4,33 @@ In: values of a recipe. Out: frozen dataclasses whose values are checked. Kept: 
 """
 
 from dataclasses import dataclass, fields
-from typing import Literal, get_args, get_type_hints
+from typing import ClassVar, Literal
 
-from data.recipe.setting import IDENTITY, SCHEDULE, require, setting
+from data.recipe.setting import IDENTITY, SCHEDULE, Section, require, setting
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OptimizerSettings:
+class OptimizerSettings(Section):
     """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101); defaults are ESM-2's (Lin et al. 2023, supplement A).
 
     With Muon (Jordan et al. 2024), AdamW moves what is no matrix of the encoder's layers.
     """
 
+    section: ClassVar = "optimizer"
     name: Literal["adamw", "muon"] = setting(
-        IDENTITY, "'adamw', or 'muon' for the matrices of the layers and AdamW for the rest", default="adamw"
+        IDENTITY, "'adamw', or 'muon' for the matrices of the layers and AdamW for the rest", "adamw"
     )
-    momentum: float = setting(IDENTITY, "decay of Muon's momentum", default=0.95)
+    momentum: float = setting(IDENTITY, "decay of Muon's momentum", 0.95, at_least=0, below=1)
     newton_schulz: Literal["float32", "bfloat16"] = setting(
-        IDENTITY,
-        "dtype of Muon's iteration; 'bfloat16' is cheaper on a GPU, and engines agree less closely",
-        default="float32",
+        IDENTITY, "dtype of Muon's iteration; 'bfloat16' is cheaper on a GPU, and engines agree less closely", "float32"
     )
-    betas: tuple[float, float] = setting(IDENTITY, "decay of both of AdamW's moments", default=(0.9, 0.98))
-    eps: float = setting(IDENTITY, "added to the root of the second moment", default=1e-8)
-    weight_decay: float = setting(IDENTITY, "decoupled decay of matrices", unit="1/step, times lr", default=0.01)
-    clip_norm: float = setting(IDENTITY, "largest global gradient norm", default=1.0)
+    betas: tuple[float, float] = setting(IDENTITY, "decay of both of AdamW's moments", (0.9, 0.98), at_least=0, below=1)
+    eps: float = setting(IDENTITY, "added to the root of the second moment", 1e-8, above=0)
+    weight_decay: float = setting(IDENTITY, "decoupled decay of matrices", 0.01, "1/step, times lr", at_least=0)
+    clip_norm: float = setting(IDENTITY, "largest global gradient norm", 1.0, above=0)
 
     def __post_init__(self) -> None:
-        require(self.name in ("adamw", "muon"), "optimizer.name", self.name, "allowed are 'adamw' and 'muon'")
-        iterations = get_args(get_type_hints(type(self))["newton_schulz"])
-        said = f"allowed are {' and '.join(map(repr, iterations))}"
-        require(self.newton_schulz in iterations, "optimizer.newton_schulz", self.newton_schulz, said)
-        require(0.0 <= self.momentum < 1.0, "optimizer.momentum", self.momentum, "it must lie in [0, 1)")
+        Section.__post_init__(self)
         default = {f.name: f.default for f in fields(self)}
         for name in ("momentum", "newton_schulz"):
             value = getattr(self, name)
@@ -44,41 +39,34 @@ class OptimizerSettings:
                 "set the name to 'muon'"
             )
             require(self.name == "muon" or value == default[name], f"optimizer.{name}", value, said)
-        require(all(0.0 <= b < 1.0 for b in self.betas), "optimizer.betas", self.betas, "both must lie in [0, 1)")
-        require(self.eps > 0.0, "optimizer.eps", self.eps, "it must be positive")
-        require(self.weight_decay >= 0.0, "optimizer.weight_decay", self.weight_decay, "it must not be negative")
-        require(self.clip_norm > 0.0, "optimizer.clip_norm", self.clip_norm, "it must be positive")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScheduleSettings:
+class ScheduleSettings(Section):
     """Length of training and learning rate, both by real tokens seen; defaults are ESM-2's."""
 
-    peak_lr: float = setting(SCHEDULE, "learning rate at the end of the warm-up", default=4e-4)
-    total_tokens: int = setting(SCHEDULE, "training ends here", unit="tokens", default=10**12)
-    warmup_tokens: int = setting(SCHEDULE, "linear rise from 0", unit="tokens", default=2000 * 2**21)
+    section: ClassVar = "schedule"
+    peak_lr: float = setting(SCHEDULE, "learning rate at the end of the warm-up", 4e-4, above=0)
+    total_tokens: int = setting(SCHEDULE, "training ends here", 10**12, "tokens", above=0)
+    warmup_tokens: int = setting(SCHEDULE, "linear rise from 0", 2000 * 2**21, "tokens")
     decay_start: float = setting(
-        SCHEDULE,
-        "share of total_tokens at which the linear decay begins, but not within the warm-up",
-        unit="fraction",
-        default=0.0,
+        SCHEDULE, "share of total_tokens at which the linear decay begins, but not within the warm-up", 0.0, "fraction"
     )
     decay_end: float = setting(
-        SCHEDULE, "share of total_tokens at which the linear decay ends", unit="fraction", default=0.9
+        SCHEDULE, "share of total_tokens at which the linear decay ends", 0.9, "fraction", above=0, at_most=1
     )
-    final_lr: float = setting(SCHEDULE, "learning rate from there on", unit="fraction of peak_lr", default=0.1)
+    final_lr: float = setting(
+        SCHEDULE, "learning rate from there on", 0.1, "fraction of peak_lr", at_least=0, at_most=1
+    )
 
     def __post_init__(self) -> None:
-        require(self.peak_lr > 0.0, "schedule.peak_lr", self.peak_lr, "it must be positive")
-        require(self.total_tokens > 0, "schedule.total_tokens", self.total_tokens, "it must be positive")
-        require(0.0 < self.decay_end <= 1.0, "schedule.decay_end", self.decay_end, "it must lie in (0, 1]")
+        Section.__post_init__(self)
         require(
             0.0 <= self.decay_start < self.decay_end,
             "schedule.decay_start",
             self.decay_start,
             f"it must be at least 0 and below schedule.decay_end = {self.decay_end}",
         )
-        require(0.0 <= self.final_lr <= 1.0, "schedule.final_lr", self.final_lr, "it must lie in [0, 1]")
         require(
             0 <= self.warmup_tokens < self.decay_end * self.total_tokens,
             "schedule.warmup_tokens",

@@ -4,34 +4,31 @@ In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: 
 """
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
-from data.recipe.setting import IDENTITY, OPERATIONAL, require, setting
+from data.recipe.setting import OPERATIONAL, Section, setting
+from data.recipe.settings import seed_setting
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunSettings:
+class RunSettings(Section):
     """Where a run lives and how often it reports, evaluates and saves."""
 
+    section: ClassVar = "run"
     directory: str = setting(OPERATIONAL, "run directory; the same directory continues the run", unit="path")
-    seed: int = setting(IDENTITY, "keys every random draw", default=0)
-    log_every: int = setting(OPERATIONAL, "between two lines of metrics", unit="steps", default=10)
-    evaluate_every: int = setting(OPERATIONAL, "between two validations", unit="steps", default=1000)
+    seed: int = seed_setting()
+    log_every: int = setting(OPERATIONAL, "between two lines of metrics", 10, "steps", at_least=1)
+    evaluate_every: int = setting(OPERATIONAL, "between two validations", 1000, "steps", at_least=1)
     validation_sequences: int = setting(
-        OPERATIONAL, "most validation proteins scored at a time", unit="sequences", default=2000
+        OPERATIONAL, "most validation proteins scored at a time", 2000, "sequences", at_least=1
     )
-    checkpoint_every: int = setting(OPERATIONAL, "between two checkpoints", unit="steps", default=1000)
-    keep_checkpoints: int = setting(OPERATIONAL, "newest checkpoints that are kept", default=2)
+    checkpoint_every: int = setting(OPERATIONAL, "between two checkpoints", 1000, "steps", at_least=1)
+    keep_checkpoints: int = setting(OPERATIONAL, "newest checkpoints that are kept", 2, at_least=1)
     shared: bool = setting(
         OPERATIONAL,
         "whether others may read the run's checkpoints, as far as your umask lets them; if not, they are yours alone",
-        default=False,
+        False,
     )
-    trackers: tuple[str, ...] = setting(
-        OPERATIONAL, "experiment trackers beside metrics.jsonl: 'wandb', 'tensorboard'", default=()
+    trackers: tuple[Literal["wandb", "tensorboard"], ...] = setting(
+        OPERATIONAL, "experiment trackers beside metrics.jsonl", ()
     )
-
-    def __post_init__(self) -> None:
-        for name in ("log_every", "evaluate_every", "validation_sequences", "checkpoint_every", "keep_checkpoints"):
-            require(getattr(self, name) >= 1, f"run.{name}", getattr(self, name), "it must be at least 1")
-        unknown = set(self.trackers) - {"wandb", "tensorboard"}
-        require(not unknown, "run.trackers", list(self.trackers), "allowed are 'wandb' and 'tensorboard'")
