@@ -41,7 +41,7 @@ PRETRAIN_ROOMS: dict[str, tuple[str, ...]] = {
     "engine": ("model", "run", "optimizer"),
     "checkpoint": ("run", "engine"),
     "evaluation": ("engine",),
-    "ship": ("model", "run", "checkpoint", "evaluation"),
+    "ship": ("model", "engine", "run", "checkpoint", "evaluation"),
 }
 
 ARITHMETIC = "data/order"  # with all that it imports

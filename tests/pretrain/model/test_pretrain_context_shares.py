@@ -42,12 +42,15 @@ def test_slots_that_cannot_be_shared_evenly_are_refused() -> None:
 def test_an_idle_batch_is_a_batch_of_pads() -> None:
     batch = BATCHES["packed"]()
     expected = replace(pack([[], [], []]), draw_keys=(0, 0, 0))
+    (idle,), (none,) = batch.idle().targets, expected.targets
+    for field in fields(idle):
+        torch.testing.assert_close(getattr(idle, field.name), getattr(none, field.name), rtol=0, atol=0)
     for field in fields(batch):
         found, wanted = getattr(batch.idle(), field.name), getattr(expected, field.name)
         if isinstance(found, Tensor):
             torch.testing.assert_close(found, wanted, rtol=0, atol=0)
-            assert field.name == "target_slots" or found.shape == getattr(batch, field.name).shape
-        else:
+            assert found.shape == getattr(batch, field.name).shape
+        elif field.name != "targets":
             assert found == wanted
 
 

@@ -29,8 +29,8 @@ from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.model.weights.names import from_transformers_state
-from support.foreign_process import FOREIGN_PROCESS
 from support.inputs.flat_batches import gradients, mixed_bins, pack, perturb, relative
+from support.inputs.foreign_process import FOREIGN_PROCESS
 
 # One group: several tests look at the same answers, which are computed once.
 pytestmark = pytest.mark.xdist_group("esmc")

@@ -29,7 +29,6 @@ from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.model.weights.names import from_transformers_state
-from support.foreign_process import FOREIGN_PROCESS
 from support.inputs.flat_batches import (
     Document,
     gradients,
@@ -39,6 +38,7 @@ from support.inputs.flat_batches import (
     relative,
     worst_gradient,
 )
+from support.inputs.foreign_process import FOREIGN_PROCESS
 
 SMALL = EsmShape(layers=2, dim=48, heads=4)
 FREQUENCIES = "esm.rotary_embeddings.inv_freq"

@@ -130,7 +130,7 @@ def test_no_call_leaves_it_to_transformers_whether_to_run_code() -> None:
 def test_a_datasets_that_runs_scripts_cannot_be_installed_beside() -> None:
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg")
-    needed = settings["options"]["install_requires"].split()
+    needed = settings["options"]["install_requires"].strip().splitlines()
     (datasets,) = [r for r in map(Requirement, needed) if r.name == "datasets"]
     assert not datasets.specifier.contains("3.6.0")
     assert datasets.specifier.contains("5.2.0")
