@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from data.sources.synthetic import Families, write
-from pretrain.model.build import build_model
 from pretrain.model.settings import ModelSettings
 from pretrain.model.weights.io import save
 from support.launching import lines
 from support.pages import README, blocks, commands, recipe_of
 from support.places import ROOT
+from support.whole_models import build_model
 
 HUB_NAME = "facebook/esm2_t6_8M_UR50D"  # no test can reach it: a folder with random weights takes its place
 

@@ -13,13 +13,13 @@ from data.recipe.setting import settings_of
 from data.recipe.settings import DataSettings
 from data.recipe.toml_file import documented, read
 from data.sources.resolve import Resolved, resolve
-from pretrain.model.build import build_model
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer.build import build_optimizer, learning_rate
 from pretrain.optimizer.groups import parameter_groups
 from pretrain.recipe import Recipe
 from support.places import ROOT
+from support.whole_models import build_model
 
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 CONFIGS = sorted((ROOT / "accelerate_configs").glob("*.y*ml"))

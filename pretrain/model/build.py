@@ -34,16 +34,3 @@ def without_memory(shape: EsmShape) -> MaskedLanguageModel:
     """A model whose parameters are on the meta device: names and shapes alone."""
     with torch.device("meta"):
         return MaskedLanguageModel(shape)
-
-
-def build_model(settings: ModelSettings, seed: int) -> MaskedLanguageModel:
-    """The whole model in float32 on the host, for a process that needs no engine.
-
-    Raises:
-        ValueError: as `first_model`.
-    """
-    shape, first = first_model(settings, seed)
-    model = without_memory(shape).to_empty(device="cpu")
-    for name, parameter in model.state_dict().items():
-        parameter.copy_(first[name]())
-    return model

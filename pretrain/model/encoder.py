@@ -35,7 +35,7 @@ class Encoder(nn.Module):
     """Embedding, layers and a final norm."""
 
     def __init__(self, shape: EsmShape, attention: Request = "auto") -> None:
-        """Weights are torch's defaults until `initial.initialise` or `transformers_io.load` sets them."""
+        """Weights are torch's defaults until `initial.initialise` or `weights.io.read` gives them."""
         super().__init__()
         self.shape = shape
         self.attention: Request = attention

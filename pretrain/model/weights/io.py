@@ -1,7 +1,7 @@
 """Weights from and to transformers' own classes: `EsmForMaskedLM` for ESM-2, `EsmcForMaskedLM` for ESM C.
 
-In: a directory or Hub name, or a model of ours. Out: a model of ours, or a directory that `AutoModelForMaskedLM`,
-`AutoTokenizer` and `pipeline("fill-mask")` load without remote code. Nothing is kept.
+In: a directory or Hub name, or a model of ours. Out: shape and weights of ours, or a directory that
+`AutoModelForMaskedLM`, `AutoTokenizer` and `pipeline("fill-mask")` load without remote code. Nothing is kept.
 """
 
 import tempfile
@@ -29,27 +29,16 @@ ESMC_EPS = 1e-5
 """Of every LayerNorm of transformers' ESM C, whose configuration does not name it."""
 
 
-def load(source: str | Path) -> MaskedLanguageModel:
-    """The ESM-2 or ESM C at `source`, a directory or Hub name, as a model of ours with float32 weights on the host.
-
-    Raises:
-        ValueError: `source` does not exist, is neither, or lacks weights of a masked language model.
-    """
-    shape, weights = read(source)
-    with torch.device("meta"):  # no time for first weights that the next lines replace
-        ours = MaskedLanguageModel(shape)
-    ours.to_empty(device="cpu")
-    ours.load_state_dict({name: weight() for name, weight in weights.items()})
-    return ours
-
-
 def read(source: str | Path) -> tuple[EsmShape, dict[str, FirstWeight]]:
     """Shape and weights of the ESM-2 or ESM C at `source`, by our names; each is made when it is called.
 
     All of them live on the host, once, for as long as what is returned does.
 
+    Args:
+        source: a directory or Hub name.
+
     Raises:
-        ValueError: as `load`.
+        ValueError: `source` does not exist, is neither, or lacks weights of a masked language model.
     """
     config = config_of(source)
     theirs = pretrained(source, config)

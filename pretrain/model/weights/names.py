@@ -83,13 +83,8 @@ def to_transformers_state(state: Mapping[str, Tensor], shape: EsmShape) -> dict[
     return renamed
 
 
-def from_transformers_state(state: Mapping[str, Tensor], shape: EsmShape) -> dict[str, Tensor]:
-    """Our state dict from one of transformers' class, or gradients under the same names; shares what is not fused."""
-    return {ours: weight() for ours, weight in from_transformers_one_by_one(state, shape).items()}
-
-
 def from_transformers_one_by_one(state: Mapping[str, Tensor], shape: EsmShape) -> dict[str, Callable[[], Tensor]]:
-    """The same, but a fused matrix is put together when it is asked for."""
+    """Our state dict from one of transformers' class; a fused matrix is put together when it is asked for."""
     return {ours: partial(_fused, [state[name] for name in theirs]) for ours, theirs in _names(shape)}
 
 

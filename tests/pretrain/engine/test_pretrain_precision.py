@@ -30,7 +30,6 @@ from pretrain.checkpoint.manifest import TrainerState
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch
 from pretrain.loop import train
-from pretrain.model.build import build_model
 from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.build import build_optimizer
 from pretrain.optimizer.groups import parameter_groups
@@ -40,6 +39,7 @@ from pretrain.step import Outcome, Reading, train_step
 from support.checkpoint_run import trainer_at
 from support.inputs.raw_store import Records, plan_over, write_store
 from support.launching import bit_equal, end_of, lines
+from support.whole_models import build_model
 
 BINS = 7
 PRECISIONS = ("no", "bf16", "fp16")

@@ -13,7 +13,6 @@ from torch.distributed.tensor import DTensor
 from data.recipe.toml_file import read
 from pretrain.engine.launch import launch
 from pretrain.engine.ranks import TIMEOUT
-from pretrain.model.build import build_model
 from pretrain.optimizer.build import build_optimizer
 from pretrain.optimizer.groups import parameter_groups
 from pretrain.recipe import Recipe
@@ -21,6 +20,7 @@ from support.checkpoint_run import forked, status_of
 from support.forgotten_runs import forgotten
 from support.launching import FLOAT32, launch_environments
 from support.places import ROOT
+from support.whole_models import build_model
 
 
 def patience(group: dist.ProcessGroup) -> object:

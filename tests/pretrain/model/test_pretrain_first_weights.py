@@ -14,13 +14,14 @@ from torch.distributed.fsdp import fully_shard
 
 from pretrain.checkpoint import restore, verify
 from pretrain.engine.named_state import TorchState
-from pretrain.model.build import build_model, without_memory
+from pretrain.model.build import without_memory
 from pretrain.model.presets import PRESETS
 from pretrain.model.settings import ModelSettings
 from pretrain.model.weights import io as transformers_io
 from support.checkpoint_run import forked, save, status_of
 from support.places import ROOT
 from support.rank_pool import Ended, RankPool
+from support.whole_models import build_model
 from support.wrong_engine import digest, rise
 
 SEED_17 = {

@@ -28,9 +28,9 @@ from pretrain.model.attention.choice import Request
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.weights import io as transformers_io
-from pretrain.model.weights.names import from_transformers_state
 from support.inputs.flat_batches import gradients, mixed_bins, pack, perturb, relative
 from support.inputs.foreign_process import FOREIGN_PROCESS
+from support.whole_models import from_transformers_state, load
 
 # One group: several tests look at the same answers, which are computed once.
 pytestmark = pytest.mark.xdist_group("esmc")
@@ -184,7 +184,7 @@ def test_presets_have_as_many_parameters_as_transformers(name: str) -> None:
 def test_save_and_load_give_the_same_model(tmp_path: Path) -> None:
     model, _ = pair(TINY)
     transformers_io.save(model, tmp_path)
-    again = transformers_io.load(tmp_path)
+    again = load(tmp_path)
     assert again.shape == TINY
     assert again.state_dict().keys() == model.state_dict().keys()
     for name, weight in model.state_dict().items():
@@ -199,7 +199,7 @@ def test_what_transformers_itself_saved_is_loaded(dtype: torch.dtype, tmp_path: 
     _, theirs = pair(TINY)
     theirs.to(dtype).save_pretrained(tmp_path)
     assert load_file(tmp_path / "model.safetensors")["esmc.norm.weight"].dtype == dtype
-    ours = transformers_io.load(tmp_path).eval()
+    ours = load(tmp_path).eval()
     assert {weight.dtype for weight in ours.state_dict().values()} == {torch.float32}
     # Read anew, because `to` rounds the rotary frequencies too, which no file holds.
     theirs = EsmcForMaskedLM.from_pretrained(tmp_path, dtype=torch.float32)
@@ -349,7 +349,7 @@ def test_what_is_no_esmc_is_refused_in_one_error(spoiler: str, tmp_path: Path) -
     transformers_io.save(MaskedLanguageModel(TINY), tmp_path)
     spoil(tmp_path)
     with pytest.raises(ValueError, match=said) as error:
-        transformers_io.load(tmp_path)
+        load(tmp_path)
     assert str(error.value).startswith(str(tmp_path))
 
 
@@ -357,4 +357,4 @@ def test_attention_dropout_is_not_dropped_in_silence(tmp_path: Path) -> None:
     transformers_io.save(MaskedLanguageModel(TINY), tmp_path)
     _config(attention_dropout=0.1)(tmp_path)
     with pytest.warns(UserWarning, match=r"attention_dropout = 0\.1 is not kept.*published ESM C"):
-        assert transformers_io.load(tmp_path).shape == TINY
+        assert load(tmp_path).shape == TINY

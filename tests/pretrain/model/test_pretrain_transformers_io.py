@@ -28,7 +28,6 @@ from pretrain.model.attention.rotary import frequencies
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.weights import io as transformers_io
-from pretrain.model.weights.names import from_transformers_state
 from support.inputs.flat_batches import (
     Document,
     gradients,
@@ -39,6 +38,7 @@ from support.inputs.flat_batches import (
     worst_gradient,
 )
 from support.inputs.foreign_process import FOREIGN_PROCESS
+from support.whole_models import from_transformers_state, load
 
 SMALL = EsmShape(layers=2, dim=48, heads=4)
 FREQUENCIES = "esm.rotary_embeddings.inv_freq"
@@ -166,8 +166,8 @@ def test_save_and_load_give_the_same_model(shape: EsmShape, tmp_path: Path) -> N
     model = MaskedLanguageModel(shape).eval()
     perturb(model)
     transformers_io.save(model, tmp_path)
-    assert transformers_io.load(tmp_path).shape == shape
-    again = transformers_io.load(tmp_path).eval()
+    assert load(tmp_path).shape == shape
+    again = load(tmp_path).eval()
     assert again.shape == shape
     for name, weight in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], weight), name
@@ -191,8 +191,8 @@ def test_rotary_frequencies_of_published_checkpoints_are_kept(tmp_path: Path) ->
     for name in stored:
         weights[name] = weights[name].half().float()
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    assert transformers_io.load(tmp_path).shape.rotary_precision == "float16"
-    published = transformers_io.load(tmp_path).eval()
+    assert load(tmp_path).shape.rotary_precision == "float16"
+    published = load(tmp_path).eval()
     documents = mixed_bins()[0]
     batch = pack([documents])
     real = batch.tokens != PAD
@@ -296,20 +296,20 @@ def test_what_is_no_esm2_is_refused_in_one_error(spoiler: str, tmp_path: Path) -
     transformers_io.save(MaskedLanguageModel(SMALL), tmp_path)
     spoil(tmp_path)
     with pytest.raises(ValueError, match=said) as error:
-        transformers_io.load(tmp_path)
+        load(tmp_path)
     assert str(error.value).startswith(str(tmp_path))
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"absent: no transformers model can be read there"):
-        transformers_io.load(tmp_path / "absent")
+        load(tmp_path / "absent")
 
 
 def test_attention_dropout_is_not_dropped_in_silence(tmp_path: Path) -> None:
     transformers_io.save(MaskedLanguageModel(SMALL), tmp_path)
     _edit_config(tmp_path, attention_probs_dropout_prob=0.1)
     with pytest.warns(UserWarning, match=r"attention_probs_dropout_prob = 0\.1 is not kept"):
-        assert transformers_io.load(tmp_path).shape == SMALL
+        assert load(tmp_path).shape == SMALL
 
 
 def test_export_is_independent_of_the_model(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from support.places import ROOT
+from support.whole_models import load
 
 SMALL = EsmShape(layers=2, dim=48, heads=4)
 
@@ -45,12 +46,12 @@ def test_a_pickle_is_refused_with_the_line_that_converts_it(tmp_path: Path) -> N
     folder = tmp_path / "it's published"
     weights = pickled(folder)
     with pytest.raises(ValueError, match=r"weights are in pytorch_model\.bin, a pickle") as refused:
-        transformers_io.load(folder)
+        load(folder)
     assert "Only if you trust where it came from" in str(refused.value)
     python, flag, program = shlex.split(str(refused.value).splitlines()[-1])
     assert (python, flag) == ("python", "-c")
     exec(program, {})  # what the shell would hand to Python
-    read = transformers_io.load(folder).state_dict()
+    read = load(folder).state_dict()
     assert read.keys() == weights.keys()
     assert all(torch.equal(read[name], weights[name]) for name in weights)
 
@@ -59,7 +60,7 @@ def test_weights_of_an_adapter_are_not_the_models(tmp_path: Path) -> None:
     pickled(tmp_path)
     save_file({"lora": torch.zeros(2)}, tmp_path / "adapter_model.safetensors")
     with pytest.raises(ValueError, match=r"weights are in pytorch_model\.bin, a pickle"):
-        transformers_io.load(tmp_path)
+        load(tmp_path)
 
 
 def test_a_hub_name_without_safetensors_says_how_to_convert_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,16 +73,16 @@ def test_a_hub_name_without_safetensors_says_how_to_convert_it(tmp_path: Path, m
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="its weights cannot be read") as unknown:  # nobody has asked the Hub yet
-        transformers_io.load("someone/published")
+        load("someone/published")
     assert "convert it" not in str(unknown.value)
     (repository / ".no_exist" / commit).mkdir(parents=True)
     for name in ("model.safetensors", "model.safetensors.index.json"):
         (repository / ".no_exist" / commit / name).touch()
     with pytest.raises(ValueError, match=r"someone/published: it has no weights in safetensors") as refused:
-        transformers_io.load("someone/published")
+        load("someone/published")
     assert "on a machine that reaches the Hub, and set model.init to the folder published" in str(refused.value)
     exec(shlex.split(str(refused.value).splitlines()[-1])[2], {})
-    assert transformers_io.load("published").shape == SMALL
+    assert load("published").shape == SMALL
 
 
 def test_a_folder_that_brings_code_does_not_get_it_run(
@@ -97,17 +98,17 @@ def test_a_folder_that_brings_code_does_not_get_it_run(
     classes = {"AutoConfig": "own.Own", "AutoModel": "own.OwnModel", "AutoModelForMaskedLM": "own.OwnModel"}
     (folder / "config.json").write_text(json.dumps({**config, "auto_map": classes}))
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb(ran)))
-    read = transformers_io.load(folder)  # a known type: its own code is passed over, and so is the pickle
+    read = load(folder)  # a known type: its own code is passed over, and so is the pickle
     assert torch.equal(read.encoder.embedding.weight, weights.encoder.embedding.weight)
     assert not ran.exists()
     (folder / "model.safetensors").unlink()
     with pytest.raises(ValueError, match=r"pytorch_model\.bin, a pickle"):
-        transformers_io.load(folder)
+        load(folder)
     assert not ran.exists()
     monkeypatch.setattr("builtins.input", lambda *_: "y")  # transformers asks, where it is not told
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "own", "auto_map": classes}))
     with pytest.raises(ValueError, match="no transformers model can be read there") as refused:
-        transformers_io.load(folder)
+        load(folder)
     assert not ran.exists()
     assert "Do you wish to run" not in str(refused.value) + "".join(capfd.readouterr())
 

@@ -26,13 +26,13 @@ from data.recipe.settings import DataSettings
 from data.sources.synthetic import Families
 from pretrain.engine.engine import Engine
 from pretrain.evaluation.evaluate import Evaluation, evaluate, intervals, unigram_losses, validation_bins, with_floor
-from pretrain.model.build import build_model
 from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.build import build_optimizer
 from pretrain.optimizer.groups import parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.step import train_step
 from support.inputs.flat_batches import labels_of
+from support.whole_models import build_model
 
 FAMILIES = Families(num_families=40, members_per_family=4, mean_residues=60, max_residues=150)
 SETTINGS = DataSettings(

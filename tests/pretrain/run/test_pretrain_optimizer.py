@@ -15,12 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import pretrain.optimizer.muon
 from pretrain.checkpoint import restore, verify
 from pretrain.engine.named_state import TorchState
-from pretrain.model.build import build_model
 from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.build import build_optimizer, learning_rate
 from pretrain.optimizer.groups import parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings, ScheduleSettings
 from support.checkpoint_run import assert_same, everything, save, train
+from support.whole_models import build_model
 
 MUON = OptimizerSettings(name="muon", weight_decay=0.1)
 EITHER = pytest.mark.parametrize("settings", [OptimizerSettings(weight_decay=0.1), MUON], ids=lambda s: s.name)

@@ -21,7 +21,6 @@ from data.order.plan import Cursor
 from data.recipe.settings import DataSettings
 from pretrain.__main__ import main
 from pretrain.engine.engine import Engine
-from pretrain.model.build import build_model
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.build import build_optimizer, learning_rate
@@ -31,6 +30,7 @@ from pretrain.step import Outcome, Reading, train_step
 from support.inputs.flat_batches import labels_of
 from support.inputs.raw_store import Records, plan_over, write_store
 from support.launching import end_of, lines
+from support.whole_models import build_model
 
 BINS = 7
 ONE = torch.ones(1)
