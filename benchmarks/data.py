@@ -13,8 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from benchmarks.report import Row, report
 from data.alphabet import STANDARD_RESIDUES
-from data.compiled import SWITCH, compiled
 
 if TYPE_CHECKING:
     from data.corpus.corpora import Corpora
@@ -66,16 +65,6 @@ def side_by_side(*works: Work, rounds: int = ROUNDS) -> list[float]:
             if round_:
                 mine.append(time.process_time() - started)
     return [median(mine) for mine in seconds]
-
-
-@contextmanager
-def kernels(on: bool) -> Iterator[None]:
-    """With or without compiled kernels."""
-    os.environ[SWITCH] = "1" if on else "0"
-    compiled.cache_clear()
-    yield
-    os.environ.pop(SWITCH)
-    compiled.cache_clear()
 
 
 def ours(path: Path) -> Work:
@@ -177,17 +166,10 @@ def filling(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
 
     torch.manual_seed(0)
     our_tokens, their_tokens = sum(b.num_tokens for b in chosen), sum(map(len, in_order))
-    rows = []
-    for on in (True, False):
-        with kernels(on):
-            ours_s, theirs_s = side_by_side(mine, theirs)
-        ratio = (our_tokens / ours_s) / (their_tokens / theirs_s)
-        how = "" if on else ", NumPy alone"
-        speed = our_tokens / ours_s / 1e6
-        print(f"gather + mask + labels{how}: {speed:.1f} M tokens a CPU second, {ratio:.1f} times theirs")
-        if on:
-            rows.append(Row("gather + mask + labels, packed", "HF collator, sorted by length", ratio, 50.0, "higher"))
-    return rows
+    ours_s, theirs_s = side_by_side(mine, theirs)
+    ratio = (our_tokens / ours_s) / (their_tokens / theirs_s)
+    print(f"gather + mask + labels: {our_tokens / ours_s / 1e6:.1f} M tokens a CPU second, {ratio:.1f} times theirs")
+    return [Row("gather + mask + labels, packed", "HF collator, sorted by length", ratio, 50.0, "higher")]
 
 
 def planning(corpora: "Corpora", settings: "DataSettings") -> list[Row]:

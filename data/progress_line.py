@@ -69,15 +69,15 @@ class BuildLine(ProgressLine):
     def __init__(self, stream: TextIO | None = None, every_s: float = 10.0) -> None:
         super().__init__(stream=stream)
         self._every_s = 0.2 if self._bar else every_s
-        self._began: tuple[float, int, int] | None = None
-        self._last = time.monotonic()
+        self._opened = self._last = time.monotonic()
+        self._reports: list[tuple[float, int, int]] = []
+        """The first and the latest: when, residues, bytes read."""
 
     def __call__(self, records: int, residues: int, bytes_read: int, num_bytes: int | None) -> None:
         """Take note of how far it is; bytes are those of the sources as stored."""
         now = time.monotonic()
-        if self._began is None:
-            self._began = now, residues, bytes_read
-        began, first_residues, first_bytes = self._began
+        self._reports[1:] = [(now, residues, bytes_read)]
+        began, first_residues, first_bytes = self._reports[0]
         taken_s = now - began
         if now < self._last + self._every_s:
             return
@@ -89,6 +89,16 @@ class BuildLine(ProgressLine):
                 left_s = max(0, num_bytes - bytes_read) * taken_s / (bytes_read - first_bytes)
                 text += f", {_time(left_s)} left"
         self.update(bytes_read, text)
+
+    def summary(self, num_residues: int) -> str:
+        """How long the build of so many residues took, and how fast it was."""
+        if not self._reports:
+            return "none: it was there already"
+        took_s = time.monotonic() - self._opened
+        (first_s, first, _), (last_s, last, _) = self._reports[0], self._reports[-1]
+        # From report to report, as a build that went on began with what was there.
+        rate = (last - first) / (last_s - first_s) if last_s > first_s else num_residues / took_s
+        return f"{took_s:,.1f} s, {rate / 1e6:,.1f} M residues/s"
 
 
 def _bar(stream: TextIO, transient: bool) -> Any:

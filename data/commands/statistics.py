@@ -137,7 +137,7 @@ def count_lengths(store: Store) -> Lengths:
     """Every length that occurs, with its records. N residues in all have at most sqrt(2 N) different lengths."""
     counted: Counter[int] = Counter()
     for start in range(0, store.num_records, _BLOCK_RECORDS):
-        offsets = _read(store, "offsets.bin", UINT64, start, _BLOCK_RECORDS + 1)
+        offsets = store.read("offsets.bin", UINT64, start, _BLOCK_RECORDS + 1)
         values, counts = np.unique(np.diff(offsets), return_counts=True)
         counted.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
     values = np.array(sorted(counted), np.int64)
@@ -152,7 +152,7 @@ def count_tokens(store: Store) -> dict[str, int]:
     """
     counts = np.zeros(256, np.int64)
     for start in range(0, store.total_residues, _BLOCK_RESIDUES):
-        counts += np.bincount(_read(store, "tokens.bin", np.uint8, start, _BLOCK_RESIDUES), minlength=256)
+        counts += np.bincount(store.read("tokens.bin", np.uint8, start, _BLOCK_RESIDUES), minlength=256)
     if counts[len(TOKENS) :].any():
         wrong = len(TOKENS) + int(counts[len(TOKENS) :].argmax())
         raise ValueError(
@@ -205,11 +205,6 @@ def _sharing_a_digest(store: Store) -> Iterator[tuple[int, int]]:
         query = f"FROM digests WHERE hash IN ({shared}) ORDER BY hash, record"
         for digests, records in name_table.batches(connection, query):
             yield from zip(digests.tolist(), records.tolist(), strict=True)
-
-
-def _read(store: Store, name: str, dtype: type[np.generic] | str, first: int, count: int) -> NDArray[Any]:
-    """Up to `count` items of a file; not through a map, whose pages would count as memory of this process."""
-    return np.fromfile(store.folder / name, dtype, count, offset=first * np.dtype(dtype).itemsize)
 
 
 def lines(found: Statistics) -> Iterator[str]:

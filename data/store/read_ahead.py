@@ -9,11 +9,11 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +65,7 @@ def any_held(folder: Path) -> bool:
     return any(held(path) is not None for path in (folder / PARTS).glob("*"))
 
 
-class Part:
+class BuiltPart:
     """The part of a source, read as the source itself would be.
 
     Its positions count accepted records in their `offset`.
@@ -73,7 +73,8 @@ class Part:
 
     def __init__(self, folder: Path, source: Source) -> None:
         self.name, self.num_bytes = source.name, source.num_bytes
-        self._folder, self._facts = folder, Store(folder).facts
+        self._store = Store(folder)
+        self._facts = self._store.facts
 
     def stamp(self) -> list[str | int]:
         """Hash of its content."""
@@ -92,7 +93,7 @@ class Part:
         done, accepted = start
         while done < num_records:
             most = min(_BLOCK_RECORDS, self._facts["records"] - accepted)
-            offsets = self._read("offsets.bin", UINT64, accepted, most + 1)
+            offsets = self._store.read("offsets.bin", UINT64, accepted, most + 1)
             fitting = int(np.searchsorted(offsets, offsets[0] + np.uint64(_BLOCK_RESIDUES), side="right")) - 1
             offsets = offsets[: max(fitting, min(1, most)) + 1]
             stop = done + len(offsets) - 1
@@ -111,11 +112,11 @@ class Part:
     def _block(self, end: Position, offsets: NDArray[np.uint64], rejected: list[Rejected], num_records: int) -> Block:
         count = len(offsets) - 1
         first = end.offset - count
-        header_offsets = self._read("header_offsets.bin", UINT64, first, count + 1)
+        header_offsets = self._store.read("header_offsets.bin", UINT64, first, count + 1)
         return Block(
-            tokens=self._read("tokens.bin", np.uint8, int(offsets[0]), int(offsets[-1] - offsets[0])),
+            tokens=self._store.read("tokens.bin", np.uint8, int(offsets[0]), int(offsets[-1] - offsets[0])),
             lengths=np.diff(offsets).astype(np.int64),
-            headers=self._read(
+            headers=self._store.read(
                 "headers.bin", np.uint8, int(header_offsets[0]), int(header_offsets[-1] - header_offsets[0])
             ),
             header_lengths=np.diff(header_offsets).astype(np.int64),
@@ -125,19 +126,36 @@ class Part:
             bytes_read=self.num_bytes or 0,
         )
 
-    def _read(self, name: str, dtype: type[np.generic] | str, first: int, count: int) -> NDArray[Any]:
-        found = np.fromfile(self._folder / name, dtype, count, offset=first * np.dtype(dtype).itemsize)
-        assert len(found) == count
-        return found
-
     def _rejected(self, skip: int) -> Iterator[Rejected]:
         if not self._facts["rejected"]:
             return
-        with (self._folder / REJECTED).open("rb") as file:
+        with (self._store.folder / REJECTED).open("rb") as file:
             for number, line in enumerate(file):
                 if number >= skip:
                     said = json.loads(line)
                     yield Rejected(said["record"], said["header"].encode(), said["offset"], said["reason"])
+
+
+def plan_reading(
+    left: range, built: Collection[int], processes: int, *, first_is_here: bool
+) -> dict[int, Literal["built", "here", "ahead"]]:
+    """Where each source that is left is read: it is "built" already, this process reads it "here", another "ahead".
+
+    Args:
+        left: numbers of the sources, from the current one on.
+        built: those whose part is finished.
+        processes: most processes that read at the same time.
+        first_is_here: whether this process reads the first at once, so that those who follow the build see it grow. It
+            does unless a part of it was begun that another process can go on with.
+    """
+    readers: dict[int, Literal["built", "here", "ahead"]] = {}
+    for number in left:
+        if number in built:
+            readers[number] = "built"
+        else:
+            is_here = processes == 1 or (number == left.start and first_is_here)
+            readers[number] = "here" if is_here else "ahead"
+    return readers
 
 
 class Ahead:
@@ -174,6 +192,7 @@ class Ahead:
             raise ValueError(
                 f"{self._part(first)}, which was being appended, is gone; delete {folder}, it is built again"
             )
+        readers = plan_reading(left, built, processes, first_is_here=begun or not self._part(first).exists())
         for path in self._parts.glob("*"):
             if path.name not in {self._part(n).name for n in found}:
                 discard_part(path)
@@ -183,11 +202,10 @@ class Ahead:
         self.num_rejected = sum(of_part.num_rejected for of_part in found.values())
         self.num_rejected -= appended.records - appended.offset
         """The rejected ones of them."""
-        # The first one is read here, and at once, so that those who follow the build see it grow.
-        here = first not in built and (processes == 1 or begun or not self._part(first).exists())
-        self._numbers = [n for n in left if n not in built and processes > 1 and not (n == first and here)]
-        self._here = first if here and processes > 1 else None
-        self._read = {n: Part(self._part(n), sources[n]).read for n in built}
+        self._numbers = [n for n, reader in readers.items() if reader == "ahead"]
+        self._here = first if processes > 1 and readers.get(first) == "here" else None
+        """The source for which this process counts as one of those that read."""
+        self._read = {n: BuiltPart(self._part(n), sources[n]).read for n in built}
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._failures: list[BaseException] = []
         self._futures: dict[int, Future[None]] = {}
@@ -226,7 +244,7 @@ class Ahead:
             self.check()
         of_part = self._held(number)
         if of_part is not None and of_part.is_finished:
-            return Part(self._part(number), self._sources[number]), True
+            return BuiltPart(self._part(number), self._sources[number]), True
         discard_part(self._part(number))  # begun by a build with more processes
         return self._sources[number], False
 

@@ -70,6 +70,8 @@ class Store:
         store_dir: where what is derived from it is kept if `folder` cannot be written to (`data.store.derived`).
     """
 
+    is_growing = False
+    """Whether it may still be written; then it has no facts, fingerprint or number of records yet."""
     _patience_s = 0.0
     """How long files may look shorter than store.json says."""
 
@@ -125,6 +127,10 @@ class Store:
         """Number of records."""
         return int(self.facts["records"])
 
+    def records_up_to(self, wanted: int) -> int:
+        """`num_records`; of a store that is still written, what it waits for: `wanted`, or all if that is less."""
+        return self.num_records
+
     @property
     def total_residues(self) -> int:
         """Residues of all records."""
@@ -178,6 +184,10 @@ class Store:
             held = np.asarray(np.memmap(path, dtype, "r", shape=(count,))) if count else np.empty(0, dtype)
             self._maps[name] = held
         return held
+
+    def read(self, name: str, dtype: type[np.generic] | str, first: int, count: int) -> NDArray[Any]:
+        """Up to `count` items of a file; not through a map, whose pages would count as memory of this process."""
+        return np.fromfile(self.folder / name, dtype, count, offset=first * np.dtype(dtype).itemsize)
 
     def verify(self, *names: str) -> None:
         """Read every file, or those of `names`, in bounded memory, and compare it with what was written.

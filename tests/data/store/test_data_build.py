@@ -23,7 +23,7 @@ from data.store.builder_process import Send, messages, start
 from data.store.folder import PARTS
 from data.store.journal import read_journal
 from data.store.lock import is_held
-from data.store.read_ahead import Part
+from data.store.read_ahead import BuiltPart
 from data.store.token_store import Store
 from data.store.writer import StoreWriter
 from support.inputs.seeded_source import SeededSource, contents, in_process, until
@@ -281,7 +281,7 @@ def test_a_part_reads_as_its_source_from_anywhere(tmp_path: Path, monkeypatch: p
     mixed = SeededSource("m", num_records=120, bad_every=3)
     for source in (runs, mixed):
         build_into(tmp_path / source.name, [source], "count", IngestSettings(max_bad_fraction=0.5))
-        part, whole = Part(tmp_path / source.name, source), source.block(0, 120)
+        part, whole = BuiltPart(tmp_path / source.name, source), source.block(0, 120)
         blocks = list(part.blocks())
         assert len(blocks) > 8
         for number, end in enumerate([START, *(block.end for block in blocks)]):

@@ -21,6 +21,7 @@ from data.store.builder_process import Send, start
 from data.store.folder import PARTS
 from data.store.journal import read_journal
 from data.store.lock import is_held
+from data.store.read_ahead import plan_reading
 from data.store.token_store import FACTS
 from support.inputs.seeded_source import SeededSource, contents, until
 
@@ -42,6 +43,24 @@ def quiet(*_: object) -> None:
 
 def parallel_build(send: Send, folder: Path, sources: list[Source]) -> None:
     build_into(folder, sources, "count", replace(QUARTER, processes=4), progress=quiet)
+
+
+@pytest.mark.parametrize(
+    ("left", "built", "processes", "first_is_here", "readers"),
+    [
+        (range(3), (), 4, True, {0: "here", 1: "ahead", 2: "ahead"}),
+        (range(3), (), 4, False, {0: "ahead", 1: "ahead", 2: "ahead"}),
+        (range(3), (), 1, False, {0: "here", 1: "here", 2: "here"}),
+        (range(1, 4), (1, 3), 2, True, {1: "built", 2: "ahead", 3: "built"}),
+        (range(1, 4), (2,), 2, True, {1: "here", 2: "built", 3: "ahead"}),
+        (range(1, 3), (1,), 1, True, {1: "built", 2: "here"}),
+        (range(3, 3), (), 2, True, {}),
+    ],
+)
+def test_who_reads_which_source(
+    left: range, built: tuple[int, ...], processes: int, first_is_here: bool, readers: dict[int, str]
+) -> None:
+    assert plan_reading(left, built, processes, first_is_here=first_is_here) == readers
 
 
 @pytest.fixture(scope="module")
