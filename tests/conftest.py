@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from data.sources.synthetic import Families, write
+from data.sources.synthetic import Families, write_corpus
 from support.checkpoint_run import write_two
 from support.cpu_limit import pytest_addoption, pytest_runtest_call
 from support.forgotten_runs import measure_peak_once
@@ -66,7 +66,7 @@ def pytest_collection_finish() -> None:
 def families_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """FASTA and cluster table of 40 small synthetic families."""
     families = Families(num_families=40, members_per_family=4, mean_residues=60, max_residues=150)
-    return write(tmp_path_factory.mktemp("families"), families)
+    return write_corpus(tmp_path_factory.mktemp("families"), families)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from data.sources.synthetic import Families, write
+from data.sources.synthetic import Families, write_corpus
 from pretrain.model.settings import ModelSettings
 from pretrain.model.weights.io import save
 from support.launching import lines
@@ -107,7 +107,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
             shutil.copy2(ROOT / name, folder / name)
     (folder / ".venv").symlink_to(sys.prefix, target_is_directory=True)
     small = Families(num_families=40, members_per_family=3, mean_residues=60, max_residues=150)
-    fasta, _ = write(tmp_path_factory.mktemp("families"), small)
+    fasta, _ = write_corpus(tmp_path_factory.mktemp("families"), small)
     shutil.copy(fasta, folder / "your.fasta.gz")
     return Checkout(folder)
 

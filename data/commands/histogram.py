@@ -33,7 +33,7 @@ def bars(lengths: Lengths, bin_edges: NDArray[np.int64]) -> NDArray[np.int64]:
     return heights
 
 
-def draw(lengths: Lengths, path: Path, *, title: str, crop_tokens: int) -> None:
+def draw_lengths(lengths: Lengths, path: Path, *, title: str, crop_tokens: int) -> None:
     """Draw the histogram of lengths, with the median and the longest protein that a crop holds whole.
 
     Args:

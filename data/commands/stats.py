@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 
-from data.commands.histogram import draw
+from data.commands.histogram import draw_lengths
 from data.commands.opening import require_at_least, store_of
 from data.commands.statistics import as_json, lines, statistics
 from data.disk_error import refusal
@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
         with refusal(path, "choose another place"):
             if options.png is None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-        draw(found.lengths, path, title=title, crop_tokens=options.crop_tokens)
+        draw_lengths(found.lengths, path, title=title, crop_tokens=options.crop_tokens)
         drawn = str(path)
     except ValueError as error:
         if options.png is not None:

@@ -18,16 +18,14 @@ from data.corpus.shelves import Shelves
 from data.homology.clusters import Clusters, Members
 from data.homology.split import Split
 from data.order.plan import Plan
-from data.order.sampler import CORPUS_BITS, Mixture, Passes
-from data.order.sampler import Corpus as Drawn
+from data.order.sampler import CORPUS_BITS, Drawable, Mixture, Passes
 from data.recipe.settings import CorpusSettings, DataSettings
 from data.sources.synthetic import Families
-from data.store.growing import GrowingStore
 from data.store.token_store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class OpenCorpus:
     """One corpus, open."""
 
     settings: CorpusSettings
@@ -38,7 +36,7 @@ class Part:
     families: Families | None
     """How the embedded corpus was drawn; None for any other."""
 
-    def drawn(self) -> Drawn:
+    def drawn(self) -> Drawable:
         """What the sampler sees of it."""
         if self.settings.sample_by == "cluster":
             assert self.clusters is not None  # the settings refuse both
@@ -56,9 +54,7 @@ class EveryRecord:
 
     def size(self, wanted: int) -> int:
         """Records, as far as `wanted`; waits for a store that is still written."""
-        if isinstance(self.store, GrowingStore):
-            return self.store.wait(wanted)
-        return self.store.num_records
+        return self.store.records_up_to(wanted)
 
     def records(self, items: NDArray[np.int64], key: int) -> NDArray[np.int64]:
         """The items themselves, -1 where held out."""
@@ -98,7 +94,7 @@ class Corpora:
     """All that a run draws from and is scored on."""
 
     settings: DataSettings
-    parts: tuple[Part, ...]
+    parts: tuple[OpenCorpus, ...]
     shelves: Shelves
 
     def plan(self, seed: int) -> Plan:
@@ -132,7 +128,7 @@ class Corpora:
     @property
     def num_training(self) -> int | None:
         """Proteins on the training side; None while one of the corpora is still being read."""
-        if any(isinstance(part.store, GrowingStore) for part in self.parts):
+        if any(part.store.is_growing for part in self.parts):
             return None
         return sum(part.split.num_training for part in self.parts)
 
@@ -146,7 +142,7 @@ class Corpora:
         """Hash of what is drawn from: the content of the stores, and the clusters where these are drawn."""
         each = []
         for part in self.parts:
-            if isinstance(part.store, GrowingStore):
+            if part.store.is_growing:
                 each.append(f"stream of {part.split.fingerprint}")
             elif part.settings.sample_by == "cluster" and part.clusters:
                 each.append(f"{part.store.fingerprint} by {part.clusters.fingerprint}")
@@ -164,9 +160,7 @@ class Corpora:
         """(33,) how often each token id occurs on the training side, over the first `most_residues` of each corpus."""
         counts = np.zeros(33, np.int64)
         for part in self.parts:
-            records = len(part.store.offsets) - 1
-            if isinstance(part.store, GrowingStore):
-                records = part.store.wait(self.settings.window_sequences)
+            records = part.store.records_up_to(self.settings.window_sequences)
             last = int(np.searchsorted(part.store.offsets[: records + 1], most_residues, side="right")) - 1
             end = int(part.store.offsets[max(last, 1)])
             for start in range(0, end, 1 << 22):  # bincount makes 8 bytes of each
@@ -179,7 +173,7 @@ class Corpora:
         """What run.json says of it; counts are None for a corpus that is still being read."""
         parts = []
         for part in self.parts:
-            growing = isinstance(part.store, GrowingStore)
+            growing = part.store.is_growing
             parts.append(
                 {
                     "store": str(part.store.folder),

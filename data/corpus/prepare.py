@@ -4,11 +4,11 @@ In: the recipe's data settings. Out: what `open_corpora` opens. Kept: everything
 or, what is derived from a store that lies elsewhere and can be written to, inside it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data.corpus.corpora import Corpora, Part
+from data.corpus.corpora import Corpora, OpenCorpus
 from data.corpus.shelves import Shelves
 from data.homology.clusters import Clusters, excluded, open_clusters
 from data.homology.overlap import disjoint
@@ -18,8 +18,6 @@ from data.sources.synthetic import Families
 from data.store.checked import check
 from data.store.growing import GrowingStore
 from data.store.token_store import FACTS, Store
-
-Progress = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +74,16 @@ def open_corpora(settings: DataSettings, prepared: Sequence[Prepared]) -> Corpor
     return Corpora(settings, parts, Shelves([part.store.folder for part in parts]))
 
 
-def _open(corpus: CorpusSettings, found: Prepared, settings: DataSettings) -> Part:
+def _open(corpus: CorpusSettings, found: Prepared, settings: DataSettings) -> OpenCorpus:
     if corpus.streaming:
         growing = GrowingStore(found.folder)
         prefix = growing.wait(settings.window_sequences)
-        return Part(corpus, growing, prefix_split(growing, prefix, settings.validation_fraction), None, None)
+        return OpenCorpus(corpus, growing, prefix_split(growing, prefix, settings.validation_fraction), None, None)
     store = Store(found.folder, Path(settings.store_dir))
     clusters = _clusters(corpus, store, found)
     banned = excluded(store, Path(corpus.exclude)) if corpus.exclude else None
     split = open_split(store, clusters, settings.validation_fraction, banned)
-    return Part(corpus, store, split, clusters, found.families)
+    return OpenCorpus(corpus, store, split, clusters, found.families)
 
 
 def _clusters(corpus: CorpusSettings, store: Store, found: Prepared) -> Clusters:

@@ -154,20 +154,25 @@ def open_clusters(store: "Store", table: Path | None) -> Clusters:
     if not folder.is_dir():
         with published(folder) as building, name_table.session(building) as connection:
             hashes = _first_listed(name_table.clusters_of(connection, store, table), store, table)
-            write(building, hashes, {"description": f"clusters of {table}", "table": str(table)})
+            write_clustering(building, hashes, {"description": f"clusters of {table}", "table": str(table)})
     return Clusters(store, folder)
 
 
-def write(building: Path, hashes: Iterable[NDArray[np.uint64]], facts: dict[str, Any]) -> None:
+def write_clustering(building: Path, hashes: Iterable[NDArray[np.uint64]], facts: dict[str, Any]) -> None:
     """Fill the folder of a clustering: the cluster hashes of all records in order, and what is to be said of them."""
+    facts = {"format": FORMAT, "fingerprint": _write_array(building / "of_records.bin", hashes, UINT64), **facts}
+    (building / "clusters.json").write_text(json.dumps(facts, indent=1))
+
+
+def _write_array(path: Path, blocks: Iterable[NDArray[Any]], dtype: str) -> str:
+    """Write blocks of an array one after the other; the hash of the file."""
     content = new_hash()
-    with (building / "of_records.bin").open("wb") as file:
-        for block in hashes:
-            written = block.astype(UINT64).tobytes()
+    with path.open("wb") as file:
+        for block in blocks:
+            written = block.astype(dtype).tobytes()
             content.update(written)
             file.write(written)
-    facts = {"format": FORMAT, "fingerprint": content.hexdigest(), **facts}
-    (building / "clusters.json").write_text(json.dumps(facts, indent=1))
+    return content.hexdigest()
 
 
 def excluded(store: "Store", table: Path) -> NDArray[np.int64]:
@@ -183,13 +188,8 @@ def excluded(store: "Store", table: Path) -> NDArray[np.int64]:
     if not folder.is_dir():
         with published(folder) as building, name_table.session(building) as connection:
             records, named = name_table.records_named(connection, store, table)
-            content = new_hash()
-            with (building / "records.bin").open("wb") as file:
-                for block in records:
-                    written = block.astype(_INT64).tobytes()
-                    content.update(written)
-                    file.write(written)
-            facts = {"format": EXCLUDED_FORMAT, "table": str(table), **named._asdict(), "hash": content.hexdigest()}
+            content_hash = _write_array(building / "records.bin", records, _INT64)
+            facts = {"format": EXCLUDED_FORMAT, "table": str(table), **named._asdict(), "hash": content_hash}
             (building / "excluded.json").write_text(json.dumps(facts, indent=1))
     facts = derived_json.read(folder / "excluded.json", name_table.Named._fields, folder)
     if facts["unknown"] and facts["unknown"] == facts["names"]:

@@ -26,7 +26,7 @@ from data.alphabet import TOKENS
 from data.disk_error import refusal
 from data.durable import published, replaced, workspace
 from data.homology import name_table
-from data.homology.clusters import Clusters, Members, open_clusters, write
+from data.homology.clusters import Clusters, Members, open_clusters, write_clustering
 from data.homology.record_names import names
 from data.store.derived import found_at, kept_at
 from data.store.token_store import UINT64
@@ -87,7 +87,7 @@ def cluster_by_identity(store: "Store", min_identity: float) -> Clusters:
             "min_identity": min_identity,
             "distinct_sequences": len(of_distinct),
         }
-        write(building, _of_records(store, distinct.clusters, of_distinct), facts)
+        write_clustering(building, _of_records(store, distinct.clusters, of_distinct), facts)
     return Clusters(store, folder)
 
 

@@ -21,7 +21,7 @@ from data.transport.compression import compression
 if TYPE_CHECKING:
     from data.store.token_store import Store
 
-Layout = Literal["pairs", "idmapping", "names"]
+TableLayout = Literal["pairs", "idmapping", "names"]
 """``pairs``: cluster and member. ``idmapping``: UniProt's idmapping_selected.tab. ``names``: a name, then anything."""
 
 IDMAPPING_COLUMNS = 22
@@ -187,7 +187,7 @@ def _count(connection: Any, query: str) -> int:
     return int(connection.execute(query).fetchall()[0][0])  # all: DuckDB keeps a connection busy until then
 
 
-def _load(connection: Any, table: Path, layout: Layout, width: int, select: tuple[str, str]) -> None:
+def _load(connection: Any, table: Path, layout: TableLayout, width: int, select: tuple[str, str]) -> None:
     """Create the table ``listed`` from the file."""
     import duckdb
 
@@ -248,7 +248,7 @@ def _width(table: Path, wanted: str) -> int:
     return 0
 
 
-def _refuse(table: Path, layout: Layout, width: int) -> None:
+def _refuse(table: Path, layout: TableLayout, width: int) -> None:
     """Say which line is wrong; reads the file anew, as it is known to be.
 
     Raises:

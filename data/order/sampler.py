@@ -31,7 +31,7 @@ class Items(NamedTuple):
     """(n,) pass of the sample's own corpus."""
 
 
-class Corpus(Protocol):
+class Drawable(Protocol):
     """What can be drawn from one corpus."""
 
     def size(self, wanted: int) -> int:
@@ -55,7 +55,7 @@ class Sampler(Protocol):
 class Passes:
     """One corpus, pass after pass."""
 
-    corpus: Corpus
+    corpus: Drawable
     seed: int
     window_sequences: int
 
@@ -76,7 +76,7 @@ class Mixture:
         ValueError: a weight that is less than two sequences in a window.
     """
 
-    corpora: Sequence[Corpus]
+    corpora: Sequence[Drawable]
     weights: Sequence[int]
     seed: int
     window_sequences: int
@@ -115,7 +115,7 @@ class Mixture:
         return upto - drawn * sum(self.weights[:number]) // total
 
 
-def _drawn(corpus: Corpus, number: int, seed: int, pass_index: int, positions: NDArray[np.int64]) -> Items:
+def _drawn(corpus: Drawable, number: int, seed: int, pass_index: int, positions: NDArray[np.int64]) -> Items:
     # The first corpus keeps the keys that it has alone: a mixture of one is that corpus.
     order = draw.key(seed, draw.ORDER, pass_index) if not number else draw.key(seed, draw.ORDER, pass_index, number)
     items = positions

@@ -19,7 +19,7 @@ from data.sources.block import START, Block, Position
 from data.sources.entries import Entry, entry_blocks
 from data.sources.protein import shown
 from data.transport.broken_stream import BrokenStream
-from data.transport.byte_stream import ByteStream
+from data.transport.byte_stream import ByteStream, OneFile
 from data.transport.chunk_file import ChunkFile
 
 Format = Literal["uniprot-xml", "swiss", "genbank", "stockholm"]
@@ -40,7 +40,7 @@ _FULL_NAME = re.compile(r"Full=([^;{]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class SeqIOSource:
+class SeqIOSource(OneFile):
     """One file that Bio.SeqIO reads."""
 
     location: str
@@ -48,16 +48,6 @@ class SeqIOSource:
     format: Format
     unknown_letters: LetterPolicy
     limits: IngestSettings
-
-    @property
-    def name(self) -> str:
-        """The location."""
-        return self.location
-
-    @property
-    def num_bytes(self) -> int | None:
-        """Size as stored; None if the server does not say."""
-        return ByteStream(self.location, self.limits).num_bytes
 
     def stamp(self) -> list[str | int]:
         """Format, place, size and time of change."""

@@ -23,7 +23,7 @@ from data.sources.block import START, Block, Position, Rejected
 from data.sources.fasta_text import Piece, from_first_record, from_record, pieces, within_line_cap
 from data.sources.protein import WHITESPACE, letters_of, refusal, shown, token_ids
 from data.transport.broken_stream import BrokenOff, BrokenStream
-from data.transport.byte_stream import ByteStream
+from data.transport.byte_stream import STANDARD_INPUT, ByteStream, OneFile
 
 BLOCK_BYTES = 15 << 18
 """Residues of one block, about. From 4 MB on NumPy asks for huge pages; clearing them takes as long as parsing does."""
@@ -32,27 +32,13 @@ _MARGIN = 64
 
 
 @dataclass(frozen=True, slots=True)
-class FastaSource:
+class FastaSource(OneFile):
     """One FASTA file."""
 
     location: str
     """A path, ``-`` for standard input, or any URL that fsspec opens."""
     unknown_letters: LetterPolicy
     limits: IngestSettings
-
-    @property
-    def name(self) -> str:
-        """The location."""
-        return self.location
-
-    @property
-    def num_bytes(self) -> int | None:
-        """Size as stored; None for a pipe, and if a server does not say."""
-        return ByteStream(self.location, self.limits).num_bytes
-
-    def stamp(self) -> list[str | int]:
-        """Place, size and time of change."""
-        return ByteStream(self.location, self.limits).stamp()
 
     def blocks(self, start: Position = START) -> Iterator[Block]:
         """Its records from `start` on, some 4 MB of residues at a time.
@@ -61,8 +47,13 @@ class FastaSource:
 
         Raises:
             ValueError: not there; empty; not FASTA; cut short or damaged; a line or the whole above its cap. It names
-                the source, and the record up to which it was read.
+                the source, and the record up to which it was read. Standard input from elsewhere than its beginning.
         """
+        if start != START and self.location == STANDARD_INPUT:
+            raise ValueError(
+                f"standard input ended after {start.records} records and cannot be read from there again; give the "
+                "input again from its beginning, to another --output"
+            )
         stream = ByteStream(self.location, self.limits)
         reading = _Reading(stream, self.unknown_letters, self.limits, start)
         try:

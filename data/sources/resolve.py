@@ -12,15 +12,15 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from data.recipe.settings import CorpusSettings, IngestSettings, LetterPolicy
 from data.sources.biopython import SUFFIXES, SeqIOSource
-from data.sources.block import START, Block, Position, Source
-from data.sources.synthetic import Families, write
+from data.sources.block import Source
+from data.sources.synthetic import Families, write_corpus
 from data.sources.tables import DATASETS, TABLES, TableSource
 from data.transport.attempts import WEB
 from data.transport.byte_stream import STANDARD_INPUT as STANDARD_INPUT
@@ -68,34 +68,9 @@ def resolve(corpus: CorpusSettings, unknown_letters: LetterPolicy, ingest: Inges
 
 def standard_input(unknown_letters: LetterPolicy, ingest: IngestSettings) -> Source:
     """FASTA from standard input, compressed or not; it can be read once, from its beginning."""
-    return _StandardInput(unknown_letters, ingest)
+    from data.sources.fasta import FastaSource
 
-
-@dataclass(frozen=True, slots=True)
-class _StandardInput:
-    unknown_letters: LetterPolicy
-    limits: IngestSettings
-
-    @property
-    def name(self) -> str:
-        return STANDARD_INPUT
-
-    @property
-    def num_bytes(self) -> int | None:
-        return None
-
-    def stamp(self) -> list[str | int]:
-        return [STANDARD_INPUT]
-
-    def blocks(self, start: Position = START) -> Iterator[Block]:
-        from data.sources.fasta import FastaSource
-
-        if start != START:
-            raise ValueError(
-                f"standard input ended after {start.records} records and cannot be read from there again; give the "
-                "input again from its beginning, to another --output"
-            )
-        yield from FastaSource(STANDARD_INPUT, self.unknown_letters, self.limits).blocks()
+    return FastaSource(STANDARD_INPUT, unknown_letters, ingest)
 
 
 def _embedded(
@@ -110,7 +85,7 @@ def _embedded(
     if not seed.isdecimal():
         raise ValueError(f"data.sources: {named!r} needs a whole number as seed, for example 'synthetic:0'")
     families = Families(seed=int(seed))
-    fasta, table = write(store_dir / f"synthetic-{seed}", families)
+    fasta, table = write_corpus(store_dir / f"synthetic-{seed}", families)
     return Resolved((_source(str(fasta), unknown_letters, ingest),), table, families, None)
 
 

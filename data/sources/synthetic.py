@@ -217,7 +217,7 @@ def _records(families: Families) -> Iterator[bytes]:
             yield "\n".join([header, *lines, ""]).encode()
 
 
-def write(folder: Path, families: Families) -> tuple[Path, Path]:
+def write_corpus(folder: Path, families: Families) -> tuple[Path, Path]:
     """Write the corpus, or keep it where `folder` already holds the one of these settings.
 
     Returns:

@@ -23,7 +23,7 @@ from data.sources.fasta_text import within_line_cap
 from data.sources.protein import shown
 from data.transport.attempts import ATTEMPTS, WEB
 from data.transport.broken_stream import BrokenStream
-from data.transport.byte_stream import ByteStream
+from data.transport.byte_stream import ByteStream, OneFile
 from data.transport.remote_file import RemoteFile
 
 DATASETS = "datasets://"
@@ -73,7 +73,7 @@ def split_query(location: str, allowed: tuple[str, ...] = _OF_FILE) -> tuple[str
 
 
 @dataclass(frozen=True)
-class TableSource:
+class TableSource(OneFile):
     """One table: a file by its suffix, or a data set by its name."""
 
     location: str
@@ -82,11 +82,6 @@ class TableSource:
     """One of `TABLES`; empty for ``datasets://``."""
     unknown_letters: LetterPolicy
     limits: IngestSettings
-
-    @property
-    def name(self) -> str:
-        """The location."""
-        return self.location
 
     @property
     def num_bytes(self) -> int | None:

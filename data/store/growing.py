@@ -42,17 +42,11 @@ def start_builder(
     Raises:
         ValueError: the sources cannot be found.
     """
-    return _started(_serve_corpus, corpus, unknown_letters, ingest, store_dir)
+    return follow(serve_corpus, corpus, unknown_letters, ingest, store_dir)
 
 
-def start_builder_of(
-    sources: Sequence["Source"], unknown_letters: LetterPolicy, ingest: IngestSettings, store_dir: Path
-) -> Path:
-    """`start_builder` for sources that are at hand; they are sent to the builder by pickle."""
-    return _started(_serve, sources, unknown_letters, ingest, store_dir)
-
-
-def _started(function: Callable[..., None], *arguments: object) -> Path:
+def follow(function: Callable[..., None], *arguments: object) -> Path:
+    """Call a function in a process of its own, and return the folder of the store that it says it serves."""
     from data.store.builder_process import messages, start
 
     process = start(function, *arguments)
@@ -63,25 +57,27 @@ def _started(function: Callable[..., None], *arguments: object) -> Path:
     return folder
 
 
-def _serve_corpus(
+def serve_corpus(
     send: "Send", corpus: CorpusSettings, unknown_letters: LetterPolicy, ingest: IngestSettings, store_dir: Path
 ) -> None:
+    """Build the store of a corpus, unless it is finished, and `send` its folder."""
     from data.sources.resolve import resolve
 
     found = resolve(corpus, unknown_letters, ingest, store_dir)
     if found.store is not None:
         send(folder=str(found.store))
     else:
-        _serve(send, found.sources, unknown_letters, ingest, store_dir)
+        serve(send, found.sources, unknown_letters, ingest, store_dir)
 
 
-def _serve(
+def serve(
     send: "Send",
     sources: Sequence["Source"],
     unknown_letters: LetterPolicy,
     ingest: IngestSettings,
     store_dir: Path,
 ) -> None:
+    """Build the store of some sources, unless it is finished, and `send` its folder."""
     from data.store.build import build_key, build_locked, finished
     from data.store.lock import locked
 
@@ -111,18 +107,13 @@ class GrowingStore(Store):
         store_dir: as of a `Store`.
     """
 
+    is_growing = True
     _patience_s = PATIENCE_S  # another machine may just have finished it
 
     def __init__(self, folder: Path, store_dir: Path | None = None) -> None:
         super().__init__(folder, store_dir)
         self._committed, self._finished = Counts(), False
         self._refresh()
-
-    @property
-    def complete(self) -> bool:
-        """Whether the store is finished; only then it has facts, a fingerprint and a number of records."""
-        self._refresh()
-        return self._finished
 
     @property
     def counts(self) -> Counts:
@@ -164,6 +155,10 @@ class GrowingStore(Store):
                     f"{self.folder} has {self._committed.records} records after {timeout_s} s, {num_records} are needed"
                 )
             time.sleep(_POLL_S)
+
+    def records_up_to(self, wanted: int) -> int:
+        """As `wait`."""
+        return self.wait(wanted)
 
     def _refresh(self) -> None:
         if self._finished:

@@ -36,6 +36,28 @@ _INFLATION_FROM = 16 << 20
 _DECOMPRESS = {"": plain, "gzip": gunzip, "zstd": unzstd}
 
 
+class OneFile:
+    """What every source that is one file, pipe or URL says of itself (`data.sources.block.Source`)."""
+
+    __slots__ = ()
+    location: str
+    limits: IngestSettings
+
+    @property
+    def name(self) -> str:
+        """The location."""
+        return self.location
+
+    @property
+    def num_bytes(self) -> int | None:
+        """Size as stored; None for a pipe, and if a server does not say."""
+        return ByteStream(self.location, self.limits).num_bytes
+
+    def stamp(self) -> list[str | int]:
+        """Place, size and time of change."""
+        return ByteStream(self.location, self.limits).stamp()
+
+
 class ByteStream:
     """One source of bytes.
 

@@ -12,7 +12,7 @@ from Bio.SeqIO.FastaIO import SimpleFastaParser
 
 from data.alphabet import LETTER_IDS
 from data.commands import statistics as module
-from data.commands.histogram import bars, draw, edges
+from data.commands.histogram import bars, draw_lengths, edges
 from data.commands.statistics import (
     QUANTILES,
     Lengths,
@@ -208,11 +208,11 @@ def test_the_picture_is_a_png_whole_or_not_there(tmp_path: Path) -> None:
     from matplotlib.image import imread
 
     lengths = Lengths(values=np.array([10, 300, 2000]), counts=np.array([5, 20, 1]))
-    draw(lengths, tmp_path / "lengths.png", title="three $ $ lengths", crop_tokens=1024)
+    draw_lengths(lengths, tmp_path / "lengths.png", title="three $ $ lengths", crop_tokens=1024)
     assert imread(tmp_path / "lengths.png").shape[:2] == (675, 1200)
     (tmp_path / "taken.png").mkdir()
     with pytest.raises(ValueError, match=r"taken\.png: .*; choose another place$"):
-        draw(lengths, tmp_path / "taken.png", title="", crop_tokens=1024)
+        draw_lengths(lengths, tmp_path / "taken.png", title="", crop_tokens=1024)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["lengths.png", "taken.png"]
 
 

@@ -11,10 +11,11 @@ from data.corpus.consumed import Consumed
 from data.order.plan import Cursor
 from data.recipe.settings import IngestSettings
 from data.store import growing as stream
-from data.store.growing import GrowingStore, start_builder_of
+from data.store.growing import GrowingStore
 from data.store.token_store import new_hash
 from support.inputs.seeded_source import SeededSource
 from support.inputs.token_stores import Proteins, changed, proteins, store_from, store_of
+from support.stream_builders import is_finished, start_builder_of
 
 WINDOW = 50
 
@@ -99,7 +100,7 @@ def test_a_resume_waits_for_the_records_that_it_had(tmp_path: Path) -> None:
     store = GrowingStore(start_builder_of([slow], "count", IngestSettings(), tmp_path / "b"))
     consumed = Consumed(store, WINDOW)
     consumed.require(early, at(5))
-    assert not store.complete
+    assert not is_finished(store.folder)
     waited_for: list[int] = []
 
     def wait(records: int) -> int:  # the source goes on once it is waited for

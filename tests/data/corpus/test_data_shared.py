@@ -75,7 +75,7 @@ def test_what_is_derived_has_the_modes_of_the_umask(umask: int, folder: Path) ->
         corpora = opened(folder)
         store = corpora.parts[0].store
         lengths = Lengths(values=np.array([10, 300]), counts=np.array([5, 20]))
-        histogram.draw(lengths, store.folder / "lengths.png", title="", crop_tokens=64)
+        histogram.draw_lengths(lengths, store.folder / "lengths.png", title="", crop_tokens=64)
         list(digest_command(folder / "recipe.toml", [], 0, 2, 1, 0))
     finally:
         os.umask(before)

@@ -17,7 +17,7 @@ from data.homology import mmseqs as homology
 from data.homology.clusters import excluded, open_clusters
 from data.homology.mmseqs import cluster_by_identity, decontaminate
 from data.homology.split import open_split
-from data.sources.synthetic import Families, write
+from data.sources.synthetic import Families, write_corpus
 from data.store.token_store import Store
 from support.inputs.token_stores import store_from, store_of
 from support.places import REAL
@@ -32,7 +32,7 @@ MEMBERS = 4
 def families(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
     """(name, letters) of 12 families of 4 members, 15 % of sites drawn anew in each."""
     settings = Families(num_families=12, members_per_family=MEMBERS, mean_residues=120, min_residues=80)
-    path, table = write(tmp_path_factory.mktemp("families"), settings)
+    path, table = write_corpus(tmp_path_factory.mktemp("families"), settings)
     letters = dict(read(path))
     return [(name, letters[name]) for _, name in sorted(rows(table))]
 

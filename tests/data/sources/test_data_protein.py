@@ -14,12 +14,13 @@ from data.sources.fasta import FastaSource
 from data.sources.protein import mistaken
 from data.sources.resolve import Source, resolve
 from data.store.build import build_into, open_or_build
-from data.store.growing import GrowingStore, start_builder_of
+from data.store.growing import GrowingStore
 from data.store.lock import locked
 from data.store.token_store import Store
 from support.inputs.protein_files import LIMITS
 from support.inputs.protein_files import write as written
 from support.places import REAL
+from support.stream_builders import start_builder_of
 
 CODES = "ALAARGASNASPCYSGLNGLUGLYHISILELEULYSMETPHEPROSERTHRTRPTYRVAL"
 PROTEINS = [f"M{''.join(random.Random(i).choices('ACDEFGHIKLMNPQRSTVWY', k=59))}" for i in range(40)]

@@ -20,7 +20,7 @@ from data.sources.synthetic import (
     hidden_markov_model,
     posteriors,
     substitute,
-    write,
+    write_corpus,
 )
 
 FEW = Families(seed=3, num_families=12, members_per_family=5)
@@ -64,39 +64,39 @@ def z_score(per_document: list[float]) -> float:
 
 
 def test_bytes_follow_from_the_settings(tmp_path: Path) -> None:
-    written = [path.read_bytes() for path in write(tmp_path / "a", FEW)]
-    assert [path.read_bytes() for path in write(tmp_path / "b", FEW)] == written
+    written = [path.read_bytes() for path in write_corpus(tmp_path / "a", FEW)]
+    assert [path.read_bytes() for path in write_corpus(tmp_path / "b", FEW)] == written
     assert written[0][4:8] == bytes(4), "gzip's time stamp"
-    assert write(tmp_path / "c", replace(FEW, seed=4))[0].read_bytes() != written[0]
+    assert write_corpus(tmp_path / "c", replace(FEW, seed=4))[0].read_bytes() != written[0]
     same = [(ancestor(FEW, f)[:40] == ancestor(replace(FEW, seed=4), f)[:40]).mean() for f in range(12)]
     assert np.mean(same) < 0.2, "another seed, other ancestors and not only other lengths and substitutions"
     assert {path.name for path in (tmp_path / "a").iterdir()} == {"families.fasta.gz", "clusters.tsv", "settings.json"}
 
 
 def test_same_settings_keep_the_files_and_others_replace_them(tmp_path: Path) -> None:
-    fasta, _ = write(tmp_path, FEW)
+    fasta, _ = write_corpus(tmp_path, FEW)
     whole = fasta.read_bytes()
     fasta.write_bytes(b"kept")
-    write(tmp_path, FEW)
+    write_corpus(tmp_path, FEW)
     assert fasta.read_bytes() == b"kept"
-    write(tmp_path, replace(FEW, substitution_prob=0.2))
+    write_corpus(tmp_path, replace(FEW, substitution_prob=0.2))
     assert fasta.read_bytes() not in (b"kept", whole)
-    write(tmp_path, FEW)
+    write_corpus(tmp_path, FEW)
     assert fasta.read_bytes() == whole
 
 
 def test_what_a_crash_left_is_not_taken_for_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fasta, _ = write(tmp_path, FEW)
+    fasta, _ = write_corpus(tmp_path, FEW)
     first = fasta.read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr("data.sources.synthetic.cluster_id", lambda family: "UniRef50_ok")
         patch.setattr("data.sources.synthetic._records", lambda families: iter([b">half\n", None]))
         with pytest.raises(TypeError):
-            write(tmp_path, replace(FEW, seed=9))
+            write_corpus(tmp_path, replace(FEW, seed=9))
     assert json.loads((tmp_path / "settings.json").read_text())["unfinished"]
     assert len(list(tmp_path.iterdir())) == 3, "no temporary file stays behind"
     fasta.write_bytes(b"in doubt")
-    write(tmp_path, FEW)
+    write_corpus(tmp_path, FEW)
     assert fasta.read_bytes() == first
 
 
@@ -107,12 +107,12 @@ def test_files_of_the_users_are_not_replaced(tmp_path: Path, name: str, settings
     for each, content in theirs.items():
         (tmp_path / each).write_bytes(content)
     with pytest.raises(ValueError, match="is not of an embedded corpus, and would be replaced by one; choose another"):
-        write(tmp_path, FEW)
+        write_corpus(tmp_path, FEW)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == theirs
 
 
 def test_headers_clusters_and_sequences_agree(tmp_path: Path) -> None:
-    fasta, clusters = write(tmp_path, FEW)
+    fasta, clusters = write_corpus(tmp_path, FEW)
     records = read(fasta)
     member_clusters = dict(reversed(line.split("\t")) for line in clusters.read_text().splitlines())
     assert [header.split()[0] for header, _ in records[:13]] == [

@@ -20,12 +20,13 @@ from data.recipe.settings import CorpusSettings, IngestSettings
 from data.store import growing as stream
 from data.store.build import open_or_build
 from data.store.checked import check
-from data.store.growing import GrowingStore, start_builder, start_builder_of
+from data.store.growing import GrowingStore, start_builder
 from data.store.journal import failure, read_journal
 from data.store.lock import is_held, locked
 from data.store.token_store import Store
 from support.inputs.seeded_source import SeededSource, contents, until
 from support.places import ROOT, TESTS
+from support.stream_builders import is_finished, start_builder_of
 
 INGEST = IngestSettings()
 
@@ -54,7 +55,7 @@ def test_what_was_committed_can_be_read_while_the_source_is_slow(tmp_path: Path)
     whole = source.block(0, 500)
     store = GrowingStore(start_builder_of([source], "count", INGEST, tmp_path))
     assert store.wait(250) == 250
-    assert not store.complete
+    assert not is_finished(store.folder)
     assert len(store.offsets) == 301
     assert store.wait(300) == 300
     offset = int(store.offsets[300])
@@ -70,11 +71,11 @@ def test_what_was_committed_can_be_read_while_the_source_is_slow(tmp_path: Path)
     with pytest.raises(TimeoutError, match=r"has 300 records after 0\.2 s, 301 are needed"):
         store.wait(301, timeout_s=0.2)
     reader = pickle.loads(pickle.dumps(store))
-    assert (type(reader), reader.wait(300), reader.complete) == (GrowingStore, 300, False)
+    assert (type(reader), reader.wait(300), is_finished(reader.folder)) == (GrowingStore, 300, False)
     (tmp_path / "gate").touch()
     assert store.wait(301) == 301
     assert store.wait(1 << 40) == 500
-    assert store.complete
+    assert is_finished(store.folder)
     assert np.array_equal(store.tokens, whole.tokens)
     assert store.num_records == 500
     store.verify()
@@ -184,7 +185,8 @@ import os, signal
 from pathlib import Path
 from support.inputs.seeded_source import SeededSource
 from data.recipe.settings import IngestSettings
-from data.store.growing import GrowingStore, start_builder_of
+from data.store.growing import GrowingStore
+from support.stream_builders import start_builder_of
 source = SeededSource("s", gate=Path({str(tmp_path / "gate")!r}), gate_at=300)
 folder = start_builder_of([source], "count", IngestSettings(), Path({str(tmp_path)!r}))
 print(folder, GrowingStore(folder).wait(300), flush=True)
@@ -215,7 +217,7 @@ def test_a_corpus_of_files(tmp_path: Path) -> None:
     assert store.header(59) == "p129"
     assert start_builder(corpus, "refuse", INGEST, tmp_path / "stores") == folder  # finished: nothing to do
     again = GrowingStore(folder)
-    assert again.complete
+    assert is_finished(again.folder)
     assert (again.wait(7), again.num_records, len(again.offsets)) == (7, 60, 61)
     named = CorpusSettings(sources=(str(folder),), streaming=True)
     assert start_builder(named, "refuse", INGEST, tmp_path / "stores") == folder

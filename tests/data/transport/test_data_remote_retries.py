@@ -20,7 +20,7 @@ from data.sources.fasta import FastaSource
 from data.sources.tables import TableSource
 from data.store import growing as stream
 from data.store.build import build_into, open_or_build
-from data.store.growing import GrowingStore, start_builder_of
+from data.store.growing import GrowingStore
 from data.store.journal import read_journal
 from data.store.token_store import Store
 from data.transport import attempts
@@ -30,6 +30,7 @@ from support.inputs.fasta_content import many
 from support.inputs.faulty_server import Clock, Fault, Site, serving
 from support.inputs.packed_bytes import LIMITS, PACKED, TEXT, read
 from support.inputs.seeded_source import contents
+from support.stream_builders import start_builder_of
 
 FASTA = many(seed=3, count=4000).replace(b"?", b"") * 8
 """32,000 records, 8 MB: more than one block."""

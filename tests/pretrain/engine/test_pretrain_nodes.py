@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from data.sources.synthetic import Families, write
+from data.sources.synthetic import Families, write_corpus
 from support.launching import DDP, LIMIT_S, Launched, command, end_of, environment, largest_difference, launch
 from support.places import ROOT
 
@@ -38,7 +38,7 @@ def nodes(tmp_path: Path) -> tuple[Path, Path]:
     """The working folders, each with the same corpus under the same relative names."""
     folders = tmp_path / "a", tmp_path / "b"
     for folder in folders:
-        write(folder, Families(num_families=40, members_per_family=4, mean_residues=60, max_residues=150))
+        write_corpus(folder, Families(num_families=40, members_per_family=4, mean_residues=60, max_residues=150))
     return folders
 
 
@@ -54,7 +54,7 @@ def test_each_node_builds_its_store_and_trains_the_same(recipe_in, tmp_path: Pat
 
 
 def test_nodes_with_other_files_do_not_train(recipe_in, tmp_path: Path, nodes: tuple[Path, Path]) -> None:
-    write(nodes[1], Families(seed=1, num_families=40, members_per_family=4, mean_residues=60, max_residues=150))
+    write_corpus(nodes[1], Families(seed=1, num_families=40, members_per_family=4, mean_residues=60, max_residues=150))
     first, second = on_two_nodes(recipe_in(tmp_path), nodes, *LOCAL)
     assert first.status != 0
     assert second.status != 0
