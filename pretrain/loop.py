@@ -20,7 +20,7 @@ import torch
 
 from data.batches.loader import Step
 from data.disk_error import said
-from data.order.chain import START, extend
+from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor
 from data.progress_line import ProgressLine
 from data.recipe.setting import SettingClass, settings_of
@@ -163,7 +163,7 @@ class Training(Generic[S]):
         """Give what is trained its values: the checkpoint's, or the first ones."""
         if checkpoint is None:
             fill(self.named, self.named.names, built.first)
-            return TrainerState(step=0, tokens_seen=0, cursor=Cursor().as_dict(), chain=START, skipped_steps=0)
+            return TrainerState(step=0, tokens_seen=0, cursor=Cursor().as_dict(), chain=GENESIS, skipped_steps=0)
         state = restore(checkpoint, self.named, frozen, known=ENTRIES | self.job.entry_names)
         self.engine.restore_scaler(state.entries.get(LOSS_SCALE))
         return state

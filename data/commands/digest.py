@@ -19,7 +19,7 @@ from typing import Any
 from data.batches.loader import Loader
 from data.commands.opening import require_at_least
 from data.corpus.corpora import Corpora
-from data.order.chain import START, extend
+from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor, Plan, following
 from data.recipe.setting import SettingClass
 from data.recipe.settings import DataSettings, seed_setting
@@ -87,7 +87,7 @@ def digest_command(
     plan = corpora.plan(recipe.run.seed)
     cursor = cursor_at(corpora, plan, start)
     for step, digests, num_tokens, imbalance in digests_of_steps(corpora, plan, cursor, start, stop, world_size):
-        yield f"step {step}  {extend(START, digests)}  {num_tokens} tokens  {imbalance:.4f} slowest/mean"
+        yield f"step {step}  {extend(GENESIS, digests)}  {num_tokens} tokens  {imbalance:.4f} slowest/mean"
 
 
 def digests_of_steps(

@@ -6,7 +6,7 @@ In: the digests of the bins that reached the forward pass, step by step. Out: a 
 import hashlib
 from collections.abc import Sequence
 
-START = "0" * 64
+GENESIS = "0" * 64
 """The chain before the first step."""
 
 

@@ -16,7 +16,7 @@ from data.batches.batch import IGNORED, Batch
 from data.batches.contents import MaskedContents
 from data.batches.loader import Loader, Step
 from data.corpus.shelves import Shelves
-from data.order.chain import START, extend
+from data.order.chain import GENESIS, extend
 from data.order.dealing import attention_cost, deal, imbalance
 from data.order.plan import Bin, Cursor, Plan
 from data.order.sampler import CORPUS_BITS
@@ -86,7 +86,7 @@ def by_bin(ranks: list[list[Step]], index: int, what: str = "digests") -> dict[i
 
 
 def chain(ranks: list[list[Step]]) -> str:
-    value = START
+    value = GENESIS
     for index in range(len(ranks[0])):
         digests = by_bin(ranks, index)
         assert sorted(digests) == list(range(SETTINGS.bins_per_step))
@@ -275,9 +275,9 @@ def test_the_model_draws_anew_each_step(shelves: Shelves) -> None:
 
 
 def test_the_chain_knows_the_order() -> None:
-    assert extend(START, [1, 2]) != extend(START, [2, 1])
-    assert extend(START, [-1]) == extend(START, [2**64 - 1])  # torch's int64 and the digest are one number
-    assert extend(extend(START, [1]), [2]) != extend(START, [1, 2])
+    assert extend(GENESIS, [1, 2]) != extend(GENESIS, [2, 1])
+    assert extend(GENESIS, [-1]) == extend(GENESIS, [2**64 - 1])  # torch's int64 and the digest are one number
+    assert extend(extend(GENESIS, [1]), [2]) != extend(GENESIS, [1, 2])
 
 
 def test_the_digest_sees_everything_a_bin_feeds(shelves: Shelves) -> None:
