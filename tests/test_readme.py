@@ -19,10 +19,10 @@ import pytest
 from data.sources.synthetic import Families, write_corpus
 from pretrain.model.settings import ModelSettings
 from pretrain.model.weights.io import save
+from support.inputs.whole_models import build_model
 from support.launching import lines
 from support.pages import README, blocks, commands, recipe_of
 from support.places import ROOT
-from support.whole_models import build_model
 
 HUB_NAME = "facebook/esm2_t6_8M_UR50D"  # no test can reach it: a folder with random weights takes its place
 

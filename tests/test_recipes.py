@@ -18,8 +18,8 @@ from pretrain.model.presets import PRESETS
 from pretrain.optimizer.build import build_optimizer, learning_rate
 from pretrain.optimizer.groups import parameter_groups
 from pretrain.recipe import Recipe
+from support.inputs.whole_models import build_model
 from support.places import ROOT
-from support.whole_models import build_model
 
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 CONFIGS = sorted((ROOT / "accelerate_configs").glob("*.y*ml"))

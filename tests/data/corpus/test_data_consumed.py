@@ -14,8 +14,8 @@ from data.store import growing as stream
 from data.store.growing import GrowingStore
 from data.store.token_store import new_hash
 from support.inputs.seeded_source import SeededSource
+from support.inputs.stream_builders import is_finished, start_builder_of
 from support.inputs.token_stores import Proteins, changed, proteins, store_from, store_of
-from support.stream_builders import is_finished, start_builder_of
 
 WINDOW = 50
 

@@ -19,8 +19,8 @@ from data.store.lock import locked
 from data.store.token_store import Store
 from support.inputs.protein_files import LIMITS
 from support.inputs.protein_files import write as written
+from support.inputs.stream_builders import start_builder_of
 from support.places import REAL
-from support.stream_builders import start_builder_of
 
 CODES = "ALAARGASNASPCYSGLNGLUGLYHISILELEULYSMETPHEPROSERTHRTRPTYRVAL"
 PROTEINS = [f"M{''.join(random.Random(i).choices('ACDEFGHIKLMNPQRSTVWY', k=59))}" for i in range(40)]

@@ -20,7 +20,7 @@ from data.store.folder import PARTS
 from data.store.journal import JOURNAL, read_journal, write_failure
 from data.store.token_store import FACTS, Counts, Store
 from support.inputs.seeded_source import SeededSource, contents, in_process
-from support.stream_builders import start_builder_of
+from support.inputs.stream_builders import start_builder_of
 
 QUARTER = IngestSettings(max_bad_fraction=0.25)
 SOURCES = [SeededSource("a", 1, 90, 30, bad_every=9), SeededSource("b", 2, 60, 30), SeededSource("c", 3, 30, 30)]

@@ -25,8 +25,8 @@ from data.store.journal import failure, read_journal
 from data.store.lock import is_held, locked
 from data.store.token_store import Store
 from support.inputs.seeded_source import SeededSource, contents, until
+from support.inputs.stream_builders import is_finished, start_builder_of
 from support.places import ROOT, TESTS
-from support.stream_builders import is_finished, start_builder_of
 
 INGEST = IngestSettings()
 
@@ -186,7 +186,7 @@ from pathlib import Path
 from support.inputs.seeded_source import SeededSource
 from data.recipe.settings import IngestSettings
 from data.store.growing import GrowingStore
-from support.stream_builders import start_builder_of
+from support.inputs.stream_builders import start_builder_of
 source = SeededSource("s", gate=Path({str(tmp_path / "gate")!r}), gate_at=300)
 folder = start_builder_of([source], "count", IngestSettings(), Path({str(tmp_path)!r}))
 print(folder, GrowingStore(folder).wait(300), flush=True)

@@ -30,7 +30,7 @@ from support.inputs.fasta_content import many
 from support.inputs.faulty_server import Clock, Fault, Site, serving
 from support.inputs.packed_bytes import LIMITS, PACKED, TEXT, read
 from support.inputs.seeded_source import contents
-from support.stream_builders import start_builder_of
+from support.inputs.stream_builders import start_builder_of
 
 FASTA = many(seed=3, count=4000).replace(b"?", b"") * 8
 """32,000 records, 8 MB: more than one block."""

@@ -38,8 +38,8 @@ from pretrain.recipe import Recipe
 from pretrain.step import Outcome, Reading, train_step
 from support.checkpoint_run import trainer_at
 from support.inputs.raw_store import Records, plan_over, write_store
+from support.inputs.whole_models import build_model
 from support.launching import bit_equal, end_of, lines
-from support.whole_models import build_model
 
 BINS = 7
 PRECISIONS = ("no", "bf16", "fp16")

@@ -18,9 +18,9 @@ from pretrain.optimizer.groups import parameter_groups
 from pretrain.recipe import Recipe
 from support.checkpoint_run import forked, status_of
 from support.forgotten_runs import forgotten
+from support.inputs.whole_models import build_model
 from support.launching import FLOAT32, launch_environments
 from support.places import ROOT
-from support.whole_models import build_model
 
 
 def patience(group: dist.ProcessGroup) -> object:

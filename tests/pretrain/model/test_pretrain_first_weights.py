@@ -19,9 +19,9 @@ from pretrain.model.presets import PRESETS
 from pretrain.model.settings import ModelSettings
 from pretrain.model.weights import io as transformers_io
 from support.checkpoint_run import forked, save, status_of
+from support.inputs.whole_models import build_model
 from support.places import ROOT
 from support.rank_pool import Ended, RankPool
-from support.whole_models import build_model
 from support.wrong_engine import digest, rise
 
 SEED_17 = {

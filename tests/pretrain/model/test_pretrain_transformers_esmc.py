@@ -30,7 +30,7 @@ from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.weights import io as transformers_io
 from support.inputs.flat_batches import gradients, mixed_bins, pack, perturb, relative
 from support.inputs.foreign_process import FOREIGN_PROCESS
-from support.whole_models import from_transformers_state, load
+from support.inputs.whole_models import from_transformers_state, load
 
 # One group: several tests look at the same answers, which are computed once.
 pytestmark = pytest.mark.xdist_group("esmc")

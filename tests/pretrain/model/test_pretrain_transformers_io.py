@@ -38,7 +38,7 @@ from support.inputs.flat_batches import (
     worst_gradient,
 )
 from support.inputs.foreign_process import FOREIGN_PROCESS
-from support.whole_models import from_transformers_state, load
+from support.inputs.whole_models import from_transformers_state, load
 
 SMALL = EsmShape(layers=2, dim=48, heads=4)
 FREQUENCIES = "esm.rotary_embeddings.inv_freq"

@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
+from support.inputs.whole_models import load
 from support.places import ROOT
-from support.whole_models import load
 
 SMALL = EsmShape(layers=2, dim=48, heads=4)
 

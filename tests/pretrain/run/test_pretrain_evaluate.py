@@ -32,7 +32,7 @@ from pretrain.optimizer.groups import parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.step import train_step
 from support.inputs.flat_batches import labels_of
-from support.whole_models import build_model
+from support.inputs.whole_models import build_model
 
 FAMILIES = Families(num_families=40, members_per_family=4, mean_residues=60, max_residues=150)
 SETTINGS = DataSettings(

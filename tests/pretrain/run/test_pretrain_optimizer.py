@@ -20,7 +20,7 @@ from pretrain.optimizer.build import build_optimizer, learning_rate
 from pretrain.optimizer.groups import parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings, ScheduleSettings
 from support.checkpoint_run import assert_same, everything, save, train
-from support.whole_models import build_model
+from support.inputs.whole_models import build_model
 
 MUON = OptimizerSettings(name="muon", weight_decay=0.1)
 EITHER = pytest.mark.parametrize("settings", [OptimizerSettings(weight_decay=0.1), MUON], ids=lambda s: s.name)

@@ -29,8 +29,8 @@ from pretrain.optimizer.settings import OptimizerSettings, ScheduleSettings
 from pretrain.step import Outcome, Reading, train_step
 from support.inputs.flat_batches import labels_of
 from support.inputs.raw_store import Records, plan_over, write_store
+from support.inputs.whole_models import build_model
 from support.launching import end_of, lines
-from support.whole_models import build_model
 
 BINS = 7
 ONE = torch.ones(1)
