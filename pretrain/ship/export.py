@@ -1,13 +1,10 @@
 """Export: the run as a directory that transformers loads by itself.
 
-    python -m pretrain.ship.export runs/quickstart
-
 In: a run directory with a checkpoint. Out: `export/` with config.json, model.safetensors, tokenizer files
 and README.md, the model card. Kept: export.json beside it, the hashes of what was written; an export in which anything
 was changed or added since is not replaced but moved aside.
 """
 
-import argparse
 import hashlib
 import itertools
 import json
@@ -23,7 +20,7 @@ from typing import Any
 from safetensors import SafetensorError
 from transformers.utils import logging
 
-from data.disk_error import CLOSED, one_line, refusal, said
+from data.disk_error import refusal, said
 from data.durable import workspace, write_whole
 from pretrain.checkpoint.frozen import read_whole
 from pretrain.checkpoint.load import newest_valid
@@ -99,7 +96,7 @@ def last_export(run: RunDirectory, frozen: Weights | None = None) -> None:
         raise StorageError(
             run.export,
             f"{said(cause)}; the run is trained and its newest checkpoint is whole, but it is not exported",
-            f"free space there, and export it: python -m pretrain.ship.export {run.root}",
+            f"free space there, and export it: python -m pretrain.export {run.root}",
         ) from error
 
 
@@ -158,22 +155,6 @@ def _hashes(folder: Path) -> dict[str, str]:
         with path.open("rb") as file:
             hashes[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
     return hashes
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Export the newest checkpoint of a run."""
-    parser = argparse.ArgumentParser(prog="python -m pretrain.ship.export", description=__doc__.split("\n")[0])
-    parser.add_argument("run", type=Path, help="run directory")
-    folder = parser.parse_args(arguments).run
-    try:
-        path, step = export(RunDirectory(folder))
-    except (ValueError, RuntimeError) as error:
-        sys.exit(f"error: {error}")
-    except OSError as error:
-        if error.errno not in CLOSED:
-            raise
-        sys.exit(f"error: {one_line(error)}")
-    print(f"step {step}: {path}")
 
 
 def _card(run: RunDirectory, shape: EsmShape, step: int, tokens_seen: int) -> str:
@@ -251,7 +232,3 @@ def _validation(scores: dict[str, dict[str, float | None]] | None) -> list[str]:
 
 def _number(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.2f}"
-
-
-if __name__ == "__main__":
-    main()

@@ -19,9 +19,9 @@ from pretrain.__main__ import main
 from pretrain.checkpoint import CheckpointError, StorageError, find, verify
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import TorchState
+from pretrain.export import main as export_main
 from pretrain.run.directory import RunDirectory
 from pretrain.saves import Saves
-from pretrain.ship.export import main as export_main
 from pretrain.step import train_step
 from support.checkpoint_run import build, forked, full_disk, mount_small_disk, status_of, train, trainer_at
 from support.launching import bit_equal, end_of, lines
@@ -270,7 +270,7 @@ def test_no_room_for_the_last_export(room: int, recipe_in, tmp_path: Path, capfd
         assert (
             f"error: {root}/export: the disk is full, or a quota or size limit reached ({NO_SPACE}); the run is "
             "trained and its newest checkpoint is whole, but it is not exported; free space there, and export it: "
-            f"python -m pretrain.ship.export {root}\n"
+            f"python -m pretrain.export {root}\n"
         ) in said
         assert [line["exit"] for line in lines(root / "attempts.jsonl") if "exit" in line] == ["storage"]
         assert not list(root.glob(".export*")) + list(root.glob("export*"))

@@ -20,10 +20,10 @@ from data.batches.contents import MaskedContents
 from data.corpus.prepare import open_corpora, prepare
 from data.order.plan import Bin
 from data.recipe.settings import DataSettings, MaskSettings
+from pretrain import export
 from pretrain.__main__ import main
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
-from pretrain.ship import export
 from support.launching import End, end_of, lines
 
 # One group: all tests look at one run, which is made once.

@@ -18,10 +18,10 @@ import pretrain.run.lock
 from pretrain.__main__ import main
 from pretrain.checkpoint.load import newest_valid, quarantine, verify
 from pretrain.engine.named_state import TorchState
+from pretrain.export import main as export_main
 from pretrain.run.directory import RunDirectory
 from pretrain.run.lock import LEASE, LOCK, RunLock
 from pretrain.ship.export import export
-from pretrain.ship.export import main as export_main
 from support.checkpoint_run import build, save, train
 from support.launching import environment
 from support.other_user import NOBODY, opened_again, public_folder, without_rights
