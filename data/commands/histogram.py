@@ -27,10 +27,7 @@ def edges(lengths: Lengths) -> NDArray[np.int64]:
 
 def bars(lengths: Lengths, bin_edges: NDArray[np.int64]) -> NDArray[np.int64]:
     """(bins,) records of each bin."""
-    which = np.searchsorted(bin_edges, lengths.values, side="right") - 1
-    heights = np.zeros(len(bin_edges) - 1, np.int64)
-    np.add.at(heights, which, lengths.counts)
-    return heights
+    return np.histogram(lengths.values, bin_edges, weights=lengths.counts)[0].astype(np.int64)
 
 
 def draw_lengths(lengths: Lengths, path: Path, *, title: str, crop_tokens: int) -> None:

@@ -259,11 +259,8 @@ def as_json(found: Statistics) -> dict[str, Any]:
             "records": duplicates.num_duplicates,
             "groups": duplicates.num_groups,
             "largest": [
-                {
-                    "size": group.size,
-                    "residues": group.residues,
-                    "records": [{"record": record, "header": found.headers[record]} for record in group.records],
-                }
+                group._asdict()
+                | {"records": [{"record": record, "header": found.headers[record]} for record in group.records]}
                 for group in duplicates.largest
             ],
         },

@@ -8,7 +8,6 @@ import gzip
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
@@ -51,37 +50,22 @@ def session(folder: Path, no_room: Callable[[str], str] | None = None) -> Iterat
     """
     import duckdb
 
-    with (
-        _refusal(no_room or partial(_no_room_in, folder)),
-        tempfile.TemporaryDirectory(prefix=".join-", dir=folder) as work,
-    ):
-        settings: dict[str, str | bool | int | float | list[str]] = {
-            "memory_limit": _MEMORY,
-            "threads": 2,
-            "temp_directory": f"{work}/spill",
-            "preserve_insertion_order": False,
-            "autoinstall_known_extensions": False,
-        }
-        with duckdb.connect(f"{work}/join.duckdb", config=settings) as connection:
-            connection.execute("SET enable_progress_bar = false")
-            yield connection
-
-
-@contextmanager
-def _refusal(no_room: Callable[[str], str]) -> Iterator[None]:
-    import duckdb
-
     try:
-        yield
+        with tempfile.TemporaryDirectory(prefix=".join-", dir=folder) as work:
+            settings: dict[str, str | bool | int | float | list[str]] = {
+                "memory_limit": _MEMORY,
+                "threads": 2,
+                "temp_directory": f"{work}/spill",
+                "preserve_insertion_order": False,
+                "autoinstall_known_extensions": False,
+            }
+            with duckdb.connect(f"{work}/join.duckdb", config=settings) as connection:
+                connection.execute("SET enable_progress_bar = false")
+                yield connection
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
-        raise ValueError(no_room(" ".join(str(error).split())[:300])) from None
-
-
-def _no_room_in(folder: Path, reason: str) -> str:
-    return (
-        f"{folder.parent}: a table cannot be joined or sorted there ({reason}); nothing of it was kept; free space on "
-        "that disk and start again"
-    )
+        reason = " ".join(str(error).split())[:300]
+        there = f"{folder.parent}: a table cannot be joined or sorted there ({reason}); nothing of it was kept; "
+        raise ValueError(no_room(reason) if no_room else f"{there}free space on that disk and start again") from None
 
 
 def batches(connection: Any, query: str, parameters: list[Any] | None = None) -> Iterator[tuple[NDArray[Any], ...]]:

@@ -7,7 +7,6 @@ judged by `data.sources.protein`, which alone says what is wrong with one. Witho
 blocks are the same, and it takes many times as long.
 """
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import LETTER_IDS
-from data.compiled import SWITCH, compiled
+from data.compiled import available, compiled
 from data.recipe.settings import IngestSettings, LetterPolicy
 from data.sources.block import START, Block, Position, Rejected
 from data.sources.fasta_text import Piece, from_first_record, from_record, pieces, within_line_cap
@@ -197,11 +196,9 @@ class _Building:
 
 
 def _kernel() -> Callable[..., Any] | None:
-    if os.environ.get(SWITCH) == "0":  # asked here too, because the kernel's module imports numba
+    if not available():  # asked here too, because the kernel's module imports numba
         return None
-    try:
-        from data.sources.fasta_kernel import LETTER_TABLE, parse
-    except ImportError:
-        return None
+    from data.sources.fasta_kernel import LETTER_TABLE, parse
+
     kernel = compiled(parse)
     return kernel and (lambda *arguments: kernel(*arguments, LETTER_IDS, LETTER_TABLE))

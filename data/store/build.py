@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -102,9 +102,7 @@ def _built(
         return store
     with locked(folder, lambda: _say(f"{folder}: another process builds this store; waiting for it")):
         try:
-            if progress is not None:
-                return build_locked(folder, sources, stamps, unknown_letters, ingest, progress)
-            with BuildLine() as line:
+            with BuildLine() if progress is None else nullcontext(progress) as line:
                 return build_locked(folder, sources, stamps, unknown_letters, ingest, line)
         except Unusable as error:  # which tells the builder what to remove, and nobody else anything
             raise ValueError(str(error)) from None
