@@ -8,6 +8,7 @@ import pytest
 
 import data
 from data.alphabet import TOKENS
+from data.batches.contents import MaskedContents
 from data.batches.loader import Loader
 from data.corpus.shelves import Shelves
 from data.order.plan import Cursor
@@ -51,13 +52,13 @@ def test_the_order_and_the_bins(tmp_path: Path, shelves: Shelves) -> None:
 )
 def test_what_each_rank_is_fed(shelves: Shelves, rank: int, bin_: int, shown: list[str], truth: str) -> None:
     plan = plan_over(shelves, Records(3), SETTINGS)
-    with closing(Loader(shelves, plan, Cursor(), 0, rank, 2)) as loader:
+    with closing(Loader(MaskedContents(shelves, SETTINGS, SETTINGS.mask, 0), plan, Cursor(), 0, rank, 2)) as loader:
         step = next(loader)
     (batch,) = step.batches
     slots = batch.tokens.tolist()
     assert (step.bins, [TOKENS[token] for token in slots]) == ((bin_,), shown + ["<pad>"] * (24 - len(shown)))
-    labels = batch.labels[batch.target_slots].tolist()
-    assert "".join(TOKENS[label] for label in labels) == truth
+    (targets,) = batch.targets
+    assert "".join(TOKENS[label] for label in targets.labels.tolist()) == truth
     assert step.cursor == Cursor(pass_index=0, window=0, bin=2, tokens_before_window=0)
     told(
         "rank 0 gets bin 1 (documents 1 and 2), rank 1 gets bin 0", "on rank 0 the V of p2, on rank 1 M, T and Q of p0"
