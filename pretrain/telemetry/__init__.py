@@ -1,1 +1,1 @@
-"""What a run says about itself: metrics, errors, one line on the console."""
+"""What a run measures of itself: how fast it is, and how fast the machine could be."""
