@@ -14,7 +14,7 @@ from data.sources.synthetic import Families, write_corpus
 from support.checkpoint_run import write_two
 from support.cpu_limit import pytest_addoption, pytest_runtest_call
 from support.forgotten_runs import measure_peak_once
-from support.kept_runs import Trained, keep_runs
+from support.kept_runs import Trained
 from support.rank_pool import RankPool
 
 __all__ = ["pytest_addoption", "pytest_runtest_call"]  # hooks, which pytest finds here
@@ -93,7 +93,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 @pytest.fixture(scope="session")
 def trained(pool: RankPool, recipe_in, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """The end of a run in kept processes; each is made once for all test files."""
-    return keep_runs(pool, recipe_in, tmp_path_factory)
+    return Trained(pool, recipe_in, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -41,17 +41,17 @@ def test_ci_runs_every_tier_but_that_of_a_release() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mark", "program", "outcome"),
+    ("mark", "program", "kept", "outcome"),
     [
-        ("", BURNS, {"failed": 1}),
-        ("", SLEEPS, {"passed": 1}),
-        ("@pytest.mark.slow", BURNS, {"passed": 1}),
-        ("@pytest.mark.canary", BURNS, {"failed": 1}),  # it is everybody's, unless it is a launch's
+        pytest.param("", BURNS, False, {"failed": 1}, id="ended"),
+        pytest.param("", BURNS, True, {"failed": 1}, id="kept"),
+        pytest.param("", SLEEPS, False, {"passed": 1}, id="sleeps"),
+        pytest.param("@pytest.mark.slow", BURNS, False, {"passed": 1}, id="slow"),
+        pytest.param("@pytest.mark.canary", BURNS, False, {"failed": 1}, id="canary that launches nothing"),
     ],
 )
-@pytest.mark.parametrize("kept", [False, True], ids=["ended", "kept"])
 def test_a_test_that_takes_long_must_say_so(
-    pytester: pytest.Pytester, mark: str, program: str, outcome: dict[str, int], kept: bool
+    pytester: pytest.Pytester, mark: str, program: str, kept: bool, outcome: dict[str, int]
 ) -> None:
     """The time of a child that ended, or of one that lives on."""
     pytester.makeini("[pytest]\nmarkers =\n    slow:\n    canary:\n")
@@ -77,3 +77,25 @@ def test_without_a_limit_every_test_may_take_its_time(pytester: pytest.Pytester)
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(f"def test_burns():\n    exec({BURNS!r})")
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_tests_of_a_group_run_in_one_process(pytester: pytest.Pytester) -> None:
+    """Or each process makes the runs that they share; xdist ignores groups without a word where it cannot keep them."""
+    pytester.makeini("[pytest]")
+    pytester.makepyfile("""
+        import os, pytest
+
+        @pytest.mark.parametrize("number", range(6))
+        @pytest.mark.xdist_group("shared")
+        def test_grouped(number):
+            open(f"{os.getpid()}.grouped", "w")
+
+        @pytest.mark.parametrize("number", range(12))
+        def test_alone(number):
+            open(f"{os.getpid()}.alone", "w")
+    """)
+    words = re.search(r"^PYTEST = \S+ -m pytest (.*)$", (ROOT / "Makefile").read_text(), re.M)
+    assert words is not None
+    pytester.runpytest_subprocess(*words[1].split(), "-p", "no:cacheprovider").assert_outcomes(passed=18)
+    assert len(list(pytester.path.glob("*.grouped"))) == 1
+    assert len(list(pytester.path.glob("*.alone"))) == 2

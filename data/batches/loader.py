@@ -164,7 +164,7 @@ class _Planned(NamedTuple):
 
 def _forkserver() -> BaseContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["data.batches.loader"])  # imported once, not once a worker
+    context.set_forkserver_preload(["data.batches.loader", "numba"])  # imported once, not once a worker
     return context
 
 

@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 import os
-import traceback
 from collections.abc import Callable, Container
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -102,24 +101,6 @@ def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
     assert a.keys() == b.keys()
     for name in a:
         assert torch.equal(a[name], b[name]), name
-
-
-def forked(work: Callable[[], object]) -> int:
-    """Run `work` in a child forked from this warm process; its exit status is 0 if it returned."""
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        torch.set_num_threads(1)  # OpenMP's threads did not survive the fork
-        work()
-        os._exit(0)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-
-
-def status_of(pid: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def full_disk(failing: Container[int]) -> AbstractContextManager[Any]:

@@ -4,7 +4,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from pretrain.model.encoder import Checkpointing
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from support.inputs.flat_batches import document, mixed_bins, pack, perturb
+from support.launching import fork_server
 
 WORLD = 4
 SIZES = (2, 4)
@@ -66,9 +66,7 @@ class Ranks:
     """Processes that wait for work."""
 
     def __init__(self, folder: Path) -> None:
-        starting = get_context("forkserver")
-        # Imported once and not by each: seconds. With what loaders ask for: one server serves both, as the first asks.
-        starting.set_forkserver_preload(["data.batches.loader", "pretrain.model.compute"])
+        starting = fork_server()
         self.ours, theirs = zip(*(starting.Pipe() for _ in range(WORLD)), strict=True)
         self.processes = [
             starting.Process(target=_work, args=(rank, str(folder / "store"), connection), daemon=True)

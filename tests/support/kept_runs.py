@@ -3,10 +3,9 @@
 In: where a run is spread and what it trains. Out: `Ended`. Kept: every run, by all that it was given.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
@@ -35,7 +34,23 @@ class Ended:
     """Of every step."""
 
 
-class Trained(Protocol):
+def config(engine: str) -> Path:
+    return ROOT / f"accelerate_configs/{engine}.yaml"
+
+
+class Trained:
+    """Makes a run when it is first asked for, and keeps it.
+
+    Args:
+        pool: where runs are made.
+        recipe_in: writes the recipe of a run into a folder.
+        folders: where runs lie.
+    """
+
+    def __init__(self, pool: RankPool, recipe_in: Callable[[Path], Path], folders: pytest.TempPathFactory) -> None:
+        self._pool, self._recipe_in, self._folders = pool, recipe_in, folders
+        self._made: dict[tuple, Ended] = {}
+
     def __call__(
         self,
         engine: str,
@@ -45,37 +60,17 @@ class Trained(Protocol):
         *,
         fault: str | None = None,
         flags: Sequence[str] = (),
-    ) -> Ended: ...
-
-
-def config(engine: str) -> Path:
-    return ROOT / f"accelerate_configs/{engine}.yaml"
-
-
-def keep_runs(pool: RankPool, recipe_in, folders: pytest.TempPathFactory) -> Trained:
-    """A function that gives the end of a run, and makes it when it is first asked for."""
-    made: dict[tuple, Ended] = {}
-
-    def trained(
-        engine: str,
-        processes: int,
-        overrides: Sequence[str] = (),
-        length: Sequence[str] = STEPS_16,
-        *,
-        fault: str | None = None,
-        flags: Sequence[str] = (),
     ) -> Ended:
+        """The end of the run that is spread like this."""
         key = (engine, processes, *map(tuple, (overrides, length, flags)), fault)
-        if key not in made:
-            folder = folders.mktemp(f"{engine}{processes}")
-            words = [recipe_in(folder), *length, *overrides]
-            done = pool.run(processes, config(engine), words, fault=fault, flags=flags)
+        if key not in self._made:
+            folder = self._folders.mktemp(f"{engine}{processes}")
+            words = [self._recipe_in(folder), *length, *overrides]
+            done = self._pool.run(processes, config(engine), words, fault=fault, flags=flags)
             assert done.status == 0, done.output
             losses = [line["loss"] for line in lines(folder / "run/metrics.jsonl") if "loss" in line]
-            made[key] = Ended(folder, end_of(folder / "run"), losses)
-        return made[key]
-
-    return trained
+            self._made[key] = Ended(folder, end_of(folder / "run"), losses)
+        return self._made[key]
 
 
 def distances(a: Ended, b: Ended) -> tuple[float, float]:

@@ -7,6 +7,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,6 +21,12 @@ from support.places import ROOT, TESTS
 
 DDP = ROOT / "accelerate_configs" / "ddp.yaml"
 LIMIT_S = 240
+
+PROGRAM = (
+    *("accelerate", "pretrain.engine.launch", "pretrain.loop"),
+    *("pretrain.masked_language_job", "pretrain.summary"),
+)
+"""What the program imports when it runs."""
 
 _PREFIXES = ("ACCELERATE_", "DEEPSPEED_", "DS_", "FSDP_", "MEGATRON_LM_", "PARALLELISM_CONFIG_", "TORCHELASTIC_")
 _NAMES = {f"{scope}{what}" for scope in ("", "LOCAL_", "GROUP_", "ROLE_") for what in ("RANK", "WORLD_SIZE")}
@@ -51,6 +59,16 @@ def command(arguments: Sequence[object], processes: int, config: Path = DDP) -> 
 def environment() -> dict[str, str]:
     """This environment, with one thread a process, so that a run's bits do not depend on how busy the machine is."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": f"{ROOT}:{TESTS}"}
+
+
+def fork_server() -> BaseContext:
+    """Starts processes that find the program and numba imported; their server computes nothing before it forks.
+
+    The loaders' workers come from the same server, if this is asked for first.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload([*PROGRAM, "data.batches.loader", "numba"])
+    return context
 
 
 def run(words: Sequence[str], cwd: Path = ROOT) -> Launched:

@@ -15,13 +15,12 @@ import itertools
 import os
 import queue
 import signal
-import subprocess
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -30,7 +29,16 @@ from types import ModuleType
 from typing import Any, Self
 
 from support.forgotten_runs import forgotten, measure_peak_once
-from support.launching import FLOAT32, LIMIT_S, Launched, environment, launch_environments, without_launch
+from support.launching import (
+    FLOAT32,
+    LIMIT_S,
+    PROGRAM,
+    Launched,
+    environment,
+    fork_server,
+    launch_environments,
+    without_launch,
+)
 from support.places import ROOT
 
 AT_MOST = 4
@@ -185,19 +193,12 @@ class _Worker:
     """A process, seen from outside; its own output goes to `log`."""
 
     def __init__(self, log: Path) -> None:
-        self.channel, theirs = Pipe()
+        log.touch()
         self._log = log
         self._started = False
-        with log.open("w") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "support.rank_pool", str(theirs.fileno())],
-                cwd=ROOT,
-                env=without_launch(environment()),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()],
-            )
+        self.channel, theirs = Pipe()
+        self._process = fork_server().Process(target=_serve, args=(theirs, str(log)))
+        self._process.start()
         theirs.close()
 
     def await_start(self) -> None:
@@ -211,16 +212,17 @@ class _Worker:
         try:
             return int(self.channel.recv())
         except (EOFError, ConnectionError):
-            status = self._process.wait()
+            self._process.join()
+            status = self._process.exitcode or 0
             return 128 - status if status < 0 else max(status, 1)
 
     def lives(self) -> bool:
         """Whether it can run something."""
-        return self._process.poll() is None
+        return self._process.is_alive()
 
     def dump_stacks(self) -> None:
         """Have every thread's stack written to the output of its run."""
-        self._process.send_signal(signal.SIGUSR1)
+        os.kill(self._process.pid, signal.SIGUSR1)
 
     def dismiss(self) -> None:
         """Ask it to end."""
@@ -229,34 +231,33 @@ class _Worker:
 
     def end(self) -> None:
         """Wait a little for its end, then kill it."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=10)
+        self._process.join(10)
         self.kill()
 
     def kill(self) -> None:
         """End it at once, whatever it does."""
         self._process.kill()
-        self._process.wait()
+        self._process.join()
         self.channel.close()
 
 
-def _serve(channel: Connection) -> None:
+def _serve(channel: Connection, log: str) -> None:
     """Inside a worker: run what the parent sends until it sends None."""
+    os.chdir(ROOT)
+    variables = without_launch(environment())
+    os.environ.clear()
+    os.environ.update(variables)
+    for stream in (1, 2):
+        os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), stream)
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)  # 2: where standard error goes at that time
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(channel, requests), daemon=True).start()
 
     import torch
 
-    program = importlib.import_module("pretrain.__main__")
-    for name in (
-        "accelerate",
-        "pretrain.engine.launch",
-        "pretrain.loop",
-        "pretrain.masked_language_job",
-        "pretrain.summary",
-    ):
+    for name in PROGRAM:
         importlib.import_module(name)
+    program = importlib.import_module("pretrain.__main__")
     torch.set_num_threads(1)
     measure_peak_once()
     program._PATIENCE_S = 0.0  # each rank has an output of its own, so none waits for rank 0 to speak first
@@ -314,7 +315,3 @@ def _output_to(log: str) -> Iterator[None]:
     os.dup2(kept[1], 2)
     for descriptor in (file, *kept):
         os.close(descriptor)
-
-
-if __name__ == "__main__":
-    _serve(Connection(int(sys.argv[1])))

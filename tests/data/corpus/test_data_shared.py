@@ -16,8 +16,8 @@ from data.corpus.corpora import Corpora
 from data.corpus.prepare import open_corpora, prepare
 from data.recipe.settings import DataSettings
 from data.store.token_store import Store
+from support.forked import NOBODY, opened_again, public_folder, without_rights
 from support.inputs.token_stores import store_of
-from support.other_user import NOBODY, opened_again, public_folder, without_rights
 
 PROTEINS = [(f"q{i}", "ACDEFGHIKL"[i % 10] * (i % 7 + 1) + "MKT" * (i // 4 + 1)) for i in range(120)]
 DERIVED = ("clusters-", "excluded-", "overlap-", "split-")

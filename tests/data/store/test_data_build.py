@@ -26,7 +26,8 @@ from data.store.lock import is_held
 from data.store.read_ahead import BuiltPart
 from data.store.token_store import Store
 from data.store.writer import StoreWriter
-from support.inputs.seeded_source import SeededSource, contents, in_process, until
+from support.forked import in_process
+from support.inputs.seeded_source import SeededSource, contents, until
 
 QUARTER = IngestSettings(max_bad_fraction=0.25)
 SOURCES = [SeededSource("a", 1, 300, bad_every=9), SeededSource("b", 2, 250), SeededSource("c", 3, 70, bad_every=5)]

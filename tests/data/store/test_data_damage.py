@@ -18,8 +18,9 @@ from data.recipe.settings import DataSettings, IngestSettings
 from data.store import checked
 from data.store.build import build_into
 from data.store.token_store import Store, facts_text, hash_of, new_hash
+from support.forked import in_process
 from support.inputs.raw_store import flip, without_kernels, write_store
-from support.inputs.seeded_source import SeededSource, contents, in_process
+from support.inputs.seeded_source import SeededSource, contents
 from support.places import ROOT
 
 DAMAGED = (

@@ -19,9 +19,9 @@ from data.recipe.settings import DataSettings, IngestSettings
 from data.store import derived_array
 from data.store.build import build_into
 from data.store.token_store import Store, hash_of
+from support.forked import opened_again, without_rights
 from support.inputs.raw_store import flip
 from support.inputs.seeded_source import SeededSource
-from support.other_user import opened_again, without_rights
 
 
 @pytest.fixture

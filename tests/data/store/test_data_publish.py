@@ -23,7 +23,8 @@ from data.store import lock as build_lock
 from data.store.build import build_into
 from data.store.lock import is_held, locked
 from data.store.token_store import LOCK, Store
-from support.inputs.seeded_source import SeededSource, in_process
+from support.forked import in_process
+from support.inputs.seeded_source import SeededSource
 from support.inputs.token_stores import store_from, store_of
 
 WEEK_S = 7 * 24 * 3600

@@ -22,17 +22,8 @@ from pretrain.checkpoint import (
 )
 from pretrain.checkpoint.canonical import canonical
 from pretrain.engine.named_state import TorchState
-from support.checkpoint_run import (
-    Tiny,
-    assert_same,
-    build,
-    everything,
-    forked,
-    save,
-    status_of,
-    train,
-    trainer_at,
-)
+from support.checkpoint_run import Tiny, assert_same, build, everything, save, train, trainer_at
+from support.forked import forked, status_of
 
 
 def test_restored_run_is_bitwise_the_uninterrupted_one(tmp_path: Path) -> None:

@@ -25,17 +25,8 @@ from pretrain.checkpoint import (
     verify,
 )
 from pretrain.engine.named_state import TorchState
-from support.checkpoint_run import (
-    assert_same,
-    build,
-    everything,
-    flip,
-    forked,
-    mount_small_disk,
-    save,
-    status_of,
-    train,
-)
+from support.checkpoint_run import assert_same, build, everything, flip, mount_small_disk, save, train
+from support.forked import forked, status_of
 
 
 def test_order_of_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

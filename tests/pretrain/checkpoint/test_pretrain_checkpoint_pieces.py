@@ -22,14 +22,7 @@ from pretrain.checkpoint import (
 )
 from pretrain.checkpoint.canonical import canonical
 from pretrain.engine.named_state import TorchState
-from support.checkpoint_run import (
-    assert_same,
-    build,
-    everything,
-    files_of,
-    rewrite_manifest,
-    save,
-)
+from support.checkpoint_run import assert_same, build, everything, files_of, rewrite_manifest, save
 
 
 def resign(path: Path) -> Verified:

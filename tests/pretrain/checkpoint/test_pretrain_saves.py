@@ -23,7 +23,8 @@ from pretrain.export import main as export_main
 from pretrain.run.directory import RunDirectory
 from pretrain.saves import Saves
 from pretrain.step import train_step
-from support.checkpoint_run import build, forked, full_disk, mount_small_disk, status_of, train, trainer_at
+from support.checkpoint_run import build, full_disk, mount_small_disk, train, trainer_at
+from support.forked import forked, status_of
 from support.launching import bit_equal, end_of, lines
 from support.places import ROOT
 from support.rank_pool import ENDED, RankPool

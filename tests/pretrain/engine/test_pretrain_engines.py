@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.cells import Cell, covering, full_product, pairs
+from support.inputs.cells import Cell, covering, full_product, pairs
 from support.kept_runs import BF16, STEP_1, Trained, distances, yardstick
 from support.launching import DDP, largest_difference
 from support.rank_pool import RankPool

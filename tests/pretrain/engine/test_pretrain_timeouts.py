@@ -16,8 +16,8 @@ from pretrain.engine.ranks import TIMEOUT
 from pretrain.optimizer.build import build_optimizer
 from pretrain.optimizer.groups import parameter_groups
 from pretrain.recipe import Recipe
-from support.checkpoint_run import forked, status_of
 from support.forgotten_runs import forgotten
+from support.forked import forked, status_of
 from support.inputs.whole_models import build_model
 from support.launching import FLOAT32, launch_environments
 from support.places import ROOT

@@ -18,7 +18,8 @@ from pretrain.model.build import without_memory
 from pretrain.model.presets import PRESETS
 from pretrain.model.settings import ModelSettings
 from pretrain.model.weights import io as transformers_io
-from support.checkpoint_run import forked, save, status_of
+from support.checkpoint_run import save
+from support.forked import forked, status_of
 from support.inputs.whole_models import build_model
 from support.places import ROOT
 from support.rank_pool import Ended, RankPool

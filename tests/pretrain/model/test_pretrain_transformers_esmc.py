@@ -5,9 +5,6 @@ doubt, float64 settles it: both sides agree there to 1e-12.
 """
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -29,7 +26,7 @@ from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.weights import io as transformers_io
 from support.inputs.flat_batches import gradients, mixed_bins, pack, perturb, relative
-from support.inputs.foreign_process import FOREIGN_PROCESS
+from support.inputs.foreign_process import loaded_elsewhere
 from support.inputs.whole_models import from_transformers_state, load
 
 # One group: several tests look at the same answers, which are computed once.
@@ -249,18 +246,7 @@ def test_a_process_without_this_project_loads_the_export(tmp_path: Path) -> None
     transformers_io.save(ours, tmp_path)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
-    finished = subprocess.run(
-        [sys.executable, "-c", FOREIGN_PROCESS, str(tmp_path), "MKT<mask>LVIGDE"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
-    for complaint in ("newly initialized", "MISSING", "UNEXPECTED", "not used when initializing", "trust_remote_code"):
-        assert complaint not in finished.stderr
-    said = json.loads(finished.stdout.splitlines()[-1])
+    said = loaded_elsewhere(tmp_path, "MKT<mask>LVIGDE")
     ids = [0, *(TOKENS.index(t) for t in ["M", "K", "T", "<mask>", *"LVIGDE"]), 2]
     assert (said["ids"], said["class"], said["max"]) == (ids, "EsmcForMaskedLM", 2048)
     logits = ours.logits(pack([[(ids, [IGNORED] * len(ids))]], num_slots=len(ids))).detach()

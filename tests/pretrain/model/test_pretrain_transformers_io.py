@@ -5,9 +5,6 @@ LayerNorms are perturbed too, so that no part of the function is trivially absen
 """
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -37,7 +34,7 @@ from support.inputs.flat_batches import (
     relative,
     worst_gradient,
 )
-from support.inputs.foreign_process import FOREIGN_PROCESS
+from support.inputs.foreign_process import loaded_elsewhere
 from support.inputs.whole_models import from_transformers_state, load
 
 SMALL = EsmShape(layers=2, dim=48, heads=4)
@@ -207,18 +204,7 @@ def test_a_process_without_this_project_loads_the_export(tmp_path: Path) -> None
     transformers_io.save(ours, tmp_path)
     names = {path.name for path in tmp_path.iterdir()}
     assert {"config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"} <= names
-    finished = subprocess.run(
-        [sys.executable, "-c", FOREIGN_PROCESS, str(tmp_path), "MKT<mask>LVIGDE"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
-    for complaint in ("newly initialized", "MISSING", "UNEXPECTED", "not used when initializing"):
-        assert complaint not in finished.stderr
-    said = json.loads(finished.stdout.splitlines()[-1])
+    said = loaded_elsewhere(tmp_path, "MKT<mask>LVIGDE")
     ids = [0, *(TOKENS.index(t) for t in ["M", "K", "T", "<mask>", *"LVIGDE"]), 2]
     assert (said["ids"], said["class"], said["max"]) == (ids, "EsmForMaskedLM", 1026)
     batch = pack([[(ids, [IGNORED] * len(ids))]], num_slots=len(ids))

@@ -23,8 +23,8 @@ from pretrain.run.directory import RunDirectory
 from pretrain.run.lock import LEASE, LOCK, RunLock
 from pretrain.ship.export import export
 from support.checkpoint_run import build, save, train
+from support.forked import NOBODY, opened_again, public_folder, without_rights
 from support.launching import environment
-from support.other_user import NOBODY, opened_again, public_folder, without_rights
 from support.places import ROOT
 
 

@@ -1,7 +1,5 @@
 """A source of generated records, which can be slow, break off, or hold bad records; and how to work with its stores."""
 
-import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -111,31 +109,6 @@ def contents(folder: Path, names: Iterable[str] | None = None) -> dict[str, byte
     """The files of a folder, of these names or all but the lock."""
     found = {path.name: path for path in folder.iterdir() if path.is_file() and path.name != LOCK}
     return {name: path.read_bytes() for name, path in found.items() if names is None or name in names}
-
-
-def in_process(work: Callable[[], object], folder: Path | None = None) -> int:
-    """Do it in a copy of this process; its exit status, or minus the signal that ended it.
-
-    Args:
-        work: what to do.
-        folder: if given, it is done there, by another user where this one is root, who may do anything.
-    """
-    pid = os.fork()
-    if pid == 0:
-        status = 9
-        try:
-            if folder is not None:
-                folder.chmod(0o755)
-                os.chdir(folder)  # whose parents only this user may enter
-                if os.geteuid() == 0:
-                    os.seteuid(65534)
-            work()
-            status = 0
-        except BaseException as error:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def until(holds: Callable[[], bool]) -> None:

@@ -1,4 +1,4 @@
-"""Work done without root's rights, in a forked copy of this process: under this user's name, or under another's."""
+"""Work done in a forked copy of this process, warm and with what it holds: as it is, or without root's rights."""
 
 import ctypes
 import os
@@ -10,11 +10,55 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.checkpoint_run import status_of
+import torch
 
 NOBODY = 65534
 _CAPABILITIES = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH: to read and write whatever the modes say
 _DROP_FROM_BOUND, _VERSION_3 = 24, 0x20080522
+
+
+def forked(work: Callable[[], object]) -> int:
+    """Run `work` in a copy of this process; its exit status is 0 if it returned, and 1 if it raised."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        torch.set_num_threads(1)  # OpenMP's threads did not survive the fork
+        work()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def status_of(pid: int) -> int:
+    """The exit status of a child, or minus the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def in_process(work: Callable[[], object], folder: Path | None = None) -> int:
+    """Do it in a copy of this process; its exit status, or minus the signal that ended it.
+
+    Args:
+        work: what to do.
+        folder: if given, it is done there, by another user where this one is root, who may do anything.
+    """
+
+    def there() -> None:
+        if folder is not None:
+            folder.chmod(0o755)
+            os.chdir(folder)  # whose parents only this user may enter
+            if os.geteuid() == 0:
+                os.seteuid(NOBODY)
+        work()
+
+    return status_of(forked(there))
 
 
 @contextmanager
@@ -43,23 +87,13 @@ def without_rights(work: Callable[[], object], user: int | None = None) -> int:
         work: what `user` does must have been imported before: the interpreter may lie where only root can read.
         user: whose name to take if this is root; None is to keep root's, without its power over all files.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid:
-        return status_of(pid)
-    status = 1
-    try:
+
+    def as_user() -> None:
         if os.geteuid() == 0:
             _become(user)
         work()
-        status = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+
+    return status_of(forked(as_user))
 
 
 def _become(user: int | None) -> None:
