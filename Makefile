@@ -37,8 +37,9 @@ test-engines: setup ## the other runs of the program, in all worlds
 test-slow: setup ## what takes longest
 	$(PYTEST) -m "slow and not (canary or prove)"
 
-prove: setup ## before a release: every combination of engine, world and model
+prove: setup ## before a release: every combination of engine, world and model, and a break of every contract
 	$(PYTEST) -m "prove and not canary"
+	$(BIN)/python -m tests.support.mutations
 
 check: setup ## lint, formatting and types
 	$(BIN)/ruff check .

@@ -1,12 +1,12 @@
 """Which tests run when: every test in one tier of the Makefile, and a limit for those that every change runs."""
 
-import re
 from collections.abc import Iterable
 from itertools import chain, combinations
 
 import pytest
 from _pytest.mark.expression import Expression
 
+from support.mutations import tiers
 from support.places import ROOT
 
 pytest_plugins = ["pytester"]
@@ -17,27 +17,21 @@ BURNS = "import time\nend = time.process_time() + 0.3\nwhile time.process_time()
 SLEEPS = "import time\ntime.sleep(0.3)"
 
 
-def tiers() -> dict[str, str]:
-    """The Makefile's targets that run tests, with the marks that they choose."""
-    makefile = (ROOT / "Makefile").read_text()
-    return dict(re.findall(r"^([\w-]+): setup ##.*\n\t\$\(PYTEST\) -m \"(.*)\"$", makefile, re.M))
-
-
 def chosen(expressions: Iterable[str], marks: tuple[str, ...]) -> int:
     return sum(Expression.compile(text).evaluate(lambda name: name in marks) for text in expressions)
 
 
 def test_every_test_is_in_one_tier() -> None:
-    assert list(tiers()) == ["test", "test-engines", "test-slow", "prove"]
+    assert list(tiers(ROOT)) == ["test", "test-engines", "test-slow", "prove"]
     for marks in chain.from_iterable(combinations(MARKS, count) for count in range(len(MARKS) + 1)):
-        assert chosen(tiers().values(), marks) == 1, marks
+        assert chosen(tiers(ROOT).values(), marks) == 1, marks
     # A tier that ran canaries again would be found.
-    assert chosen([*tiers().values(), "launch"], ("canary", "launch")) == 2
+    assert chosen([*tiers(ROOT).values(), "launch"], ("canary", "launch")) == 2
 
 
 def test_ci_runs_every_tier_but_that_of_a_release() -> None:
     ran = [line.removeprefix("make ") for line in (ROOT / ".ci/run").read_text().splitlines() if line[:5] == "make "]
-    assert ran == ["check", *(tier for tier in tiers() if tier != "prove")]
+    assert ran == ["check", *(tier for tier in tiers(ROOT) if tier != "prove")]
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,6 @@ LIST, RESULTS = "tests/mutations.toml", "runs/mutations.jsonl"
 LIMIT_S = 1500
 _OURS = "--ignore=tests/test_mutations.py"  # a mutated tree lacks the text that the mutation replaced
 _LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "runs", ".*_cache", ".hypothesis", "*.egg-info")
-_TIER = re.compile(r"^([\w-]+): setup ##.*\n\t\$\(PYTEST\) -m \"(.*)\"$", re.MULTILINE)
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 Mutation = dict[str, Any]
 """A table of the list: contract, breaks (a sentence), file, old, new, tests."""
@@ -61,7 +59,9 @@ def misfits(root: Path = ROOT) -> list[str]:
 
 def tiers(root: Path) -> dict[str, str]:
     """Make's targets that run tests, smallest first, and the marks that each chooses."""
-    return dict(_TIER.findall((root / "Makefile").read_text()))
+    return dict(
+        re.findall(r"^([\w-]+): setup ##.*\n\t\$\(PYTEST\) -m \"(.*)\"$", (root / "Makefile").read_text(), re.M)
+    )
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def copied() -> Iterator[Path]:
 
 def failure(copy: Path, marks: str, names: Sequence[str]) -> str | None:
     """The first test that fails in a copy of the tree, None if none does."""
-    words = ["-m", "pytest", "-x", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "--timeout=120", _OURS]
+    words = ["-m", "pytest", "-x", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", _OURS]
     words += [f"--basetemp={copy.parent / 'tmp'}", "-m", marks, *names]
     environment = {**os.environ, "PYTHONPATH": f"{copy}:{copy / 'tests'}", "OMP_NUM_THREADS": "1", "COLUMNS": "999"}
     piped: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -92,7 +92,7 @@ def failure(copy: Path, marks: str, names: Sequence[str]) -> str | None:
             process.wait()
     if process.returncode in (0, 5):  # 5: none of those named is in this tier
         return None
-    if found := _FAILED.search(output):
+    if found := re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.M):
         return found[1]
     raise RuntimeError(f"pytest ended with {process.returncode} and named no test:\n{output[-2000:]}")
 

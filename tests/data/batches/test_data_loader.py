@@ -284,6 +284,11 @@ def test_the_chain_knows_the_order() -> None:
     assert extend(extend(GENESIS, [1]), [2]) != extend(GENESIS, [1, 2])
 
 
+def test_the_chain_knows_every_step_before() -> None:
+    assert extend(extend(START, [1]), [2]) != extend(extend(START, [3]), [2])
+    assert extend(extend(START, [1]), [2]) != extend(START, [2])
+
+
 def test_the_digest_sees_everything_a_bin_feeds(shelves: Shelves) -> None:
     packed = window(shelves)[0]
 
