@@ -4,6 +4,7 @@ Each rule is a function of a root folder that returns its offences, so that ever
 is found out.
 """
 
+import ast
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,17 @@ from pathlib import Path
 import pytest
 
 from support.places import ROOT
-from support.source_tree import PACKAGES, imports, module_name, python_files, reachable, third_party, tops, tree
+from support.source_tree import (
+    PACKAGES,
+    imports,
+    module_name,
+    module_path,
+    python_files,
+    reachable,
+    third_party,
+    tops,
+    tree,
+)
 
 # What a room may import of its package besides itself. In `data`, files (sources, store, homology) and arithmetic
 # (order, batches) are two wings that do not know each other; they meet in corpus.
@@ -47,6 +58,11 @@ PRETRAIN_ROOMS: dict[str, tuple[str, ...]] = {
 ARITHMETIC = "data/order"  # with all that it imports
 NUMPY_ITSELF = ("data/batches/masking.py", "data/sources/synthetic.py", "data/draw.py", "data/alphabet.py")
 HOT_PATH = ("pretrain.step", "pretrain.model.encoder", "data.batches.loader", "data.corpus.shelves")
+THE_LOOP = ("pretrain/loop.py", "pretrain/step.py", "pretrain/job.py")
+OF_A_JOB = (  # what the loop may not know of
+    *("data.corpus", "data.homology", "data.sources", "data.store"),
+    *("pretrain.corpus", "pretrain.evaluation", "pretrain.model", "pretrain.masked_language_job", "pretrain.ship"),
+)
 HOT_PATH_MAY_NAME = {
     *("torch", "numpy", "numba", "llvmlite", "accelerate", "transformers", "safetensors"),
     *(
@@ -111,6 +127,28 @@ def engine_outside_its_room(root: Path) -> list[str]:
     ]
 
 
+def loop_knows_its_job(root: Path) -> list[str]:
+    return [
+        f"{module_name(root, path)} imports {name}"
+        for path in filter(Path.is_file, (root / file for file in THE_LOOP))
+        for name in sorted(imports(root, path))
+        if any(f"{name}.".startswith(f"{theirs}.") for theirs in OF_A_JOB)
+    ]
+
+
+def step_taken_elsewhere(root: Path) -> list[str]:
+    """Calls of `train_step` outside of the loop, and each but the first one in it."""
+    calls = [
+        module_name(root, path)
+        for path in python_files(root, *PACKAGES)
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "train_step"
+    ]
+    if "pretrain.loop" in calls:
+        calls.remove("pretrain.loop")
+    return [f"{module} calls train_step" for module in calls]
+
+
 def more_than_numpy(root: Path) -> list[str]:
     named: set[tuple[str, str]] = set()
     arithmetic = python_files(root, ARITHMETIC)
@@ -143,7 +181,10 @@ def run_without(root: Path, modules: tuple[str, ...]) -> subprocess.CompletedPro
 
 # The tree keeps them ------------------------------------------------------------------------------
 
-RULES = (against_direction, against_the_rooms, engine_outside_its_room, more_than_numpy, hot_path_not_lean)
+RULES = (
+    *(against_direction, against_the_rooms, engine_outside_its_room, loop_knows_its_job, step_taken_elsewhere),
+    *(more_than_numpy, hot_path_not_lean),
+)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -156,6 +197,9 @@ def test_the_rules_have_something_to_read() -> None:
     assert {"data.order.plan", *HOT_PATH} <= modules
     assert {f"data.{room}" for room in DATA_ROOMS if room not in GROUND and room != "__main__"} <= modules
     assert {f"pretrain.{room}" for room in PRETRAIN_ROOMS} <= modules
+    assert all((ROOT / path).is_file() for path in THE_LOOP)
+    assert all(module_path(ROOT, name) for name in OF_A_JOB)
+    assert "train_step(" in (ROOT / "pretrain/loop.py").read_text()
 
 
 def test_no_circle_of_rooms_is_allowed() -> None:
@@ -199,6 +243,11 @@ BROKEN = [
     ),
     (against_the_rooms, "pretrain/nowhere/a.py", "import pretrain.run", "pretrain.nowhere.a imports pretrain.run"),
     (engine_outside_its_room, "pretrain/a.py", "import deepspeed", "pretrain.a imports deepspeed"),
+    (loop_knows_its_job, "pretrain/loop.py", "from pretrain import model", "pretrain.loop imports pretrain.model"),
+    (loop_knows_its_job, "pretrain/job.py", "def f(): import data.store.x", "pretrain.job imports data.store.x"),
+    (loop_knows_its_job, "pretrain/step.py", "import pretrain.corpus", "pretrain.step imports pretrain.corpus"),
+    (step_taken_elsewhere, "pretrain/a.py", "def f(): step.train_step(1)", "pretrain.a calls train_step"),
+    (step_taken_elsewhere, "pretrain/loop.py", "train_step(1), train_step(2)", "pretrain.loop calls train_step"),
     (more_than_numpy, "data/batches/masking.py", "def f(): import Bio", "data.batches.masking imports Bio"),
     (hot_path_not_lean, "pretrain/step.py", "if 1: import rich", "pretrain.step imports rich"),
 ]

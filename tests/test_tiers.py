@@ -1,5 +1,6 @@
 """Which tests run when: every test in one tier of the Makefile, and a limit for those that every change runs."""
 
+import re
 from collections.abc import Iterable
 from itertools import chain, combinations
 

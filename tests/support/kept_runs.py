@@ -11,7 +11,7 @@ import pytest
 
 from support.launching import End, end_of, largest_difference, lines
 from support.places import ROOT
-from support.rank_pool import RankPool
+from support.rank_pool import PROGRAM, RankPool
 
 CONSTANT = "schedule.final_lr=1.0"
 """So that stopping early changes nothing but the length."""
@@ -45,10 +45,17 @@ class Trained:
         pool: where runs are made.
         recipe_in: writes the recipe of a run into a folder.
         folders: where runs lie.
+        program: the module whose `main` is run.
     """
 
-    def __init__(self, pool: RankPool, recipe_in: Callable[[Path], Path], folders: pytest.TempPathFactory) -> None:
-        self._pool, self._recipe_in, self._folders = pool, recipe_in, folders
+    def __init__(
+        self,
+        pool: RankPool,
+        recipe_in: Callable[[Path], Path],
+        folders: pytest.TempPathFactory,
+        program: str = PROGRAM,
+    ) -> None:
+        self._pool, self._recipe_in, self._folders, self._program = pool, recipe_in, folders, program
         self._made: dict[tuple, Ended] = {}
 
     def __call__(
@@ -66,7 +73,7 @@ class Trained:
         if key not in self._made:
             folder = self._folders.mktemp(f"{engine}{processes}")
             words = [self._recipe_in(folder), *length, *overrides]
-            done = self._pool.run(processes, config(engine), words, fault=fault, flags=flags)
+            done = self._pool.run(processes, config(engine), words, fault=fault, flags=flags, program=self._program)
             assert done.status == 0, done.output
             losses = [line["loss"] for line in lines(folder / "run/metrics.jsonl") if "loss" in line]
             self._made[key] = Ended(folder, end_of(folder / "run"), losses)

@@ -22,7 +22,7 @@ from support.places import ROOT, TESTS
 DDP = ROOT / "accelerate_configs" / "ddp.yaml"
 LIMIT_S = 240
 
-PROGRAM = (
+IMPORTED = (
     *("accelerate", "pretrain.engine.launch", "pretrain.loop"),
     *("pretrain.masked_language_job", "pretrain.summary"),
 )
@@ -67,7 +67,7 @@ def fork_server() -> BaseContext:
     The loaders' workers come from the same server, if this is asked for first.
     """
     context = get_context("forkserver")
-    context.set_forkserver_preload([*PROGRAM, "data.batches.loader", "numba"])
+    context.set_forkserver_preload([*IMPORTED, "data.batches.loader", "numba"])
     return context
 
 

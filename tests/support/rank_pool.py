@@ -25,14 +25,13 @@ from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Self
 
 from support.forgotten_runs import forgotten, measure_peak_once
 from support.launching import (
     FLOAT32,
+    IMPORTED,
     LIMIT_S,
-    PROGRAM,
     Launched,
     environment,
     fork_server,
@@ -42,6 +41,7 @@ from support.launching import (
 from support.places import ROOT
 
 AT_MOST = 4
+PROGRAM = "pretrain.__main__"
 TIMED_OUT = 124  # as timeout(1) says it
 ENDED = 128 + signal.SIGTERM  # as a shell says it
 
@@ -93,6 +93,7 @@ class RankPool:
         *,
         flags: Sequence[str] = (),
         fault: str | None = None,
+        program: str = PROGRAM,
         timeout_s: float = LIMIT_S,
     ) -> Ended:
         """Run the program to its end, on as many processes.
@@ -103,6 +104,7 @@ class RankPool:
             arguments: the program's.
             flags: more flags for the launcher, such as `("--mixed_precision", "bf16")`; float32 unless they say.
             fault: a deliberate one, by its name in `wrong_engine.FAULTS`; several with '+' between them.
+            program: the module whose `main` gets the arguments.
             timeout_s: a rank that takes longer is ended, after its stack is written to its output.
 
         Raises:
@@ -110,15 +112,23 @@ class RankPool:
         """
         if not 1 <= processes <= AT_MOST:
             raise ValueError(f"processes = {processes}: must be 1 to {AT_MOST}")
-        with self._begun(processes, config, arguments, flags, fault) as (workers, logs):
+        with self._begun(processes, config, arguments, flags, fault, program) as (workers, logs):
             statuses = self._statuses(workers, logs, timeout_s)
         outputs = tuple(log.read_text(errors="replace") for log in logs)
         return Ended(max(statuses), "".join(outputs), statuses, outputs)
 
-    def run_and_kill(self, processes: int, config: Path, arguments: Sequence[object], when: Callable[[], bool]) -> None:
+    def run_and_kill(
+        self,
+        processes: int,
+        config: Path,
+        arguments: Sequence[object],
+        when: Callable[[], bool],
+        *,
+        program: str = PROGRAM,
+    ) -> None:
         """Run the program, and kill all ranks with SIGKILL as soon as `when` holds."""
         deadline = time.monotonic() + LIMIT_S
-        with self._begun(processes, config, arguments) as (workers, logs):
+        with self._begun(processes, config, arguments, program=program) as (workers, logs):
             while not when():
                 said = "".join(log.read_text(errors="replace") for log in logs)
                 assert not wait([worker.channel for worker in workers], 0.005), f"ended before it was killed:\n{said}"
@@ -134,6 +144,7 @@ class RankPool:
         arguments: Sequence[object],
         flags: Sequence[str] = (),
         fault: str | None = None,
+        program: str = PROGRAM,
     ) -> Iterator[tuple[list["_Worker"], list[Path]]]:
         """The ranks of a run, and where their output goes; an error in here kills them."""
         environments = launch_environments(config, processes, (*FLOAT32, *flags))
@@ -143,7 +154,7 @@ class RankPool:
         try:
             for worker, variables, log in zip(workers, environments, logs, strict=True):
                 log.touch()
-                worker.channel.send((list(map(str, arguments)), variables, fault, str(log)))
+                worker.channel.send((list(map(str, arguments)), variables, program, fault, str(log)))
             yield workers, logs
         except BaseException:  # pytest's own limit, say: they are in the middle of something
             for worker in workers:
@@ -255,16 +266,17 @@ def _serve(channel: Connection, log: str) -> None:
 
     import torch
 
-    for name in PROGRAM:
+    from pretrain import __main__ as pretraining
+
+    for name in IMPORTED:
         importlib.import_module(name)
-    program = importlib.import_module("pretrain.__main__")
     torch.set_num_threads(1)
     measure_peak_once()
-    program._PATIENCE_S = 0.0  # each rank has an output of its own, so none waits for rank 0 to speak first
+    pretraining._PATIENCE_S = 0.0  # each rank has an output of its own, so none waits for rank 0 to speak first
     gc.freeze()  # half of a run of seconds went into collecting what is imported, a few times
     channel.send(0)
     while (request := requests.get()) is not None:
-        arguments, variables, fault, log = request
+        arguments, variables, program, fault, log = request
         with _output_to(log), forgotten(variables):
             status = _status(program, arguments, fault)
         channel.send(status)
@@ -278,11 +290,11 @@ def _listen(channel: Connection, requests: "queue.SimpleQueue[Any]") -> None:
         os._exit(1)  # whoever asked is gone, and a run that hangs would stay for hours
 
 
-def _status(program: ModuleType, arguments: list[str], fault: str | None) -> int:
+def _status(program: str, arguments: list[str], fault: str | None) -> int:
     """What the interpreter would exit with."""
     try:
         with _fault(fault):
-            return int(program.main(arguments))
+            return int(importlib.import_module(program).main(arguments))
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException:

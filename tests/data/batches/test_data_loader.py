@@ -285,8 +285,8 @@ def test_the_chain_knows_the_order() -> None:
 
 
 def test_the_chain_knows_every_step_before() -> None:
-    assert extend(extend(START, [1]), [2]) != extend(extend(START, [3]), [2])
-    assert extend(extend(START, [1]), [2]) != extend(START, [2])
+    assert extend(extend(GENESIS, [1]), [2]) != extend(extend(GENESIS, [3]), [2])
+    assert extend(extend(GENESIS, [1]), [2]) != extend(GENESIS, [2])
 
 
 def test_the_digest_sees_everything_a_bin_feeds(shelves: Shelves) -> None:
