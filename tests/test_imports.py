@@ -46,7 +46,7 @@ DATA_ROOMS["__main__"] = (*GROUND, "commands")
 # loop, step, ...): those compose the rooms and may import all of them.
 PRETRAIN_ROOMS: dict[str, tuple[str, ...]] = {
     "model": (),
-    "run": ("model",),
+    "run": (),
     "optimizer": ("model",),
     "telemetry": ("model",),
     "engine": ("model", "run", "optimizer"),

@@ -53,6 +53,11 @@ def setting(
     return field(default=default, metadata={"class": setting_class, "doc": doc, "unit": unit, "bounds": bounds})
 
 
+def bounded(default: Any = MISSING, **bounds: Unpack[Bounds]) -> Any:
+    """A dataclass field that no recipe names, with its bounds; without a default it is required."""
+    return field(default=default, metadata={"bounds": bounds})
+
+
 def in_words(bounds: Mapping[str, float]) -> str:
     """Bounds as --help and errors give them, such as "at least 1" or "in [0, 1)"; empty without any."""
     if len(bounds) == 2:
@@ -70,7 +75,7 @@ def words(hint: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A table of a recipe. Its values are checked against what its fields declare, whoever makes it."""
+    """A table of a recipe, or another dataclass with bounds. Whoever makes one, its values are checked against them."""
 
     section: ClassVar[str]
     """Its dotted name, which errors give."""
@@ -82,12 +87,12 @@ class Section:
             ValueError: which setting, its value, what is allowed.
         """
         hints = get_type_hints(type(self))
-        for f in (f for f in fields(self) if f.metadata):
+        for f in fields(self):
             name, value, allowed = f"{self.section}.{f.name}", getattr(self, f.name), words(hints[f.name])
             items = value if isinstance(value, tuple) else () if value is None else (value,)
             for item in items if allowed else ():
                 require_word(name, item, allowed)
-            bounds = f.metadata["bounds"]
+            bounds = f.metadata.get("bounds", {})
             holds = all(_HOLDS[side](item, limit) for item in items for side, limit in bounds.items())
             subject, verb = "each" if items is value else "it", "lie" if len(bounds) == 2 else "be"
             require(holds, name, value, f"{subject} must {verb} {in_words(bounds)}")
@@ -104,9 +109,10 @@ def require_word(name: str, got: object, allowed: Collection[object]) -> None:
 
 
 def no_such_word(name: str, got: object, allowed: Collection[object]) -> str:
-    """Which setting, its value, the nearest that is allowed, and all of them."""
-    nearest = max(allowed, key=lambda word: difflib.SequenceMatcher(None, str(got), str(word)).ratio())
-    return f"{name} is {got!r}; the nearest is {nearest!r}, allowed are {', '.join(map(repr, allowed))}"
+    """Which setting, its value, one that is allowed if it is nearly the same, and all of them."""
+    near = difflib.get_close_matches(str(got), map(str, allowed), 1)
+    nearest = f"the nearest is {near[0]!r}, " if near else ""
+    return f"{name} is {got!r}; {nearest}allowed are {', '.join(map(repr, allowed))}"
 
 
 def require(holds: bool, name: str, got: object, allowed: str) -> None:

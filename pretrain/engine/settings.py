@@ -6,6 +6,7 @@ In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: 
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
+from data.recipe.packing import PackingSettings
 from data.recipe.setting import OPERATIONAL, Section, require, setting
 from pretrain.model.settings import ComputeSettings
 from pretrain.optimizer.settings import OptimizerSettings
@@ -32,14 +33,6 @@ class ParallelSettings(Section):
         require(self.context > 1 or self.exchange == "auto", "parallel.exchange", self.exchange, said)
 
 
-class StepSettings(Protocol):
-    """What a launch reads of a recipe's [data]."""
-
-    @property
-    def bins_per_step(self) -> int:
-        """Bins of one optimizer step, over all ranks."""
-
-
 class LaunchSettings(Protocol):
     """The sections that a launch reads of a recipe, whatever job the recipe is for."""
 
@@ -48,7 +41,7 @@ class LaunchSettings(Protocol):
         """Its directory and trackers."""
 
     @property
-    def data(self) -> StepSettings:
+    def data(self) -> PackingSettings:
         """How many bins the ranks share."""
 
     @property

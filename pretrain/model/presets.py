@@ -7,9 +7,10 @@ below are ours, as deep and wide as the ESM-2 of the same name, with heads of 48
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal
 
 from data.alphabet import TOKENS
+from data.recipe.setting import Section, bounded
 
 VOCABULARY = len(TOKENS)
 """Number of token ids: embedding rows and logits per slot of an ESM-2."""
@@ -23,7 +24,7 @@ RotaryPrecision = Literal["float32", "float16", "bfloat16"]
 
 
 @dataclass(frozen=True, slots=True)
-class EsmShape:
+class EsmShape(Section):
     """What an encoder is made of: its sizes, and which of two architectures.
 
     `esm2` is ESM-2's: biases, GELU of width 4 `dim`, a head tied to the embedding, token dropout. `modern` is ESM C's
@@ -31,19 +32,20 @@ class EsmShape:
     divided by ``sqrt(layers / 36)``, a head of its own, no token dropout.
     """
 
-    layers: int
+    section: ClassVar = "shape"
+    layers: int = bounded(at_least=1)
     """Number of layers."""
-    dim: int
+    dim: int = bounded(at_least=1)
     """Width of the residual stream."""
-    heads: int
+    heads: int = bounded(at_least=1)
     """Attention heads; `dim` divided by it must be even, because rotary positions turn pairs of channels."""
     architecture: Architecture = "esm2"
     """Which layers and which head."""
     token_dropout: bool = True
     """Zero the embedding of <mask> and rescale the rest of the document, as ESM-2 does, in training and evaluation."""
-    dropout: float = 0.0
+    dropout: float = bounded(0.0, at_least=0, below=1)
     """Probability that a channel of what a sublayer adds to the residual stream is dropped, in training."""
-    layer_norm_eps: float = 1e-5
+    layer_norm_eps: float = bounded(1e-5, above=0)
     """Added to the variance by every LayerNorm."""
     rotary_precision: RotaryPrecision = "float32"
     """Type that the rotary frequencies are rounded to. The published ESM-2 were trained with float16 parameters, and
@@ -52,30 +54,16 @@ class EsmShape:
 
     def __post_init__(self) -> None:
         """Refuse shapes that cannot be built."""
-        if self.architecture not in get_args(Architecture):
-            raise ValueError(
-                f"architecture = {self.architecture!r}: must be one of {', '.join(get_args(Architecture))}"
-            )
+        Section.__post_init__(self)
         if self.is_modern and (self.token_dropout or self.rotary_precision != "float32"):
             raise ValueError(
                 f"token_dropout = {self.token_dropout}, rotary_precision = {self.rotary_precision!r}: must be False, "
                 "'float32' in the modern architecture, because transformers' ESM C has neither; use architecture 'esm2'"
             )
-        for name in ("layers", "dim", "heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} = {getattr(self, name)}: must be at least 1")
         if self.dim % self.heads or self.head_dim % 2:
             raise ValueError(
                 f"dim = {self.dim} over heads = {self.heads} gives {self.dim / self.heads:g} channels a head: must be "
                 "an even whole number (rotary positions turn pairs of channels); change dim or heads"
-            )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout = {self.dropout}: must be at least 0 and below 1")
-        if not self.layer_norm_eps > 0:
-            raise ValueError(f"layer_norm_eps = {self.layer_norm_eps}: must be above 0 (ESM-2 uses 1e-5)")
-        if self.rotary_precision not in get_args(RotaryPrecision):
-            raise ValueError(
-                f"rotary_precision = {self.rotary_precision!r}: must be one of {', '.join(get_args(RotaryPrecision))}"
             )
 
     @property

@@ -230,15 +230,15 @@ def test_state_names_are_stable() -> None:
     [
         (lambda: EsmShape(2, 48, 5), r"dim = 48 over heads = 5 gives 9\.6 channels"),
         (lambda: EsmShape(2, 36, 4), r"gives 9 channels a head: must be an even"),
-        (lambda: EsmShape(0, 48, 4), r"layers = 0: must be at least 1"),
+        (lambda: EsmShape(0, 48, 4), r"shape\.layers is 0; it must be at least 1"),
         (
             lambda: EsmShape(2, 48, 4, dropout=1.0),
-            r"dropout = 1\.0: must be at least 0 and below 1",
+            r"shape\.dropout is 1\.0; it must lie in \[0, 1\)",
         ),
-        (lambda: EsmShape(2, 48, 4, layer_norm_eps=0.0), r"layer_norm_eps = 0\.0"),
+        (lambda: EsmShape(2, 48, 4, layer_norm_eps=0.0), r"shape\.layer_norm_eps is 0\.0; it must be above 0"),
         (
             lambda: EsmShape(2, 48, 4, rotary_precision="float8"),
-            r"'float8': must be one of float32, float16",
+            r"shape\.rotary_precision is 'float8'; .* allowed are 'float32', 'float16'",
         ),  # type: ignore[arg-type]
     ],
 )

@@ -155,7 +155,7 @@ def test_wrong_type_names_field_got_and_expected(
         ("model__init", '"folder"', "give exactly one"),
         ("run__log_every", "0", "must be at least 1"),
         ("run__keep_checkpoints", "0", "must be at least 1"),
-        ("run__trackers", '["mlflow"]', "the nearest is 'wandb', allowed are 'wandb', 'tensorboard'"),
+        ("run__trackers", '["mlflow"]', "run.trackers is 'mlflow'; allowed are 'wandb', 'tensorboard'"),
         ("data__sources", "[]", "name at least one FASTA file"),
         ("data__validation_fraction", "1.0", "must lie in (0, 1)"),
         ("data__crop_tokens", "2", "must lie between 3"),
@@ -166,7 +166,7 @@ def test_wrong_type_names_field_got_and_expected(
         ("data__unknown_letters", '"cuont"', "the nearest is 'count', allowed are 'refuse', 'count'"),
         ("optimizer__name", '"sgd"', "allowed are 'adamw', 'muon'"),
         ("optimizer__newton_schulz", '"float16"', "allowed are 'float32', 'bfloat16'"),
-        ("compute__compile", "true", "compute.compile is True; the nearest is"),
+        ("compute__compile", "true", "compute.compile is True; allowed are 'auto', 'on', 'off'"),
         ("model__preset", '"esm2_35"', "the nearest is 'esm2_35m', allowed are 'esm2_60k', "),
     ],
 )
