@@ -1,6 +1,7 @@
-"""A second job through the same loop: two objectives with weights, half of the labels missing (contracts C4, C8, C11).
+"""A second job through the same loop: two objectives with weights, half of the labels missing.
 
-`support.length_job` ends alike in every world, and killed and resumed it ends to the bit where it would have.
+It holds to C4, C5, C8 and C11 of docs/contracts.md: `support.jobs.length_job` ends alike in every world, and killed
+and resumed it ends to the bit where it would have.
 """
 
 import json
@@ -28,11 +29,11 @@ from pretrain.engine.engine import Engine
 from pretrain.model.initial import initialise
 from pretrain.model.presets import PRESETS
 from pretrain.step import Reading, train_step
-from support import length_job
 from support.inputs.raw_store import Records, plan_over, write_store
+from support.jobs import length_job
+from support.jobs.length_job import LONG, LengthContents, LengthModel
 from support.kept_runs import STEP_1, STEPS_16, Trained, config, distances, yardstick
 from support.launching import bit_equal, end_of, largest_difference, lines
-from support.length_job import LONG, LengthContents, LengthModel
 from support.places import ROOT
 from support.rank_pool import RankPool
 

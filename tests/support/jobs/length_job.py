@@ -1,6 +1,6 @@
 """A job of one's own, whole: how long a protein is, read off its first slot.
 
-    accelerate launch --config_file accelerate_configs/ddp.yaml tests/support/length_job.py recipe.toml
+    accelerate launch --config_file accelerate_configs/ddp.yaml tests/support/jobs/length_job.py recipe.toml
 
 Two objectives: the logarithm of its length over 60 tokens, and whether that is above 0. Each is labelled for half of
 the proteins.

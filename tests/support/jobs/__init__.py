@@ -1,0 +1,1 @@
+"""Jobs besides masked language modelling, for the loop to train."""
