@@ -165,6 +165,7 @@ def test_the_directory_of_another_run(command: Command) -> None:
     assert error.startswith(f"{command.run} is the output directory of another run: run.seed was 0, is 1; ")
     assert "optimizer.betas was [0.9, 0.98], is (0.9, 0.95)" in error
     assert "Choose another run.directory, or restore these settings" in error
+    assert "optimizer.weight_decay was 0.01, is 0.0" in command.refused("optimizer.weight_decay=0.0")
     assert len(command.attempts()) == 2
     command.works("run.log_every=3", "data.bins_per_forward=2")  # operational
     assert (end_of(command.run).chain, end_of(command.run).step) == (end.chain, end.step)
