@@ -109,8 +109,9 @@ class Job(Protocol[S]):
         """FLOPs that a step needed, over all ranks."""
 
     def metrics(self, outcome: Reading) -> dict[str, float]:
-        """Numbers of a step for metrics.jsonl, besides the loop's own."""
-        return {"targets": float(sum(outcome.counts))}
+        """Numbers of a step for metrics.jsonl, besides the loop's own: targets, and each objective's mean loss."""
+        each = {f"loss/{o.name}": loss for o, loss in zip(self.objectives, outcome.losses, strict=True)}
+        return {"targets": float(sum(outcome.counts)), **(each if len(each) > 1 else {})}
 
     def evaluate(self, model: nn.Module) -> S:
         """Score the prepared model on what is held out; collective. It is left in the mode that it was in."""

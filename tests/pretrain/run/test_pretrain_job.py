@@ -216,6 +216,8 @@ def test_what_a_run_of_it_leaves(job_trained: Trained) -> None:
     assert set(json.loads((run / "run.json").read_text())["corpus"]) == {"fingerprint", "split"}
     *steps, validation = lines(run / "metrics.jsonl")
     assert all(line["targets"] > 5 for line in steps)
+    for line in steps:
+        assert line["loss"] == line["loss/length"] + 0.5 * line["loss/is_long"]
     assert set(validation["validation"]["length"]) == {"squared_error", "cross_entropy"}
     exported = load_file(run / "export/00000.safetensors")
     assert all(torch.equal(exported[name], tensor) for name, tensor in trained.end.tensors.items() if "/" not in name)

@@ -33,6 +33,14 @@ def words(
     return closing_words(summary, Path("r.toml"), overrides, engine, world_size, precision)
 
 
+def test_scores_as_the_loop_reads_them() -> None:
+    hidden, flattering = (Evaluation(p, 8.5, 9.5, 18.0, 0.7, 0.6, None, 40, 900) for p in (9.0, 7.0))
+    scores = MaskedLanguageScores({"mask_all": hidden, "80_10_10": flattering}, num_training=7)
+    assert scores.line() == "validation perplexity: mask-all 9.00 (unigram 18.00), 80/10/10 7.00 (unigram 18.00)"
+    assert scores.numbers() == {"mask_all": hidden.numbers(), "80_10_10": flattering.numbers()}
+    assert scores.rank_metric == 9.0  # not that of the corruption in which a target can be copied
+
+
 def test_a_gain_beyond_chance_is_claimed() -> None:
     assert "It beats residue frequencies by 0.693 nats a residue (at least 0.600" in words(0.693, 0.6)
 
