@@ -98,6 +98,7 @@ class Saves:
 
     def _commit(self, state: TrainerState) -> str | None:
         """None, or on every rank why the disk did not take it."""
+        full: str | None = None
         failure: CheckpointError | None = None
         try:
             committed = commit(
@@ -114,12 +115,14 @@ class Saves:
                 is_writer=self._engine.is_main,
                 shared=self._shared,
             )
-        except CheckpointError as error:  # on the writer, where no rank waits for another any more
+        except StorageError as error:  # on the writer, where no rank waits for another any more
+            full = error.reason  # not the error, whose traceback would hold this frame and so the run's lock
+        except CheckpointError as error:
             failure = error
 
         def conclude() -> tuple[str | None, str]:
-            if isinstance(failure, StorageError):
-                return failure.reason, ""
+            if full is not None:
+                return full, ""
             if failure:
                 raise failure
             try:
@@ -138,13 +141,11 @@ class Saves:
         return f"the newest checkpoint is {self._newest}" if self._newest else "there is no checkpoint yet"
 
     def _give_up(self, reason: str) -> None:
-        error = StorageError(
-            self._run.checkpoints,
-            f"the run ends after {self._in_a_row} failed saves in a row: {reason}; {self._newest_in_words()}",
-            "free space or mend the disk, and start again: the run continues from there",
-        )
-
         def end() -> None:
-            raise error
+            raise StorageError(
+                self._run.checkpoints,
+                f"the run ends after {self._in_a_row} failed saves in a row: {reason}; {self._newest_in_words()}",
+                "free space or mend the disk, and start again: the run continues from there",
+            )
 
         self._engine.on_main(end)

@@ -31,9 +31,9 @@ from pretrain.model.attention import sdpa
 from pretrain.model.context import group_of
 from pretrain.model.obstacle import Obstacle
 from pretrain.run.directory import RunDirectory
-from support import half_frozen
 from support.checkpoint_run import full_disk
 from support.held_state import held
+from support.jobs import half_frozen
 
 
 def local_counts() -> AbstractContextManager[Any]:
@@ -119,8 +119,8 @@ def compare_what_was_restored() -> AbstractContextManager[Any]:
     """No fault: what each engine holds after a checkpoint was read is compared with the file, bit for bit."""
     restore = loop.restore
 
-    def compared(checkpoint: Any, state: Any) -> Any:
-        trainer = restore(checkpoint, state)
+    def compared(checkpoint: Any, state: Any, *rest: Any, **how: Any) -> Any:
+        trainer = restore(checkpoint, state, *rest, **how)
         listed = frozenset(f.path for f in checkpoint.manifest.files)
         model, optimizer = (TensorReader(checkpoint.path, part, listed) for part in ("model", "optimizer"))
         steps = json.loads((checkpoint.path / "optimizer/index.json").read_text())["steps"]
