@@ -30,6 +30,7 @@ from pretrain.checkpoint.manifest import TrainerState
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch
 from pretrain.loop import train
+from pretrain.masked_language_job import MaskedLanguageJob
 from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.build import build_optimizer
 from pretrain.optimizer.groups import parameter_groups
@@ -85,7 +86,7 @@ class Trained:
         self.model, self.optimizer = self.engine.prepare(plain, optimizer)
 
     def queue(self, step: Step) -> Outcome:
-        settings = {"bins_per_step": BINS, "clip_norm": 1.0, "learning_rate": 3e-3}
+        settings = {"bins_per_step": BINS, "weights": torch.ones(1), "clip_norm": 1.0, "learning_rate": 3e-3}
         return train_step(step, self.model, self.optimizer, self.engine, **settings)
 
     def take(self, step: Step) -> Reading:
@@ -271,7 +272,7 @@ def run_fp16(recipe: Path, *overrides: str, precision: str = "fp16", scale: floa
     engine = Engine(Accelerator(cpu=True), precision)
     engine.restore_scaler({"scale": scale, "growth_tracker": 0})
     engine.scaler.set_growth_interval(7)
-    train(read(Recipe, recipe, overrides), engine)
+    train(read(Recipe, recipe, overrides), MaskedLanguageJob, engine)
 
 
 def trainer_of(run: Path) -> dict[str, Any]:
