@@ -145,7 +145,8 @@ class Engine(Ranks):
     def micro_batches(self, step: Step) -> list[Batch]:
         """This rank's micro-batches; idle ones after them where another rank has more and all must keep step."""
         missing = step.max_micro_batches - len(step.batches) if self.in_lockstep else 0
-        return [self.share(batch) for batch in (*step.batches, *[step.batches[0].idle()] * missing)]
+        idle = [step.batches[0].idle()] * missing if missing > 0 else []
+        return [self.share(batch) for batch in (*step.batches, *idle)]
 
     def autocast(self) -> AbstractContextManager[None]:
         """The step's compute dtype; parameters, moments and reductions stay float32."""
