@@ -1,4 +1,4 @@
-"""The closing words of a run: what was learned, where the model lies, what to try next.
+"""The closing words of a run: what was learned, where the model is, what to try next.
 
 In: a `Summary` and how the run was started. Out: text.
 """
@@ -14,7 +14,7 @@ from pretrain.evaluation.scores import MaskedLanguageScores
 from pretrain.loop import Summary
 
 PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
-"""Something to fill in: the start of asparagine synthetase A of E. coli, with a leucine hidden."""
+"""An example to fill in: the start of asparagine synthetase A of E. coli, with a leucine hidden."""
 
 
 def closing_words(
@@ -25,15 +25,15 @@ def closing_words(
     world_size: int,
     precision: str,
 ) -> str:
-    """A few lines for whoever started the run; every command in them works as it stands.
+    """A few lines for the user who started the run; every command in them works as printed.
 
     Args:
-        summary: what the run has to say.
+        summary: the run's results.
         recipe: the file that it was started with.
-        overrides: and the settings on top of it.
+        overrides: the settings that were given on top of it.
         engine: the name of its engine, which is that of a file in `accelerate_configs/`.
         world_size: number of its processes.
-        precision: of the launch: 'no', 'bf16' or 'fp16'.
+        precision: precision of the launch: 'no', 'bf16' or 'fp16'.
     """
     state, model = summary.state, summary.run.export
     judged = summary.scores.evaluations["mask_all"]
@@ -64,12 +64,12 @@ def next_commands(
     world_size: int,
     precision: str,
 ) -> list[tuple[str, str]]:
-    """(what it does, command) of three things to do with a fresh model, launched as what made it was."""
+    """(what it does, command) of three things to do with a new model, launched as its run was."""
     binaries = Path(sys.executable).parent
     if binaries.is_relative_to(Path.cwd()):
         binaries = binaries.relative_to(Path.cwd())
     flags = f" --num_processes {world_size}" if world_size > 2 else ""
-    flags += f" --mixed_precision {precision}" if precision != "bf16" else ""  # which the files say
+    flags += f" --mixed_precision {precision}" if precision != "bf16" else ""  # the default of the files
     launch = f"{binaries}/accelerate launch --config_file accelerate_configs/{engine}.yaml{flags} -m pretrain"
     kept = [shlex.quote(o) for o in overrides if not o.startswith("schedule.total_tokens=")]
     longer = 2 * summary.state.tokens_seen
@@ -91,7 +91,7 @@ def next_commands(
 
 
 def _verdict(summary: Summary[MaskedLanguageScores]) -> list[str]:
-    """What the numbers say, judged on mask-all, where nothing can be copied."""
+    """What the numbers show, judged by mask-all, where nothing can be copied."""
     s = summary.scores.evaluations["mask_all"]
     if math.isnan(s.gain_low) and math.isfinite(s.gain):
         return [

@@ -1,10 +1,10 @@
-"""Validation: perplexity on held-out clusters under two corruptions, beside what no model needs to know.
+"""Validation: perplexity on held-out clusters under two corruptions, and that of residue frequencies to compare with.
 
 In: corpora, a model. Out: `Evaluation`s. Kept: nothing; which proteins, crops and positions are scored follows from
 the split alone, so every run and every step on one corpus is scored on the same targets.
 
 Two corruptions of the same targets: *mask-all* hides every target; *80/10/10* is the corruption of training. The second
-flatters: at one target in ten the true residue is in view, and a model gains by copying. Judge on mask-all.
+looks better than it is: one target in ten shows its true residue, which a model can copy. Judge by mask-all.
 """
 
 import math
@@ -33,9 +33,9 @@ CORRUPTIONS = {
     "80_10_10": MaskSettings(select_prob=_SELECT_PROB, mask_prob=0.8, random_prob=0.1),
 }
 TITLES = {"mask_all": "mask-all", "80_10_10": "80/10/10"}
-"""The corruptions as a reader knows them."""
+"""Names of the corruptions for readers."""
 _SEED = 0
-"""Keys what is scored; not the run's seed, so that runs can be compared."""
+"""Seed of what is scored; not the run's seed, so that runs can be compared."""
 _RESAMPLES = 1000
 _COUNTED_RESIDUES = 10**8
 """Residues of the corpus that the unigram baseline is counted on, at most."""
@@ -49,20 +49,20 @@ class Evaluation:
     low: float
     """Lower end of the bootstrap 95 % interval of the perplexity, over clusters; NaN where there is but one."""
     high: float
-    """Upper end."""
+    """Upper end of that interval."""
     unigram: float
     """Perplexity of residue frequencies of the training side, on the same targets."""
     gain: float
     """Nats by which the model's mean loss is below the unigram's."""
     gain_low: float
-    """Lower end of its bootstrap 95 % interval: above 0, the model beats the baseline beyond chance."""
+    """Lower end of the gain's bootstrap 95 % interval: if it is above 0, the model beats the baseline beyond chance."""
     floor: float | None
     """Perplexity of the best possible predictor; known for the embedded corpus alone."""
     sequences: int
     targets: int
 
     def numbers(self) -> dict[str, float]:
-        """The fields that are numbers, by name."""
+        """The fields by name, as floats, without an unknown floor."""
         pairs = ((name, getattr(self, name)) for name in self.__slots__)
         return {name: float(value) for name, value in pairs if value is not None}
 
@@ -88,14 +88,14 @@ def evaluate(
     engine: Engine,
     unigram: NDArray[np.float64],
 ) -> dict[str, Evaluation]:
-    """Score the model under both corruptions; collective, the same result on every rank, which rank 0 works out.
+    """Score the model under both corruptions. Every rank must call this; rank 0 computes the result for all of them.
 
     Args:
         model: a `MaskedLanguageModel`, as the engine prepared it; left in the mode it was in.
-        corpora: whose validation side is scored.
+        corpora: the corpora whose validation side is scored.
         settings: sizes of crop and bin.
-        max_sequences: most proteins scored.
-        engine: bins are dealt to its ranks.
+        max_sequences: largest number of proteins that are scored.
+        engine: the engine to whose ranks the bins are dealt.
         unigram: (33,) loss in nats of each token id, from `unigram_losses`.
     """
     bins = validation_bins(corpora, settings, max_sequences)
@@ -105,7 +105,8 @@ def evaluate(
     for name, mask in CORRUPTIONS.items():
         contents = MaskedContents(corpora.shelves, settings, mask, _SEED)
         rows: list[Row] = []
-        # As many for each rank, the last ones idle: an engine that spreads parameters needs all of them in each pass.
+        # Every rank takes as many forward passes, the last one idle if need be: an engine that shards parameters needs
+        # all ranks in each of them.
         for first in range(0, len(bins), engine.data_world_size):
             index = first + engine.data_rank
             batch = contents.batch([bins[min(index, len(bins) - 1)]], [0])
@@ -122,7 +123,7 @@ def evaluate(
 def with_floor(
     results: dict[str, Evaluation], corpora: Corpora, settings: DataSettings, max_sequences: int
 ) -> dict[str, Evaluation]:
-    """The same results with the exact floor of the embedded corpus, where that is what was scored; rank 0 is enough."""
+    """The same results, with the exact floor if the embedded corpus was scored. Rank 0 alone can call this."""
     if corpora.families is None:
         return results
     bins = validation_bins(corpora, settings, max_sequences)
@@ -206,7 +207,7 @@ def _evaluation(rows: list[Row], corpora: Corpora) -> Evaluation:
 def intervals(sums: NDArray[np.float64], clusters: NDArray[np.int64]) -> tuple[float, float, float]:
     """Ends of the 95 % interval of the mean loss, and the lower end of that of the gain, in nats.
 
-    Clusters are drawn with replacement, each with all of its sequences: these are relatives, and go wrong together
+    Clusters are drawn with replacement, each with all of its sequences: these are relatives, so their errors are alike
     (the cluster bootstrap; Davison and Hinkley 1997, section 3.8).
 
     Args:
@@ -214,7 +215,7 @@ def intervals(sums: NDArray[np.float64], clusters: NDArray[np.int64]) -> tuple[f
         clusters: (sequences,) number of the cluster of each, from 0, without gaps.
 
     Returns:
-        Three numbers; NaN where there is one cluster alone, which says nothing of how much clusters differ.
+        Three numbers; NaN where there is only one cluster, which does not show how much clusters differ.
     """
     count = int(clusters.max()) + 1
     if count == 1:
@@ -232,5 +233,5 @@ def intervals(sums: NDArray[np.float64], clusters: NDArray[np.int64]) -> tuple[f
 
 
 def _exp(nats: float) -> float:
-    with np.errstate(over="ignore"):  # weights that went wrong have a loss beyond any perplexity
+    with np.errstate(over="ignore"):  # diverged weights may have a loss whose perplexity is infinite
         return float(np.exp(nats))

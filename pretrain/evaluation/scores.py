@@ -1,4 +1,4 @@
-"""What a validation of masked language modelling found, as the loop and the closing words read it.
+"""The results of a validation of masked language modelling, as the loop and the closing words read them.
 
 In: an `Evaluation` for each corruption. Out: numbers, a line, the number that ranks checkpoints. Kept: nothing.
 """
@@ -18,11 +18,11 @@ class MaskedLanguageScores:
     """Proteins of the training side; None while one of the corpora is still being read."""
 
     def numbers(self) -> dict[str, dict[str, float]]:
-        """All of it, by corruption."""
+        """All scores, by corruption and name."""
         return {name: evaluation.numbers() for name, evaluation in self.evaluations.items()}
 
     def line(self) -> str:
-        """Perplexities beside the unigram's."""
+        """One line with each perplexity and the unigram's."""
         each = (f"{TITLES[name]} {s.perplexity:.2f} (unigram {s.unigram:.2f})" for name, s in self.evaluations.items())
         return f"validation perplexity: {', '.join(each)}"
 

@@ -1,6 +1,6 @@
-"""The ESM-2 encoder on flat batches, in plain PyTorch.
+"""The encoders of ESM-2 and ESM C on flat batches, in plain PyTorch.
 
-Reading order: `masked_language_model` (what is trained), `encoder` (a layer, whole), `attention`, `dropout`; `settings`
-are what a recipe says of it, `presets` says which sizes there are, `initial` how weights begin, `weights` how they come
-and go.
+Begin with `masked_language_model`, the model that is trained, then read `encoder`, `layer`, `attention` and `dropout`.
+`settings` holds what a recipe says about the model, `presets` its sizes, `initial` its first weights; `weights` reads
+and writes transformers' checkpoints.
 """

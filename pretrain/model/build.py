@@ -19,7 +19,7 @@ def first_model(settings: ModelSettings, seed: int) -> tuple[EsmShape, Mapping[s
     """The preset's shape and random weights, or the shape and weights of `settings.init`.
 
     Raises:
-        ValueError: `init` is not there, or is neither an ESM-2 nor an ESM C.
+        ValueError: `init` does not exist, or is neither an ESM-2 nor an ESM C.
     """
     if settings.init is not None:
         from pretrain.model.weights import io as transformers_io

@@ -1,7 +1,7 @@
-"""`torch.compile` of the layers: what is in its way on this machine, and a first step to see whether it works.
+"""`torch.compile` of the layers: what prevents it on this machine, and a first step that shows whether it works.
 
-In: an encoder, or its shape. Out: compiled layers, or the `Obstacle`. Kept: torch's caches on disk, so that what the
-first step compiled here is read there by the run's own.
+In: an encoder, or its shape. Out: compiled layers, or the `Obstacle`. Kept: torch's caches on disk, where the run finds
+what the first step here has compiled.
 """
 
 import os
@@ -28,20 +28,20 @@ _MOST_GRAPHS = 64
 def compile_layers(encoder: Encoder, backend: str = "inductor") -> None:
     """Compile each layer by itself: they share their code, so all but the last are compiled once.
 
-    In place, so that parameters keep their names. They are compiled anew for what a second batch has otherwise: the
-    slots that are read behind the last layer, the number of documents, the bound of their lengths; and once more where
-    no gradient is taken.
+    They are changed in place, so that parameters keep their names. They are compiled again for a batch with another
+    number of slots that are read after the last layer, of documents, or another bound of their lengths; and once more
+    where no gradient is taken.
     """
-    # All layers share one count of these, and beyond the usual 8 torch would compute them uncompiled from then on.
+    # All layers share one count of compilations, and after the default limit of 8 torch would run them uncompiled.
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_GRAPHS)
-    # It would cut what is compiled at DDP's buckets; layers are smaller than those already.
+    # It would cut compiled code at DDP's buckets, but a layer is smaller than a bucket.
     torch._dynamo.config.optimize_ddp = False
     for layer in encoder.layers:
         layer.compile(backend=backend)
 
 
 def obstacle(device: torch.device, dropout: float, backend: Backend) -> Obstacle | None:
-    """What is known to keep layers from being compiled, before it is tried; None if nothing is."""
+    """What is known, before any trial, to prevent layers from being compiled; None if nothing is."""
     if dropout:
         return Obstacle(
             f"model.dropout is {dropout}, and keyed dropout draws outside of what is compiled",
@@ -58,7 +58,7 @@ def obstacle(device: torch.device, dropout: float, backend: Backend) -> Obstacle
 
 
 def _obstacle_of_tools(device: torch.device) -> Obstacle | None:
-    """What triton (CUDA) or inductor (a CPU) compile with, on the host."""
+    """What is missing on the host of the tools that triton (CUDA) or inductor (a CPU) compile with."""
     variable, names, package = ("CC", ("gcc", "clang"), "gcc") if device.type == "cuda" else ("CXX", ("g++",), "g++")
     named = os.environ.get(variable)
     if not any(map(which, [named] if named else names)):
@@ -69,7 +69,7 @@ def _obstacle_of_tools(device: torch.device) -> Obstacle | None:
         )
     if not has_headers():
         install = f"on Debian or Ubuntu: apt-get install python{sysconfig.get_python_version()}-dev"
-        return Obstacle(f"Python's headers are not there ({_HEADER})", install)
+        return Obstacle(f"Python's headers are not installed ({_HEADER})", install)
     return None
 
 
@@ -77,25 +77,25 @@ _HEADER = Path(sysconfig.get_path("include")) / "Python.h"
 
 
 def has_headers() -> bool:
-    """Whether what a compiled kernel is called through can be compiled."""
+    """Whether Python's headers are installed, which the wrapper of a compiled kernel needs."""
     return _HEADER.is_file()
 
 
 def first_step(
     encoder: Encoder, device: torch.device, dtype: torch.dtype, num_slots: int, backend: str = "inductor"
 ) -> Obstacle | None:
-    """Compile two layers like the encoder's and take them forward and backward, once; what went wrong.
+    """Compile two layers like the encoder's, run them forward and backward once, and return what went wrong, if any.
 
-    Before the ranks exchange anything, so that one on which it fails leaves none waiting. What is compiled is what the
-    run compiles, so that its own first step finds that on disk: layers of the same widths, one of which is the last,
-    on as many slots. Where ranks share batches, exchanges alone are left to the run.
+    This happens before the ranks exchange anything, so that a rank on which it fails leaves none waiting. It compiles
+    what the run compiles, so that the run's own first step finds that on disk: layers of the same widths, one of them
+    the last, on as many slots. Where ranks share batches, the run compiles only the exchanges.
 
     Args:
-        encoder: the run's, set up but for compilation; only looked at.
-        device: where.
-        dtype: of matrix products.
-        num_slots: that a rank computes of a batch.
-        backend: of `torch.compile`.
+        encoder: the run's encoder, set up except for compilation; it is not changed.
+        device: where to compute.
+        dtype: dtype of matrix products.
+        num_slots: slots of a batch that a rank computes.
+        backend: backend of `torch.compile`.
     """
     try:
         with torch.device(device):
@@ -112,10 +112,10 @@ def first_step(
         torch.autograd.backward(out.float().square().mean())
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-    except Exception as error:  # dynamo's, inductor's, triton's or the compiler's: whatever it is, it can go without
+    except Exception as error:  # from dynamo, inductor, triton or the compiler: the run can do without all of them
         return Obstacle(
             f"a first compiled step failed ({gist(error)})",
-            "compute.compile=off goes without a try, and TORCHDYNAMO_VERBOSE=1 shows more",
+            "compute.compile=off skips this step, and TORCHDYNAMO_VERBOSE=1 shows more",
         )
     finally:
         torch._dynamo.reset()

@@ -1,7 +1,8 @@
 """How a model is computed on this machine: attention backend, activation checkpointing, compilation.
 
-In: a model, what the recipe asks for, device and dtype. Out: the model, set up in place, and what to say of it. Kept:
-torch's setting for float32 products on a GPU. No choice made here changes what the weights compute beyond rounding.
+In: a model, what the recipe asks for, device and dtype. Out: the model, set up in place, and the lines that a run
+prints about it. Kept: torch's setting for float32 products on a GPU. No choice made here changes what the weights
+compute beyond rounding.
 """
 
 from collections.abc import Callable
@@ -38,25 +39,25 @@ def configure(
     gather: Callable[[Any], list[Any]] = _alone,
     num_slots: int = 1024,
 ) -> list[str]:
-    """Set `encoder` up; names of parameters stay as they are.
+    """Set up `encoder` in place; names of parameters stay as they are.
 
     Args:
-        encoder: before an engine wraps it.
+        encoder: the encoder, before an engine wraps it.
         settings: what the recipe asks for.
         device: where it will compute.
-        dtype: of matrix products: autocast's, or that of the parameters.
-        compile_obstacle: what keeps the engine's layers from being compiled, if anything does.
+        dtype: dtype of matrix products: autocast's, or that of the parameters.
+        compile_obstacle: what prevents this engine's layers from being compiled, if anything does.
         launched: engine and world, for the first line.
-        gather: every rank's value, on every rank. What can fail on one rank alone is tried before the ranks compute
-            together, and all then go without it.
-        num_slots: of a batch, or of this rank's share of it.
+        gather: returns every rank's value, on every rank. What can fail on one rank alone is tried before the ranks
+            compute together; if it fails on one, none of them uses it.
+        num_slots: slots of a batch, or of this rank's share of it.
 
     Returns:
-        Lines for the start of a run; the first names what was chosen, each other one something faster that was passed
-        over, and what to type to have it.
+        Lines for the start of a run. The first names what was chosen; each other line names something faster that was
+        not taken, and what to type to get it.
 
     Raises:
-        ValueError: what was asked for by name cannot be had here.
+        ValueError: something was asked for by name and does not work here.
     """
     backend, lines = choose(settings.attention, device.type, dtype, encoder.shape.head_dim)
     encoder.attention = settings.attention
@@ -86,7 +87,7 @@ def _compile(
     gather: Callable[[Any], list[Any]],
     num_slots: int,
 ) -> tuple[bool, list[str]]:
-    """Compile the layers if that is wanted and works on every rank; whether they are, and a line if not."""
+    """Compile the layers if that is wanted and works on every rank. Returns whether they are, and a line if not."""
     wanted = settings.compile == "on" or (settings.compile == "auto" and device.type in _GAIN)
     found = None
     if wanted:

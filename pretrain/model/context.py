@@ -1,7 +1,7 @@
-"""Context parallelism: ranks that share every batch, each with a stretch of its slots.
+"""Context parallelism: ranks that share every batch, each with consecutive slots of it.
 
-In: how many ranks, and the exchange that the user asked for. Out: this rank's stretch, and how attention reaches beyond
-it. Kept: process groups by name, as long as a `Context` has them.
+In: how many ranks, and the exchange that the user asked for. Out: this rank's share, and how attention reaches the
+others. Kept: process groups by name, as long as a `Context` has them.
 """
 
 from dataclasses import dataclass, field
@@ -13,28 +13,28 @@ import torch.distributed as dist
 from data.batches.batch import span_of_rank
 
 Exchange = Literal["ulysses", "all_gather"]
-"""`ulysses`: around attention, ranks hold all slots for a share of the heads. `all_gather`: each rank holds its own
-slots' queries, and keys and values of all; for any number of heads, but ranks with longer documents are waited for,
-and between more than 2 ranks more travels."""
+"""`ulysses`: during attention, each rank holds all slots of a share of the heads. `all_gather`: each rank holds the
+queries of its own slots, and the keys and values of all slots. That works for any number of heads, but ranks with
+longer documents are waited for, and more than 2 ranks exchange more bytes."""
 
 ExchangeRequest = Literal["auto", "ulysses", "all_gather"]
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """This rank among those that share its batches."""
+    """This rank's place among the ranks that share its batches."""
 
     rank: int
-    """In `group`."""
+    """Number of this rank in `group`."""
     size: int
-    """Ranks of `group`."""
+    """Number of ranks in `group`."""
     exchange: Exchange
     group: dist.ProcessGroup
     name: str = field(init=False)
-    """Of `group`, for the operators that exchange."""
+    """Name of `group`; the operators that exchange find it by this name."""
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts the group or cannot be."""
+        """Refuse values that contradict the group, and an unknown exchange."""
         if (self.rank, self.size) != (self.group.rank(), self.group.size()):
             raise ValueError(
                 f"rank {self.rank} of {self.size}, in a group where this is rank {self.group.rank()} of "
@@ -46,7 +46,7 @@ class Context:
         _groups[self.name] = self.group
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Context":
-        """Itself: a process group has no copy, and a model's copy shares batches with the same ranks."""
+        """The same object: a process group cannot be copied, and a model's copy shares batches with the same ranks."""
         return self
 
     def span(self, slots: int) -> tuple[int, int]:
@@ -71,7 +71,7 @@ def choose_exchange(request: ExchangeRequest, heads: int, size: int) -> tuple[Ex
         size: ranks that share a batch.
 
     Raises:
-        ValueError: the one that was asked for cannot take this.
+        ValueError: the exchange that was asked for does not work with these heads, or does not exist.
     """
     if request not in get_args(ExchangeRequest):
         raise ValueError(f"parallel.exchange is {request!r}; allowed are {', '.join(get_args(ExchangeRequest))}")

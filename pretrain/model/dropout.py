@@ -1,7 +1,7 @@
-"""Residual dropout with keyed masks: what falls is a function of (bin, layer, site), not of a generator's past.
+"""Residual dropout with keyed masks: what is dropped is a function of (bin, layer, site), not of a generator's state.
 
-In: what a sublayer adds to the residual stream. Out: the same, dropped. Nothing is kept: no generator's state is saved,
-and a layer that is recomputed in the backward pass draws the same mask again without help.
+In: what a sublayer adds to the residual stream. Out: the same with channels dropped. Nothing is kept: no generator's
+state is saved, and a layer that is recomputed in the backward pass draws the same mask again.
 
 Each bin draws its own ``(T, dim)`` mask, so masks depend neither on how many bins share a forward nor on which rank
 holds them. They are drawn on the device of the activations; a GPU and a CPU draw different masks from one key.
@@ -17,7 +17,7 @@ from data.batches.batch import PackedSequences
 
 
 class Site(IntEnum):
-    """Where in a layer a sum is made; part of the key."""
+    """After which sublayer of a layer; part of the key."""
 
     ATTENTION = 0
     FEED_FORWARD = 1
@@ -27,7 +27,7 @@ class KeyedDropout:
     """Dropout for one forward pass of one batch."""
 
     def __init__(self, probability: float, batch: PackedSequences, share: slice = slice(None)) -> None:
-        """Take the keys of `batch`, and the slots of it that are computed: all, or those of one rank."""
+        """Note the keys of `batch` and which of its slots are computed: all, or one rank's share."""
         self.probability = probability
         self.bin_slots = batch.tokens.numel() // batch.num_bins
         first, end, _ = share.indices(batch.tokens.numel())
@@ -37,7 +37,7 @@ class KeyedDropout:
             for key, start in zip(batch.draw_keys, starts, strict=True)
             if start < end and first < start + self.bin_slots
         ]
-        """Key of each bin that has such slots, and where they are in it."""
+        """Key of each bin that has slots to compute, and where in the bin these are."""
 
     def __call__(self, update: Tensor, layer: int, site: Site, slots: Tensor | None = None) -> Tensor:
         """`update` with channels dropped and the rest scaled by ``1 / (1 - probability)``.

@@ -5,8 +5,7 @@ In: `PackedSequences`. Out: one vector per slot, or per slot that is read. Kept:
 Where transformers computes token dropout over a row of a padded batch, this computes it over a *document*, so that a
 sequence gets the same output whatever is packed beside it.
 
-Shapes: S slots of the batch, D width of the residual stream. Where ranks share a batch, what is said of all slots is
-true of this rank's share of them.
+Shapes: S slots of the batch, D width of the residual stream. Where ranks share a batch, S counts this rank's share.
 """
 
 from typing import Literal
@@ -26,7 +25,7 @@ from pretrain.model.layer import Layer, recomputed
 from pretrain.model.presets import EsmShape
 
 EXPECTED_MASK_RATIO = 0.15 * 0.8
-"""Share of <mask> among the tokens that ESM-2 was trained on; fixed, whatever the recipe masks, as in transformers."""
+"""Share of <mask> among the tokens that ESM-2 was trained on. As in transformers, it does not follow the recipe."""
 
 Checkpointing = Literal["none", "selective", "layer"]
 
@@ -44,7 +43,7 @@ class Encoder(nn.Module):
         self.final_norm = nn.LayerNorm(shape.dim, eps=shape.layer_norm_eps, bias=not shape.is_modern)
         self.checkpointing = "none"
         self.context: Context | None = None
-        """With which ranks every batch is shared; None where this one computes all of its slots."""
+        """The ranks that share every batch; None where this one computes all slots of its own batches."""
 
     @property
     def checkpointing(self) -> Checkpointing:
@@ -64,7 +63,8 @@ class Encoder(nn.Module):
         Args:
             batch: the input.
             slots: ``(n,)`` int64, the slots whose vectors are read; the result is ``(n, D)`` then, and the last layer's
-                feed-forward is computed for them alone. Numbers of the whole batch, all of them in this rank's share.
+                feed-forward is computed for them alone. They are counted in the whole batch, and all of them must lie
+                in this rank's share.
         """
         share = slice(None)
         if self.context:
@@ -90,7 +90,7 @@ class Encoder(nn.Module):
 
 
 def token_dropout_scale(batch: PackedSequences) -> Tensor:
-    """Factor on the embedding of each slot, ``(S,)`` float32: 0 at <mask>, else what makes up for the document's masks.
+    """Factor on the embedding of each slot, ``(S,)`` float32: 0 at <mask>, else one that offsets the document's masks.
 
     That is ``(1 - 0.12) / (1 - share of <mask> among the document's tokens)``, <cls> and <eos> counted.
     """
@@ -99,6 +99,7 @@ def token_dropout_scale(batch: PackedSequences) -> Tensor:
     boundaries = batch.cu_seqlens.long()
     lengths = boundaries.diff()
     visible = lengths - masks_before[boundaries].diff()
-    # A document of masks alone has no embedding to scale; an empty one has no slot to be read by.
+    # Where nothing is visible the scale is not used: a document of masks alone has no embedding to scale, and an empty
+    # document has no slot.
     scale = (1 - EXPECTED_MASK_RATIO) * lengths / visible.clamp(min=1)
     return torch.where(is_mask, 0.0, scale[batch.documents])

@@ -1,6 +1,6 @@
-"""Model FLOPs: the multiplications and additions that a step's mathematics asks for, whatever the program does.
+"""Model FLOPs: the multiplications and additions that a step's mathematics asks for, however they are computed.
 
-In: a shape, and what the documents of a step are made of. Out: FLOPs. Kept: nothing.
+In: a shape, and sums over the documents of a step. Out: FLOPs. Kept: nothing.
 
 A multiply-add counts as 2. Counted are the matrix products: projections, feed-forward, attention, head. The embedding
 lookup, norms, activations, rotary positions and the loss count nothing, nor do pad slots. Training is three times the
@@ -29,24 +29,24 @@ def forward_flops(
     """FLOPs of one forward pass over some documents.
 
     Args:
-        shape: of the model. A `modern` one has a gated feed-forward, which is three matrices instead of two.
+        shape: shape of the model. A `modern` one has a gated feed-forward of three matrices instead of two.
         tokens: real tokens of all documents, <cls> and <eos> counted.
         squared_lengths: sum over documents of the tokens of each, squared.
         targets: slots that the head predicts.
-        pruned: the *needed* FLOPs. Behind the last layer's attention only target slots are read, so its output
-            projection and feed-forward are needed at those alone. A model that skips the rest is faster, and with
-            `pruned=False` would seem to do work that it leaves out; a share of a device's peak is therefore computed
-            with `pruned=True`. For ESM-2 8M that is 9% less, for 35M 5% less.
+        pruned: count only the *needed* FLOPs. After the last layer's attention only target slots are read, so its
+            output projection and feed-forward are needed at those alone. A model that skips the rest is faster, and
+            with `pruned=False` would seem to do work that it leaves out; a share of a device's peak is therefore
+            computed with `pruned=True`. For ESM-2 8M that is 9% less, for 35M 5% less.
 
     Returns:
-        FLOPs; a per-token figure times the tokens, so fractions of tokens may be given.
+        FLOPs; the counts may be fractions, such as means over steps.
     """
     dim = shape.dim
     qkv = 2 * dim * 3 * dim
-    behind_attention = 2 * dim * dim + _feed_forward(shape)
+    after_attention = 2 * dim * dim + _feed_forward(shape)
     attention = 4 * dim * squared_lengths  # scores, and the weighted sum of the values
-    everywhere = shape.layers * (qkv * tokens + attention) + (shape.layers - 1) * behind_attention * tokens
-    last = behind_attention * (min(targets, tokens) if pruned else tokens)
+    everywhere = shape.layers * (qkv * tokens + attention) + (shape.layers - 1) * after_attention * tokens
+    last = after_attention * (min(targets, tokens) if pruned else tokens)
     head = targets * (2 * dim * dim + 2 * dim * shape.vocabulary)
     return float(everywhere + last + head)
 

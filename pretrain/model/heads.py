@@ -14,7 +14,7 @@ from pretrain.model.presets import EsmShape
 class MaskedLanguageHead(nn.Module):
     """Logits over the vocabulary, V tokens.
 
-    ESM-2's last map is the embedding, transposed, with a bias of its own; the modern architecture's is its own.
+    The last map of ESM-2 is the transposed embedding with a separate bias; the modern architecture has a separate map.
     """
 
     def __init__(self, shape: EsmShape) -> None:
@@ -33,6 +33,6 @@ class MaskedLanguageHead(nn.Module):
         x = self.norm(F.gelu(self.dense(x)))
         weight, bias = (embedding, self.bias) if self.is_tied else (self.decoder.weight, self.decoder.bias)
         with torch.autocast(x.device.type, enabled=False):
-            # Not rounded to bfloat16: the loss is read off these. A float64 model stays one.
+            # Not rounded to bfloat16, because the loss is computed from these. A float64 model stays float64.
             dtype = torch.promote_types(x.dtype, torch.float32)
             return F.linear(x.to(dtype), weight.to(dtype), bias.to(dtype))

@@ -1,6 +1,6 @@
-"""How weights begin.
+"""The first weights of a model.
 
-In: a model and a seed. Out: its first weights, by name and one at a time. Nothing is kept.
+In: a model and a seed. Out: its first weights, by name, made one at a time. Nothing is kept.
 """
 
 from collections.abc import Callable
@@ -23,8 +23,8 @@ FirstWeight = Callable[[], Tensor]
 def initial_matrix(name: str, size: torch.Size, seed: int) -> Tensor:
     """First value of the matrix called `name`: normal with mean 0 and `WEIGHT_STD`, float32 on the host.
 
-    A function of its arguments alone: neither the order of construction, nor the other parameters, nor the world size,
-    nor the device have a part in it.
+    It depends on its arguments alone: not on the order of construction, the other parameters, the world size or the
+    device.
     """
     name_hash = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
     generator = torch.Generator("cpu").manual_seed(draw.key(seed, draw.INITIAL, name_hash))
@@ -32,11 +32,11 @@ def initial_matrix(name: str, size: torch.Size, seed: int) -> Tensor:
 
 
 def first_weights(model: nn.Module, seed: int) -> dict[str, FirstWeight]:
-    """What each parameter begins as: matrices as `initial_matrix`, LayerNorm weights as 1, every bias as 0.
+    """First value of each parameter: `initial_matrix` for a matrix, 1 for a LayerNorm weight, 0 for a bias.
 
     Args:
-        model: gives names and shapes, which are all that is kept of it; it may be on the meta device.
-        seed: of the matrices.
+        model: gives names and shapes, nothing else; it may be on the meta device.
+        seed: seed of the matrices.
     """
     first: dict[str, FirstWeight] = {}
     for prefix, module in model.named_modules():

@@ -1,6 +1,6 @@
 """One layer of the encoder, in both architectures.
 
-In: the residual stream of all slots. Out: the same behind one layer. Kept: the parameters.
+In: the residual stream of all slots. Out: the residual stream after one layer. Kept: the parameters.
 
 Shapes: S slots of the batch, D width of the residual stream, H heads, K channels of a head, W feed-forward width.
 """
@@ -43,7 +43,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with the exact GELU between them: ESM-2's."""
+    """Two linear maps with the exact GELU between them, as in ESM-2."""
 
     def __init__(self, shape: EsmShape) -> None:
         """Projections of one layer."""
@@ -58,10 +58,10 @@ class FeedForward(nn.Module):
 
 
 class GatedFeedForward(nn.Module):
-    """SwiGLU (Shazeer 2020, arXiv:2002.05202), without biases: the modern architecture's."""
+    """SwiGLU (Shazeer 2020, arXiv:2002.05202) without biases, as in the modern architecture."""
 
     def __init__(self, shape: EsmShape) -> None:
-        """Projections of one layer; the rows of the gate stand before those of what it gates."""
+        """Projections of one layer; the rows of the gate come before the rows that it gates."""
         super().__init__()
         self.gate_up = FusedLinear(shape.dim, shape.feed_forward_dim, 2, bias=False)
         self.down = Linear(shape.feed_forward_dim, shape.dim, bias=False)
@@ -85,8 +85,8 @@ class Layer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(shape.dim, eps=shape.layer_norm_eps)
         self.feed_forward = GatedFeedForward(shape) if shape.is_modern else FeedForward(shape)
         self.recomputes = False
-        """Whether norms, the activation and what is between them are computed again in the backward pass, and only
-        the residual stream, queries, keys, values and what they gathered are kept: selective checkpointing."""
+        """Selective checkpointing: whether only the residual stream, queries, keys, values and the output of attention
+        are kept, and norms and the feed-forward's inside are computed again in the backward pass."""
 
     def forward(
         self,
@@ -97,15 +97,15 @@ class Layer(nn.Module):
         dropout: KeyedDropout | None = None,
         slots: Tensor | None = None,
     ) -> Tensor:
-        """Map ``(S, D)`` to ``(S, D)``, or to ``(n, D)`` where only `slots` ``(n,)`` are read behind this layer.
+        """Map ``(S, D)`` to ``(S, D)``, or to ``(n, D)`` where only `slots` ``(n,)`` are read after this layer.
 
-        All slots are attended to either way; what comes behind attention reads one slot at a time, and is computed for
-        those that are read.
+        All slots are attended to in both cases. What follows attention works on one slot at a time, and is computed
+        only for the slots that are read.
         """
         run = recomputed if self.recomputes else _called
         query, key, value = run(self._project, x)
         gathered = attend(query, key, value, cos, sin, layout)
-        # Attention keeps it as it is before Ulysses' exchange, so what the projection reads need not be kept too.
+        # With Ulysses, attention keeps its output as it was before the exchange, so it is not kept a second time here.
         update = (run if layout.exchange == "ulysses" else _called)(self._gather, gathered, layout, slots)
         if slots is not None:
             x = x.index_select(0, slots)
@@ -135,8 +135,8 @@ class Layer(nn.Module):
 
 
 recomputed: Callable[..., Any] = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-"""Call a function and keep its inputs alone; what its backward pass needs is computed again there. Nothing here draws
-from a generator's state, so none is kept."""
+"""Call a function and keep only its inputs; the backward pass computes again what it needs. Nothing here draws from a
+generator's state, so no state is kept."""
 
 
 def _called(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -2,10 +2,10 @@
 
 In: an input, and the parameters. Out: the map's value. Kept for the backward pass: the input as it was multiplied.
 
-By hand, because such a CPU multiplies bfloat16 at a tenth to a thirtieth of its speed in float32: torch takes the
-numbers apart one by one. Here factors are rounded to bfloat16 as autocast does, then multiplied and summed in float32,
-which holds each product of two of them exactly, and the result is rounded; so values are those of the instructions,
-and only the memory that a product works in is larger. A gradient of float32 weights is not rounded on its way.
+This is written by hand because such a CPU multiplies bfloat16 at a tenth to a thirtieth of its speed in float32: torch
+converts the numbers one by one. Here factors are rounded to bfloat16 as autocast does, then multiplied and summed in
+float32, which holds each product of two of them exactly, and the result is rounded. So the values are those of the
+instructions, and only temporary memory is larger. A gradient of float32 weights is not rounded to bfloat16.
 """
 
 from typing import Any
@@ -22,11 +22,11 @@ def _emulates_bfloat16() -> bool:
 
 
 EMULATES_BFLOAT16 = _emulates_bfloat16()
-"""Whether this CPU is known to have no instructions that multiply bfloat16; found once, as a compiler would look in."""
+"""Whether this CPU is known to have no instructions that multiply bfloat16. A constant, which a compiler can read."""
 
 
 class Linear(nn.Linear):
-    """torch's, by way of float32 where bfloat16 is emulated."""
+    """torch's linear map, computed in float32 where bfloat16 is emulated."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(..., in)`` to ``(..., out)``, in autocast's dtype where that is on."""
@@ -46,7 +46,7 @@ class FusedLinear(Linear):
 
 
 def _is_bfloat16(x: Tensor) -> bool:
-    if torch.is_autocast_enabled("cpu"):  # which leaves float64 alone
+    if torch.is_autocast_enabled("cpu"):  # which does not change float64
         return torch.get_autocast_dtype("cpu") == torch.bfloat16 and x.dtype != torch.float64
     return x.dtype == torch.bfloat16
 

@@ -1,7 +1,7 @@
-"""The model that is pretrained: the encoder, and a head that reads it at the targets alone.
+"""The model that is pretrained: the encoder, and a head that reads its vectors at the targets alone.
 
-In: a `Batch` with the targets of one objective. Out: a loss *sum*; dividing, once and by the global count, is the
-step's. Kept: the parameters.
+In: a `Batch` with the targets of one objective. Out: the *sum* of their losses, which the step divides once, by the
+count over all processes. Kept: the parameters.
 """
 
 import torch.nn.functional as F
@@ -31,12 +31,12 @@ class MaskedLanguageModel(nn.Module):
     def forward(self, batch: Batch, each: bool = False) -> Tensor:
         """Cross-entropy summed over the targets, ``(1,)`` float32 in nats: one entry per objective.
 
-        Without a target it is 0 and still reaches every parameter, with gradient 0: DDP waits for all of them.
+        Without a target it is 0, and every parameter still gets a gradient of 0, because DDP waits for all of them.
 
         Args:
             batch: the input.
-            each: the loss of each target instead, as `target_losses`. For engines that gather parameters when the
-                model itself is called, and not when a method of it is.
+            each: return the loss of each target instead, as `target_losses` does. Engines that gather parameters do so
+                when the model itself is called, not when one of its methods is.
         """
         losses = self.target_losses(batch)
         return losses if each else losses.sum(0, keepdim=True)
@@ -49,7 +49,7 @@ class MaskedLanguageModel(nn.Module):
     def logits(self, batch: PackedSequences, slots: Tensor | None = None) -> Tensor:
         """Logits of `slots` ``(n,)`` int64, or of every slot where None: ``(n, V)`` float32.
 
-        Where ranks share a batch, `slots` lie in this rank's share, and every slot is every slot of that.
+        Where ranks share a batch, `slots` must lie in this rank's share, and None means every slot of that share.
         """
         vectors: Tensor = self.encoder(batch, slots)
         logits: Tensor = self.head(vectors, self.encoder.embedding.weight)

@@ -1,6 +1,6 @@
-"""What keeps a faster path from being taken, and what to type to have it taken.
+"""Why a faster path is not taken, and what to type so that it is.
 
-In: two phrases. Out: an `Obstacle`, which every choice of how to compute answers with. Nothing is kept.
+In: two phrases. Out: an `Obstacle`, which every choice of how to compute returns. Nothing is kept.
 """
 
 from typing import NamedTuple
@@ -10,12 +10,12 @@ class Obstacle(NamedTuple):
     """Why something is not taken here."""
 
     reason: str
-    """What stands in its way; follows "because"."""
+    """The reason, as a clause that follows "because"."""
     remedy: str
     """What the user can type or install; a clause of its own."""
 
     def __str__(self) -> str:
-        """Both, as a line at the start of a run has them."""
+        """Both, as they are printed at the start of a run."""
         return f"{self.reason}; {self.remedy}"
 
 

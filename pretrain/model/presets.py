@@ -16,7 +16,7 @@ VOCABULARY = len(TOKENS)
 """Number of token ids: embedding rows and logits per slot of an ESM-2."""
 
 MODERN_VOCABULARY = 64
-"""The same of an ESM C: ids from `VOCABULARY` on stand for nothing and make the matrices a multiple of 64."""
+"""The same of an ESM C: ids from `VOCABULARY` on have no meaning; they make the matrices a multiple of 64."""
 
 Architecture = Literal["esm2", "modern"]
 
@@ -25,7 +25,7 @@ RotaryPrecision = Literal["float32", "float16", "bfloat16"]
 
 @dataclass(frozen=True, slots=True)
 class EsmShape(Section):
-    """What an encoder is made of: its sizes, and which of two architectures.
+    """The sizes of an encoder, and which of two architectures it has.
 
     `esm2` is ESM-2's: biases, GELU of width 4 `dim`, a head tied to the embedding, token dropout. `modern` is ESM C's
     (EvolutionaryScale, 2024): maps without bias, a LayerNorm over all channels of queries and of keys, SwiGLU, updates
@@ -50,7 +50,7 @@ class EsmShape(Section):
     rotary_precision: RotaryPrecision = "float32"
     """Type that the rotary frequencies are rounded to. The published ESM-2 were trained with float16 parameters, and
     their frequencies went through float16 too: at position 1,000 that is up to 0.24 radians, so weights must keep the
-    frequencies they were trained with. `transformers_io` reads it off the weights."""
+    frequencies they were trained with. `weights.source` recognises it by the stored frequencies."""
 
     def __post_init__(self) -> None:
         """Refuse shapes that cannot be built."""

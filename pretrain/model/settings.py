@@ -1,7 +1,7 @@
 """What a recipe says about the model: which one, and how it is computed.
 
 In: values of a recipe. Out: frozen dataclasses whose values are checked. Kept: nothing. Torch is not imported, so that
-a mistake in a recipe is told at once.
+a mistake in a recipe is reported at once.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from pretrain.model.presets import PRESETS
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSettings(Section):
-    """Which encoder, and what it starts from. Exactly one of `preset` and `init`."""
+    """Which encoder, and what it starts from. Exactly one of `preset` and `init` is given."""
 
     section: ClassVar = "model"
     preset: str | None = setting(IDENTITY, "architecture to start from random weights, such as 'esm2_8m'", None)

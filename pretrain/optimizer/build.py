@@ -12,8 +12,8 @@ from pretrain.optimizer.settings import OptimizerSettings, ScheduleSettings
 def build_optimizer(groups: Iterable[ParameterGroup], settings: OptimizerSettings) -> torch.optim.Optimizer:
     """The recipe's optimizer over a model's named parameter groups; its learning rate is set before every step.
 
-    Either kind skips on the device: where its attribute `found_inf`, a float32 tensor of no dimension there, is 1, a
-    step leaves weights and state as they are (the protocol of torch's GradScaler for fused optimizers).
+    Both kinds can skip a step without the host: if the attribute `found_inf`, a float32 scalar tensor on the device, is
+    1, a step leaves weights and state as they are (the protocol of torch's GradScaler for fused optimizers).
     """
     own = [dict(group) for group in groups]
     if settings.name == "muon":

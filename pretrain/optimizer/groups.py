@@ -11,27 +11,27 @@ from pretrain.optimizer.settings import OptimizerSettings
 
 
 class ParameterGroup(TypedDict):
-    """What torch's optimizers take, and a name for reading."""
+    """A group as torch's optimizers take it, with a name for readers."""
 
     name: str
     params: list[nn.Parameter]
     weight_decay: float
     blocks: NotRequired[int]
-    """Muon moves this group: of how many maps each of its matrices is made, stacked by rows."""
+    """Only where Muon moves this group: how many maps, stacked by rows, each of its matrices holds."""
     lr_scale: NotRequired[float]
-    """Learning rate of this group over the schedule's; 1 where it is left out."""
+    """Factor on the schedule's learning rate for this group; 1 where it is left out."""
 
 
 def parameter_groups(model: nn.Module, settings: OptimizerSettings) -> list[ParameterGroup]:
     """Trainable parameters in groups, each parameter once, in module order.
 
     `decay` holds the matrices, the embedding among them; `no_decay` holds biases and LayerNorm weights, which
-    have one dimension and set a scale rather than a map. With Muon, the matrices of the encoder's layers stand before
-    them in groups of their own: `muon_1` those that are one map, `muon_3` those that are three stacked by rows, and so
-    on, as the int `blocks` of the module that owns them says (1 where there is none).
+    have one dimension and set a scale rather than a map. With Muon, the matrices of the encoder's layers come first, in
+    groups of their own: `muon_1` holds those that are one map, `muon_3` those that are three maps stacked by rows, and
+    so on; the int `blocks` of a matrix's module gives the number (1 where it has none).
 
     Raises:
-        ValueError: `blocks` is no count that divides the rows, or there is no matrix for Muon.
+        ValueError: `blocks` is not a number that divides the rows, or there is no matrix for Muon.
     """
     muon, weight_decay = settings.name == "muon", settings.weight_decay
     by_blocks: dict[int, list[nn.Parameter]] = {}

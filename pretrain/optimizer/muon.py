@@ -13,9 +13,9 @@ momentum. With gradient G, momentum M, weights W of shape (A, B), momentum facto
 The factor 0.2 √max(A, B) gives the update the root mean square that AdamW's has in practice, so that AdamW's learning
 rate and decay hold for it (Liu et al. 2025, arXiv:2502.16982, section 2.2).
 
-`torch.optim.Muon` does not serve: it iterates in bfloat16 only, orthogonalises a fused matrix as if it were one map,
-honours no `found_inf`, and takes nothing but matrices, so that the rest would need a second optimizer, which neither
-Accelerate's engines nor the checkpoint expect.
+`torch.optim.Muon` cannot be used: it iterates in bfloat16 only, orthogonalises a fused matrix as if it were one map,
+ignores `found_inf`, and takes only matrices, so that the rest would need a second optimizer, which neither Accelerate's
+engines nor the checkpoint expect.
 
 A shard of a matrix is another matrix, so where matrices are cut over ranks (FSDP2, HSDP: DTensors) the momentum stays
 cut, and its combination with the gradient is gathered: one all-gather for each stack of matrices. Every rank then
@@ -32,15 +32,15 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim.adamw import adamw
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the odd quintic polynomial, chosen by Jordan et al. for its slope at 0; singular values end in about 0.7..1.2."""
+"""The odd quintic polynomial's, chosen by Jordan et al. for the slope at 0; singular values end in about 0.7..1.2."""
 ITERATIONS = 5
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-"""What the iteration may compute in, by the recipe's word for it."""
+"""Dtypes that the iteration may compute in, by their names in a recipe."""
 RMS = 0.2
 """Root mean square of an update, over the learning rate."""
 LARGEST_STACK = 2**25
-"""Most elements of the matrices that are moved at a time, unless one alone has more: what bounds the temporary memory.
-Some eight tensors of this size live at once, 1 GB in float32."""
+"""Most elements of the matrices that are moved together, unless one alone has more. This bounds temporary memory: about
+eight tensors of this size exist at a time, 1 GB in float32."""
 
 
 class Muon(torch.optim.Optimizer):
@@ -52,9 +52,9 @@ class Muon(torch.optim.Optimizer):
     read by the host.
 
     Args:
-        groups: as `groups.parameter_groups` makes them. Each has `params` and `weight_decay`; `blocks` says of
-            how many maps each matrix of the group is made, stacked by rows. Every block is orthogonalised by itself,
-            and √max(A, B) is of the block.
+        groups: as `groups.parameter_groups` makes them. Each has `params` and `weight_decay`; `blocks` says how many
+            maps, stacked by rows, each matrix of the group holds. Every block is orthogonalised by itself, and (A, B)
+            is the shape of the block.
         momentum: Muon's μ, in [0, 1).
         newton_schulz: "float32" or "bfloat16", the dtype of the iteration. In float32 it is as exact as the run's
             float32 matrix products are: on a GPU TF32's 10 bits of mantissa, which is 3 more than bfloat16 has, unless
@@ -103,7 +103,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Move every parameter that has a gradient; `closure` is there for callers that pass None."""
+        """Move every parameter that has a gradient; `closure` exists for callers that pass None."""
         for group in self.param_groups:
             moving = [parameter for parameter in group["params"] if parameter.grad is not None]
             if group["blocks"] is None:
@@ -192,12 +192,12 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """What all ranks hold of a tensor, on each of them."""
+    """The whole of a tensor that may be cut over ranks, on each of them."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _cut_as(pattern: Tensor, whole: Tensor) -> Tensor:
-    """This rank's part of a tensor that each rank has whole, cut as `pattern` is; sends nothing."""
+    """This rank's part of a tensor that every rank has whole, cut as `pattern` is. Nothing is sent."""
     if not isinstance(pattern, DTensor):
         return whole
     return distribute_tensor(whole, pattern.device_mesh, pattern.placements, src_data_rank=None)
@@ -214,6 +214,6 @@ def _stacks(matrices: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
 
 
 def _replace(old: Sequence[Tensor], new: Tensor, found_inf: Tensor | None) -> None:
-    """Copy `new` into `old`, except where `found_inf` is 1. A choice, not a product: what is left out may be NaN."""
+    """Copy `new` into `old`, unless `found_inf` is 1. Not by a factor of 0, because `new` may hold NaN then."""
     for target, value in zip(old, new.unbind(), strict=True):
         target.copy_(value if found_inf is None else torch.where(found_inf == 1, target, value))

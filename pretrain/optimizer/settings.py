@@ -56,7 +56,7 @@ class ScheduleSettings(Section):
         SCHEDULE, "share of total_tokens at which the linear decay ends", 0.9, "fraction", above=0, at_most=1
     )
     final_lr: float = setting(
-        SCHEDULE, "learning rate from there on", 0.1, "fraction of peak_lr", at_least=0, at_most=1
+        SCHEDULE, "learning rate after the decay", 0.1, "fraction of peak_lr", at_least=0, at_most=1
     )
 
     def __post_init__(self) -> None:

@@ -37,16 +37,16 @@ FORMAT = "zymogen.export/1"
 
 
 def export(run: RunDirectory, frozen: Weights | None = None) -> tuple[Path, int]:
-    """Write the export of a run's newest whole checkpoint beside an older one, then take its place.
+    """Write the export of a run's newest whole checkpoint beside an older export, then replace that.
 
-    An older one that is not as it was written is kept as `export-1`, or the next number that is free.
+    An older export that was changed since it was written is kept as `export-1`, or the next number that is free.
 
     Args:
-        run: has the checkpoint.
-        frozen: where the parameters come from that the run does not train, if there are such.
+        run: the run that has the checkpoint.
+        frozen: source of the parameters that the run does not train, if there are any.
 
     Returns:
-        The directory, and the optimizer steps behind the weights.
+        The directory, and the number of optimizer steps that the weights have taken.
 
     Raises:
         ValueError: there is no checkpoint, or it was trained on other frozen parameters.
@@ -84,7 +84,7 @@ def last_export(run: RunDirectory, frozen: Weights | None = None) -> None:
     """The export of a run that has just come to its end.
 
     Raises:
-        ValueError: as `export`.
+        ValueError: as for `export`.
         StorageError: the disk has no room for it.
     """
     try:
@@ -102,7 +102,7 @@ def last_export(run: RunDirectory, frozen: Weights | None = None) -> None:
 
 @contextmanager
 def _os_errors() -> Iterator[None]:
-    """What safetensors says of the operating system in words, as the error that it was."""
+    """Raise an error of the operating system as itself where safetensors reports it in words."""
     try:
         yield
     except SafetensorError as error:
@@ -120,7 +120,7 @@ def _make_way(run: RunDirectory, coming: dict[str, str], before: Path) -> Path |
     """
     known = _written(run)
     found = _hashes(run.export)
-    # Both, as this process may be killed before the new one has the name.
+    # Both are listed, because this process may be killed before the new one has the name.
     listed = [coming, found] if found in known and found != coming else [coming]
     write_whole(run.exported, json.dumps({"format": FORMAT, "exports": listed}, indent=1) + "\n")
     if not os.path.lexists(run.export):
@@ -135,7 +135,7 @@ def _make_way(run: RunDirectory, coming: dict[str, str], before: Path) -> Path |
 
 
 def _written(run: RunDirectory) -> list[dict[str, str]]:
-    """The hashes of the exports that were written last; none where nobody knows."""
+    """The hashes of the exports that were written last; none where they are not known."""
     try:
         content = json.loads(run.exported.read_text())
         return list(content["exports"]) if content["format"] == FORMAT else []
@@ -144,7 +144,7 @@ def _written(run: RunDirectory) -> list[dict[str, str]]:
 
 
 def _hashes(folder: Path) -> dict[str, str]:
-    """SHA-256 of each regular file below a folder by its path; what else lies there has the hash "other"."""
+    """SHA-256 of each regular file below a folder, by its path; anything else there has the hash "other"."""
     hashes = {}
     if folder.is_symlink():
         return {"": "other"}

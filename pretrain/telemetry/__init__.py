@@ -1,1 +1,4 @@
-"""What a run measures of itself: how fast it is, and how fast the machine could be."""
+"""What a run measures about itself: how fast it is, and how fast the machine could be.
+
+In: steps, and a device. Out: speed between two lines of metrics, and the device's peak. Kept: nothing.
+"""

@@ -2,8 +2,8 @@
 
 In: a device, a type, a width. Out: `Peak`. Kept: nothing.
 
-GPUs of the table are taken at their word, dense and without sparsity; everything else is measured here and now. A
-measured peak depends on the shape and on who else uses the machine, a known one on neither: the two are not compared.
+For a GPU of the table its datasheet's figure is taken, without sparsity; any other device is measured when it is asked
+for. A measured peak depends on the shape and on who else uses the machine, a known one on neither: do not compare them.
 """
 
 import re
@@ -17,15 +17,15 @@ from pretrain.model.linear import EMULATES_BFLOAT16
 
 KNOWN: tuple[tuple[str, float], ...] = (
     (r"B200$", 2250e12),  # Blackwell datasheet, by torchtitan (torchtitan/tools/utils.py)
-    (r"GH200\b", 990e12),  # an H100's chip; no text of its datasheet was at hand
-    (r"H200 NVL\b", 835e12),  # as the H100 NVL's; no text of its datasheet was at hand
+    (r"GH200\b", 990e12),  # an H100's chip; the text of its datasheet was not available
+    (r"H200 NVL\b", 835e12),  # as the H100 NVL's; the text of its datasheet was not available
     (r"H200\b", 989e12),  # H200 datasheet: 1,979 with sparsity
     (r"H100 PCIe\b", 756e12),  # H100 datasheet: 1,513 with sparsity
     (r"H100 NVL\b", 835e12),  # H100 datasheet, by torchtitan
     (r"H100\b", 989e12),  # H100 datasheet, SXM: 1,979 with sparsity
     (r"A100\b", 312e12),  # A100 datasheet: 312 | 624
     (r"A40\b", 149.7e12),  # A40 datasheet: 149.7 | 299.4
-    (r"A30\b", 165e12),  # A30 datasheet, by second hand: 165 | 330
+    (r"A30\b", 165e12),  # A30 datasheet, as others quote it: 165 | 330
     (r"A10\b", 125e12),  # A10 datasheet: 125 | 250
     (r"RTX A6000\b", 154.8e12),  # GA102 whitepaper, table 3, sums in float32: 154.8 | 309.6
     (r"L40S\b", 362.05e12),  # L40S datasheet: 362.05 | 733
@@ -34,9 +34,9 @@ KNOWN: tuple[tuple[str, float], ...] = (
     (r"RTX 4090$", 165.2e12),  # Ada whitepaper, appendix A, sums in float32: 165.2 | 330.4
     (r"MI300X\b", 1307.4e12),  # MI300X datasheet: 1,307.4
 )
-"""Pattern of the device's name, and its FLOP/s in bfloat16 and float16 with sums in float32, dense; the first that is
-found counts. Of each, the maker's text that it was compared with in November 2026, as others quote it, with the figure
-as it stands there (NVIDIA prints dense | with sparsity, or the latter alone, which is twice as much)."""
+"""Pattern of the device's name, and its dense FLOP/s in bfloat16 and float16 with sums in float32; the first pattern
+that matches counts. Each comment names the maker's text that the figure was compared with in November 2026, as others
+quote it, and the figure there (NVIDIA prints dense | with sparsity, or only the latter, which is twice as much)."""
 PARTIAL = r"\bMIG\b|Laptop|Max-Q"
 """Names of devices that share a name with a larger one."""
 
@@ -61,8 +61,8 @@ def peak(device: torch.device, dtype: torch.dtype, dim: int, clock: Callable[[],
     Args:
         device: CPU or CUDA.
         dtype: type of the factors.
-        dim: width of the model, for what is measured.
-        clock: likewise.
+        dim: width of the model; used only where the peak is measured.
+        clock: gives seconds; used only where the peak is measured.
     """
     if device.type == "cuda":
         known = known_peak(torch.cuda.get_device_name(device), dtype)
@@ -72,7 +72,7 @@ def peak(device: torch.device, dtype: torch.dtype, dim: int, clock: Callable[[],
 
 
 def known_peak(name: str, dtype: torch.dtype) -> float | None:
-    """FLOP/s of the GPU that `torch.cuda.get_device_name` calls `name`; None where the table does not say."""
+    """FLOP/s of the GPU that `torch.cuda.get_device_name` calls `name`; None where the table does not have it."""
     if dtype not in (torch.bfloat16, torch.float16) or re.search(PARTIAL, name):
         return None
     return next((flops for pattern, flops in KNOWN if re.search(rf"\b{pattern}", name)), None)
@@ -90,7 +90,7 @@ def measured_peak(
         device: CPU or CUDA.
         dtype: type of the factors.
         dim: width of the model; its feed-forward is the product.
-        clock: seconds; `time.process_time` gives FLOPs per CPU second.
+        clock: gives seconds; with `time.process_time` the result is FLOPs per CPU second.
     """
     if device.type == "cpu" and dtype == torch.bfloat16 and EMULATES_BFLOAT16:
         dtype = torch.float32
@@ -98,9 +98,9 @@ def measured_peak(
     on_cuda = device.type == "cuda"
     if on_cuda:
         torch.cuda.synchronize(device)
-    # A first guess at the CPU's tokens may be ten times too many, where it has no instructions for the type.
+    # The first guess of a CPU's tokens may be ten times too many, where it has no instructions for the type.
     tokens = 16_384 if on_cuda else max(64, min(4096, int(CPU_FLOPS / per_token)))
-    # Random, as a GPU multiplies ones at a higher clock rate than weights.
+    # Random numbers, because a GPU multiplies ones at a higher clock rate than weights.
     x, weight = (torch.randn(n, dim, device=device).to(dtype) for n in (tokens, 4 * dim))
     # Forward and backward passes read weights in either layout, and which is the faster depends on the library.
     layouts = weight.t(), weight.t().contiguous()

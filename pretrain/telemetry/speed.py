@@ -1,4 +1,4 @@
-"""Speed between two lines of metrics.
+"""The speed of training between two lines of metrics.
 
 In: tokens and FLOPs of each step, and when the loop waits. Out: `Speed`. Kept: the sums since the last line.
 """
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Speed(NamedTuple):
-    """What a line of metrics says of it."""
+    """The speed, as a line of metrics has it."""
 
     tokens_per_s: float
     loader_wait: float
@@ -19,7 +19,7 @@ class Speed(NamedTuple):
 
 
 class Clock:
-    """Measures from its making, or its last reading, to the next."""
+    """Measures from its creation, or its last reading, to the next reading."""
 
     def __init__(self) -> None:
         self._restart()
@@ -29,18 +29,18 @@ class Clock:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around what the step waits for."""
+        """Count the time inside this block as waiting."""
         started = time.perf_counter()
         yield
         self._waited += time.perf_counter() - started
 
     def count(self, tokens: int, flops: float) -> None:
-        """A step is done."""
+        """Count one finished step."""
         self._tokens += tokens
         self._flops += flops
 
     def read(self) -> Speed:
-        """The speed since the last reading, and start anew."""
+        """The speed since the last reading; the next one counts from now."""
         elapsed = time.perf_counter() - self._since
         speed = Speed(self._tokens / elapsed, self._waited / elapsed, self._flops / elapsed)
         self._restart()

@@ -1,5 +1,5 @@
 """Weights from and to transformers' checkpoints, with no remote code.
 
-In: a folder or a name that transformers knows, or a model of ours. Out: the other. Kept: nothing.
-Begin with `names`, which maps one side's names to the other's; `source` reads, `io` converts.
+In: a folder or Hub name, or a model of this project. Out: shape and weights, or a folder that transformers loads.
+Kept: nothing. Begin with `names`, which maps one side's names to the other's; `source` reads, `io` converts.
 """

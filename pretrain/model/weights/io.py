@@ -26,19 +26,19 @@ MAX_TOKENS: dict[Architecture, int] = {"esm2": 1026, "modern": 2048}
 tokenizers truncate to where a user asks for truncation."""
 
 ESMC_EPS = 1e-5
-"""Of every LayerNorm of transformers' ESM C, whose configuration does not name it."""
+"""The eps of every LayerNorm in transformers' ESM C, whose configuration has no entry for it."""
 
 
 def read(source: str | Path) -> tuple[EsmShape, dict[str, FirstWeight]]:
-    """Shape and weights of the ESM-2 or ESM C at `source`, by our names; each is made when it is called.
+    """Shape and weights of the ESM-2 or ESM C at `source`, by our names; a weight is made when its entry is called.
 
-    All of them live on the host, once, for as long as what is returned does.
+    The whole model stays on the host, once, for as long as any of the entries does.
 
     Args:
         source: a directory or Hub name.
 
     Raises:
-        ValueError: `source` does not exist, is neither, or lacks weights of a masked language model.
+        ValueError: `source` does not exist, is neither of the two, or lacks weights of a masked language model.
     """
     config = config_of(source)
     theirs = pretrained(source, config)
@@ -52,7 +52,7 @@ def read(source: str | Path) -> tuple[EsmShape, dict[str, FirstWeight]]:
 def to_transformers(model: MaskedLanguageModel) -> EsmForMaskedLM | EsmcForMaskedLM:
     """A copy of `model` as transformers' own class, float32 on the host, in evaluation mode.
 
-    An ESM C's configuration has no place for the dropout of updates, so that of `model.shape` ends here.
+    An ESM C's configuration has no entry for dropout in the residual stream, so that of `model.shape` is lost.
 
     Raises:
         ValueError: transformers' class cannot compute the function of `model`.
@@ -63,8 +63,8 @@ def to_transformers(model: MaskedLanguageModel) -> EsmForMaskedLM | EsmcForMaske
         return _built(EsmcForMaskedLM, _esmc_config(shape), state)
     on_host = frequencies(shape.head_dim, shape.rotary_precision, torch.device("cpu"))
     state[FREQUENCIES] = on_host.clone()
-    # Contacts are a regression on attention maps, fitted on structures after pretraining. We have not fitted one, and
-    # zeros say so (every contact at 0.5) where random weights would look like predictions.
+    # Contacts are a regression on attention maps, fitted on structures after pretraining. There is none here, and
+    # zeros show that (every contact is 0.5), while random weights would look like predictions.
     state["esm.contact_head.regression.weight"] = torch.zeros(1, shape.layers * shape.heads)
     state["esm.contact_head.regression.bias"] = torch.zeros(1)
     return _built(EsmForMaskedLM, _esm2_config(shape), state)
@@ -79,7 +79,7 @@ def save(model: MaskedLanguageModel, folder: str | Path, max_tokens: int | None 
         max_tokens: what the tokenizer truncates to where asked, <cls> and <eos> counted; `MAX_TOKENS` where None.
 
     Raises:
-        ValueError: as `to_transformers`.
+        ValueError: as for `to_transformers`.
     """
     theirs = to_transformers(model)
     state = theirs.state_dict()
@@ -99,8 +99,8 @@ def save(model: MaskedLanguageModel, folder: str | Path, max_tokens: int | None 
 def _tokenizer(shape: EsmShape, max_tokens: int) -> Any:
     kind: Any
     if shape.is_modern:
-        # Its vocabulary is built in. It is ours but for id 31, its chain break `|`, which is <null_1> here: no letter
-        # becomes it, so its embedding was not trained.
+        # Its vocabulary is built in. It is ours except for id 31, its chain break `|`, which is <null_1> here: no
+        # letter becomes it, so its embedding was not trained.
         kind = EsmcTokenizer
         return kind(model_max_length=max_tokens)
     kind = EsmTokenizer
@@ -113,12 +113,12 @@ def _tokenizer(shape: EsmShape, max_tokens: int) -> Any:
 def _built(kind: Any, config: EsmConfig | EsmcConfig, state: dict[str, Tensor]) -> EsmForMaskedLM | EsmcForMaskedLM:
     """A model of class `kind` with every weight from `state`.
 
-    No random ones are drawn first, which takes four times as long as all the rest. Not by `from_pretrained`, which can
-    do without them too: under DeepSpeed and FSDP it shares the work among ranks, and an export is one rank's.
+    No random weights are drawn first, because that takes four times as long as all the rest. `from_pretrained` draws
+    none either, but under DeepSpeed and FSDP it shares the work among ranks, and an export is made by one rank alone.
     """
     with no_init_weights():
         theirs: EsmForMaskedLM | EsmcForMaskedLM = kind(config)
-    theirs.tie_weights()  # what is skipped above would do it
+    theirs.tie_weights()  # part of the initialisation that was skipped
     theirs.load_state_dict(state)
     theirs.train(False)
     return theirs

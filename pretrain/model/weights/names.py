@@ -2,7 +2,7 @@
 
 In: a state dict. Out: a state dict of the other side. Nothing is kept.
 
-The layouts differ in one thing: maps of one input are one fused matrix here, their rows stacked in the order below.
+The layouts differ in one thing: linear maps of one input are fused here, with their rows stacked in the order below.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +14,7 @@ from torch import Tensor
 from pretrain.model.presets import Architecture, EsmShape
 
 Names = Mapping[str, tuple[str, ...]]
-"""Ours to theirs; several of theirs where ours is fused."""
+"""Our names to transformers' names; several of theirs where our matrix is fused."""
 
 
 def _with_both(modules: Names) -> dict[str, tuple[str, ...]]:
@@ -40,7 +40,7 @@ OUTER: dict[Architecture, Names] = {
         **_with_both({"head.decoder": ("lm_head.decoder",)}),
     },
 }
-"""Outside of the layers."""
+"""Names outside of the layers."""
 
 INNER: dict[Architecture, Names] = {
     "esm2": _with_both(
@@ -63,15 +63,15 @@ INNER: dict[Architecture, Names] = {
         "feed_forward.down.weight": ("mlp.down_proj.weight",),
     },
 }
-"""Inside a layer."""
+"""Names inside a layer."""
 
 LAYER: dict[Architecture, str] = {"esm2": "esm.encoder.layer", "modern": "esmc.layers"}
 
 
 def to_transformers_state(state: Mapping[str, Tensor], shape: EsmShape) -> dict[str, Tensor]:
-    """State dict of transformers' class from ours, float32 on the host; shares what is so already.
+    """State dict of transformers' class from ours, float32 on the host; tensors that are so already are not copied.
 
-    Of an `EsmForMaskedLM`, all but its contact head and its frequencies.
+    For an `EsmForMaskedLM` its contact head and rotary frequencies are left out.
     """
     renamed = {
         name: part.detach().to("cpu", torch.float32)
@@ -84,7 +84,7 @@ def to_transformers_state(state: Mapping[str, Tensor], shape: EsmShape) -> dict[
 
 
 def from_transformers_one_by_one(state: Mapping[str, Tensor], shape: EsmShape) -> dict[str, Callable[[], Tensor]]:
-    """Our state dict from one of transformers' class; a fused matrix is put together when it is asked for."""
+    """Our state dict from one of transformers' class; a fused matrix is concatenated when its entry is called."""
     return {ours: partial(_fused, [state[name] for name in theirs]) for ours, theirs in _names(shape)}
 
 

@@ -1,6 +1,6 @@
-"""What stands at a directory or Hub name: read through transformers, and refused where it is no ESM-2 and no ESM C.
+"""The model at a directory or Hub name: read through transformers, and refused if it is neither an ESM-2 nor an ESM C.
 
-In: a directory or Hub name. Out: its configuration, shape and model. Nothing is kept. No code that stands there is run:
+In: a directory or Hub name. Out: its configuration, shape and model. Nothing is kept. No code from there is run:
 weights come from safetensors alone, and a model's own modules are never imported.
 """
 
@@ -27,14 +27,14 @@ FREQUENCIES = "esm.rotary_embeddings.inv_freq"
 """Where transformers 5 keeps the rotary frequencies of an ESM-2, a buffer. An ESM C computes them."""
 
 CHAIN_BREAK = "|"
-"""What ESM C's tokenizer calls the id that ESM-2's calls <null_1>. No letter of a protein becomes it in either, so
-neither name is in the way of the weights."""
+"""ESM C's name for the token that ESM-2 calls <null_1>. No letter of a protein becomes this token in either of them, so
+the weights do not depend on its name."""
 
 _CONVERT = (
     "from transformers import AutoModelForMaskedLM as M; "
     "M.from_pretrained({source}, trust_remote_code=False).save_pretrained({folder})"
 )
-"""Reads a pickle and writes model.safetensors."""
+"""A program that reads a pickle and writes model.safetensors."""
 
 _SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 """Where transformers looks for weights on the Hub."""
@@ -51,7 +51,7 @@ ESM2: dict[str, Any] = {
     "is_folding_model": False,
     "tie_word_embeddings": True,
 }
-"""What the configuration of an ESM-2 says; one that says anything else computes another function than ours."""
+"""Required values in the configuration of an ESM-2; with any other value it computes another function than ours."""
 
 ESMC: dict[str, Any] = {
     "vocab_size": MODERN_VOCABULARY,
@@ -66,7 +66,7 @@ ESMC: dict[str, Any] = {
     "rope_type": "default",
     "tie_word_embeddings": False,
 }
-"""The same of an ESM C."""
+"""Required values in the configuration of an ESM C."""
 
 
 def config_of(source: str | Path) -> EsmConfig | EsmcConfig:
@@ -105,7 +105,7 @@ def config_of(source: str | Path) -> EsmConfig | EsmcConfig:
 
 
 def shape_of(config: EsmConfig | EsmcConfig, precision: RotaryPrecision = "float32") -> EsmShape:
-    """The shape that `config` describes, which has no place for the precision of rotary frequencies."""
+    """The shape that `config` describes; it does not say the precision of rotary frequencies."""
     sizes = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads)
     if isinstance(config, EsmcConfig):
         return EsmShape(*sizes, architecture="modern", token_dropout=False)
@@ -119,7 +119,7 @@ def shape_of(config: EsmConfig | EsmcConfig, precision: RotaryPrecision = "float
 
 
 def pretrained(source: str | Path, config: EsmConfig | EsmcConfig) -> EsmForMaskedLM | EsmcForMaskedLM:
-    """The model at `source`, float32, with every weight read from there but the contact head's of an ESM-2.
+    """The model at `source`, float32, with every weight read from there, except an ESM-2's contact head.
 
     Raises:
         ValueError: weights are damaged, missing, or pickled.
@@ -142,16 +142,16 @@ def pretrained(source: str | Path, config: EsmConfig | EsmcConfig) -> EsmForMask
     missing = sorted(key for key in info["missing_keys"] if "contact_head" not in key and "inv_freq" not in key)
     if missing:
         raise ValueError(
-            f"{source}: weights of a masked language model must be there, {len(missing)} are not (the first: "
-            f"{missing[0]}); give a checkpoint saved from {kind.__name__}"
+            f"{source}: {len(missing)} weights of a masked language model are missing (the first: {missing[0]}); give "
+            f"a checkpoint saved from {kind.__name__}"
         )
     return model
 
 
 def _pickle_alone(source: str | Path) -> str | None:
-    """What to do where `source` has its weights as a pickle alone, which can run code when it is read; else None."""
+    """The error if `source` has its weights only as a pickle, which can run code when it is read; else None."""
     if Path(source).exists():
-        # Others, such as adapter_model.safetensors, are not the model's.
+        # Other names, such as adapter_model.safetensors, do not hold the model's weights.
         pickled = sorted(Path(source).glob("pytorch_model*.bin*"))
         if not pickled or any(Path(source).glob("model*.safetensors")):
             return None
@@ -159,7 +159,7 @@ def _pickle_alone(source: str | Path) -> str | None:
         found = f"its weights are in {pickled[0].name}, a pickle"
         convert = "Only if you trust where it came from, convert it with:"
     else:
-        # What transformers has just asked the Hub for, and was told is not there. Nothing is asked anew.
+        # transformers has just asked the Hub for these files, and its cache knows which do not exist there.
         if any(try_to_load_from_cache(str(source), name) is not _CACHED_NO_EXIST for name in _SAFETENSORS):
             return None
         folder = str(source).rpartition("/")[2]
@@ -170,8 +170,8 @@ def _pickle_alone(source: str | Path) -> str | None:
         )
     line = shlex.quote(_CONVERT.format(source=json.dumps(str(source)), folder=json.dumps(folder)))
     return (
-        f"{source}: {found}, which can run code of whoever made it, and is not read here; weights must be in "
-        f"safetensors. {convert}\n  python -c {line}"
+        f"{source}: {found}, which can run its author's code when it is read, so it is not read here; weights must be "
+        f"in safetensors. {convert}\n  python -c {line}"
     )
 
 
@@ -179,7 +179,7 @@ def rotary_precision(stored: Tensor, source: str | Path) -> RotaryPrecision:
     """The precision whose frequencies `stored` ``(K / 2,)`` holds.
 
     Raises:
-        ValueError: none does.
+        ValueError: they are those of no precision.
     """
     precisions: tuple[RotaryPrecision, ...] = get_args(RotaryPrecision)
     for precision in precisions:
@@ -192,7 +192,7 @@ def rotary_precision(stored: Tensor, source: str | Path) -> RotaryPrecision:
 
 
 def _sizes(source: str | Path, config: EsmConfig | EsmcConfig) -> dict[str, int]:
-    """Sizes that follow from width, heads and depth here, and stand in the configuration by themselves."""
+    """Sizes that follow from width, heads and depth here, and are values of their own in the configuration."""
     try:
         shape = shape_of(config)
     except ValueError as error:
@@ -207,7 +207,7 @@ def _check(
     said = config.to_dict()
     if isinstance(config, EsmcConfig):
         said.update(config.rope_parameters or {})
-    # None, an old way to say False, is taken for it.
+    # Old configurations have None where newer ones have False.
     got = {name: said.get(name) or False for name in required}
     differing = [
         f"{name} = {got[name]!r} (must be {required[name]!r})" for name in required if got[name] != required[name]
@@ -220,7 +220,7 @@ def _check(
 
 
 def _check_tokens(source: str | Path, name: str, title: str) -> None:
-    """Refuse a tokenizer file whose order is not ours; where there is no such file, the order is its class's, ours."""
+    """Refuse a tokenizer file whose order is not ours. Without such a file, its class has our order built in."""
     path: str | None = cached_file(
         source,
         name,

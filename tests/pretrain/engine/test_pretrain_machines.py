@@ -235,7 +235,10 @@ def test_make_takes_the_precision_of_an_older_gpu(resolve: Resolve) -> None:
     ("lacks", "said"),
     [
         ({"triton": False}, "compile: off, because triton is not installed; pip install triton"),
-        ({"headers": False}, r"compile: off, because Python's headers are not there \(.*\); .*apt-get install python3"),
+        (
+            {"headers": False},
+            r"compile: off, because Python's headers are not installed \(.*\); .*apt-get install python3",
+        ),
         ({"compiler": False}, r"compile: off, because there is no C compiler \(gcc or clang\); .*apt-get install gcc"),
     ],
     ids=["triton", "headers", "compiler"],

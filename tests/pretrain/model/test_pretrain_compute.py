@@ -97,7 +97,7 @@ def test_a_gpu_that_cannot_compile_goes_without(
         "compute.compile=on to be the first"
     )
     monkeypatch.setattr(compilation, "has_headers", lambda: False)
-    assert second_line().startswith("compile: off, because Python's headers are not there (/")
+    assert second_line().startswith("compile: off, because Python's headers are not installed (/")
     assert second_line().endswith(f"/Python.h); on Debian or Ubuntu: apt-get install {PYTHON}-dev")
     present["gcc"] = False
     said = "there is no C compiler (gcc or clang); on Debian or Ubuntu: apt-get install gcc"

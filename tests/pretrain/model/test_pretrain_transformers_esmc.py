@@ -325,7 +325,7 @@ SPOILERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a weight": (_without_a_norm, r"1 are not \(the first: esmc\.layers\.1\.self_attn\.k_norm\.weight\)"),
     "weights": (lambda f: (f / "model.safetensors").write_bytes(b"\x00" * 30), r"its weights cannot be read"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), r"its weights cannot be read"),
-    "other sizes": (_config(num_hidden_layers=3), r"weights of a masked language model must be there, 13 are not"),
+    "other sizes": (_config(num_hidden_layers=3), r"13 weights of a masked language model are missing"),
 }
 
 
