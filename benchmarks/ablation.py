@@ -4,10 +4,10 @@
 
 Four arms, each trained from scratch by `python -m pretrain` on the same bins in the same order with the same masks and
 schedule. Every arm gets each of its learning rates with the first seed, and the best of them with the other seeds: a
-seed changes weights, order and masks. What is compared is the validation loss, on every target masked, of whole
-clusters that were held out. A run that is there is not run again, so what was interrupted goes on.
+seed changes weights, order and masks. What is compared is the validation loss on whole clusters that were held out,
+with every target masked. A run that has finished is not run again, so the same command continues after an interruption.
 
-The spread is over three seeds and one corpus. Nothing follows for other sizes, budgets or corpora.
+The spread is over three seeds and one corpus. It says nothing about other sizes, budgets or corpora.
 """
 
 import argparse
@@ -42,7 +42,7 @@ class Plan:
     tokens: int
 
     def command(self, arm: str, rate: float, seed: int) -> list[str]:
-        """The run of one arm."""
+        """The command line of one run."""
         preset, optimizer = ARMS[arm]
         return [
             *(sys.executable, "-m", "pretrain", "recipes/quickstart.toml"),
@@ -62,11 +62,11 @@ class Plan:
         ]
 
     def directory(self, arm: str, rate: float, seed: int) -> Path:
-        """Where it lives."""
+        """The directory of that run."""
         return self.runs / f"{arm.replace(', ', '_').lower()}_{self.size}_{self.tokens}_{rate:g}_{seed}"
 
     def loss(self, arm: str, rate: float, seed: int) -> float:
-        """Validation loss of the run in nats a target, every target masked; trains where it is not there yet."""
+        """Validation loss of the run in nats a target, every target masked; trains the run if it does not exist yet."""
         folder = self.directory(arm, rate, seed)
         if not (folder / "export" / "config.json").exists():
             environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}

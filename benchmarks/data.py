@@ -79,7 +79,7 @@ def ours(path: Path) -> Work:
 
 
 def biopython(path: Path) -> Work:
-    """The same product by Biopython's fastest parser, one join and one translate."""
+    """The same result by Biopython's fastest parser, one join and one translate."""
     from Bio.SeqIO.FastaIO import SimpleFastaParser
 
     from data.alphabet import LETTER_IDS
@@ -97,7 +97,7 @@ def biopython(path: Path) -> Work:
 
 
 def isal_alone(path: Path) -> Work:
-    """Decompression by isal, whatever of its interfaces is fastest here, thrown away."""
+    """Decompression by isal through its fastest interface; the output is not used."""
     from isal import igzip
 
     buffer = bytearray(4 << 20)
@@ -141,7 +141,7 @@ def filling(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
         int(s): [CLS, *corpora.shelves.residues(int(s))[: settings.crop_tokens - SPECIAL_TOKENS].tolist(), EOS]
         for s in samples
     }
-    in_order = sorted(crops.values(), key=len)  # their best case: hardly any padding
+    in_order = sorted(crops.values(), key=len)  # the best case for them: hardly any padding
     batches: list[list[dict[str, list[int]]]] = [[]]
     for tokens in in_order:
         if (len(batches[-1]) + 1) * len(tokens) > settings.bin_tokens:
@@ -240,7 +240,7 @@ def rates(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
         chosen = replace(settings, workers=workers, bins_per_step=32)
         loaded = replace(corpora, settings=chosen)
         with closing(Loader(loaded.masked(0), loaded.plan(0), Cursor(), 0, 0, 1)) as loader:
-            for _ in islice(loader, 8):  # workers are up, and what they had read ahead is consumed
+            for _ in islice(loader, 8):  # until workers have started, and what they had read ahead is consumed
                 pass
             started, tokens = time.perf_counter(), 0
             while time.perf_counter() - started < 4:
@@ -264,7 +264,7 @@ print([line.split()[1] for line in open("/proc/self/status") if line.startswith(
 def peak_mib(what: str, folder: Path) -> float:
     """Largest resident size of a process of its own that does `what` in `folder`, mapped files included, in MiB.
 
-    From /proc: what `getrusage` says of a child begins at its parent's size.
+    It is read from /proc, because what `getrusage` reports of a child begins at its parent's size.
     """
     command = [sys.executable, "-c", WATCHED.format(what=what), str(folder)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)

@@ -58,11 +58,11 @@ CASES: list[Case] = [
 
 @dataclass(frozen=True)
 class Run:
-    """Where a launch ended."""
+    """The result of a launch."""
 
     weights: dict[str, torch.Tensor]
     losses: list[float]
-    """Of every step."""
+    """Loss of every step."""
 
 
 def trained(folder: Path, case: Case) -> Run:
@@ -90,7 +90,7 @@ def trained(folder: Path, case: Case) -> Run:
 
 
 def distances(a: Run, b: Run) -> tuple[float, float]:
-    """Largest difference of a weight, and of a step's loss."""
+    """Largest difference between two runs of a weight, and of a step's loss."""
     weights = max(float((a.weights[name] - b.weights[name]).abs().max()) for name in a.weights)
     return weights, max(abs(x - y) for x, y in zip(a.losses, b.losses, strict=True))
 

@@ -44,7 +44,7 @@ def model_of(preset: str, checkpointing: Checkpointing, dtype: torch.dtype) -> M
 
 
 def one_bin(num_tokens: list[int]) -> Batch:
-    """Random proteins of these lengths, one behind the other."""
+    """Random proteins of these lengths, concatenated."""
     (batch,) = packed(draw(np.array(num_tokens)), sum(num_tokens))
     return batch
 
@@ -60,7 +60,7 @@ def bytes_per_token(preset: str, checkpointing: Checkpointing, dtype: torch.dtyp
 
 
 def table(preset: str, dtype: torch.dtype) -> None:
-    """One line: what each kind of checkpointing keeps, and how much longer its step takes is another benchmark's."""
+    """Print one line: the bytes that each kind of checkpointing keeps."""
     shape = PRESETS[preset]
     each = [bytes_per_token(preset, mode, dtype) / (shape.dim * shape.layers) for mode in MODES]
     print(f"| {preset} | {str(dtype)[6:]} | {' | '.join(f'{one:.1f}' for one in each)} |", flush=True)
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--residues", type=int, help="train ESM-2 8M on one protein of so many")
     parser.add_argument("--checkpointing", choices=MODES, default="none", help="for that protein")
     asked = parser.parse_args()
-    # First, because the peak of a process is that of all it has done.
+    # This comes first, because the peak of a process is that of everything it has done.
     rows = [one_protein(asked.residues, asked.checkpointing)] if asked.residues else []
     print("| bytes a token, channel and layer | autocast | none | selective | layer |\n|---|---|---|---|---|")
     for preset in asked.presets:

@@ -3,7 +3,7 @@
     python -m benchmarks.model [--only 8m-fp32 memory] [--rounds 3] [--threads 1] [--presets 8m 35m] [--quick]
 
 Both sides train the same weights on the same proteins in one process, in turn, and are compared by real tokens per CPU
-second, on a GPU by real tokens per second; how, says `benchmarks.training`. Theirs is `EsmForMaskedLM` on padded
+second, on a GPU by real tokens per second; `benchmarks.training` describes how. Theirs is `EsmForMaskedLM` on padded
 batches: as they come, and grouped by length.
 """
 
@@ -48,7 +48,7 @@ MEMORY_BAR = 0.65
 
 
 def gpu_cases(presets: Sequence[str]) -> dict[Case, Bars]:
-    """bfloat16 at crop 1,024. No ratio has been agreed for a GPU, so there being faster is the bar."""
+    """Cases in bfloat16 at crop 1,024. No ratio has been agreed for a GPU, so the bar there is to be faster."""
     cases = {}
     for preset in presets:
         sequences, num_batches, bin_tokens = _GPU_SIZES[preset]
@@ -65,7 +65,7 @@ def gpu_cases(presets: Sequence[str]) -> dict[Case, Bars]:
 
 
 def rows_of(case: Case, bars: Bars, speeds: Speeds | None) -> list[Row]:
-    """The case's rows; without speeds, those of what was not measured."""
+    """The case's rows; without speeds, they say that nothing was measured."""
     name = f"{case.preset} {case.precision}, crop {case.crop}"
     found: tuple[float | None, ...] = (None,) * 4
     if speeds:

@@ -31,7 +31,7 @@ class Document(NamedTuple):
     inputs: NDArray[np.uint8]
     """(tokens,) corrupted ids, <cls> and <eos> included."""
     targets: NDArray[np.int64]
-    """(targets,) places that are predicted, ascending."""
+    """(targets,) positions that are predicted, ascending."""
     truths: NDArray[np.uint8]
     """(targets,) their true ids."""
 
@@ -80,9 +80,9 @@ def batches(batch_sequences: int, crop: int, seed: int, *, grouped: bool) -> lis
 def representative(all_batches: Sequence[Sequence[Document]], count: int, seed: int = 0) -> list[list[Document]]:
     """`count` of the batches that cost, together, what the average batch does.
 
-    What either side's time consists of is matched to the mean of all batches: tokens, squared lengths, slots of the
+    What the time of both sides depends on is matched to the mean of all batches: tokens, squared lengths, slots of the
     padded batch, and their squares. Padding makes single batches differ by a factor of two, so that a few taken at
-    random would say more about themselves than about either side.
+    random would not be comparable.
     """
     terms = np.array([_costs([len(d) for d in batch]) for batch in all_batches])
     rng = np.random.default_rng(seed)
@@ -99,8 +99,8 @@ def _costs(num_tokens: Sequence[int]) -> tuple[int, int, int, int]:
 def packed(documents: Sequence[Document], bin_tokens: int) -> list[Batch]:
     """One batch a bin, all bins of one size: about `bin_tokens`, and hardly more than the documents need.
 
-    A corpus packs to within 0.5% (`benchmarks.data`). A few documents would leave a last bin half empty, which says
-    nothing about a run, so the size of the bins is fitted to them.
+    A corpus packs to within 0.5% (`benchmarks.data`). A few documents would leave the last bin half empty, which no run
+    does, so the size of the bins is fitted to them.
     """
     in_order = sorted(documents, key=len, reverse=True)
     num_tokens = np.array([len(d) for d in in_order])
@@ -138,7 +138,7 @@ def padded(documents: Sequence[Document]) -> dict[str, Tensor]:
 
 
 class Work(NamedTuple):
-    """What some documents ask of a model; the arguments of `pretrain.model.flops`."""
+    """What some documents require of a model: the arguments of `pretrain.model.flops`."""
 
     tokens: int
     squared_lengths: int

@@ -1,4 +1,4 @@
-"""The last line of every benchmark: one JSON object that says what was measured, on what, and whether it holds.
+"""The last line of every benchmark: one JSON object with what was measured, on which machine, and whether it holds.
 
 In: rows. Out: a table and the JSON line on standard output. Kept: nothing.
 """
@@ -24,7 +24,7 @@ class Row:
     bar: float
     better: Literal["higher", "lower"]
     failed: bool = False
-    """Whether measuring it raised, so that the bar does not hold for want of a ratio."""
+    """Whether measuring it raised an error, so that the bar does not hold although there is no ratio."""
 
     @property
     def holds(self) -> bool | None:
@@ -35,7 +35,7 @@ class Row:
 
 
 def report(benchmark: str, rows: Sequence[Row], machine: str = "") -> None:
-    """Print the table and the JSON line; `machine` says what there is besides the processor."""
+    """Print the table and the JSON line; `machine` names what the machine has besides the processor."""
     width = max((len(row.work) for row in rows), default=0)
     for row in rows:
         sign = ">=" if row.better == "higher" else "<="

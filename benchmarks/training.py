@@ -3,7 +3,7 @@
 In: a `Case`, a device. Out: speeds and bytes of both sides. Kept: nothing.
 
 Both sides train the same weights on the same proteins, in turn. Theirs is `EsmForMaskedLM` with SDPA attention and the
-same autocast, on padded batches; both take steps of the same fused AdamW. Batches are made outside of what is timed.
+same autocast, on padded batches; both take steps of the same fused AdamW. Making batches is not timed.
 """
 
 import time
@@ -34,10 +34,10 @@ class Case:
     """One model in one precision, on proteins up to one length."""
 
     preset: str
-    """Of `PRESETS`, without ``esm2_``."""
+    """Name in `PRESETS`, without ``esm2_``."""
     precision: Precision
     crop: int
-    """Most tokens of a protein."""
+    """Longest protein, in tokens."""
     batch_sequences: int
     """Proteins of one padded batch."""
     num_batches: int = 2
@@ -47,17 +47,17 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What ``--only`` takes the beginning of."""
+        """The name whose beginning ``--only`` takes."""
         return f"{self.preset}-{self.precision}-{self.crop}"
 
     @property
     def shape(self) -> EsmShape:
-        """Of the model."""
+        """Shape of the model."""
         return PRESETS[f"esm2_{self.preset}"]
 
 
 class Side(NamedTuple):
-    """One model with what trains it."""
+    """One model with its optimizer and loss."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -90,7 +90,7 @@ def copied(model: MaskedLanguageModel, device: torch.device) -> Side:
 
 
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
-    """What both sides take their steps with."""
+    """The optimizer of both sides."""
     return torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
 
 
@@ -107,12 +107,12 @@ def train(side: Side, some: Sequence[Any], precision: Precision, device: torch.d
 
 
 def autocast(precision: Precision, device: torch.device) -> torch.autocast:
-    """As the engine's: float32 weights, products in bfloat16 where asked."""
+    """Autocast as the engine's: float32 weights, products in bfloat16 where asked for."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
 
 
 def clock(device: torch.device) -> float:
-    """CPU seconds of this process, all threads; on a GPU seconds, when it has done what it was given."""
+    """CPU seconds of this process, all threads; on a GPU wall-clock seconds, after waiting for the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         return time.perf_counter()
@@ -120,7 +120,7 @@ def clock(device: torch.device) -> float:
 
 
 def device_peak(case: Case, device: torch.device) -> Peak:
-    """Most FLOP/s in the case's precision: of a known GPU, or measured in the seconds that `clock` counts."""
+    """Peak FLOP/s in the case's precision: of a known GPU, or measured in the seconds that `clock` counts."""
     counted = time.perf_counter if device.type == "cuda" else time.process_time
     return peak(device, DTYPES[case.precision], case.shape.dim, counted)
 
@@ -147,10 +147,10 @@ def own_products(case: Case, device: torch.device) -> float:
 
 
 class Turn(NamedTuple):
-    """One set of proteins, trained on by either side."""
+    """One set of proteins, on which both sides train."""
 
     tokens: int
-    """Real ones."""
+    """Real tokens."""
     flops: float
     """Needed FLOPs."""
     our_slots: int
@@ -160,7 +160,7 @@ class Turn(NamedTuple):
 
 
 class Speeds(NamedTuple):
-    """What one case gave, by round; seconds are those of `clock`."""
+    """The results of one case, by round; seconds are those of `clock`."""
 
     random: list[Turn]
     """Theirs in batches as they come."""
@@ -214,7 +214,7 @@ def _turn(case: Case, mine: Side, other: Side, device: torch.device, round_: int
     order: list[tuple[Side, Sequence[Any]]] = [(mine, bins), (other, padded_batches)]
     seconds = {}
     for side, some in order if round_ % 2 else reversed(order):
-        if device.type == "cuda":  # where memory is reserved, and kernels are chosen, at the first batch of a size
+        if device.type == "cuda":  # memory is reserved, and kernels are chosen, at the first batch of a size
             train(side, some[:1], case.precision, device)
         started = clock(device)
         train(side, some, case.precision, device)
@@ -231,7 +231,7 @@ def _turn(case: Case, mine: Side, other: Side, device: torch.device, round_: int
 
 
 def _first_losses(mine: Side, other: Side, case: Case, device: torch.device) -> tuple[float, float]:
-    """Mean loss of either side on a few proteins, before its first step, which is taken: what has to wake has woken."""
+    """Mean loss of either side on a few proteins before its first step, which also warms up."""
     few = draw(np.array([60, 35, 20]))
     first = float(train(mine, [_packed_whole(few, device)], case.precision, device))
     second = float(train(other, [_padded_whole(few, device)], case.precision, device))
@@ -248,7 +248,7 @@ def on_device(some: Sequence[Sequence[Document]], device: torch.device) -> list[
 def activation_bytes(forward: Callable[[], object], model: nn.Module) -> int:
     """Bytes that `forward` keeps for the backward pass: every storage once and whole, parameters left out."""
     parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept: dict[int, Tensor] = {}  # the tensors too: memory that is freed would be found again under its address
+    kept: dict[int, Tensor] = {}  # with the tensors, because the address of freed memory would be reused
 
     def keep(tensor: Tensor) -> Tensor:
         address = tensor.untyped_storage().data_ptr()
@@ -264,8 +264,8 @@ def activation_bytes(forward: Callable[[], object], model: nn.Module) -> int:
 def activations(case: Case, device: torch.device, length: int = 448) -> tuple[float, float]:
     """Bytes a token that ours and theirs keep, on proteins of one length, which need no padding.
 
-    The difference between two sizes of batch, so that what does not grow with it, such as autocast's copies of the
-    weights, has no part in it. `length` is near that at which attention costs what it does on average.
+    This is the difference between two sizes of batch, so that what does not grow with the batch, such as autocast's
+    copies of the weights, is not counted. At `length`, attention costs about what it costs on average.
     """
     per_token = []
     for make, collate in ((ours, _packed_whole), (theirs, _padded_whole)):

@@ -51,7 +51,7 @@ def dry_run(folder: Path, *words: str, absent: tuple[str, ...] = ()) -> tuple[su
 def test_results_of_others_are_not_replaced(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / name).write_text('{"rows": []}')
     assert program.main(["--dry-run", "--out", str(tmp_path)]) == 2
-    said = f"error: {tmp_path} has a results.md or results.json of others; choose another --out\n"
+    said = f"error: {tmp_path} has a results.md or results.json that this program did not write; choose another --out\n"
     assert capsys.readouterr().err == said
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, '{"rows": []}')]
 

@@ -4,10 +4,10 @@
     python -m benchmarks.communication --only ddp fsdp2 --preset esm2_60k
 
 Each row is a real launch with a file of `accelerate_configs/`, in float32, two micro-batches a rank and step. Bytes
-are those of the whole tensor of each collective (`expected`), counted in torch's profiler, whoever called. Seconds "in
-flight" are those with a collective begun and not ended, of the rank that has fewest, which waits least for others:
-computing may go on meanwhile. Medians over steps. `ratio` is bytes over what the engine's own rules ask for, an
-all-reduce twice.
+are those of the whole tensor of each collective (`expected`), counted by torch's profiler whoever calls it. Seconds "in
+flight" are those in which a collective has begun and not ended, of the rank with the fewest, which waits least for the
+others; it may compute meanwhile. All figures are medians over steps. `ratio` is the bytes over those that the engine's
+own rules require; an all-reduce counts twice.
 """
 
 import argparse
@@ -41,21 +41,21 @@ MEGABYTE = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Traffic(Row):
-    """A row, and what it was made of."""
+    """A row, and the figures that it was computed from."""
 
     sizes: dict[str, int] = field(default_factory=dict)
     """Bytes of a rank in a step, by kind."""
     expected: dict[str, int] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
     seconds: float | None = None
-    """Of a step, without a profiler."""
+    """Seconds of a step, without a profiler."""
     seconds_in_flight: float | None = None
     share: float | None = None
-    """Of a profiled step's seconds, those in flight."""
+    """The share of a profiled step's seconds that was in flight."""
 
 
 def measured(case: Case, preset: str, bin_tokens: int, folder: Path) -> Traffic:
-    """One launch."""
+    """Launch one case, and read what its ranks measured."""
     bins = MICRO_BATCHES * case.processes // case.context
     words = [sys.executable, "-m", "accelerate.commands.launch", "--config_file"]
     words += [f"accelerate_configs/{case.engine}.yaml", "--num_processes", str(case.processes)]

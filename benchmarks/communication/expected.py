@@ -2,8 +2,8 @@
 
 In: an engine, a model, the size of a step. Out: bytes by kind of collective, of one rank. Nothing is kept.
 
-A collective counts as its whole tensor: an all-reduce's, an all-gather's output, a reduce-scatter's input, what an
-all-to-all sends. Everything travels in float32, and float32 is what the benchmark computes in.
+A collective counts as its whole tensor: an all-reduce's tensor, an all-gather's output, a reduce-scatter's input, what
+an all-to-all sends. Everything is sent in float32, which the benchmark computes in too.
 
 In the comments: P bytes of all parameters, L of those of the layers, R of the rest, n ranks, m micro-batches.
 """
@@ -30,30 +30,30 @@ class Case:
     """One way of spreading a run."""
 
     engine: str
-    """File of `accelerate_configs/`."""
+    """Name of a file in `accelerate_configs/`."""
     processes: int
     exchange: Exchange | None = None
-    """With which all of them share every batch; None where each has its own."""
+    """The exchange with which all processes share every batch; None where each has its own batches."""
 
     @property
     def name(self) -> str:
-        """The engine, and what is exchanged for attention."""
+        """The engine, and the exchange for attention if there is one."""
         return f"{self.engine}/{self.exchange}" if self.exchange else self.engine
 
     @property
     def context(self) -> int:
-        """Ranks that share a batch."""
+        """Number of ranks that share a batch."""
         return self.processes if self.exchange else 1
 
     @property
     def shards(self) -> int:
-        """Ranks that the model is cut over, where it is."""
+        """Number of ranks that the model is cut over, where it is."""
         return 2 if self.engine == "hsdp" else self.processes
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is trained, on a rank in a step."""
+    """What a rank trains in a step."""
 
     preset: str
     bin_tokens: int
@@ -74,22 +74,22 @@ class Work:
 def expected(case: Case, work: Work) -> dict[str, int]:
     """Bytes of one rank in a step, by kind."""
     engine = _zero(case, work) if case.engine.startswith("zero") else _torch(case, work)
-    # The step's own: targets and digests, before the first forward pass; loss sums, behind the update.
+    # The step itself: targets and digests before the first forward pass, loss sums after the update.
     step = {"all_reduce": INTEGER * (1 + work.bins_per_step) + FLOAT}
     return dict(Counter(engine) + Counter(step) + Counter(_attention(case, work)))
 
 
 def weighted(by_kind: Mapping[str, int]) -> int:
-    """Bytes of all kinds as one number: an all-reduce is a reduce-scatter and an all-gather, and counts twice.
+    """Bytes of all kinds as one number: an all-reduce counts twice, as a reduce-scatter and an all-gather.
 
-    What a rank sends and receives is `(n - 1) / n` of this, on a ring.
+    On a ring, a rank sends and receives `(n - 1) / n` of this.
     """
     return sum(size * (2 if kind == "all_reduce" else 1) for kind, size in by_kind.items())
 
 
 def _torch(case: Case, work: Work) -> dict[str, int]:
     m, parameters = work.micro_batches, dict(work.model.named_parameters())
-    if case.engine == "ddp":  # with the last micro-batch; the others add up locally
+    if case.engine == "ddp":  # with the last micro-batch; gradients of the others are added up locally
         return {"all_reduce": FLOAT * sum(p.numel() for p in parameters.values())}
     # FSDP2 cuts along the first dimension, padded to a multiple of n. With every micro-batch a layer is gathered for
     # the forward pass and again for the backward pass, and gradients are reduced. The rest of the model is the
@@ -101,7 +101,7 @@ def _torch(case: Case, work: Work) -> dict[str, int]:
     whole = sum(sizes.values())
     exchanged = {"all_gather": m * (whole + layers), "reduce_scatter": m * whole}
     exchanged["all_reduce"] = FLOAT * len(parameters)  # for the norm of the gradient: one number for each
-    if case.engine == "hsdp":  # copies add up what their ranks hold, with the last micro-batch
+    if case.engine == "hsdp":  # copies of the model add up their shards' gradients, with the last micro-batch
         exchanged["all_reduce"] += whole // case.shards
     return exchanged
 
@@ -110,16 +110,16 @@ def _zero(case: Case, work: Work) -> dict[str, int]:
     m, sizes = work.micro_batches, [p.numel() for p in work.model.parameters()]
     whole = FLOAT * sum(sizes)
     if case.engine == "zero3":
-        # What is no larger than the largest vector stays whole and is gathered behind the update, once. Of the rest a
-        # micro-batch gathers everything, and once where the model is small: nothing is dropped that is used again
-        # within `stage3_max_reuse_distance`, so models below that, like this one, are whole from the forward pass to
-        # the end of the backward pass. The norm, and whether a gradient overflowed, are in float64.
+        # What is no larger than the largest vector stays whole and is gathered once, after the update. The rest is
+        # gathered with every micro-batch, and only once in it where the model is small: nothing is dropped that is used
+        # again within `stage3_max_reuse_distance`, so a model below that, like this one, is whole from the forward pass
+        # to the end of the backward pass. The norm, and whether a gradient overflowed, are in float64.
         kept = max(p.numel() for p in work.model.parameters() if p.ndim < 2)
         vectors = FLOAT * sum(size for size in sizes if size <= kept)
         gathered = m * (whole - vectors) + vectors
         return {"all_gather": gathered, "reduce_scatter": m * whole, "all_reduce": 2 * DOUBLE}
-    # Each rank needs the gradients of its part, and all ranks all parts behind the update. Stage 1 adds micro-batches
-    # up first, stage 2 keeps too little for that. Then the norm, and whether a gradient overflowed.
+    # Each rank needs the gradients of its part, and all ranks need all parts after the update. Stage 1 adds up
+    # micro-batches first, stage 2 keeps too little for that. Then come the norm, and whether a gradient overflowed.
     reductions = 1 if case.engine == "zero1" else m
     return {"reduce": reductions * whole, "all_gather": whole, "all_reduce": 2 * FLOAT}
 
@@ -131,7 +131,7 @@ def _attention(case: Case, work: Work) -> dict[str, int]:
     one = work.micro_batches * shape.layers * FLOAT * work.bin_tokens * shape.dim  # of all slots: Q, K or V
     if case.exchange == "ulysses":  # each rank its slots' Q, K, V and outputs, and their gradients
         return {"all_to_all": 2 * 4 * one // case.context}
-    # K and V of all slots, and their gradients. The CPU's kernel gathers again for the backward pass and keeps nothing.
+    # K and V of all slots, and their gradients. The CPU's kernel gathers them again for the backward pass.
     backend, _ = choose("auto", work.device, torch.float32, shape.head_dim)
     gathers = 2 if backend == "flash_cpu" else 1
     return {"all_gather": gathers * 2 * one, "reduce_scatter": 2 * one}

@@ -2,7 +2,7 @@
 
     accelerate launch --config_file FILE -m benchmarks.communication.rank RESULTS RECIPE section.field=value ...
 
-In: a recipe. Out: `RESULTS`, JSON of what each rank did. Kept: nothing, not even a checkpoint.
+In: a recipe. Out: `RESULTS`, a JSON file of what each rank did. Kept: nothing, not even a checkpoint.
 """
 
 import json
@@ -28,10 +28,10 @@ from pretrain.recipe import Recipe
 from pretrain.step import Outcome, train_step
 
 WARM_UP, TIMED, PROFILED = 2, 3, 3
-"""Steps, one behind the other. The profiler takes time of its own, so that steps are timed without it."""
+"""Numbers of steps, in this order. The profiler slows a step down, so that steps are timed without it."""
 STEPS = WARM_UP + TIMED + PROFILED
 MICRO_BATCHES = 2
-"""Of every rank in every step."""
+"""Micro-batches of every rank in every step."""
 MARK = "one whole step"
 
 WHOLE = {
@@ -45,19 +45,19 @@ WHOLE = {
     "reduce_": ("reduce", 0),
     "broadcast_": ("broadcast", 0),
 }
-"""Operators that every collective of torch's comes to, whoever calls it: kind, and which argument is the whole tensor,
-an all-gather's output or a reduce-scatter's input."""
+"""Operators that every collective of torch ends in: kind, and which argument is the whole tensor, an all-gather's
+output or a reduce-scatter's input."""
 
 
 class Watch:
-    """`train_step`, timed or profiled."""
+    """Takes the place of `train_step`, and times or profiles it."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
         self.profiler: Any = None
 
     def __call__(self, step: Step, model: torch.nn.Module, optimizer: Any, engine: Engine, **how: Any) -> Outcome:
-        """One step, waited for."""
+        """Take one step, and wait for its result."""
         if len(step.batches) != MICRO_BATCHES or step.max_micro_batches != MICRO_BATCHES:
             raise ValueError(f"{len(step.batches)} micro-batches of {step.max_micro_batches}; must be {MICRO_BATCHES}")
         if len(self.seconds) == WARM_UP + TIMED:
@@ -76,7 +76,7 @@ class Watch:
 
     def results(self) -> dict[str, Any]:
         """Seconds of the timed steps; bytes, calls and seconds of the profiled ones."""
-        # As torch's own memory profiler reads it: only here do arguments that are lists have a dtype.
+        # Read as torch's own memory profiler does, because only this tree has dtypes for arguments that are lists.
         traced = self.profiler.profiler.kineto_results
         events = traced.events()
         marks = [(e.start_ns(), e.end_ns()) for e in events if e.name() == MARK and e.device_type().name == "CPU"]
@@ -94,27 +94,27 @@ class Watch:
 
 
 def _collectives(tree: Any) -> Iterator[tuple[int, str, int]]:
-    """Start, kind and bytes of every call, without those that a collective makes to do its work."""
+    """Start, kind and bytes of every collective, without those that it calls itself."""
     nodes = list(tree)
     while nodes:
         node = nodes.pop()
         if not node.name.startswith("c10d::"):
             nodes += node.children
         elif node.name != "c10d::barrier":
-            kind, index = WHOLE[node.name.removeprefix("c10d::")]  # one that is not there must be put there
+            kind, index = WHOLE[node.name.removeprefix("c10d::")]  # an operator that is missing must be added
             whole = node.extra_fields.inputs[index]
             tensors = whole if isinstance(whole, list) else [whole]
             yield node.start_time_ns, kind, sum(prod(t.sizes) * t.dtype.itemsize for t in tensors)
 
 
 def _is_transfer(event: Any) -> bool:
-    """From the call to the result for gloo, which works in threads of its own; NCCL's kernels on a GPU."""
+    """Whether an event is an exchange: gloo's, from the call to the result, or a kernel of NCCL on a GPU."""
     name: str = event.name()
     return name.startswith("gloo:") or (name.startswith("nccl") and event.device_type().name == "CUDA")
 
 
 def _union(spans: list[tuple[int, int]]) -> int:
-    """Length of what sorted spans cover."""
+    """Total length that sorted spans cover."""
     covered = reached = 0
     for start, end in spans:
         covered += max(0, end - max(start, reached))
@@ -123,7 +123,7 @@ def _union(spans: list[tuple[int, int]]) -> int:
 
 
 def main(results: str, recipe_file: str, *overrides: str) -> None:
-    """Train, watched; rank 0 writes what every rank saw."""
+    """Train under the watch; rank 0 writes what every rank measured."""
     recipe, watch = read(Recipe, Path(recipe_file), overrides), Watch()
     with launch(recipe) as engine:
         with (

@@ -1,5 +1,5 @@
-"""What a machine with a GPU shows of this project, from one command: `make gpu`.
+"""Every check and figure of this project that needs a GPU, from one command: `make gpu`.
 
-Reading order: `__main__` watches, `worker` works through the checks that `rows` lists, `results` keeps what they find;
+Begin with `__main__`, which watches; `worker` runs the checks that `rows` lists, and `results` keeps what they find.
 `machine`, `parity`, `step`, `speed`, `engines` and `context` hold the checks, the last two in processes of `ranks`.
 """

@@ -2,14 +2,14 @@
 
     python3 -m benchmarks.gpu [--out gpu_results] [--budget-s 460] [--only NAME ...] [--dry-run]
 
-Needs torch 2.11 or newer and NumPy; what else is absent costs the rows that need it. Writes a Markdown table and a JSON
-file, `results.md` and `results.json`, after every row, so that a run that is killed keeps what it had; as every
-benchmark does, it prints one JSON object last. Without a GPU, or with ``--dry-run``, all that can run on a CPU does, on
-tiny shapes, and no speed is judged.
+It needs torch 2.11 or newer and NumPy; if another package is not installed, the rows that need it are left out. It
+writes a Markdown table and a JSON file, `results.md` and `results.json`, after every row, so that a run that is killed
+keeps what it had; as every benchmark does, it prints one JSON object last. Without a GPU, or with ``--dry-run``, all
+that can run on a CPU does, on tiny shapes, and no speed is judged.
 
-What runs is `benchmarks.gpu.rows`, in a process of its own (`benchmarks.gpu.worker`). This one watches: a worker that
-crashes or hangs costs the row that it was at, and another goes on with the next. The exit status is 0 unless a row
-failed; a bar that is missed is no failure.
+The checks of `benchmarks.gpu.rows` run in another process (`benchmarks.gpu.worker`). This one watches: a worker that
+crashes or hangs loses only the row that it was at, and another one continues with the next. The exit status is 0 unless
+a row failed; a bar that is missed is no failure.
 """
 
 import argparse
@@ -32,7 +32,7 @@ GRACE = 10
 
 
 def supervise(command: Sequence[str], folder: Path, deadline: float) -> Results:
-    """Start workers until no row waits; `command` starts one. What cannot be measured any more is marked so."""
+    """Start workers with `command` until no row waits; rows that can no longer be measured are marked."""
     last = None
     while True:
         worker = subprocess.Popen(command, cwd=ROOT)
@@ -61,7 +61,7 @@ def _ended(status: int) -> str:
 
 
 def _watch(worker: "subprocess.Popen[bytes]", folder: Path, deadline: float) -> int:
-    """Wait for a worker; kill it where it hangs. Its exit status."""
+    """Wait for a worker, kill it if it hangs, and return its exit status."""
     while True:
         try:
             return worker.wait(timeout=0.5)
@@ -73,7 +73,7 @@ def _watch(worker: "subprocess.Popen[bytes]", folder: Path, deadline: float) -> 
 
 
 def _close(folder: Path, reason: str) -> Results:
-    """Mark what was not reached."""
+    """Mark the rows that were not reached."""
     results = Results.load(folder)
     running = results.running()
     if running:
@@ -88,7 +88,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="The GPU's tests, parity and benchmarks in one run.")
     parser.add_argument("--out", type=Path, default=Path("gpu_results"), help="folder of results.md and results.json")
     parser.add_argument("--budget-s", type=float, default=460, help="rows that do not fit are not measured")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="checks whose names begin so")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only checks whose names begin with NAME")
     parser.add_argument("--dry-run", action="store_true", help="on the CPU, with tiny shapes")
     parser.add_argument("--list", action="store_true", help="print the names of all checks")
     parser.add_argument("--deadline", type=float, help=argparse.SUPPRESS)  # of a worker
@@ -114,7 +114,8 @@ def main(words: Sequence[str] | None = None) -> int:
     folder = options.out.resolve()
     if any((folder / name).exists() for name in RESULTS):
         if not is_written_here(folder):
-            print(f"error: {folder} has a {' or '.join(RESULTS)} of others; choose another --out", file=sys.stderr)
+            found = f"has a {' or '.join(RESULTS)} that this program did not write"
+            print(f"error: {folder} {found}; choose another --out", file=sys.stderr)
             return 2
         for name in RESULTS:
             (folder / name).unlink(missing_ok=True)

@@ -2,9 +2,9 @@
 
 In: a place. Out: findings. Kept: the truths, by shape.
 
-Two processes share the GPU, over gloo, because NCCL wants a GPU for each of its ranks. What they exchange goes through
-the host's memory, so that of a step only its numbers and its memory mean something: no time is measured, for want of
-what it would be spent on. That NCCL takes these collectives as they are called is shown by a group of one rank.
+Two processes share the GPU, over gloo, because NCCL needs a GPU for each of its ranks. What they exchange goes through
+the host's memory, so only the values and the memory of a step mean something, and its time is not measured. A group of
+one rank shows that NCCL accepts these collectives as they are called.
 
 Errors are those of `parity`, over those of one process with the same kernel in the same precision.
 """
@@ -36,7 +36,7 @@ from pretrain.model.presets import PRESETS, Architecture
 
 BAR = Bar(3.0, "lower", "one process's error")
 SLOTS = 16_384
-"""Of the batch whose activations are counted."""
+"""Slots of the batch whose activations are counted."""
 
 
 class Said(NamedTuple):
@@ -81,7 +81,7 @@ def _context(exchange: Exchange) -> Context:
 
 
 def _through_the_host() -> Iterator[Any]:
-    """Which collectives gloo has for a GPU's tensors differs from torch to torch; for the host's it has all."""
+    """Patches that send through the host: gloo has every collective there, but not for a GPU in every torch."""
 
     def staged(collective: Callable[..., Any]) -> Callable[..., None]:
         def run(received: Tensor, sent: Tensor, group: dist.ProcessGroup) -> None:
@@ -102,7 +102,7 @@ def _through_the_host() -> Iterator[Any]:
 
 @lru_cache(maxsize=2)
 def layouts(dry: bool) -> dict[str, Batch]:
-    """Batches by what is hard about them; shares of two ranks end inside a document in all but the third."""
+    """Batches by what makes them hard; shares of two ranks end inside a document in all except the third."""
     found = {
         "three bins": batch_of([[200, 7, 43, 61], [91, 150, 30], [150, 100]], 320),
         "one document": batch_of([[320]], 320, 10),
@@ -204,7 +204,7 @@ def _kept(place: Place, architecture: Architecture, exchange: Exchange) -> Findi
 
 
 def _bytes(model: MaskedLanguageModel, batch: Batch, place: Place) -> tuple[int, int]:
-    """Kept, and the most that a forward and backward pass adds to what is there."""
+    """Bytes kept for the backward pass, and the most that both passes add to what is allocated before."""
     placed = batch.to(place.device)
 
     def forward() -> Tensor:
@@ -215,7 +215,7 @@ def _bytes(model: MaskedLanguageModel, batch: Batch, place: Place) -> tuple[int,
     kept = activation_bytes(forward, model)
     if place.dry:
         return kept, 0
-    torch.autograd.backward(forward())  # its gradients are there from here on
+    torch.autograd.backward(forward())  # gradients are allocated from here on
     wait(place.device)
     before = torch.cuda.memory_allocated(place.device)
     torch.cuda.reset_peak_memory_stats(place.device)

@@ -1,15 +1,15 @@
-"""Engines on one GPU: with NCCL and a world of one, they end where a single process does, and what they cost there.
+"""Engines on one GPU: whether they end where a single process does, with NCCL and a world of one, and what they cost.
 
 In: a place, an engine. Out: findings. Kept: nothing.
 
 The yardstick is that of `benchmarks.engines`: how far one process ends from itself when only the grouping of a step's
 bins into forward passes differs, which is rounding. Distances are norms over all weights, because the largest single
-one belongs to weights whose gradient is nothing but rounding, such as a bias of keys, and these Adam moves as fast as
+difference is that of weights whose gradient is only rounding, such as a bias of keys, and Adam moves these as fast as
 any other.
 
 FSDP2 and ZeRO run as `pretrain.engine` sets them up, through `pretrain.step.train_step`, where Accelerate can be
-imported; without it FSDP2 is put together from torch's parts as that does. DDP always is: Accelerate leaves a world of
-one alone.
+imported; without it FSDP2 is made from torch's parts in the same way. DDP always is, because Accelerate does not wrap a
+model in a world of one.
 """
 
 import gc
@@ -45,7 +45,7 @@ from pretrain.optimizer.settings import OptimizerSettings
 BAR = Bar(3.0, "lower", "one process, bins regrouped")
 Kind = Literal["DDP", "FSDP2", "ZeRO-2", "ZeRO-3"]
 PRESET, BINS, SLOTS = "esm2_35m", 4, 8192
-"""What is trained, and bins of a step and slots of one: 7 of an H200's 139 GiB."""
+"""The model, bins of a step, and slots of a bin: this takes 7 of an H200's 139 GiB."""
 DRY = "esm2_60k", 512
 STEPS, RATE, CLIP = 5, 1e-3, 1.0
 OPTIMIZER = OptimizerSettings(eps=1e-6)
@@ -60,7 +60,7 @@ VARIABLES: dict[str, dict[str, str]] = {
     "ZeRO-2": {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2"},
     "ZeRO-3": {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"},
 }
-"""What `accelerate launch` tells a process, of the files in `accelerate_configs`."""
+"""The variables that `accelerate launch` gives a process for the files in `accelerate_configs`."""
 
 Weights = dict[str, Tensor]
 
@@ -76,10 +76,10 @@ class Way(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What a way gave."""
+    """The results of a way."""
 
     weights: Weights
-    """Behind `STEPS` steps."""
+    """After `STEPS` steps."""
     step_s: float
     peak_bytes: int
 
@@ -90,7 +90,7 @@ def engine(place: Place, kind: Kind) -> Iterator[Finding]:
 
 
 def of_a_rank(place: Place, kind: Kind) -> Iterator[Finding]:
-    """Weights against the plain process's, then time and memory beside its."""
+    """Distance of the weights from a plain process's, then time and memory next to those of that process."""
     lengths_of_bins, slots = _bins(place.dry)
     batches = [_placed(lengths_of_bins, slots, first, 2, place) for first in range(0, BINS, 2)]
     regrouped = [_placed(lengths_of_bins, slots, first, 1, place) for first in range(BINS)]
@@ -128,7 +128,7 @@ def _trained(way: Way, place: Place, *, timing: bool = True) -> Trained:
 
 
 def _let_go(place: Place) -> None:
-    """Of memory, before what is trained next is measured."""
+    """Free memory, before what is trained next is measured."""
     gc.collect()
     if not place.dry:
         torch.cuda.empty_cache()
@@ -167,7 +167,7 @@ def _model(place: Place) -> MaskedLanguageModel:
 
 
 class Direct:
-    """A single process, DDP or FSDP2, with the step of `pretrain.step` in a few words."""
+    """A single process, DDP or FSDP2, with the step of `pretrain.step` in a few lines."""
 
     def __init__(self, place: Place, batches: Sequence[Batch], kind: Kind | None = None) -> None:
         self.device, self.batches, self.model = place.device, batches, _model(place)
@@ -184,7 +184,7 @@ class Direct:
             group["lr"] = RATE
 
     def way(self) -> Way:
-        """To be taken."""
+        """This as a `Way`."""
         return Way(self, self.weights, "torch's parts, as the engine puts them together")
 
     def __call__(self) -> None:
@@ -202,7 +202,7 @@ class Direct:
         self.optimizer.zero_grad(set_to_none=True)
 
     def weights(self) -> Weights:
-        """Whole, in copies on the host."""
+        """Whole weights, in copies on the host."""
         found = {}
         for name, parameter in self.model.named_parameters():
             whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter

@@ -1,4 +1,4 @@
-"""The machine that `benchmarks.gpu` finds: what it is, what of torch it has, and how fast it multiplies.
+"""The machine that `benchmarks.gpu` runs on: its parts, what its torch can do, and how fast it multiplies.
 
 In: nothing. Out: findings; `Place`, which every check takes. Kept: nothing.
 """
@@ -23,7 +23,7 @@ from pretrain.telemetry.peak import known_peak
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where checks run, and what was found there before."""
+    """Where checks run, and what earlier checks found."""
 
     device: torch.device
     results: Results = field(repr=False)
@@ -35,12 +35,12 @@ class Place:
 
     @property
     def memory_bytes(self) -> int:
-        """Of the device; of a host, a figure that stands for it."""
+        """Memory of the device; for a CPU, a fixed figure that stands for it."""
         return torch.cuda.mem_get_info(self.device)[1] if self.device.type == "cuda" else 8 << 30
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done what it was given."""
+    """Wait until the device has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -48,8 +48,8 @@ def wait(device: torch.device) -> None:
 def timed(device: torch.device, works: Sequence[Callable[[], object]], least: float) -> list[list[float]]:
     """Seconds of each of `works`, in rounds of all of them: three rounds, and more until `least` seconds are over.
 
-    On a GPU the time between two events, and within a round the host does not wait: the device's seconds, those
-    included in which it waits for the host. Nothing is warmed up.
+    On a GPU this is the time between two events, and the host does not wait within a round: these are the device's
+    seconds, including those in which it waits for the host. Nothing is warmed up.
     """
     times: list[list[float]] = [[] for _ in works]
     wait(device)
@@ -80,12 +80,12 @@ def has(package: str) -> bool:
     """Whether it can be imported."""
     try:
         return find_spec(package) is not None
-    except ValueError:  # what a test puts in its place
+    except ValueError:  # for what a test puts in the package's place
         return False
 
 
 def facts(device: torch.device) -> dict[str, str]:
-    """What a reader of the results must know of the machine."""
+    """What a reader of the results must know about the machine."""
     found = {"processor": processor(), "torch": torch.__version__}
     if device.type == "cuda":
         about = torch.cuda.get_device_properties(device)
@@ -100,7 +100,7 @@ def facts(device: torch.device) -> dict[str, str]:
 
 
 def machine(place: Place) -> Iterator[Finding]:
-    """What is there, and which attention backend is taken for what."""
+    """The device, and which attention backend is taken for which heads and dtype."""
     yield Finding("device", facts(place.device).get("GPU", processor()), note=f"{os.cpu_count()} processor cores")
     function = VARLEN
     if function is None:
@@ -130,12 +130,12 @@ def product_peak(device: torch.device, size: int) -> float:
 
 
 def peak_of(place: Place) -> float:
-    """What shares of the peak are shares of: 8,192 is past where a GPU's rate still grows with the size."""
+    """The peak in "share of the peak": from matrices of 8,192, where a GPU's rate no longer grows with the size."""
     return product_peak(place.device, 128 if place.dry else 8192)
 
 
 def peak(place: Place) -> Iterator[Finding]:
-    """The rate of matrix products and of copies: what everything else is bounded by."""
+    """The rates of matrix products and of copies, which bound everything else."""
     name = torch.cuda.get_device_name(place.device) if place.device.type == "cuda" else ""
     known = known_peak(name, torch.bfloat16)
     share = f"{peak_of(place) / known:.1%} of the datasheet's {known / 1e12:,.0f}" if known else "no datasheet known"

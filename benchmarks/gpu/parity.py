@@ -3,10 +3,10 @@
 In: a place. Out: findings, each an error over the error that the dense reference makes in the same precision. Kept:
 the truths, by shape.
 
-float64 is the truth. In one precision the reference differs from it by rounding, and so does what is tested, which may
-be off by three times as much: `tests/pretrain/model/test_pretrain_attention.py` argues so, and holds it on a CPU.
-Documents are laid out as training never quite does, to be hard on boundaries: pads longer than every document, many
-empty documents, and a batch that has none at all.
+float64 is the truth. In a lower precision the reference differs from it by rounding, and so does what is tested, which
+may be off by three times as much: `tests/pretrain/model/test_pretrain_attention.py` gives the reason, and tests it on a
+CPU. Documents are laid out in ways that training hardly meets and boundaries suffer from: pads longer than every
+document, many empty documents, and a batch without any document.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -79,7 +79,7 @@ def pads_alone(slots: int, documents: int = 5) -> Batch:
 
 @lru_cache(maxsize=2)
 def layouts(dry: bool) -> dict[str, Batch]:
-    """Batches by what is hard about them."""
+    """Batches by what makes them hard."""
     found = {
         "mixed": batch_of([[200, 7, 43, 61], [91, 150, 30]], 320),
         "pads longer than documents": batch_of([[20, 9], [40, 12]], 320, 10),
@@ -99,7 +99,7 @@ def shape_of(architecture: Architecture, head_dim: int) -> EsmShape:
 def perturbed(
     shape: EsmShape, attention: Request, device: torch.device, dtype: torch.dtype = torch.float32
 ) -> MaskedLanguageModel:
-    """A model with random values everywhere, so wide that attention is far from uniform; the same for every device."""
+    """A model with random values everywhere, so large that attention is far from uniform; the same on every device."""
     model = MaskedLanguageModel(shape, attention)
     generator = torch.Generator().manual_seed(0)
     for name, parameter in sorted(model.named_parameters()):
@@ -129,7 +129,7 @@ def answer(model: MaskedLanguageModel, batch: Batch, autocast: Autocast = None) 
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
-    """By name of the parameter; every one must have one."""
+    """Gradients by the name of their parameter; every parameter must have one."""
     found = {}
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, f"{name}: no gradient"
@@ -147,7 +147,7 @@ def error(found: Answer, truth: Answer) -> Error:
 
 @lru_cache(maxsize=16)
 def truths(shape: EsmShape, device: torch.device) -> dict[str, Answer]:
-    """What float64 and the dense reference say: on the host, but for a layout that takes it many seconds."""
+    """Answers of the dense reference in float64: on the host, except for a layout that takes many seconds there."""
     found = {}
     for name, batch in layouts(device.type != "cuda").items():
         at = HOST if batch.tokens.numel() <= 1024 else device
@@ -202,7 +202,7 @@ def _taken(place: Place) -> list[tuple[Request, Autocast]]:
 
 
 def without_documents(place: Place, architecture: Architecture) -> Iterator[Finding]:
-    """Share of the parameters whose gradient is there and is 0 behind a bin of pads alone, by backend."""
+    """Share of the parameters that get a gradient, of 0, from a bin of pads alone, by backend."""
     for backend, autocast in _taken(place):
         model = perturbed(shape_of(architecture, 16), backend, place.device)
         with torch.autocast(place.device.type, autocast or torch.bfloat16, enabled=autocast is not None):
@@ -222,7 +222,7 @@ def compiled(place: Place, architecture: Architecture) -> Iterator[Finding]:
 
 
 def checkpointing(place: Place, architecture: Architecture) -> Iterator[Finding]:
-    """Either way of computing again; says whether it changed a bit, which a GPU's order of sums may."""
+    """Both kinds of checkpointing; notes whether a bit changed, as it may with a GPU's order of sums."""
     shape = shape_of(architecture, 16)
     batch = layouts(place.dry)["mixed"]
     plain = answer(perturbed(shape, "auto", place.device), batch, torch.bfloat16)
@@ -237,7 +237,7 @@ def checkpointing(place: Place, architecture: Architecture) -> Iterator[Finding]
 
 
 def transformers_logits(place: Place, preset: str) -> Iterator[Finding]:
-    """Logits of all documents, packed here and padded there, in float32 and, to tell rounding from error, float64."""
+    """Logits of all documents, packed here and padded in transformers, in float32, and in float64 to tell rounding."""
     from pretrain.model.presets import PRESETS
     from pretrain.model.weights.io import to_transformers
 

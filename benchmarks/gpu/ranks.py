@@ -1,12 +1,12 @@
-"""Processes for checks that need a process group: started for one check, listened to, and ended with it.
+"""Processes for checks that need a process group: they are started for one check, and end with it.
 
     yield from together("context:of_a_rank", place, "gloo", world=2, architecture="esm2")
 
-In: a generator of findings, by module and name, and what it is called with. Out: what it finds on rank 0, as it comes.
-Kept: nothing; neither a process group nor what Accelerate and DeepSpeed keep reaches the checks behind this one.
+In: a generator of findings, by module and name, and its arguments. Out: what it finds on rank 0, as it comes.
+Kept: nothing; neither a process group nor what Accelerate and DeepSpeed keep reaches later checks.
 
-Ranks meet in a file and talk over the loopback interface. All have the same device: NCCL refuses that, so that several
-ranks take gloo.
+Ranks meet in a file and communicate over the loopback interface. All of them use the same device; NCCL refuses that, so
+several ranks use gloo.
 """
 
 import gc
@@ -35,20 +35,20 @@ from benchmarks.gpu.worker import one_line
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = timedelta(seconds=60)
-"""How long a rank waits for another: less than any check may take that has ranks."""
+"""How long a rank waits for another: shorter than any check with ranks may take."""
 
 
 def together(
     work: str, place: Place, backend: Literal["nccl", "gloo"], world: int = 1, **given: Any
 ) -> Iterator[Finding]:
-    """What `work` finds in `world` processes with a group of `backend`; in a dry run of gloo.
+    """What `work` finds in `world` processes with a group of `backend`; in a dry run always gloo.
 
     Args:
         work: ``module:function`` of this package; called with a place and `given` on every rank.
-        place: where.
-        backend: of the default group.
+        place: where to run.
+        backend: backend of the default group.
         world: number of processes.
-        given: of what JSON can say.
+        given: arguments, of types that JSON can hold.
 
     Raises:
         RuntimeError: a rank raised, or died.
@@ -60,7 +60,7 @@ def together(
         }
         environment = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", **os.environ, "WORLD_SIZE": str(world)}
         if place.dry:
-            environment["CUDA_VISIBLE_DEVICES"] = ""  # Accelerate takes what it sees
+            environment["CUDA_VISIBLE_DEVICES"] = ""  # Accelerate would use any GPU that it sees
         reading, writing = os.pipe()
         processes: list[subprocess.Popen[bytes]] = []
         try:
@@ -91,13 +91,13 @@ def _found(said: dict[str, Any]) -> Finding:
     return Finding(**said)
 
 
-# In such a process -------------------------------------------------------------------------------
+# In one of the processes --------------------------------------------------------------------------
 
 
 def main(told: dict[str, Any]) -> int:
-    """Meet the others, do the work, say what was found. The exit status."""
+    """Join the group, do the work, write what was found. Returns the exit status."""
     threading.Thread(target=_end_with, args=(told["parent"],), daemon=True).start()
-    # What libraries print goes to standard error: findings alone go to who listens.
+    # What libraries print goes to standard error: only findings go to the process that reads them.
     results = os.dup(1)
     os.dup2(2, 1)
     try:
@@ -118,7 +118,7 @@ def main(told: dict[str, Any]) -> int:
         dist.barrier()
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
-        # Before the group is destroyed, which may wait for ranks that never come.
+        # This is written before the group is destroyed, which may wait for ranks that never come.
         _say(results, {"failed": f"rank {told['rank']}: {one_line(error)}"})
         return 1
     finally:
@@ -129,7 +129,7 @@ def main(told: dict[str, Any]) -> int:
 
 
 def _say(results: int, what: dict[str, Any]) -> None:
-    os.write(results, f"{json.dumps(what)}\n".encode())  # whole among the lines of other ranks, being short
+    os.write(results, f"{json.dumps(what)}\n".encode())  # short enough not to mix with the lines of other ranks
 
 
 def _end_with(parent: int) -> None:
@@ -142,4 +142,4 @@ if __name__ == "__main__":
     status = main(json.loads(sys.argv[1]))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # threads of a group that something still holds may abort an interpreter that goes down
+    os._exit(status)  # threads of a group that something still holds may abort an interpreter that shuts down

@@ -1,7 +1,7 @@
 """What `benchmarks.gpu` has found so far, on disk after every row: a Markdown table and a JSON file.
 
 In: the rows that are wanted, then what each found. Out: `results.md` and `results.json`, each whole at any moment,
-since they are written beside their place and renamed. Kept: all rows.
+because they are written under another name and renamed. Kept: all rows.
 
 A row is *waiting*, *running*, then *measured*, *not measured* or *failed*. One check may give several rows, which take
 its place as they come.
@@ -39,7 +39,7 @@ class Finding:
     """One figure of a check."""
 
     what: str
-    """Goes behind the check's name; empty where the check has one figure alone."""
+    """Follows the check's name; empty where the check has only one figure."""
     value: float | str | None
     """None where it could not be measured, and then `note` says why."""
     unit: str = ""
@@ -50,7 +50,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What does not fit into a figure; it goes below the rows."""
+    """What does not fit into a figure; it is printed below the rows."""
 
     title: str
     header: tuple[str, ...]
@@ -69,9 +69,9 @@ class Line:
     bar: Bar | None = None
     note: str = ""
     seconds: float | None = None
-    """From the start of the check to this row; of a row that is running, nothing."""
+    """From the start of the check to this row; None while it is running."""
     must_end: float | None = None
-    """Of a row that is running: seconds since the epoch, when whoever watches ends it."""
+    """When the watching process ends a running row, in seconds since the epoch."""
 
     @property
     def holds(self) -> bool | None:
@@ -140,7 +140,7 @@ class Results:
         self.write()
 
     def finish(self, check: str) -> None:
-        """A check ended well; its rows stand in its place."""
+        """A check ended well; its rows take its place."""
         del self.lines[self._index(check, "running")]
         self.write()
 
@@ -169,7 +169,7 @@ class Results:
         write_whole(self.folder / "results.md", self.markdown())
 
     def markdown(self) -> str:
-        """The table, and below it what the checks showed besides."""
+        """The table of rows, and below it the checks' other tables."""
         about = [f"{name}: {value}" for name, value in self.about.items()]
         blocks = ["# GPU checks and benchmarks", "\n".join(f"- {_cell(line)}" for line in about)]
         holds = {True: "yes", False: "**no**", None: ""}
@@ -227,7 +227,7 @@ def _line(content: dict[str, Any]) -> Line:
 
 
 def is_written_here(folder: Path) -> bool:
-    """Whether the results in a folder are those of an earlier call, which may be replaced."""
+    """Whether the results in a folder were written by an earlier call, so that they may be replaced."""
     try:
         return json.loads((folder / "results.json").read_text("utf-8")).keys() == {"about", "rows", "tables"}
     except (OSError, ValueError, AttributeError):

@@ -12,7 +12,7 @@ from pretrain.model.presets import Architecture
 
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 SHARES = {"esm2_8m": 0.2, "esm2_650m": 0.5, "esm2_150m": 0.4, "esm2_35m": 0.3, "esm2_3b": 0.5}
-"""Of the peak of matrix products, by preset; in the order in which they are measured."""
+"""Share of the peak of matrix products that a preset must reach."""
 SECONDS = {"esm2_8m": 45, "esm2_35m": 45, "esm2_150m": 50, "esm2_650m": 55, "esm2_3b": 60}
 
 WAITS = Bar(1.0, "higher", "1 where nothing waits")

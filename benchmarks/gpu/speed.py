@@ -1,10 +1,10 @@
-"""Training speed and memory on a GPU, and what it is spent on.
+"""Training speed and memory on a GPU, and the kernels that time is spent in.
 
 In: a place, a preset. Out: findings, tables. Kept: nothing.
 
 Proteins of log-normal lengths, mean 280, cropped at 1,024 tokens; float32 parameters, bfloat16 autocast, fused AdamW,
-one micro-batch a step. Ours are packed into bins of one size. What is fed and how fast is not part of it: all batches
-are on the device before. In a dry run one small model stands for all, and is not compiled.
+one micro-batch a step. Ours are packed into bins of one size. Loading data is not measured: all batches are on the
+device before. In a dry run one small model stands for all, and is not compiled.
 """
 
 import time
@@ -44,8 +44,8 @@ SLOTS = {
     "modern_150m": 65_536,
     "modern_600m": 32_768,
 }
-"""Of a micro-batch. At 40 bytes a slot, channel and layer kept for the backward pass, and 18 a parameter, ESM-2's take
-5, 14, 50, 62 and 88 of 139 GiB; where that was a mistake, half of it is tried."""
+"""Slots of a micro-batch. At 40 bytes a slot, channel and layer kept for the backward pass, and 18 a parameter, ESM-2's
+take 5, 14, 50, 62 and 88 of 139 GiB; if memory runs out, half as many are tried."""
 PADDED = {"esm2_8m": 128, "esm2_35m": 128, "esm2_150m": 32, "esm2_650m": 16, "esm2_3b": 8}
 """Proteins of one of transformers' batches."""
 PADDED_BATCHES = 4
@@ -53,7 +53,7 @@ DRY = "esm2_60k"
 
 
 def shape_and_slots(place: Place, preset: str) -> tuple[EsmShape, int]:
-    """What is trained, and on how many slots at a time."""
+    """The model's shape, and the slots of a micro-batch."""
     if place.dry:
         return PRESETS[DRY], CROP
     share = min(1.0, place.memory_bytes / GPU_BYTES)
@@ -76,7 +76,7 @@ def side(model: MaskedLanguageModel) -> Side:
 
 
 def micro_batches(slots: int, count: int, device: torch.device, crop: int = CROP) -> list[tuple[Batch, Work]]:
-    """`count` packed batches of about `slots` slots, all of one size, and what each asks for."""
+    """`count` packed batches of about `slots` slots, all of one size, and the work in each."""
     mean = float(np.minimum(lengths(100_000) + SPECIAL_TOKENS, crop).mean())
     num_tokens = np.minimum(lengths(round(count * slots / mean), seed=1) + SPECIAL_TOKENS, crop)
     found = []
@@ -88,12 +88,12 @@ def micro_batches(slots: int, count: int, device: torch.device, crop: int = CROP
 
 
 class Speed(NamedTuple):
-    """What training gave; medians over steps."""
+    """The speed of training; medians over steps."""
 
     tokens: float
-    """Real ones a second."""
+    """Real tokens a second."""
     flops: float
-    """Needed ones a second."""
+    """Needed FLOPs a second."""
     step_s: float
     warm_up_s: float
     """The first step of each batch, compilation included."""
@@ -101,7 +101,7 @@ class Speed(NamedTuple):
 
 
 def measured(mine: Side, shape: EsmShape, some: Sequence[tuple[Batch, Work]], place: Place, least: float) -> Speed:
-    """Train for at least `least` seconds, behind one step of each batch."""
+    """Train for at least `least` seconds, after one step of each batch."""
     wait(place.device)
     started = time.perf_counter()
     for batch, _ in some:
@@ -123,7 +123,7 @@ def measured(mine: Side, shape: EsmShape, some: Sequence[tuple[Batch, Work]], pl
 
 
 def speed(place: Place, preset: str, *, profiled: bool = False) -> Iterator[Finding | Table]:
-    """Eager and compiled; judged is the share of the peak that the compiled one reaches, which is the default."""
+    """Eager and compiled speed; judged is the compiled model's share of the peak, because compiling is the default."""
     shape, slots = shape_and_slots(place, preset)
     mine = side(fresh(shape, place.device))
     some, eager = _eager(mine, shape, slots, place)
@@ -167,14 +167,14 @@ def _loss(mine: Side, batch: Batch, place: Place) -> float:
 
 def _findings(how: str, found: Speed, place: Place, note: str) -> Iterator[Finding]:
     yield Finding(f"{how}, real tokens/s", found.tokens, note=note)
-    warm_up = f"behind {found.warm_up_s:.1f} s, in which each batch was seen once"
+    warm_up = f"after {found.warm_up_s:.1f} s, in which each batch was seen once"
     yield Finding(f"{how}, a step", 1000 * found.step_s, "ms", warm_up)
     if not place.dry:
         yield Finding(f"{how}, most memory", found.peak_bytes / 2**30, "GiB")
 
 
 def against_transformers(place: Place, preset: str) -> Iterator[Finding]:
-    """`EsmForMaskedLM`, SDPA, padded batches as they come; the ratio is to what ours gave before, compiled."""
+    """`EsmForMaskedLM`, SDPA, padded batches as they come; the ratio is that of our speed, measured before, to it."""
     shape, _ = shape_and_slots(place, preset)
     proteins, count = (3, 2) if place.dry else (PADDED[preset], PADDED_BATCHES)
     chosen = representative(batches(proteins, 128 if place.dry else CROP, 0, grouped=False), count)
@@ -199,13 +199,13 @@ def against_transformers(place: Place, preset: str) -> Iterator[Finding]:
 
 
 def memory(place: Place, preset: str) -> Iterator[Finding]:
-    """Slots that a step of one micro-batch may have, from the bytes that two sizes of it take; eager."""
+    """Slots that fit into a step of one micro-batch, computed from the bytes that two sizes of it take; eager."""
     shape, slots = shape_and_slots(place, preset)
     mine = side(fresh(shape, place.device))
     assert isinstance(mine.model, MaskedLanguageModel)
     encoder = mine.model.encoder
     sizes = [micro_batches(n, 1, place.device, crop=512)[0][0] for n in (slots // 4, slots // 2)]
-    train(mine, sizes[:1], "bf16", place.device)  # AdamW's state is there from here on
+    train(mine, sizes[:1], "bf16", place.device)  # AdamW's state is allocated from here on
     modes: tuple[Checkpointing, ...] = ("none", "selective", "layer")
     for mode in modes:
         encoder.checkpointing = mode
@@ -228,9 +228,9 @@ def _step_bytes(mine: Side, batch: Batch, place: Place) -> int:
 
 
 def empty_documents(place: Place, preset: str) -> Iterator[Finding]:
-    """Attention of one layer, forward and backward, by a batch's own boundaries over those of its layout.
+    """Time of a layer's attention, forward and backward, with a batch's boundaries over that with its layout's.
 
-    The former have room for a document in every eight slots, and most of them are empty.
+    The former have room for a document in every eight slots, and most of these documents are empty.
     """
     shape, slots = shape_and_slots(place, preset)
     batch = micro_batches(slots, 1, place.device)[0][0]
@@ -271,7 +271,7 @@ def _kernels(title: str, mine: Side, batch: Batch, place: Place) -> Table:
         wait(place.device)
     elapsed = time.perf_counter() - started
     which = "self_cpu_time_total" if place.dry else "self_device_time_total"
-    # An annotation spans kernels, which would count twice.
+    # An annotation spans kernels, which would be counted twice.
     events = [event for event in found.key_averages() if not getattr(event, "is_user_annotation", False)]
     spent = sorted(((getattr(event, which), event) for event in events), key=lambda pair: -pair[0])
     total = sum(microseconds for microseconds, _ in spent) or 1.0

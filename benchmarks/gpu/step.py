@@ -1,8 +1,8 @@
-"""One training step on a GPU: nothing waits for the device, float16 learns, Muon is the papers'.
+"""One training step on a GPU: nothing waits for the device, float16 learns, Muon is that of the papers.
 
 In: a place. Out: findings. Kept: nothing.
 
-`pretrain.step.train_step` where Accelerate can be imported, else a step of our own with the same parts.
+The step is `pretrain.step.train_step` where Accelerate can be imported, else one of the same parts, written here.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ COMPUTE = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def stepper(
     place: Place, precision: str, optimizer: OptimizerSettings, compute: ComputeSettings, rate: float
 ) -> tuple[Callable[[], Any], str]:
-    """What takes a step on two micro-batches and returns its mean loss on the device, and which step that is."""
+    """A function that takes a step on two micro-batches and returns the mean loss on the device; the step's name."""
     model = MaskedLanguageModel(PRESETS["esm2_60k" if place.dry else "esm2_8m"])
     initialise(model, 0)
     configure(model.encoder, compute, place.device, COMPUTE[precision])
@@ -65,7 +65,7 @@ def stepper(
 
 
 class PlainStep:
-    """What a step consists of, for a machine without Accelerate."""
+    """The parts of a step, for a machine without Accelerate."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ def _pinned(batch: Batch) -> Batch:
 
 
 def no_wait(place: Place) -> Iterator[Finding]:
-    """Steps under torch's own watch for synchronisation; 1 where none was seen, which would raise."""
+    """Steps under torch's check for synchronisation, which raises; 1 where it did not."""
     eager = ComputeSettings(compile="off")
     yield _watched("AdamW", place, OptimizerSettings(), eager)
     yield _watched("Muon", place, OptimizerSettings(name="muon"), eager)
@@ -118,7 +118,7 @@ def no_wait_compiled(place: Place) -> Iterator[Finding]:
 
 def _watched(what: str, place: Place, optimizer: OptimizerSettings, compute: ComputeSettings) -> Finding:
     take, name = stepper(place, "bf16", optimizer, compute, 1e-4)
-    for _ in range(3):  # what is made once, such as frequencies, libraries' handles and compiled code
+    for _ in range(3):  # makes what is made once, such as frequencies, libraries' handles and compiled code
         take()
     wait(place.device)
     watched = place.device.type == "cuda"
@@ -134,25 +134,25 @@ def _watched(what: str, place: Place, optimizer: OptimizerSettings, compute: Com
 
 
 def float16(place: Place) -> Iterator[Finding]:
-    """Loss behind 20 steps with a loss scale, over the loss before."""
+    """Loss after 20 steps with a loss scale, over the loss before."""
     take, name = stepper(place, "fp16", OptimizerSettings(), ComputeSettings(compile="off"), 2e-3)
     losses = [float(take().sum()) for _ in range(20)]
     yield Finding("", losses[-1] / losses[0], note=f"{losses[0]:.3f} to {losses[-1]:.3f} nats, {name}", judged=True)
 
 
 SHAPES = ((48, 16), (12, 40), (24, 24), (48, 16), (96, 8), (768, 256))
-"""Of matrices; a dry run leaves out the last, which takes a CPU a while in bfloat16."""
+"""Shapes of matrices; a dry run leaves out the last, which is slow in bfloat16 on a CPU."""
 RATES = (1e-3, 4e-3, 2e-3, 1e-3)
 DECAY = 0.1
 
 
 def muon(place: Place, dtype: str) -> Iterator[Finding]:
-    """Distance of Muon's weights from float64's on the host, over how far they went: the worst matrix and blocks."""
+    """Distance of Muon's weights from float64's on the host, over how far they moved: the worst matrix and blocks."""
     worst, shapes = 0.0, SHAPES[:-1] if place.dry else SHAPES
     for blocks in (1, 2, 3):
         generator = torch.Generator().manual_seed(3)
         before = [torch.randn(shape, generator=generator) * 0.02 for shape in shapes]
-        # Of very different sizes, which must not matter.
+        # Gradients of very different sizes, which must not matter.
         given = [
             [torch.randn(shape, generator=generator) * 10.0 ** -(2 + step % 3) for shape in shapes]
             for step in range(len(RATES))
@@ -173,7 +173,7 @@ def muon(place: Place, dtype: str) -> Iterator[Finding]:
 
 
 def _muon_by_hand(weights: Tensor, gradients: list[Tensor], blocks: int) -> Tensor:
-    """In the words of the papers; `test_pretrain_muon.py` holds the same against `pretrain.optimizer.muon` on a CPU."""
+    """Muon as the papers write it; `test_pretrain_muon.py` compares `pretrain.optimizer.muon` with it on a CPU."""
     momentum = torch.zeros_like(weights)
     for gradient, rate in zip(gradients, RATES, strict=True):
         momentum = 0.95 * momentum + 0.05 * gradient

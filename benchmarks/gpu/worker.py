@@ -1,9 +1,9 @@
-"""The process that runs the checks of `benchmarks.gpu`, one after the other, until they are through or time is.
+"""The process that runs the checks of `benchmarks.gpu`, one after the other, until all are done or time is up.
 
-In: checks, a folder. Out: its results, written after every row. Kept: nothing but what torch has cached.
+In: checks, a folder. Out: its results, written after every row. Kept: nothing except what torch has cached.
 
-A check that raises becomes a row that says so, and one that takes too long is interrupted. What leaves the GPU unusable
-for this process, such as an illegal address, ends it: `benchmarks.gpu` starts another for the rows that wait.
+A check that raises becomes a row with its error, and one that takes too long is interrupted. An error that leaves the
+GPU unusable for this process, such as an illegal address, ends it, and `benchmarks.gpu` starts another for the rest.
 """
 
 import gc
@@ -27,36 +27,36 @@ from pretrain.run.directory import versions
 OnCpu = Literal["judged", "run", "never"]
 
 DEVICE_LOST = 70
-"""Exit status of a worker whose device cannot be used any more."""
+"""Exit status of a worker whose device can no longer be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What gives one or more rows."""
+    """A check, which gives one or more rows."""
 
     name: str
     run: Callable[[Place], Iterator[Finding | Table]]
     seconds: float
-    """That it takes on an H200, generously: it does not begin with less left, and is interrupted at over twice that."""
+    """A generous time on an H200: it does not begin with less left, and is interrupted after over twice as long."""
     bar: Bar | None = None
     on_cpu: OnCpu = "never"
-    """In a dry run: figures hold there too; code runs, figures mean nothing; nothing runs."""
+    """In a dry run: the bar is judged; or the check runs, but its figures mean nothing; or it does not run."""
     needs: tuple[str, ...] = ()
     """Packages that may be absent."""
 
 
 class OutOfTime(BaseException):
-    """A check took too long. Not an `Exception`, which the compiler would take for its own."""
+    """A check took too long. Not an `Exception`, because the compiler would catch that as its own."""
 
 
 def work(checks: Sequence[Check], folder: Path, deadline: float, *, dry: bool) -> int:
-    """Run what waits; the first worker of a folder plans it. Returns the exit status.
+    """Run what waits; the first worker of a folder writes its plan. Returns the exit status.
 
     Args:
-        checks: in the order in which they run.
-        folder: of results.
-        deadline: seconds since the epoch.
-        dry: take the CPU although there may be a GPU.
+        checks: checks, in the order in which they run.
+        folder: folder of the results.
+        deadline: end of the time, in seconds since the epoch.
+        dry: use the CPU although there may be a GPU.
     """
     device = torch.device("cuda" if torch.cuda.is_available() and not dry else "cpu")
     if device.type == "cpu":
@@ -72,7 +72,7 @@ def work(checks: Sequence[Check], folder: Path, deadline: float, *, dry: bool) -
     for check in checks:
         if check.name not in results.waiting():
             continue
-        if os.getppid() != parent:  # whoever watched has gone, and nobody would end what hangs
+        if os.getppid() != parent:  # the watching process is gone, and nothing would end a check that hangs
             return 1
         reason = _obstacle(check, place, deadline - time.time())
         if reason:
@@ -94,7 +94,7 @@ def _obstacle(check: Check, place: Place, left: float) -> str | None:
 
 
 def run(check: Check, place: Place, limit: float) -> bool:
-    """One check, written as it goes; whether the device can still be used."""
+    """Run one check and write each row as it comes. Returns whether the device can still be used."""
     results, began = place.results, time.time()
     results.start(check.name, began + limit)
     torch.set_float32_matmul_precision("highest")  # a check that sets a model up as a run does leaves TF32 on
@@ -129,7 +129,7 @@ def run(check: Check, place: Place, limit: float) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """What went wrong, and the line of ours in which it did."""
+    """The error in one line, with the last line of this project's code that it passed."""
     frames = traceback.extract_tb(error.__traceback__)
     root = str(Path(__file__).resolve().parents[2])
     ours = [frame for frame in frames if frame.filename.startswith(root) and ".venv" not in frame.filename]
@@ -138,9 +138,9 @@ def one_line(error: BaseException) -> str:
 
 
 def _cleared(place: Place) -> bool:
-    """Free what a check held; False where the device answers no more."""
+    """Free what a check held. False if the device no longer answers."""
     if "torch._dynamo" in sys.modules:
-        torch._dynamo.reset()  # one shape's code counts against the next one's limit
+        torch._dynamo.reset()  # the code of one shape would count against the limit of the next
     gc.collect()
     if place.device.type != "cuda":
         return True
