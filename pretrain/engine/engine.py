@@ -184,7 +184,7 @@ class Engine(Ranks):
             The global norm before clipping, and 1 or 0 whether the step was skipped: float32 scalars on the device, the
             same on every rank.
         """
-        inner = cast(Any, _inner(optimizer))
+        inner = getattr(optimizer, "optimizer", optimizer)  # inside Accelerate's wrapper
         self.scaler.unscale_(inner)
         norm = self._clip(model, clip_norm)
         skipped = (~norm.isfinite()).float()
@@ -257,11 +257,6 @@ def following(optimizer: torch.optim.Optimizer, model: nn.Module) -> Iterator[No
     parameters = dict(model.named_parameters())
     for group, of_group in zip(optimizer.param_groups, held, strict=True):
         group["params"] = [parameters[name] for name in of_group]
-
-
-def _inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The optimizer inside Accelerate's wrapper."""
-    return cast(torch.optim.Optimizer, getattr(optimizer, "optimizer", optimizer))
 
 
 def _summed(bucket: Any) -> torch.futures.Future[Tensor]:

@@ -3,8 +3,7 @@
 In and out: as `engine`. Kept: shards, as DTensors.
 """
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -74,7 +73,10 @@ class FullyShardedEngine(Engine):
 
         Copies (HSDP) exchange theirs with the last.
         """
-        return _exchanging_copies(model, last)
+        assert isinstance(model, FSDPModule)
+        model.set_is_last_backward(last)
+        model.set_requires_all_reduce(last)
+        return nullcontext()
 
     def _clip(self, model: nn.Module, clip_norm: float) -> Tensor:
         parameters = [p for p in model.parameters() if p.grad is not None]
@@ -93,11 +95,3 @@ def _set_timeouts(model: nn.Module) -> None:
     for mesh in {p.device_mesh for p in model.parameters() if isinstance(p, DTensor)}:
         for group in mesh.get_all_groups():
             group.set_timeout(TIMEOUT)
-
-
-@contextmanager
-def _exchanging_copies(model: nn.Module, exchange: bool) -> Iterator[None]:
-    assert isinstance(model, FSDPModule)
-    model.set_is_last_backward(exchange)
-    model.set_requires_all_reduce(exchange)
-    yield

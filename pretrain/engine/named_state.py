@@ -5,15 +5,16 @@ module, so that no file knows which engine wrote it. Kept across restarts: train
 optimizer's step per parameter. Not kept: frozen parameters, which come again from where they came from, and learning
 rate and other group settings, which belong to the recipe.
 
-One class per way of holding state, with the methods of `NamedState`. `TorchState` serves every engine of torch's own:
-one process and DDP, where each rank holds every tensor whole, and FSDP2 and HSDP, where a tensor is a DTensor.
-`zero_state.ZeroState` serves DeepSpeed.
+There is one class for each way of holding state; it has the methods of `NamedState`, and inherits from
+`ParameterState`. `TorchState` serves every engine of torch's own: one process and DDP, where each rank holds every
+tensor whole, and FSDP2 and HSDP, where a tensor is a DTensor. `zero_state.ZeroState` serves DeepSpeed.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import torch
 import torch.distributed as dist
@@ -121,7 +122,83 @@ def named_parameters(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[st
     return parameters, aliases
 
 
-class TorchState:
+class ParameterState(ABC):
+    """What all ways of holding state have in common: the names of parameters, and the optimizer's record of each.
+
+    Args:
+        model: as an engine prepared it.
+
+    Raises:
+        ValueError: the model has persistent state that is no parameter.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._parameters, self._aliases = named_parameters(model)
+        _require_no_buffers(model, self._parameters.keys() | self._aliases.keys())
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of the trained parameters in module order, tied ones once."""
+        return tuple(name for name, parameter in self._parameters.items() if parameter.requires_grad)
+
+    @property
+    def frozen(self) -> Sequence[str]:
+        """Names of the parameters that are not trained, likewise."""
+        return tuple(name for name, parameter in self._parameters.items() if not parameter.requires_grad)
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """Second names of tied parameters -> the name they are stored under."""
+        return dict(self._aliases)
+
+    def moments(self, name: str) -> list[str]:
+        """Sorted keys of the moments; empty before the parameter's first step.
+
+        Raises:
+            ValueError: the optimizer keeps something other than a step and tensors of the shape of what it moves.
+        """
+        shape, keys = tuple(self._moved(name).shape), []
+        for key, value in self._cell(name).items():
+            if key == "step" or value is None:
+                continue
+            if not torch.is_tensor(value) or tuple(value.shape) != shape:
+                got = tuple(value.shape) if torch.is_tensor(value) else type(value).__name__
+                raise ValueError(
+                    f"optimizer state {key!r} of {name!r} is {got}; only a step and tensors of the "
+                    f"{self.moved}'s shape {shape} can be stored by name"
+                )
+            _require_float(f"{key}/{name}", value)
+            keys.append(key)
+        return sorted(keys)
+
+    def step_of(self, name: str) -> int:
+        """How many times the optimizer moved this parameter; 0 if it never did."""
+        return int(self._cell(name).get("step", 0))
+
+    def set_step(self, name: str, step: int) -> None:
+        """Set the optimizer's step of one parameter."""
+        cell = self._cell(name)
+        if "step" not in cell:
+            if step:
+                raise ValueError(f"the optimizer counts no steps for {name!r}; got step {step}")
+        elif torch.is_tensor(cell["step"]):
+            cell["step"].fill_(step)
+        else:
+            cell["step"] = step
+
+    moved: ClassVar[str]
+    """The word for what the optimizer moves, for errors."""
+
+    @abstractmethod
+    def _moved(self, name: str) -> Tensor:
+        """The tensor that the optimizer moves for a parameter."""
+
+    @abstractmethod
+    def _cell(self, name: str) -> dict[str, Any]:
+        """What the optimizer keeps for that tensor; empty before its first step."""
+
+
+class TorchState(ParameterState):
     """State of one process, of DDP, FSDP2 or HSDP.
 
     Args:
@@ -133,8 +210,10 @@ class TorchState:
             there is state that named fp32 tensors cannot carry.
     """
 
+    moved = "parameter"
+
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
-        self._parameters, self._aliases = named_parameters(model)
+        super().__init__(model)
         self._optimizer: Optimizer = getattr(optimizer, "optimizer", optimizer)
         held = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
         require_held(self._parameters, held)
@@ -146,50 +225,10 @@ class TorchState:
             )
         for name, parameter in self._parameters.items():
             _require_float(name, parameter)
-        require_no_buffers(model, self._parameters.keys() | self._aliases.keys())
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Names of the trained parameters in module order, tied ones once."""
-        return tuple(name for name, parameter in self._parameters.items() if parameter.requires_grad)
-
-    @property
-    def frozen(self) -> Sequence[str]:
-        """Names of the other parameters, likewise."""
-        return tuple(name for name, parameter in self._parameters.items() if not parameter.requires_grad)
-
-    @property
-    def aliases(self) -> Mapping[str, str]:
-        """Second names of tied parameters -> the name they are stored under."""
-        return dict(self._aliases)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a parameter and of each of its moments."""
         return tuple(self._parameters[name].shape)
-
-    def moments(self, name: str) -> list[str]:
-        """Sorted keys of the moments; empty before the parameter's first step.
-
-        Raises:
-            ValueError: the optimizer keeps something else than a step and tensors of the parameter's shape.
-        """
-        keys = []
-        for key, value in self._cell(name).items():
-            if key == "step" or value is None:
-                continue
-            if not torch.is_tensor(value) or tuple(value.shape) != self.shape(name):
-                got = tuple(value.shape) if torch.is_tensor(value) else type(value).__name__
-                raise ValueError(
-                    f"optimizer state {key!r} of {name!r} is {got}; only a step and tensors of the "
-                    f"parameter's shape {self.shape(name)} can be stored by name"
-                )
-            _require_float(f"{key}/{name}", value)
-            keys.append(key)
-        return sorted(keys)
-
-    def step_of(self, name: str) -> int:
-        """How many times the optimizer moved this parameter; 0 if it never did."""
-        return int(self._cell(name).get("step", 0))
 
     def gather(self, name: str, key: str) -> Tensor | None:
         """Whole fp32 tensor on the first rank's CPU, sharing memory with the live one where that is such."""
@@ -214,19 +253,11 @@ class TorchState:
             span = spans[dist.get_rank(group)]
         part.copy_(read(*span).view(part.shape))
 
-    def set_step(self, name: str, step: int) -> None:
-        """Set the optimizer's step of one parameter."""
-        cell = self._cell(name)
-        if "step" not in cell:
-            if step:
-                raise ValueError(f"the optimizer counts no steps for {name!r}; got step {step}")
-        elif torch.is_tensor(cell["step"]):
-            cell["step"].fill_(step)
-        else:
-            cell["step"] = step
-
     def end_load(self) -> None:
-        """Nothing to do: what was written is what the forward pass reads."""
+        """Do nothing: what was written is what the forward pass reads."""
+
+    def _moved(self, name: str) -> Tensor:
+        return self._parameters[name]
 
     def _cell(self, name: str) -> dict[str, Any]:
         return cast(dict[str, Any], self._optimizer.state.get(self._parameters[name], {}))
@@ -317,7 +348,7 @@ def require_held(parameters: Mapping[str, nn.Parameter], held: Container[int]) -
         )
 
 
-def require_no_buffers(model: nn.Module, stored: Set[str]) -> None:
+def _require_no_buffers(model: nn.Module, stored: Set[str]) -> None:
     """Raises ValueError where the module has persistent state that is no parameter."""
     buffers = sorted({plain_name(name) for name in plain_module(model).state_dict()} - stored)
     if buffers:

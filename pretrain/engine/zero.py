@@ -7,7 +7,6 @@ and divides. Its settings are written from the recipe here, and nowhere else.
 """
 
 import warnings
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -88,13 +87,9 @@ class ZeroEngine(Engine):
 
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
         """DeepSpeed's engine around the model, and its optimizer around ours."""
-        forward: Callable[..., Any] = model.forward
-
-        def in_autocast(*arguments: Any, **options: Any) -> Any:
-            with super(ZeroEngine, self).autocast():
-                return forward(*arguments, **options)
-
-        model.forward = in_autocast
+        if self.precision != "no":
+            # Inside of DeepSpeed's engine, which turns off an autocast around it.
+            model.forward = cast(torch.autocast, super().autocast())(model.forward)
         # Norms and biases stay whole in stage 3, too: they are not worth a message each.
         vectors = [p.numel() for p in model.parameters() if p.ndim < 2]
         self._zero_settings["stage3_param_persistence_threshold"] = max(vectors, default=0)
@@ -128,7 +123,7 @@ class ZeroEngine(Engine):
         """Nothing to do: every step reduces the same buckets, the first one too."""
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Nothing: DeepSpeed turns off an autocast around its engine, so the model has it inside."""
+        """Change nothing: `prepare` put autocast into the model."""
         return nullcontext()
 
     def accumulating(self, model: nn.Module, *, last: bool) -> AbstractContextManager[None]:

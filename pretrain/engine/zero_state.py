@@ -7,7 +7,6 @@ others have no public form. DeepSpeed's version is bounded in setup.cfg, and the
 """
 
 import math
-from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, cast
 
@@ -15,11 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pretrain.engine.named_state import named_parameters, prime, require_held, require_no_buffers
+from pretrain.engine.named_state import ParameterState, prime, require_held
 from pretrain.engine.spans import Read, Span, dealt, gathered, is_first_rank, whole_on_host
 
 
-class ZeroState:
+class ZeroState(ParameterState):
     """State of ZeRO-1, 2 and 3.
 
     Args:
@@ -30,8 +29,10 @@ class ZeroState:
             carry.
     """
 
+    moved = "partition"
+
     def __init__(self, engine: nn.Module) -> None:
-        self._parameters, self._aliases = named_parameters(engine)
+        super().__init__(engine)
         self._zero = cast(Any, engine).optimizer
         self._inner: torch.optim.Optimizer = self._zero.optimizer
         self._steps: dict[int, int] = {}
@@ -43,50 +44,11 @@ class ZeroState:
             self._flats, groups = self._zero.single_partition_of_fp32_groups, self._zero.bit16_groups
         self._flat_of = {id(p): index for index, group in enumerate(groups) for p in group}
         require_held(self._parameters, self._flat_of.keys())
-        require_no_buffers(engine, self._parameters.keys() | self._aliases.keys())
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Names of the trained parameters in module order, tied ones once."""
-        return tuple(name for name, parameter in self._parameters.items() if parameter.requires_grad)
-
-    @property
-    def frozen(self) -> Sequence[str]:
-        """Names of the other parameters, likewise: DeepSpeed's flat tensors leave them out."""
-        return tuple(name for name, parameter in self._parameters.items() if not parameter.requires_grad)
-
-    @property
-    def aliases(self) -> Mapping[str, str]:
-        """Second names of tied parameters -> the name they are stored under."""
-        return dict(self._aliases)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a parameter and of each of its moments."""
         parameter = self._parameters[name]
         return tuple(getattr(parameter, "ds_shape", parameter.shape))
-
-    def moments(self, name: str) -> list[str]:
-        """Sorted keys of the moments; empty before the first step.
-
-        Raises:
-            ValueError: the optimizer keeps something else than a step and tensors of its partition's shape.
-        """
-        flat, keys = self._flat(name), []
-        for key, value in self._cell(name).items():
-            if key == "step" or value is None:
-                continue
-            if not torch.is_tensor(value) or value.shape != flat.shape:
-                got = tuple(value.shape) if torch.is_tensor(value) else type(value).__name__
-                raise ValueError(
-                    f"optimizer state {key!r} of {name!r} is {got}; only a step and tensors of the partition's shape "
-                    f"{tuple(flat.shape)} can be stored by name"
-                )
-            keys.append(key)
-        return sorted(keys)
-
-    def step_of(self, name: str) -> int:
-        """How many times the optimizer moved the partition that this parameter is part of."""
-        return int(self._cell(name).get("step", 0))
 
     def gather(self, name: str, key: str) -> Tensor | None:
         """Whole fp32 tensor on the first rank's CPU; collective."""
@@ -133,21 +95,13 @@ class ZeroState:
         Raises:
             ValueError: another parameter of the partition has another step.
         """
-        cell = self._cell(name)
-        if "step" not in cell:
-            if step:
-                raise ValueError(f"the optimizer counts no steps for {name!r}; got step {step}")
-            return
         known = self._steps.setdefault(self._flat_of[id(self._parameters[name])], step)
-        if known != step:
+        if known != step and "step" in self._cell(name):
             raise ValueError(
                 f"{name!r} was moved {step} times and others of its partition {known} times; ZeRO keeps one count for "
                 "all: continue this run with accelerate_configs/fsdp2.yaml or ddp.yaml"
             )
-        if torch.is_tensor(cell["step"]):
-            cell["step"].fill_(step)
-        else:
-            cell["step"] = step
+        super().set_step(name, step)
 
     @torch.no_grad()
     def end_load(self) -> None:
@@ -183,11 +137,11 @@ class ZeroState:
         first = self._zero.round_robin_bit16_offsets[index][place]
         spans = list(pairwise(min(max(r * unit - first, 0), size) for r in range(ranks + 1)))
         start, stop = spans[rank]
-        flat = self._flat(name) if moment is None else self._cell(name)[moment]
+        flat = self._moved(name) if moment is None else self._cell(name)[moment]
         return flat[first + start - rank * unit :][: stop - start] if start < stop else flat[:0], spans, group
 
-    def _flat(self, name: str) -> Tensor:
+    def _moved(self, name: str) -> Tensor:
         return cast(Tensor, self._flats[self._flat_of[id(self._parameters[name])]])
 
     def _cell(self, name: str) -> dict[str, Any]:
-        return cast(dict[str, Any], self._inner.state.get(self._flat(name), {}))
+        return cast(dict[str, Any], self._inner.state.get(self._moved(name), {}))
