@@ -101,9 +101,7 @@ def test_whole_weights_are_those_of_the_checkpoint_and_the_frozen_ones(checkpoin
     train(twin, of_twin._optimizer, 0, 3)
     assert whole.keys() == set(names)
     assert all(torch.equal(whole[name], parameter) for name, parameter in twin.named_parameters())
-    with pytest.raises(
-        ValueError, match=r"holds 4 of 6 parameters: 'embed.weight' and others were frozen \("
-    ):
+    with pytest.raises(ValueError, match=r"holds 4 of 6 parameters: 'embed.weight' and others were frozen \("):
         read_whole(checkpoint, names)
     with pytest.raises(ValueError, match="trained on other frozen parameters"):
         read_whole(checkpoint, names, weights_of(Tiny(1)))

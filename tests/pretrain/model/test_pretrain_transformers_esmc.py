@@ -320,7 +320,8 @@ SPOILERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "no vocabulary": (lambda f: (f / "tokenizer.json").write_text('{"model": []}'), r"must hold model\.vocab"),
     "no head": (
         _without_head,
-        r"6 weights of a masked language model are missing \(the first: lm_head\.decoder\.bias\); give a checkpoint saved from EsmcForMaskedLM",
+        r"6 weights of a masked language model are missing \(the first: lm_head\.decoder\.bias\); "
+        "give a checkpoint saved from EsmcForMaskedLM",
     ),
     "a weight": (_without_a_norm, r"1 are not \(the first: esmc\.layers\.1\.self_attn\.k_norm\.weight\)"),
     "weights": (lambda f: (f / "model.safetensors").write_bytes(b"\x00" * 30), r"its weights cannot be read"),
