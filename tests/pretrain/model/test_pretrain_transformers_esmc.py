@@ -323,7 +323,10 @@ SPOILERS: dict[str, tuple[Callable[[Path], None], str]] = {
         r"6 weights of a masked language model are missing \(the first: lm_head\.decoder\.bias\); "
         "give a checkpoint saved from EsmcForMaskedLM",
     ),
-    "a weight": (_without_a_norm, r"1 are not \(the first: esmc\.layers\.1\.self_attn\.k_norm\.weight\)"),
+    "a weight": (
+        _without_a_norm,
+        r"1 weights of a masked language model are missing \(the first: esmc\.layers\.1\.self_attn\.k_norm\.weight\)",
+    ),
     "weights": (lambda f: (f / "model.safetensors").write_bytes(b"\x00" * 30), r"its weights cannot be read"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), r"its weights cannot be read"),
     "other sizes": (_config(num_hidden_layers=3), r"13 weights of a masked language model are missing"),
