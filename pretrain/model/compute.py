@@ -6,7 +6,7 @@ compute beyond rounding.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -18,14 +18,8 @@ from pretrain.model.linear import EMULATES_BFLOAT16
 from pretrain.model.obstacle import Obstacle
 from pretrain.model.settings import ComputeSettings
 
-T = TypeVar("T")
-
 _GAIN = ("cuda",)
 """Devices on which compiling gains more than it costs."""
-
-
-def _alone(value: T) -> list[T]:
-    return [value]
 
 
 def configure(
@@ -36,7 +30,7 @@ def configure(
     compile_obstacle: Obstacle | None = None,
     *,
     launched: str = "",
-    gather: Callable[[Any], list[Any]] = _alone,
+    gather: Callable[[Any], list[Any]] = lambda value: [value],
     num_slots: int = 1024,
 ) -> list[str]:
     """Set up `encoder` in place; names of parameters stay as they are.

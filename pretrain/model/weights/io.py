@@ -13,13 +13,13 @@ from torch import Tensor
 from transformers import EsmcConfig, EsmcForMaskedLM, EsmConfig, EsmcTokenizer, EsmForMaskedLM, EsmTokenizer
 from transformers.initialization import no_init_weights
 
-from data.alphabet import CLS, EOS, MASK, PAD, TOKENS
-from pretrain.model.attention.rotary import BASE, frequencies
+from data.alphabet import CLS, EOS, TOKENS
+from pretrain.model.attention.rotary import frequencies
 from pretrain.model.initial import FirstWeight
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import Architecture, EsmShape
 from pretrain.model.weights.names import from_transformers_one_by_one, to_transformers_state
-from pretrain.model.weights.source import FREQUENCIES, config_of, pretrained, rotary_precision, shape_of
+from pretrain.model.weights.source import ESM2, ESMC, FREQUENCIES, config_of, pretrained, rotary_precision, shape_of
 
 MAX_TOKENS: dict[Architecture, int] = {"esm2": 1026, "modern": 2048}
 """Longest input of the published models, <cls> and <eos> counted. Rotary positions set no limit; this is what
@@ -60,14 +60,14 @@ def to_transformers(model: MaskedLanguageModel) -> EsmForMaskedLM | EsmcForMaske
     shape = model.shape
     state = to_transformers_state(model.state_dict(), shape)
     if shape.is_modern:
-        return _built(EsmcForMaskedLM, _esmc_config(shape), state)
+        return _built(EsmcForMaskedLM, _config(shape), state)
     on_host = frequencies(shape.head_dim, shape.rotary_precision, torch.device("cpu"))
     state[FREQUENCIES] = on_host.clone()
     # Contacts are a regression on attention maps, fitted on structures after pretraining. There is none here, and
     # zeros show that (every contact is 0.5), while random weights would look like predictions.
     state["esm.contact_head.regression.weight"] = torch.zeros(1, shape.layers * shape.heads)
     state["esm.contact_head.regression.bias"] = torch.zeros(1)
-    return _built(EsmForMaskedLM, _esm2_config(shape), state)
+    return _built(EsmForMaskedLM, _config(shape), state)
 
 
 def save(model: MaskedLanguageModel, folder: str | Path, max_tokens: int | None = None) -> None:
@@ -97,17 +97,14 @@ def save(model: MaskedLanguageModel, folder: str | Path, max_tokens: int | None 
 
 
 def _tokenizer(shape: EsmShape, max_tokens: int) -> Any:
-    kind: Any
     if shape.is_modern:
         # Its vocabulary is built in. It is ours except for id 31, its chain break `|`, which is <null_1> here: no
         # letter becomes it, so its embedding was not trained.
-        kind = EsmcTokenizer
-        return kind(model_max_length=max_tokens)
-    kind = EsmTokenizer
+        return EsmcTokenizer(model_max_length=max_tokens)
     with tempfile.TemporaryDirectory() as scratch:
         vocabulary = Path(scratch, "vocab.txt")
         vocabulary.write_text("\n".join(TOKENS), encoding="utf-8")
-        return kind(str(vocabulary), model_max_length=max_tokens)
+        return EsmTokenizer(str(vocabulary), model_max_length=max_tokens)
 
 
 def _built(kind: Any, config: EsmConfig | EsmcConfig, state: dict[str, Tensor]) -> EsmForMaskedLM | EsmcForMaskedLM:
@@ -124,49 +121,29 @@ def _built(kind: Any, config: EsmConfig | EsmcConfig, state: dict[str, Tensor]) 
     return theirs
 
 
-def _esm2_config(shape: EsmShape) -> EsmConfig:
-    return EsmConfig(
-        vocab_size=shape.vocabulary,
-        hidden_size=shape.dim,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        intermediate_size=shape.feed_forward_dim,
-        hidden_dropout_prob=shape.dropout,
-        attention_probs_dropout_prob=0.0,
-        max_position_embeddings=MAX_TOKENS["esm2"],
-        layer_norm_eps=shape.layer_norm_eps,
-        position_embedding_type="rotary",
-        rope_theta=BASE,
-        emb_layer_norm_before=False,
-        token_dropout=shape.token_dropout,
-        pad_token_id=PAD,
-        mask_token_id=MASK,
-        bos_token_id=CLS,
-        eos_token_id=EOS,
-    )
-
-
-def _esmc_config(shape: EsmShape) -> EsmcConfig:
+def _config(shape: EsmShape) -> EsmConfig | EsmcConfig:
+    sizes = {
+        "hidden_size": shape.dim,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "intermediate_size": shape.feed_forward_dim,
+        "max_position_embeddings": MAX_TOKENS[shape.architecture],
+        "bos_token_id": CLS,
+        "eos_token_id": EOS,
+    }
+    if not shape.is_modern:
+        return EsmConfig(
+            **ESM2 | sizes,
+            hidden_dropout_prob=shape.dropout,
+            attention_probs_dropout_prob=0.0,
+            layer_norm_eps=shape.layer_norm_eps,
+            token_dropout=shape.token_dropout,
+        )
     if shape.layer_norm_eps != ESMC_EPS:
         raise ValueError(
             f"layer_norm_eps = {shape.layer_norm_eps}: must be {ESMC_EPS} in the modern architecture, because "
             "transformers' ESM C has no other; keep it at its default"
         )
-    return EsmcConfig(
-        vocab_size=shape.vocabulary,
-        hidden_size=shape.dim,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        intermediate_size=shape.feed_forward_dim,
-        hidden_act="silu",
-        attention_bias=False,
-        mlp_bias=False,
-        attention_dropout=0.0,
-        max_position_embeddings=MAX_TOKENS["modern"],
-        rope_parameters={"rope_theta": BASE, "rope_type": "default"},
-        tie_word_embeddings=False,
-        pad_token_id=PAD,
-        mask_token_id=MASK,
-        bos_token_id=CLS,
-        eos_token_id=EOS,
-    )
+    fixed = dict(ESMC)
+    rope = {name: fixed.pop(name) for name in ("rope_theta", "rope_type")}
+    return EsmcConfig(**fixed | sizes, attention_dropout=0.0, rope_parameters=rope)

@@ -82,19 +82,18 @@ def config_of(source: str | Path) -> EsmConfig | EsmcConfig:
             f"{source}: no transformers model can be read there; give a directory with config.json and weights, or "
             f"the name of a model on a hub that this machine can reach. transformers says: {error}"
         ) from error
+    title, dropout, tokenizer = "ESM-2", "attention_probs_dropout_prob", "vocab.txt"
     if isinstance(config, EsmcConfig):
-        title, dropout = "ESM C", "attention_dropout"
-        _check(source, title, config, {**ESMC, **_sizes(source, config)}, "biohub/ESMC-300M")
-        _check_tokens(source, "tokenizer.json", title)
+        title, dropout, tokenizer = "ESM C", "attention_dropout", "tokenizer.json"
+        _check(source, title, config, ESMC, "biohub/ESMC-300M")
     elif isinstance(config, EsmConfig):
-        title, dropout = "ESM-2", "attention_probs_dropout_prob"
-        _check(source, title, config, {**ESM2, **_sizes(source, config)}, "facebook/esm2_t6_8M_UR50D")
-        _check_tokens(source, "vocab.txt", title)
+        _check(source, title, config, ESM2, "facebook/esm2_t6_8M_UR50D")
     else:
         raise ValueError(
             f"{source}: neither an ESM-2 nor an ESM C: config.json says model_type = {config.model_type!r} (must be "
             "'esm' or 'esmc'); give a model of one of the two, or train from scratch with one of the presets"
         )
+    _check_tokens(source, tokenizer, title)
     if getattr(config, dropout):
         warnings.warn(
             f"{source}: {dropout} = {getattr(config, dropout)} is not kept: attention here has no dropout, as in the "
@@ -204,6 +203,7 @@ def _sizes(source: str | Path, config: EsmConfig | EsmcConfig) -> dict[str, int]
 def _check(
     source: str | Path, title: str, config: EsmConfig | EsmcConfig, required: dict[str, Any], example: str
 ) -> None:
+    required = required | _sizes(source, config)
     said = config.to_dict()
     if isinstance(config, EsmcConfig):
         said.update(config.rope_parameters or {})
