@@ -1,4 +1,4 @@
-# Every command of this project that a newcomer needs; `make` alone lists them.
+# Every command that a newcomer needs; `make` alone lists them.
 PYTHON ?= python3
 BIN := .venv/bin
 # The packages that hold modules: mypy refuses a folder without any.
@@ -28,16 +28,16 @@ pretrain: setup ## train on the embedded corpus with two processes, minutes on t
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # Every test is in one of four tiers, by its marks; setup.cfg says what each mark means.
-test: setup ## minutes: what starts no processes, and one run for each contract
+test: setup ## minutes: every test that starts no processes, and one run for each contract
 	$(PYTEST) -m "canary or not (launch or slow or prove)"
 
-test-engines: setup ## the other runs of the program, in all worlds
+test-engines: setup ## the other tests that start the program in several processes, under every engine
 	$(PYTEST) -m "launch and not (canary or slow or prove)"
 
-test-slow: setup ## what takes longest
+test-slow: setup ## the tests that take longest
 	$(PYTEST) -m "slow and not (canary or prove)"
 
-prove: setup ## before a release: every combination of engine, world and model, and a break of every contract
+prove: setup ## before a release: every combination of engine, world and model, and deliberate breaks of every contract
 	$(PYTEST) -m "prove and not canary"
 	$(BIN)/python -m tests.support.mutations
 
@@ -46,7 +46,7 @@ check: setup ## lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict $(PACKAGES)
 
-format: setup ## rewrite the sources as `make check` wants them
+format: setup ## format the sources so that `make check` accepts them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -55,10 +55,10 @@ bench: setup ## run the benchmarks that need neither a GPU nor a corpus, one aft
 		echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; \
 	done
 
-# On the machine's own Python, as nothing may be there to set up with; without a GPU it only shows that it runs.
+# With the machine's own Python, because `make setup` may be impossible there. Without a GPU it only shows that it runs.
 gpu: ## check and measure everything on a GPU in under 8 minutes; needs torch and NumPy alone
 	$(PYTHON) -m benchmarks.gpu --out gpu_results
 
-clean: ## remove .venv and what the tools cache; runs/ stays
+clean: ## remove .venv and the caches of tools; runs/ stays
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

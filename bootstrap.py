@@ -4,8 +4,8 @@ In: `setup.cfg`, `pyproject.toml` and `constraints.txt`, and pip's own settings 
 `.venv`. Kept: a stamp in it, the hash of those files; while the stamp matches there is nothing to do. It is written
 last. An environment without a stamp was interrupted: it is made again, from what had been downloaded.
 
-uv installs, because it takes far less time than pip, at the versions that pip would take. Where uv cannot be had, where
-it fails, and where pip has a setting that cannot be told to uv, pip installs.
+uv installs, because it takes far less time than pip, at the versions that pip would take. Where uv cannot be installed,
+where it fails, and where pip has a setting that uv does not have, pip installs.
 
 Standard library only, and no syntax newer than Python 3.7, so that an old interpreter can say what it lacks.
 """
@@ -83,8 +83,8 @@ def has_gpu() -> bool:
 
 
 def environment_works() -> bool:
-    """Whether `.venv` was finished, stands where it was made, and runs a Python that is new enough."""
-    # Of an environment that was moved or copied, the scripts' first line names the old place.
+    """Whether `.venv` was finished, is where it was made, and runs a Python that is new enough."""
+    # In an environment that was moved or copied, the first line of each script names the old place.
     try:
         found = run(VENV / "bin" / "pip", "--version").stdout.strip()
         place, _, python = found.partition(" from ")[2].rpartition(" (python ")
@@ -134,7 +134,7 @@ def uv_variables(settings: dict[str, str]) -> dict[str, str]:
 
 
 class Installer:
-    """Installs into `.venv`: with uv if it can be had, and with pip where uv fails."""
+    """Installs into `.venv`: with uv if it can be installed, and with pip where uv fails."""
 
     def __init__(self, folder: str) -> None:
         pip = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
@@ -149,7 +149,7 @@ class Installer:
             say("pip cannot see uv, which would be faster: installing with pip")
             return
         uv = [f"{folder}/bin/uv", "pip", "install", "--no-config", "--python", str(PYTHON), "--compile-bytecode"]
-        # By itself uv looks at the first index that knows a package, pip at all of them.
+        # By default uv looks only at the first index that has a package, pip at all of them.
         self.ways.insert(0, ("uv", [*uv, "--index-strategy", "unsafe-best-match"], variables))
 
     def offers(self, requirement: str) -> bool:
@@ -160,36 +160,36 @@ class Installer:
             if done.returncode == 0:
                 return True
         if f"No matching distribution found for {requirement}" not in done.stderr:
-            demand(done, "pip could not look for torch; the same command goes on from here")
+            demand(done, "pip could not look for torch; the same command continues from here")
         return False
 
     def install(self, *arguments: str) -> None:
-        """Installs `arguments`, with what is being done on the screen; stops if nothing could."""
+        """Installs `arguments`, and shows what is being done; stops if neither way could."""
         for name, command, environment in self.ways:
             if subprocess.run([*command, *arguments], check=False, cwd=ROOT, env=environment).returncode == 0:
                 return
             say(f"{name} could not install the above")
-        sys.exit("setup: the same command goes on from here")
+        sys.exit("setup: the same command continues from here")
 
 
 def torch_requirement(installer: Installer) -> str:
-    """The torch to install: with a GPU, the registry's build; without, a CPU build where one is on offer."""
+    """The torch to install: with a GPU, the index's build; without, a CPU build where an index has one."""
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     torch = next(pin for pin in pins if pin.startswith("torch=="))
     cpu = f"{torch}+cpu"
     if has_gpu():
-        say(f"a GPU is here: installing {torch} with CUDA, and the rest")
-        # +cpu sorts above the plain version: it would be taken wherever both are on offer.
+        say(f"found a GPU: installing {torch} with CUDA, and the rest")
+        # +cpu sorts above the plain version: it would be taken wherever an index has both.
         return f"{torch},!={cpu.partition('==')[2]}"
     if installer.offers(cpu):
-        say(f"no GPU here: installing {cpu}, and the rest")
+        say(f"found no GPU: installing {cpu}, and the rest")
         return cpu
-    say(f"no GPU here, but no index has {cpu}: installing {torch} with CUDA, about 3 GB, and the rest")
+    say(f"found no GPU, but no index has {cpu}: installing {torch} with CUDA, about 3 GB, and the rest")
     return torch
 
 
 def main() -> None:
-    """Brings `.venv` to what the four files ask for; does nothing where it is there already."""
+    """Brings `.venv` to what the four files ask for; does nothing if it is up to date."""
     wanted = digest()
     works = environment_works()
     if works and STAMP.read_text(encoding="utf-8") == wanted:
@@ -210,4 +210,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit("setup: interrupted; the same command goes on from here")
+        sys.exit("setup: interrupted; the same command continues from here")

@@ -279,6 +279,6 @@ def test_without_uv_and_after_an_interruption(project: Project, capfd: pytest.Ca
 def test_what_cannot_be_installed_leaves_no_stamp(project: Project) -> None:
     for path in project.wheels.iterdir():
         path.unlink()
-    with pytest.raises(SystemExit, match="the same command goes on from here"):
+    with pytest.raises(SystemExit, match="the same command continues from here"):
         project.setup()
     assert not (project.folder / ".venv/zymogen-setup").exists()
