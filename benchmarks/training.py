@@ -1,4 +1,4 @@
-"""Training ours and transformers' model side by side: the measurements behind `benchmarks.model`.
+"""Training ours and transformers' model side by side: what `benchmarks.model` reports.
 
 In: a `Case`, a device. Out: speeds and bytes of both sides. Kept: nothing.
 

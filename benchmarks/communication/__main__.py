@@ -4,7 +4,7 @@
     python -m benchmarks.communication --only ddp fsdp2 --preset esm2_60k
 
 Each row is a real launch with a file of `accelerate_configs/`, in float32, two micro-batches a rank and step. Bytes
-are those of the whole tensor of each collective (`expected`), counted by torch's profiler whoever calls it. Seconds "in
+are those of the whole tensor of each collective (`expected`), counted by torch's profiler for every caller. Seconds "in
 flight" are those in which a collective has begun and not ended, of the rank with the fewest, which waits least for the
 others; it may compute meanwhile. All figures are medians over steps. `ratio` is the bytes over those that the engine's
 own rules require; an all-reduce counts twice.

@@ -47,7 +47,7 @@ class Said(NamedTuple):
     logits: Tensor
     """(real slots, V)."""
     gradients: Tensor
-    """Of the summed loss, of all parameters one behind the other."""
+    """(parameters,) gradients of the summed loss, concatenated."""
 
 
 def shared(place: Place) -> Iterator[Finding]:
@@ -114,7 +114,7 @@ def layouts(dry: bool) -> dict[str, Batch]:
 
 
 def said(model: MaskedLanguageModel, batch: Batch, autocast: Autocast, context: Context | None = None) -> Said:
-    """Of one batch; with a context, of all of its ranks together.
+    """What `model` computes for one batch; with a context, for all of its ranks together.
 
     Raises:
         AssertionError: something is not finite, or a parameter has no gradient.
@@ -143,7 +143,7 @@ def said(model: MaskedLanguageModel, batch: Batch, autocast: Autocast, context: 
 
 
 def _errors(found: Said, truth: Said) -> tuple[float, float, float]:
-    """Of losses and gradients, norm over norm; of logits, largest over largest."""
+    """Errors of losses and gradients, norm over norm, and of logits, largest over largest; in the order of `Said`."""
     return (
         float((found.losses - truth.losses).norm() / truth.losses.norm()),
         float((found.logits - truth.logits).abs().max() / truth.logits.abs().max()),
@@ -155,7 +155,7 @@ def _errors(found: Said, truth: Said) -> tuple[float, float, float]:
 def _alone(
     device: torch.device, architecture: Architecture, head_dim: int
 ) -> dict[str, tuple[Said, tuple[float, float, float]]]:
-    """Of each layout the truth, which is float64's and the dense reference's, and the errors of one process."""
+    """For each layout the truth, by the dense reference in float64, and the errors of one process."""
     shape, found = shape_of(architecture, head_dim), {}
     model = perturbed(shape, "auto", device)
     for name, batch in layouts(device.type != "cuda").items():

@@ -44,7 +44,7 @@ class Answer(NamedTuple):
     logits: Tensor
     """(real slots, V)."""
     gradients: dict[str, Tensor]
-    """Of the summed loss."""
+    """Gradients of the summed loss, by parameter."""
 
 
 class Error(NamedTuple):
@@ -110,7 +110,7 @@ def perturbed(
 
 
 def answer(model: MaskedLanguageModel, batch: Batch, autocast: Autocast = None) -> Answer:
-    """Of one batch.
+    """What `model` computes for one batch.
 
     Raises:
         AssertionError: an output, at a pad slot too, or a gradient is not finite, or a parameter has none.

@@ -81,7 +81,7 @@ class Line:
         return self.status == "measured" and bool(self.as_row().holds)
 
     def as_row(self) -> Row:
-        """As every benchmark reports it; only for rows with a bar."""
+        """This row in the form of every benchmark's report; only for rows with a bar."""
         assert self.bar is not None
         value = self.value if isinstance(self.value, float) else None
         return Row(self.row, self.bar.against, value, self.bar.value, self.bar.better, failed=self.status == "failed")
