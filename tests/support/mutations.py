@@ -8,7 +8,7 @@ unnoticed. Kept: `runs/mutations.jsonl`, so that a second call goes on where the
 for one tree.
 
 A mutation is made in a copy of the tree. The tests that it names are run first, then all of `make test`. What these let
-through is shown to the named tests of the larger tiers. In the end, every test that noticed something must pass in a
+through is shown to the named tests of the larger tiers that `.ci/run` has. In the end, every test that noticed something must pass in a
 copy without any mutation.
 """
 
@@ -107,7 +107,8 @@ def tried(mutation: Mutation) -> dict[str, Any]:
             for kernel in copy.rglob("*.nb[ci]"):
                 kernel.unlink()
         marks, named = tiers(copy), mutation["tests"]
-        for tier, names in [("test", named), ("test", ["tests"]), *((t, named) for t in marks if t != "test")]:
+        larger = [(tier, named) for tier in marks if tier not in ("test", "prove")]  # .ci/run's
+        for tier, names in [("test", named), ("test", ["tests"]), *larger]:
             if by := failure(copy, marks[tier], names):
                 break
     return {"by": by, "tier": tier if by else None, "seconds": round(time.monotonic() - began, 1)}
