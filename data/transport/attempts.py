@@ -1,7 +1,7 @@
-"""Attempts to reach a server that fails: how many, after which waits, and what is said about them.
+"""Attempts to reach a server that fails: how many, after which waits, and what is printed about them.
 
-In: what a library raised. Out: whether another attempt may help, its wait, and words for a message. Kept, while the
-process lives: which hosts have answered, and what was said on standard error.
+In: the exception that a library raised. Out: whether another attempt may help, its wait, and words for a message. Kept,
+while the process lives: which hosts have answered, and what was printed on standard error.
 """
 
 import random
@@ -13,23 +13,24 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 ATTEMPTS = 5
-"""In a row, without a byte in between."""
+"""How many attempts are made in a row without receiving a byte."""
 FIRST_WAIT_S = 2.0
-"""Before the first of them; each wait is twice the one before it, less up to a half, so that not all come at once."""
+"""The wait before the first attempt. It doubles with each attempt; up to half of it is left out at random, so that
+clients that failed together do not return together."""
 MOST_WAIT_S = 120.0
-"""The longest that a server may ask for (Retry-After)."""
+"""The longest wait that is granted to a server (Retry-After)."""
 SILENCE_S = 120.0
 """How long a server may send nothing."""
 sleep: Callable[[float], None] = time.sleep
-"""How it waits."""
+"""The function that waits; tests replace it."""
 
 WEB = ("http://", "https://")
 
 _TOLD_S = 4.0
-"""A wait from here on is told."""
+"""A wait of this length or more is reported."""
 _jitter = random.Random()
 _answered: set[str] = set()
-"""Hosts that have answered: one that then refuses a connection is likely to come back, and its name is no mistake."""
+"""Hosts that have answered. If one of them then refuses a connection, its name is right and it is likely to return."""
 _told: set[str] = set()
 
 
@@ -41,7 +42,7 @@ class Attempts:
         self._location = location
 
     def may_help(self, error: Exception) -> bool:
-        """Whether another attempt may end better."""
+        """Whether another attempt may succeed."""
         cause = _cause(error)
         status = getattr(cause, "status", None)
         if isinstance(status, int) and status:
@@ -59,11 +60,11 @@ class Attempts:
         if isinstance(cause, (aiohttp.InvalidURL, aiohttp.ClientConnectorCertificateError, FileNotFoundError)):
             return False
         if isinstance(cause, aiohttp.ClientConnectorError) and urlsplit(self._location).netloc not in _answered:
-            return False  # a name or port that is nobody's, more likely than a server that is away
+            return False  # the name or port is probably wrong, rather than the server away for a moment
         return isinstance(cause, (aiohttp.ClientError, OSError))
 
     def wait(self, error: Exception, happened: str) -> None:
-        """Wait before the next attempt, and tell of a long wait."""
+        """Wait before the next attempt, and report a long wait."""
         asked = _asked_s(_cause(error))
         wait_s = FIRST_WAIT_S * 2**self.made * (1 - _jitter.random() / 2)
         wait_s = min(max(wait_s, asked), MOST_WAIT_S) if asked else wait_s
@@ -77,12 +78,12 @@ class Attempts:
 
 
 def answered(location: str) -> None:
-    """Take note that the host of a URL is there."""
+    """Note that the host of a URL exists."""
     _answered.add(urlsplit(location).netloc)
 
 
 def _cause(error: Exception) -> BaseException:
-    """What it was: fsspec calls everything that keeps it from a web page "not found", and a silence its own."""
+    """The exception behind `error`: fsspec turns every failure to read a web page into FileNotFoundError."""
     return error.__cause__ or error if isinstance(error, (FileNotFoundError, TimeoutError)) else error
 
 
@@ -98,7 +99,7 @@ def _asked_s(cause: BaseException) -> float:
 
 
 def said(error: Exception) -> str:
-    """What a library raised, in plain words where there are some."""
+    """What a library raised, in plain words where we have some."""
     cause = _cause(error)
     if status := getattr(cause, "status", 0):
         return f"{status} {getattr(cause, 'message', '')}".strip()
@@ -110,7 +111,7 @@ def said(error: Exception) -> str:
 
 
 def unreachable(location: str, error: Exception, num_attempts: int) -> ValueError:
-    """The error where nothing was read yet, after so many attempts more than the first."""
+    """The error of a file of which nothing was read yet, after `num_attempts` more attempts than the first."""
     cause = _cause(error)
     if isinstance(error, FileNotFoundError) and (cause is error or getattr(cause, "status", 0) == 404):
         return ValueError(f"{location}: no such file; check data.sources")
@@ -121,7 +122,7 @@ def unreachable(location: str, error: Exception, num_attempts: int) -> ValueErro
 
 
 def tell_once(location: str, text: str) -> None:
-    """Say something of a source on standard error; once, whatever it is."""
+    """Print a message about a source on standard error; only the first message of each source is printed."""
     if location not in _told:
         _told.add(location)
         _tell(f"{location}: {text}")

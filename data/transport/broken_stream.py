@@ -1,4 +1,4 @@
-"""Errors of a source that can be read no further, by what that says of what was read before.
+"""Errors of a source that can be read no further. Their types say whether what was read before is still valid.
 
 In: nothing; these are the types. Kept: nothing.
 """
@@ -20,14 +20,14 @@ class BrokenStream(ValueError):
         return f"{location}: {happened}: {remedy}"
 
     def at(self, place: str) -> Self:
-        """The same error, for a reader that knows how far it came: `place` reads well after a comma."""
+        """The same error with the place that a reader had reached; `place` is written after a comma."""
         location, happened, remedy = self.args
         return type(self)(location, f"{happened}, {place}", remedy)
 
 
 class BrokenOff(BrokenStream):
-    """The connection to a source was lost for good. What was read before is as good as ever."""
+    """The connection to a source was lost and could not be opened again. What was read before is valid."""
 
 
 class Changed(BrokenStream):
-    """A source became another one while it was read: what was read before belongs to neither."""
+    """A source changed while it was read. What was read before is not valid."""

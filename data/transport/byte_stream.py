@@ -1,9 +1,9 @@
 """Bytes of a source, decompressed, in chunks: from a local file, standard input, or any URL that fsspec opens.
 
-In: a location and caps. Out: chunks of about 1 MB. Kept: how many stored bytes were read, for the progress line.
+In: a location and limits. Out: chunks of about 1 MB. Kept: how many stored bytes were read, for the progress line.
 
-Compression is told by the first bytes, never by the name: none, gzip (bgzip is a gzip of many members) or zstd. What a
-stream may become is capped, and memory stays at a few chunks whatever it holds.
+Compression is recognized by the first bytes, never by the name: none, gzip (bgzip is a gzip of many members) or zstd.
+The decompressed size has a limit, and memory holds only a few chunks at a time.
 """
 
 import io
@@ -30,14 +30,14 @@ from data.transport.remote_file import RemoteFile, RemoteReader
 
 STANDARD_INPUT = "-"
 _LEAST_BYTES = 1 << 18
-"""Of a chunk; a server or a gzip member may give less."""
+"""Smallest chunk, except for the last one and for one before an error."""
 _INFLATION_FROM = 16 << 20
-"""Decompressed bytes from which the inflation ratio is judged: a small file of repeats may shrink to nothing."""
+"""Decompressed bytes from which the inflation ratio is checked, as a small file of repeats compresses very well."""
 _DECOMPRESS = {"": plain, "gzip": gunzip, "zstd": unzstd}
 
 
 class OneFile:
-    """What every source that is one file, pipe or URL says of itself (`data.sources.block.Source`)."""
+    """The properties of a source (`data.sources.block.Source`) that is one file, pipe or URL."""
 
     __slots__ = ()
     location: str
@@ -50,7 +50,7 @@ class OneFile:
 
     @property
     def num_bytes(self) -> int | None:
-        """Size as stored; None for a pipe, and if a server does not say."""
+        """Size as stored; None for a pipe, and if a server does not report it."""
         return ByteStream(self.location, self.limits).num_bytes
 
     def stamp(self) -> list[str | int]:
@@ -63,27 +63,27 @@ class ByteStream:
 
     Args:
         location: a path, ``-`` for standard input, or a URL (``scheme://...``).
-        limits: most bytes, and most bytes that one compressed byte may become.
+        limits: the largest decompressed size, and the largest number of bytes that one compressed byte may become.
     """
 
     def __init__(self, location: str, limits: IngestSettings) -> None:
         self.location = location
         self.limits = limits
         self.bytes_read = 0
-        """Bytes of the source, as stored, that were read so far."""
+        """Stored bytes of the source that were read so far."""
         self._remote = RemoteFile(location) if "://" in location else None
 
     @property
     def name(self) -> str:
-        """As errors call it."""
+        """The name that errors use."""
         return "standard input" if self.location == STANDARD_INPUT else self.location
 
     @property
     def num_bytes(self) -> int | None:
-        """Size as stored; None for a pipe, and where a server does not say.
+        """Size as stored; None for a pipe, and if a server does not report it.
 
         Raises:
-            ValueError: it is not there.
+            ValueError: a URL does not exist or cannot be reached.
         """
         if self._remote is not None:
             return self._remote.num_bytes
@@ -92,14 +92,14 @@ class ByteStream:
         return Path(self.location).stat().st_size
 
     def stamp(self) -> list[str | int]:
-        """What tells this source from another without reading it.
+        """What distinguishes this source from another without reading it.
 
         Returns:
-            Resolved path, size and time of change in ns; of a URL itself, its size, and what the server says of its
-            version (ETag, time of change).
+            Resolved path, size and time of change in ns. For a URL: the URL, its size, and the version that the server
+            reports (ETag, time of change).
 
         Raises:
-            ValueError: it is not there or not reachable.
+            ValueError: it does not exist or cannot be reached.
         """
         if self._remote is not None:
             size = self._remote.num_bytes
@@ -113,14 +113,17 @@ class ByteStream:
         return [str(Path(self.location).resolve()), status.st_size, status.st_mtime_ns]
 
     def chunks(self, offset: int = 0) -> Iterator[bytes]:
-        """Its decompressed bytes from `offset` on, in chunks of 256 kB to 1.25 MB, the last one shorter.
+        """Its decompressed bytes from `offset` on, in chunks of 256 kB to 1.25 MB; the last one may be shorter.
 
-        A plain file or URL is opened there; of a compressed one, what comes before is decompressed and dropped.
+        An uncompressed file or URL is opened at `offset`; a compressed one is decompressed from its beginning, and the
+        bytes before `offset` are dropped.
 
         Raises:
-            ValueError: not there, not reachable, a compression that is not read, fewer bytes than `offset`.
-            BrokenStream: cut short, damaged, above a cap; BrokenOff: a connection was lost for good; Changed: it became
-                another source meanwhile.
+            ValueError: it does not exist, cannot be reached, has an unsupported compression or fewer bytes than
+                `offset`.
+            BrokenStream: it is cut short, damaged or above a limit.
+            BrokenOff: the connection was lost and could not be opened again.
+            Changed: the source changed while it was read.
         """
         self.bytes_read = 0
         with closing(self._open(0)) as file:
@@ -151,7 +154,7 @@ class ByteStream:
         if skip:
             raise ValueError(
                 f"{self.name}: ends {skip} bytes before the place up to which it was read before: it changed since; "
-                "restore it, or build its store anew"
+                "restore it, or build its store again"
             )
 
     def _whole(self, stored: Stored, kind: str) -> Iterator[bytes]:
@@ -161,7 +164,7 @@ class ByteStream:
             raise BrokenStream(self.name, error.happened, error.remedy) from error
 
     def _packed_once(self, chunks: Iterator[bytes], kind: str) -> Iterator[bytes]:
-        """The same chunks, of which the first shows whether there is a file of another kind in the packed one."""
+        """The same chunks, after a check that the compressed file does not hold another compressed file."""
         first = next(chunks, b"")
         if kind and (inner := compression(first[:HEAD_BYTES])):
             raise ValueError(
@@ -199,7 +202,7 @@ class ByteStream:
         return content
 
     def _open(self, offset: int) -> io.RawIOBase | RemoteReader:
-        """The stored bytes from `offset` on where that can be, else from 0; `bytes_read` says which."""
+        """The stored bytes from `offset` on if that is possible, else from 0; `bytes_read` is the place."""
         if self._remote is not None:
             reader = self._remote.open(offset)
             self.bytes_read = reader.position

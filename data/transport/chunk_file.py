@@ -1,6 +1,6 @@
 """Chunks of bytes as a binary file, for readers that take nothing else: Biopython, the csv module.
 
-In: an iterator of chunks. Out: a raw file to be read once, from its beginning. Kept: the chunk at hand.
+In: an iterator of chunks. Out: a raw file to be read once, from its beginning. Kept: the rest of the current chunk.
 """
 
 import io
@@ -9,24 +9,24 @@ from typing import Any
 
 
 class ChunkFile(io.RawIOBase):
-    """See the module.
+    """A raw file that holds what an iterator gives.
 
     Args:
-        chunks: none of them empty, or the file ends there.
+        chunks: bytes in order.
     """
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
         self._rest = memoryview(b"")
         self.failure: ValueError | None = None
-        """What kept a chunk from coming, for a parser that covers it with an error of its own."""
+        """The error of the source, for a caller whose parser replaces it with an error of its own."""
 
     def readable(self) -> bool:
         """True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` with what is at hand; 0 at the end.
+        """Fill `buffer` from the current chunk, and return how many bytes were written; 0 at the end.
 
         Raises:
             ValueError: the source of the chunks raised it.

@@ -2,9 +2,9 @@
 
 In: a function that reads stored bytes. Out: decompressed pieces, none above 1 MB. Kept: nothing.
 
-bgzip's output is a gzip of many small members, each of which names its length in a field "BC", and ends with an empty
-one, its end block (SAM format specification, 4.1). A copy that stops between two members is a whole gzip, so the end
-block alone tells that it is cut short.
+bgzip writes a gzip of many small members, each of which gives its length in a field "BC". An empty member, the end
+block, comes last (SAM format specification, 4.1). A copy that stops between two members is a valid gzip, so only the
+missing end block shows that it is cut short.
 """
 
 import re
@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 PIECE_BYTES = 1 << 20
-"""What one read of a plain file gives: enough for what is done once for each piece not to count."""
+"""How much is read of an uncompressed file at a time: large enough that work done once per read does not matter."""
 _MOST_BYTES = 1 << 19
 _COMPRESSED_BYTES = 1 << 16
 _GZIP = b"\x1f\x8b"
@@ -25,11 +25,11 @@ _END_BLOCK = bytes.fromhex("1f8b08040000000000ff0600424302001b000300000000000000
 _TAR = b"ustar"
 _TAR_AT = 257
 HEAD_BYTES = _TAR_AT + len(_TAR)
-"""Of a file, which say how it is packed."""
+"""How many bytes at the beginning of a file show its compression."""
 _WINDOW_BYTES = 1 << 27
-"""Largest window of a zstd frame: what the library takes without being told, and what `zstd` writes without --long."""
+"""Largest window of a zstd frame: the library's default limit, and the most that `zstd` writes without --long."""
 _FRAME_HEAD_BYTES = 20
-"""As many as a zstd frame's head may have, 18, and as an error shows of what is none."""
+"""The head of a zstd frame has at most 18 bytes; an error shows 20 of what is not one."""
 
 UNPACK = {
     "gzip": "gunzip",
@@ -44,7 +44,7 @@ UNPACK = {
     "compress (.Z)": "uncompress",
     "tar": "tar -xf, and name the files that it holds",
 }
-"""How each packing is undone."""
+"""The command that undoes each compression."""
 _OTHERS = {
     b"BZh": "bzip2",
     b"\xfd7zXZ": "xz",
@@ -58,9 +58,9 @@ _OTHERS = {
 
 
 def compression(head: bytes) -> str:
-    """What a source is packed with, by its first `HEAD_BYTES`: "" for nothing, else a key of `UNPACK`.
+    """The compression of a source, by its first `HEAD_BYTES`: "" for none, else a key of `UNPACK`.
 
-    Of these gzip and zstd are read. Where fewer bytes are there, what they do not show is not found.
+    gzip and zstd are read; the others are recognized for an error. `head` may be shorter if the source is.
     """
     if head.startswith(_GZIP):
         return "gzip"
@@ -89,7 +89,7 @@ class Damaged(Exception):
 
 
 class CutShort(Damaged):
-    """A compressed stream that ends before its end."""
+    """A compressed stream that ends too early."""
 
 
 class Stored:
@@ -102,7 +102,7 @@ class Stored:
 
     @property
     def position(self) -> int:
-        """How many bytes were given."""
+        """How many bytes were handed out."""
         return self._num_read - len(self._head)
 
     def some(self, size: int) -> bytes:
@@ -122,7 +122,7 @@ def plain(stored: Stored) -> Iterator[bytes]:
 
 
 def in_pieces(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """The same bytes in pieces of at least `size`, but for the last one and for one before an error."""
+    """The same bytes in pieces of at least `size`, except for the last one and for one before an error."""
     parts: list[bytes] = []
     try:
         for chunk in chunks:
@@ -141,8 +141,8 @@ def in_pieces(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
 def gunzip(stored: Stored) -> Iterator[bytes]:
     """All members of a gzip stream, one after the other.
 
-    Members of bgzip must end with its end block, be it in front of members of another kind: files of both kinds may
-    be concatenated, and then each must be whole.
+    Files of bgzip and of other programs may be concatenated. After the members of bgzip its end block must come, at the
+    end of the stream and before a member of another kind.
 
     Raises:
         CutShort: it ends inside a member, or members of bgzip end without their end block.
@@ -164,7 +164,7 @@ def gunzip(stored: Stored) -> Iterator[bytes]:
         member = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
         yield from _decoded(member, content, stored, "gzip", f"gzip member that begins at byte {begin}")
         content = member.unused_data
-        while not (content := content.lstrip(b"\0")):  # zeros fill the last block of a tape
+        while not (content := content.lstrip(b"\0")):  # a tape fills its last block with zeros
             if not (content := stored.some(_COMPRESSED_BYTES)):
                 if open_bgzip:
                     raise _without_end_block(stored.position)
@@ -172,7 +172,7 @@ def gunzip(stored: Stored) -> Iterator[bytes]:
 
 
 def _extra_end(head: bytes) -> int:
-    """How many bytes of a gzip member show whether it is one of bgzip, and its end block."""
+    """How many bytes of a gzip member show whether bgzip wrote it, and whether it is the end block."""
     if len(head) < 12 or not head[3] & 4:
         return len(_END_BLOCK)
     return max(len(_END_BLOCK), 12 + int.from_bytes(head[10:12], "little"))
@@ -217,14 +217,14 @@ def _require_readable(head: bytes, begin: int) -> None:
     zstd = _zstd()
     try:
         frame = zstd.get_frame_info(head)
-    except zstd.ZstdError:  # cut short or damaged, as the decoder will say
+    except zstd.ZstdError:  # cut short or damaged; the decoder reports which
         return
     if frame.dictionary_id:
         raise Damaged(
             f"the zstd frame at byte {begin} needs the dictionary {frame.dictionary_id}, which is no part of the file",
             "unpack it where the dictionary is (unzstd -D DICTIONARY), or pack it without one",
         )
-    # A frame that is one segment needs its whole content as its window; others say it in a byte (RFC 8878, 3.1.1.1).
+    # The window of a single-segment frame is its whole content; other frames give it in a byte (RFC 8878, 3.1.1.1).
     window_bytes = frame.decompressed_size if head[4] & 32 else 8 + (head[5] & 7) << (head[5] >> 3) + 7
     if window_bytes > _WINDOW_BYTES:
         raise Damaged(
@@ -235,7 +235,7 @@ def _require_readable(head: bytes, begin: int) -> None:
 
 
 def _zstd() -> ModuleType:
-    """The standard library's module or, before Python 3.14, the package that brings it."""
+    """The standard library's module or, before Python 3.14, the package that provides it."""
     if sys.version_info >= (3, 14):
         from compression import zstd
     else:
@@ -247,13 +247,13 @@ def _decoded(decoder: Any, content: bytes, stored: Stored, kind: str, what: str)
     """What one gzip member or zstd frame holds; bytes that were read after its end are in `decoder.unused_data`.
 
     Args:
-        decoder: a new one, of isal or zstd.
-        content: what was read of it already.
+        decoder: a new decoder of isal or zstd.
+        content: the bytes that were read of it already.
         stored: gives the rest.
-        kind: of compression, for an error.
-        what: is decoded, and where it begins, for an error.
+        kind: name of the compression, for an error.
+        what: what is decoded and where it begins, for an error.
     """
-    size = _COMPRESSED_BYTES  # small as long as members may be: what comes after one is copied
+    size = _COMPRESSED_BYTES  # begins small, as what is read after the end of a member is copied
     while not decoder.eof:
         if decoder.needs_input:
             content = content or stored.some(size := min(2 * size, _MOST_BYTES))

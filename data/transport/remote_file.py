@@ -1,11 +1,11 @@
-"""A file behind a URL, as stored: what a server says of it, and its bytes, from any of them on.
+"""A file at a URL, as stored: what the server reports about it, and its bytes from any offset on.
 
 In: a URL that fsspec opens. Out: size, version, bytes. Kept: nothing.
 
-A connection that fails is made anew and reading goes on at the byte that was reached (`data.transport.attempts`). What
-was read before must belong to the same file as what comes after. Where the server gives a version (a strong ETag or
-Last-Modified; for an object store what its library knows), the versions must agree; where it gives none, or sends the
-file from its beginning, what was read is read again and compared.
+A connection that fails is opened again, and reading continues at the byte that was reached (`data.transport.attempts`).
+What was read before must belong to the same file as what comes after. If the server gives a version (a strong ETag or
+Last-Modified; for an object store what its library knows), the versions must agree. If it gives none, or sends the file
+from its beginning, what was read before is read again and compared.
 """
 
 import re
@@ -18,9 +18,9 @@ from data.transport.attempts import SILENCE_S, WEB, Attempts, answered, said, te
 from data.transport.broken_stream import BrokenOff, BrokenStream, Changed
 
 _CONNECT_S = 30.0
-"""How long it may take to be connected."""
+"""How long connecting may take."""
 _READ_BYTES = 1 << 17
-"""Of a web page at a time; aiohttp reads twice as much ahead."""
+"""How many bytes of a web page are read at a time; aiohttp reads twice as much ahead."""
 _VERSION_FIELDS = (
     *("ETag", "etag", "Last-Modified", "LastModified", "last_modified", "updated", "mtime", "created"),
     *("generation", "md5Hash", "Content-MD5", "checksum"),
@@ -28,7 +28,7 @@ _VERSION_FIELDS = (
 
 
 class RemoteFile:
-    """One file behind a URL.
+    """One file at a URL.
 
     Args:
         location: the URL.
@@ -38,50 +38,50 @@ class RemoteFile:
         self.location = location
         self.is_web = location.startswith(WEB)
         self.total: int | None = None
-        """Bytes of the file, as the answers to reading say."""
+        """Bytes of the file, by the headers of the first answer with content."""
         self.answered_version: dict[str, str] | None = None
-        """ETag and Last-Modified of the first answer to reading it, by name, as far as the server says them."""
+        """ETag and Last-Modified of the first answer with content, as far as the server sends them."""
         self.ranges = True
-        """Whether the server may be asked for a part of the file."""
+        """Whether the server can be asked for a part of the file."""
 
     @property
     def num_bytes(self) -> int | None:
-        """Its size; None where the server does not say.
+        """Its size; None if the server does not report it.
 
         Raises:
-            ValueError: it is not there, or not reachable.
+            ValueError: it does not exist or cannot be reached.
         """
         size = self._info.get("size")
         return None if size is None else int(size)
 
     @property
     def version(self) -> list[str]:
-        """What tells its version, as ``field=value``; empty where the server says nothing.
+        """The version that the server reports, as ``field=value``; empty if it reports none.
 
         Raises:
-            ValueError: it is not there, or not reachable.
+            ValueError: it does not exist or cannot be reached.
         """
         return _version(self._info)
 
     def open(self, offset: int) -> "RemoteReader":
-        """Its bytes from `offset` on, or from 0 where the server sends no part of a file.
+        """A reader of its bytes from `offset` on, or from 0 if the server sends only whole files.
 
         Raises:
-            ValueError: it is not there, or not reachable.
+            ValueError: it does not exist or cannot be reached.
         """
-        if self.num_bytes is not None and offset > self.num_bytes:  # also asks whether it is there
+        if self.num_bytes is not None and offset > self.num_bytes:  # raises if the file does not exist
             offset = 0
         return RemoteReader(self, offset)
 
     def connect(self, offset: int, *, again: bool) -> tuple[Any, int]:
-        """An open file of fsspec, and the place at which it stands: `offset` or 0.
+        """An open file of fsspec, and the offset at which it stands: `offset` or 0.
 
         Args:
-            offset: where to.
-            again: whether it was read before.
+            offset: where reading should begin.
+            again: whether a part of the file was read before.
 
         Raises:
-            Changed: it is another one than before.
+            Changed: the file changed since it was first opened.
             Exception: whatever its library raises.
         """
         filesystem, path = self._filesystem
@@ -90,18 +90,18 @@ class RemoteFile:
                 self._require_same_info()
             file = filesystem.open(path, "rb")
             return file, file.seek(offset) if offset and file.seekable() else 0
-        # One streamed answer: pieces asked for one by one need a server that knows ranges. Packing on the way would
-        # make its size another than the one announced.
+        # The whole rest is one streamed answer: single pieces would need a server that supports ranges. Compression
+        # during the transfer would make the size differ from the announced one.
         headers = {**filesystem.kwargs.get("headers", {}), "Accept-Encoding": "identity"}
         if offset and self.ranges:
             headers["Range"] = f"bytes={offset}-"
             if again and (validator := self._validator()):
                 headers["If-Range"] = validator
         try:
-            # Any size keeps fsspec from asking for one first.
+            # Given any size, fsspec does not ask the server for it first.
             file = filesystem.open(path, "rb", block_size=0, size=-1, headers=headers)
         except Exception as error:
-            if getattr(error, "status", 0) == 416:  # there is no such part, as where only the end was lost
+            if getattr(error, "status", 0) == 416:  # no such part, for example if only the end of the answer was lost
                 self.ranges = False
             raise
         answered(self.location)
@@ -113,17 +113,17 @@ class RemoteFile:
 
     @property
     def has_version(self) -> bool:
-        """Whether the server vouches that two answers are of one file."""
+        """Whether the server's answers show that two of them are of the same file."""
         return self._validator() is not None if self.is_web else bool(self.version)
 
     def _validator(self) -> str | None:
-        """What may stand in If-Range: no weak ETag (RFC 9110, 13.1.5)."""
+        """The value for If-Range, which must not be a weak ETag (RFC 9110, 13.1.5)."""
         version = self.answered_version or {}
         etag = version.get("ETag", "W/")
         return version.get("Last-Modified") if etag.startswith("W/") else etag
 
     def _checked(self, response: Any, offset: int) -> int:
-        """Where the bytes of an answer begin, which must be of the same file as those of the answers before."""
+        """The offset at which an answer begins, after a check that it is of the same file as the answers before."""
         begin, total = 0, None
         if response.status == 206:
             named = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
@@ -151,8 +151,8 @@ class RemoteFile:
         return begin
 
     def changed(self) -> Changed:
-        """The error."""
-        return Changed(self.location, "changed while it was read", "the same command reads it anew")
+        """The error for a file that is no longer the one that was opened."""
+        return Changed(self.location, "changed while it was read", "the same command reads it again")
 
     def _require_same_info(self) -> None:
         filesystem, path = self._filesystem
@@ -171,7 +171,7 @@ class RemoteFile:
             if self.is_web:
                 import aiohttp
 
-                # aiohttp's own limit is 5 minutes for a whole answer, which no corpus keeps.
+                # aiohttp's own limit is 5 minutes for a whole answer; a corpus takes longer.
                 patience = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=SILENCE_S)
                 given = conf.get(self.location.partition(":")[0], {}).get("client_kwargs", {})
                 options["client_kwargs"] = {"timeout": patience, "auto_decompress": False, **given}
@@ -210,27 +210,27 @@ class RemoteFile:
 
 
 class RemoteReader:
-    """The bytes of a file behind a URL, from one of them on.
+    """The bytes of a file at a URL, from an offset on.
 
     Args:
-        file: what is read.
-        offset: from where on; `position` says where it begins, which may be 0 instead.
+        file: the file to read.
+        offset: where to begin. If the server sends only whole files, it begins at 0; `position` is the actual place.
 
     Raises:
-        ValueError: it is not there, or not reachable.
+        ValueError: it does not exist or cannot be reached.
     """
 
     def __init__(self, file: RemoteFile, offset: int) -> None:
         self.position = offset
-        """How many bytes of the file lie before the next one that is read."""
+        """Offset in the file of the next byte to be read."""
         self._remote = file
         self._begin = offset
         self._checksum = 0
-        """Of the bytes from `_begin` to `position`."""
+        """CRC-32 of the bytes from `_begin` to `position`."""
         self._connection: Any = None
         self._was_connected = False
         self._lost: Exception | None = None
-        """What ended the connection, while there was still something to give of it."""
+        """The error that ended the connection, kept until the bytes that came before it are handed out."""
         self._attempts = Attempts(file.location)
         self._retrying(self._connect)
 
@@ -238,8 +238,8 @@ class RemoteReader:
         """The next bytes, at most `size` of them; empty at the end.
 
         Raises:
-            BrokenOff: the connection was lost, and it cannot be made anew.
-            Changed: the file is another one than the one that was begun.
+            BrokenOff: the connection was lost and cannot be opened again.
+            Changed: the file changed since it was opened.
         """
         content: bytes = self._retrying(lambda: self._next(size))
         self._checksum = zlib.crc32(content, self._checksum)
@@ -248,7 +248,7 @@ class RemoteReader:
         return content
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -271,7 +271,7 @@ class RemoteReader:
         return content
 
     def _had_come(self) -> bytes:
-        """What came before a connection was lost: aiohttp raises the loss first."""
+        """The bytes that arrived before a connection was lost: aiohttp raises the loss before it returns them."""
         stream = self._connection.r.content
         if stream.exception() is None:
             return b""
@@ -320,11 +320,11 @@ class RemoteReader:
     def _refusal(self, error: Exception) -> ValueError:
         if not self._was_connected:
             return unreachable(self._remote.location, error, self._attempts.made)
-        tried = f", and {self._attempts.made} attempts to go on failed" if self._attempts.made else ""
+        tried = f", and {self._attempts.made} attempts to continue failed" if self._attempts.made else ""
         return BrokenOff(
             self._remote.location,
             self._happened,
-            f"{said(error)}{tried}; start again when it can be reached, the same command goes on",
+            f"{said(error)}{tried}; start again when it can be reached, the same command continues",
         )
 
 

@@ -1,4 +1,4 @@
-"""Sources behind a URL: web servers with their habits, an object store, and any file system of fsspec."""
+"""Sources at a URL: web servers with their habits, an object store, and any file system of fsspec."""
 
 import gzip
 import socket
@@ -157,7 +157,7 @@ def test_a_file_system_that_ends_early() -> None:
         Short().pipe_file("/a", content)
         said = (
             f"short://a: breaks off after {len(content)} of {len(content) + 1} bytes: there is more of it, and 5 "
-            "attempts to go on failed; start again when it can be reached, the same command goes on"
+            "attempts to continue failed; start again when it can be reached, the same command continues"
         )
         with pytest.raises(BrokenStream) as caught:
             read("short://a")

@@ -89,7 +89,7 @@ def test_it_goes_on_at_the_byte_that_was_reached(clock: Clock, packed: str, capf
     waits_double(clock.waits[:2])
     assert len(clock.waits) == 3
     if reached[3] > 300_000:
-        waits_double(clock.waits[2:])  # counted anew after a byte
+        waits_double(clock.waits[2:])  # counted from the start after a byte
         assert capfd.readouterr().err == ""  # they were short
 
 
@@ -153,7 +153,7 @@ def test_a_server_that_stalls_is_left(clock: Clock, packed: str) -> None:
     with serving(Site(stored, faults=faults, head_faults=[Fault("silence")], clock=clock)) as site:
         assert read(site.url) == TEXT
         assert not site.faults
-    said = r"breaks off after \d+ of \d+ bytes: nothing came for 120 s, and 5 attempts to go on failed; start again"
+    said = r"breaks off after \d+ of \d+ bytes: nothing came for 120 s, and 5 attempts to continue failed; start again"
     dead = Site(stored, faults=[Fault("stall", 400_000), *[Fault("silence")] * 5], clock=clock)
     with serving(dead) as site, pytest.raises(BrokenOff, match=said):
         read(site.url)
@@ -233,8 +233,8 @@ def test_in_the_end_it_is_one_error_and_what_was_read_is_kept(clock: Clock, tmp_
                 build_into(folder, [source(site)], "refuse", LIMITS)
             said = re.fullmatch(
                 rf"{site.url}: breaks off after (\d+) of {len(stored)} bytes, in or after record (\d+) \('r\d+ x*'\): "
-                r"503 Service Unavailable, and 5 attempts to go on failed; start again when it can be reached, the "
-                r"same command goes on",
+                r"503 Service Unavailable, and 5 attempts to continue failed; start again when it can be reached, the "
+                r"same command continues",
                 str(caught.value),
             )
             assert said is not None
@@ -258,7 +258,7 @@ def test_a_file_that_changes_is_read_anew_by_the_same_command(clock: Clock, tmp_
     for says, after in (('"{}"', other), ('"{}"', grown), ("", grown), ("", other)):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         with serving(Site(FASTA, after=after, faults=list(changed), says_etag=says)) as site:
-            with pytest.raises(ValueError, match=r"changed while it was read, .*: the same command reads it anew"):
+            with pytest.raises(ValueError, match=r"changed while it was read, .*: the same command reads it again"):
                 build_into(folder, [source(site)], "refuse", LIMITS)
             assert not folder.exists()  # it would be the store of neither file
             store = build_into(folder, [source(site)], "refuse", LIMITS)
