@@ -1,7 +1,7 @@
 """Annotated formats to blocks, through Bio.SeqIO: UniProt XML, Swiss-Prot .dat, GenBank and GenPept, Stockholm.
 
 In: where a file is (a path or URL, compressed or not) and which format it has. Out: blocks, as FASTA gives them.
-Kept: nothing. One record is held at a time; of Stockholm one alignment, of a genome its features.
+Kept: nothing. Memory holds one record at a time: in Stockholm a whole alignment, in a genome all its features.
 """
 
 import io
@@ -33,7 +33,7 @@ SUFFIXES: dict[str, Format] = {
 """Format of a file by its suffix."""
 
 _NAMESPACES = {"{https://uniprot.org/uniprot}": "{http://uniprot.org/uniprot}"}
-"""UniProt's namespace of today, and the older one, which is the only one that Biopython 1.88 reads."""
+"""UniProt's current namespace, and the older one, which is the only one that Biopython 1.88 reads."""
 _READ_OF_ENTRY = ("accession", "name", "protein", "sequence")
 _NO_DESCRIPTION = ("", ".", "<unknown description>")
 _FULL_NAME = re.compile(r"Full=([^;{]+)")
@@ -59,8 +59,8 @@ class SeqIOSource(OneFile):
         A nucleotide record of GenBank gives the translation of each of its CDS features, and each counts as a record.
 
         Raises:
-            ValueError: not there; damaged, cut short or not of this format (it names the record that came before);
-                no record in it.
+            ValueError: it does not exist, is damaged, cut short or not of this format (the message names the last
+                record that was read), or has no record.
         """
         stream = ByteStream(self.location, self.limits)
         entries = itertools.islice(self._entries(stream.chunks()), start.records, None)
@@ -84,7 +84,7 @@ class SeqIOSource(OneFile):
                     part = next(parts, None)
                 complaints = [str(warning.message) for warning in said]
                 entries = [] if part is None else list(_entries_of(part, self.format, complaints))
-            except Exception as error:  # a parser meets damage with whatever it trips over
+            except Exception as error:  # Biopython's parsers raise errors of many types for damaged text
                 if raw.failure:
                     raise (raw.failure.at(where()) if isinstance(raw.failure, BrokenStream) else raw.failure) from None
                 # Biopython's assertions have no words.
@@ -119,7 +119,7 @@ class SeqIOSource(OneFile):
 
 
 class _Pieces(ChunkFile):
-    """Chunks as a file for Biopython, which would take lines of any length and a text that ends anywhere."""
+    """Chunks as a file for Biopython, which itself accepts lines of any length and a text that ends too early."""
 
     def __init__(self, chunks: Iterator[bytes], name: str, max_run: int, *, lines: bool) -> None:
         super().__init__(chunks)
@@ -127,7 +127,7 @@ class _Pieces(ChunkFile):
         self._before = b"\n"
         self.lines = lines
         self.run = 0
-        """Bytes since the last line end; of XML, which needs no lines, since the last entry."""
+        """Bytes since the last line end; in XML, which needs no lines, since the last entry."""
         self.ends = 0
         """How many lines began with ``//``."""
 
@@ -155,16 +155,16 @@ class _Pieces(ChunkFile):
 
 def _opened(raw: _Pieces, format: Format) -> io.BufferedReader | io.TextIOWrapper:
     buffered: io.BufferedReader = io.BufferedReader(raw, 1 << 16)
-    # A header may hold any bytes; surrogates bring them through unchanged.
+    # A header may hold any bytes; surrogates preserve those that are not UTF-8.
     return buffered if format == "uniprot-xml" else io.TextIOWrapper(buffered, "utf-8", "surrogateescape")
 
 
 def _parts(stream: io.BufferedReader | io.TextIOWrapper, format: Format) -> Iterator[Any]:
-    """What Biopython gives one at a time: records, or alignments of Stockholm."""
+    """What Biopython gives one at a time: records, or in Stockholm alignments."""
     from Bio import AlignIO, SeqIO, SwissProt
 
     reader: Any = {"stockholm": AlignIO, "swiss": SwissProt}.get(format, SeqIO)
-    if format == "swiss":  # what SeqIO makes its records from, which leave out the length that the file says
+    if format == "swiss":  # SeqIO would leave out the length that the file states
         return iter(reader.parse(stream))
     parser = reader.parse(_WithoutNucleotides(stream) if format == "genbank" else stream, format)
     if format == "uniprot-xml":
@@ -173,7 +173,7 @@ def _parts(stream: io.BufferedReader | io.TextIOWrapper, format: Format) -> Iter
 
 
 class _AnotherFormat(ValueError):
-    """XML, but not UniProt's."""
+    """The file is XML, but not UniProt XML."""
 
 
 class _WithoutNucleotides:
@@ -198,10 +198,10 @@ class _WithoutNucleotides:
 
 
 def _lean(events: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """ElementTree's events for Biopython's parser of UniProt XML, with its two gaps closed.
+    """ElementTree's events for Biopython's parser of UniProt XML, with corrections for two faults of that parser.
 
     It empties an entry that it has read, but the root keeps the empty element: 250 million of them for TrEMBL. And it
-    knows only the older of UniProt's two namespaces. What no header or sequence needs of an entry is left out.
+    knows only the older of UniProt's two namespaces. Parts of an entry that no header or sequence needs are left out.
     """
     root = None
     for event, element in events:
@@ -245,7 +245,7 @@ def _entries_of(part: Any, format: Format, complaints: list[str]) -> Iterator[En
     else:
         letters = _letters(part)
         reason = _damage(part.annotations.get("sequence_length", len(letters)), letters)
-        for complaint in complaints:  # any other is about annotations that are not read here
+        for complaint in complaints:  # all others are about annotations, which are not read here
             if complaint.startswith("Expected sequence length"):
                 reason = f"is damaged: {_one_line(complaint)} Download it again"
         yield Entry(_header(part.id, part.description), letters, reason)
@@ -283,7 +283,7 @@ def _letters(record: Any) -> bytes:
 
     try:
         return bytes(record.seq or b"")
-    except UndefinedSequenceError:  # a record that only says how long it is
+    except UndefinedSequenceError:  # a record that states its length, and has no letters
         return b""
 
 

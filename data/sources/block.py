@@ -1,4 +1,4 @@
-"""Blocks: what every source gives, whatever its format: a stretch of records as flat arrays, and where it ends.
+"""Blocks: what every source gives, whatever its format: consecutive records as flat arrays, and where they end.
 
 In: nothing; these are the types. Kept: nothing.
 """
@@ -14,12 +14,12 @@ from data.sources.content_digest import content_digests
 
 
 class Position(NamedTuple):
-    """A place between two records of a source, from which reading can go on."""
+    """A place between two records of a source, from which reading can continue."""
 
     records: int = 0
-    """Records before it, rejected ones included."""
+    """Number of records before it, rejected ones included."""
     offset: int = 0
-    """Bytes of the decompressed stream before it; 0 where the format has no such offset."""
+    """Bytes of the decompressed stream before it; 0 if the format has no such offset."""
 
 
 START = Position()
@@ -27,42 +27,42 @@ START = Position()
 
 
 class Rejected(NamedTuple):
-    """A record that is no protein sequence."""
+    """A record that is not a protein sequence."""
 
     record: int
     """Its number in the source, from 1."""
     header: bytes
-    """Its header as far as it was read, at most 200 bytes."""
+    """The beginning of its header, at most 200 bytes."""
     offset: int
-    """Where it begins in the decompressed stream, in bytes; 0 where the format has no such offset."""
+    """Where it begins in the decompressed stream, in bytes; 0 if the format has no such offset."""
     reason: str
-    """What is wrong with it and what to change, to be read behind "record 7 ('name') "."""
+    """What is wrong with it and what to change, as the rest of a sentence that begins "record 7 ('name') "."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Consecutive records of one source; at least one, counting the rejected."""
+    """Consecutive records of one source; at least one, rejected ones included."""
 
     tokens: NDArray[np.uint8]
-    """(residues,) token ids of all accepted records, one behind the other."""
+    """(residues,) token ids of all accepted records, concatenated."""
     lengths: NDArray[np.int64]
-    """(records,) residues of each, at least 1."""
+    """(records,) number of residues of each, at least 1."""
     headers: NDArray[np.uint8]
-    """(bytes,) header lines of all, without ``>`` and line end, one behind the other."""
+    """(bytes,) header lines of all accepted records, without ``>`` and line end, concatenated."""
     header_lengths: NDArray[np.int64]
-    """(records,) bytes of each header."""
+    """(records,) number of bytes of each header."""
     rejected: tuple[Rejected, ...] = ()
-    """Records of this stretch that were left out, in order."""
+    """The records among these that were left out, in order."""
     unknown_letters: Mapping[str, int] = field(default_factory=dict)
     """How often each letter outside the alphabet was read as ``<unk>`` (policy "count")."""
     end: Position
-    """Where the source goes on behind this block."""
+    """Where the source continues after this block."""
     bytes_read: int
-    """Bytes of the source, as stored, that were read so far; for the progress line alone."""
+    """Stored bytes of the source that were read so far; only the progress line uses them."""
 
     @property
     def digests(self) -> NDArray[np.uint64]:
-        """(records,) `content_digest` of each; computed at each call."""
+        """(records,) digest of each record; computed at each call."""
         return content_digests(self.tokens, self.lengths)
 
 
@@ -75,19 +75,19 @@ class Source(Protocol):
 
     @property
     def num_bytes(self) -> int | None:
-        """Its size as stored, None where it is not known."""
+        """Its size as stored; None if it is not known."""
 
     def stamp(self) -> list[str | int]:
-        """What tells this source from another without reading it: where it is, size, time of change.
+        """What distinguishes this source from another without reading it: place, size, time of change.
 
         Raises:
-            ValueError: it is not there.
+            ValueError: it does not exist.
         """
 
     def blocks(self, start: Position = START) -> Iterator[Block]:
-        """Its records from `start` on, which is (0, 0) or the `end` of a block that it gave before.
+        """Its records from `start` on, which is `START` or the `end` of a block that it gave before.
 
         Raises:
-            ValueError: the source as a whole cannot be read; it names the source and what to do. A single bad record
-                raises nothing, it is in `Block.rejected`.
+            ValueError: the source as a whole cannot be read; the message names the source and what to do. A single bad
+                record raises nothing; it is in `Block.rejected`.
         """

@@ -1,12 +1,12 @@
-"""Content digests: 64 bits that say what a protein is, so that equal sequences are found without comparing them.
+"""Content digests: 64 bits that identify a sequence, so that equal sequences are found without comparing them.
 
-In: token ids of many records, one behind the other. Out: one ``uint64`` for each. Nothing is kept.
+In: token ids of many records, concatenated. Out: one ``uint64`` for each. Nothing is kept.
 
     digest = mix(sum over i of T[id_i] * P**(i + 1)  +  length * K   modulo 2**64)
 
 T holds a keyed draw for every token id, P and K are odd, and mix is the bijection that ends splitmix64 (`data.draw`).
-P is odd and no two of T are equal, so a change of one residue changes the digest for certain; two unrelated proteins
-share one with a probability near 2**-64. Not a cryptographic hash: collisions can be made on purpose.
+P is odd and no two entries of T are equal, so a change of one residue always changes the digest; two unrelated proteins
+share one with a probability near 2**-64. It is not a cryptographic hash: collisions can be made on purpose.
 """
 
 import numpy as np
@@ -20,12 +20,12 @@ _TABLE = hashes(_KEY, np.arange(256))
 _BASE = 0xA0761D6478BD642F
 _LENGTH_WEIGHT = 0xE7037ED1A0B428DB
 _SPAN = 1 << 16
-"""Tokens that NumPy sums at a time, so that a table of powers suffices and stays in the cache."""
+"""Tokens that NumPy sums at a time, so that the table of powers stays in the cache."""
 
 _U = np.uint64
 _P1, _P2, _P3, _P4, _P5, _P6, _P7, _P8 = (_U(pow(_BASE, power, 1 << 64)) for power in range(1, 9))
 _K = _U(_LENGTH_WEIGHT)
-# Unsigned indices: numba tests signed ones for being negative, which takes a third of the time here.
+# Unsigned indices: numba checks whether signed ones are negative, which takes a third of the time here.
 _0, _1, _2, _3, _4, _5, _6, _7, _8 = (_U(number) for number in range(9))
 
 
@@ -33,8 +33,8 @@ def content_digests(tokens: NDArray[np.uint8], lengths: NDArray[np.int64]) -> ND
     """The digest of each record.
 
     Args:
-        tokens: (residues,) token ids of all records, one behind the other.
-        lengths: (records,) residues of each; 0 is allowed.
+        tokens: (residues,) token ids of all records, concatenated.
+        lengths: (records,) number of residues of each; 0 is allowed.
 
     Returns:
         (records,) ``uint64``, the same with and without compiled kernels.
@@ -58,7 +58,7 @@ def _digests(
         total = length * _K
         weight = _1
         while i + _8 <= end:
-            # Eight terms with fixed powers at a time: one multiplication after another would wait for each other.
+            # Eight terms with fixed powers at a time: a chain of multiplications would wait for each other.
             total += weight * (
                 table[tokens[i]] * _P1
                 + table[tokens[i + _1]] * _P2
@@ -81,7 +81,7 @@ def _digests(
 def _sums(tokens: NDArray[np.uint8], lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
     """(records,) sum of T[id_i] * P**(i + 1).
 
-    Powers are counted from the beginning of a span, and P, being odd, has an inverse to shift each sum with.
+    Powers are counted from the beginning of a span; as P is odd it has an inverse, which shifts each sum to its record.
     """
     sums = np.zeros(len(lengths), np.uint64)
     ends = np.cumsum(lengths)
@@ -95,7 +95,7 @@ def _sums(tokens: NDArray[np.uint8], lengths: NDArray[np.int64]) -> NDArray[np.u
         terms = _TABLE[tokens[begin:end]] * powers[: end - begin]
         cuts = np.maximum(starts[inside], begin) - begin
         parts = np.add.reduceat(terms, cuts)
-        # All but the first begin inside this span; the first may have begun many spans before.
+        # All records except the first begin inside this span; the first may have begun many spans before.
         shift = inverses[cuts]
         shift[0] = _U(pow(_BASE, int(begin - starts[inside[0]]), 1 << 64)) if cuts[0] == 0 else shift[0]
         sums[inside] += parts * _U(_BASE) * shift

@@ -1,9 +1,10 @@
-"""CSV and TSV: each row as fields that stand under the header's columns, or an error with both counts.
+"""CSV and TSV: each row as fields under the header's columns, or an error with both counts.
 
-In: chunks of text. Out: the header's columns; rows. Kept: the row at hand, and at first a hundred of them.
+In: chunks of text. Out: the header's columns; rows. Kept: the current row, and at first a hundred of them.
 
-The csv module splits the text. pandas, and so `datasets`, fills up a row that is too short, and takes the first column
-for row names where the first row has one field more than the header, so that every value moves to another column.
+The csv module splits the text. pandas, and so `datasets`, would fill a row that is too short with empty values, and
+would take the first column for row names if the first row has one field more than the header, which moves every value
+to another column.
 """
 
 import csv
@@ -23,7 +24,7 @@ _LETTERS = re.compile(r"\s*[A-Za-z]+\*?\s*")
 
 
 class Malformed(ValueError):
-    """Text that is no table; the message reads well behind where that is."""
+    """Text that is not a table. The message is written after the name of the file and a colon."""
 
 
 class DelimitedText:
@@ -33,21 +34,21 @@ class DelimitedText:
 
     Args:
         chunks: the text, UTF-8 with or without byte order mark.
-        separator: one character; a tab says that it is a TSV.
-        max_field_bytes: longest field, about.
+        separator: one character; a tab means that the table is a TSV.
+        max_field_bytes: length of the longest field that is allowed, about.
 
     Raises:
         Malformed: the header cannot be read, or has two columns of one name.
     """
 
     def __init__(self, chunks: Iterator[bytes], separator: str, max_field_bytes: int) -> None:
-        csv.field_size_limit(max(csv.field_size_limit(), max_field_bytes))  # one for the process, 128 kB at first
+        csv.field_size_limit(max(csv.field_size_limit(), max_field_bytes))  # global to the process, at first 128 kB
         text = io.TextIOWrapper(io.BufferedReader(ChunkFile(chunks), 1 << 16), "utf-8-sig", newline="")
         reader = csv.reader(text, delimiter=separator, quoting=_UNQUOTED if separator == "\t" else _QUOTED, strict=True)
         self._reader = reader
         self._rows = _rows(reader)
         self._header_line, self.columns = next(self._rows, (0, []))
-        """Names of the columns, "" for one without; none at all in an empty file."""
+        """Names of the columns, "" for a column without a name; an empty list for an empty file."""
         times = Counter(name for name in self.columns if name)
         if twice := [name for name, count in times.items() if count > 1]:
             raise Malformed(
@@ -63,13 +64,14 @@ class DelimitedText:
         return int(self._reader.line_num)
 
     def rows(self, sequence: int) -> Iterator[tuple[list[str], str]]:
-        """The fields of each row under the header, with what is wrong with the row, "" for nothing.
+        """The fields of each row in the order of the header, and what is wrong with the row ("" for nothing).
 
-        Empty fields beyond the header, from separators at the end of a row, are dropped. Where each of the first rows
-        has one field more than the header, as R's write.table does it on purpose, the first field is the row's name.
+        Empty fields after the header's last column, from separators at the end of a row, are dropped. If each of the
+        first rows has one field more than the header, as R's write.table writes them, the first field may be the row's
+        name; it is then left out.
 
         Args:
-            sequence: number of the column that is the sequence, by which row names are told from a field too many.
+            sequence: index of the column of the sequence, which decides whether the field too many is a row name.
 
         Raises:
             Malformed: a row with more fields than columns; a quotation mark without its partner; not UTF-8.
@@ -99,8 +101,8 @@ class DelimitedText:
     def _have_names(self, first: list[tuple[int, list[str]]], sequence: int) -> bool:
         """Whether the rows begin with a name that has no column.
 
-        They could also end in one field too many, such as the half of a text that holds the separator. So in each row,
-        the column that a name in front makes the sequence must hold more letters than the one that it is without.
+        They could also end in one field too many, such as the second half of a text that holds the separator. So in
+        each row, the sequence must have more letters if the first field is taken for a name than if it is not.
         """
         rows = [fields for _, fields in first]
         if not any(fields[-1].strip() for fields in rows) or any(
@@ -115,7 +117,7 @@ class DelimitedText:
 
 
 def _rows(reader: Any) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not blank, and the line that each ends in."""
+    """The rows that are not blank, each after the number of the line in which it ends."""
     try:
         for fields in reader:
             if fields and not (len(fields) == 1 and fields[0].isspace()):

@@ -1,6 +1,6 @@
-"""Entries to blocks: what is the same for every source that is not FASTA.
+"""Entries to blocks: what every source does that is not FASTA.
 
-In: a header and letters for each record, whatever reader gave them. Out: blocks. Kept: nothing.
+In: a header and letters for each record, from any reader. Out: blocks. Kept: nothing.
 """
 
 import itertools
@@ -19,14 +19,14 @@ BLOCK_RESIDUES = 1 << 22
 
 
 class Entry(NamedTuple):
-    """One record of a source, before its letters are looked at."""
+    """One record of a source, before its letters are checked."""
 
     header: bytes
-    """Identifier and description, as a FASTA header would have them."""
+    """Identifier and description, as in a FASTA header."""
     letters: bytes
     """Its sequence; whitespace is ignored."""
     reason: str = ""
-    """Why it is no protein sequence, if that is known already."""
+    """Why it is not a protein sequence, if the reader found out; else empty."""
 
 
 def entry_blocks(
@@ -36,16 +36,16 @@ def entry_blocks(
     start: Position,
     bytes_read: Callable[[], int],
 ) -> Iterator[Block]:
-    """Entries as blocks of up to 4,096 records or some 4 million residues, by the rules that FASTA has.
+    """Entries as blocks of up to 4,096 records or about 4 million residues.
 
-    What is no protein is for `data.sources.protein` to say, as with FASTA.
+    As with FASTA, `data.sources.protein` decides which records are no proteins.
 
     Args:
         entries: the records from `start` on.
         unknown_letters: what to do with bytes that are no IUPAC amino acid letter.
-        limits: longest header and longest protein.
-        start: how many records came before.
-        bytes_read: says how much of the source was read so far.
+        limits: the longest header and the longest protein.
+        start: how many records come before `entries`.
+        bytes_read: returns how many bytes of the source were read so far.
     """
     entries = iter(entries)
     done = start.records

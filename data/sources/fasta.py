@@ -1,10 +1,10 @@
 """FASTA: a source whose records are read block by block, as fast as its bytes arrive.
 
-In: a local file, standard input or a URL; plain, gzip or zstd. Out: `Block`s. Kept: nothing between two blocks.
+In: a local file, standard input or a URL; uncompressed, gzip or zstd. Out: `Block`s. Kept: nothing between two blocks.
 
-Plain records are parsed by the compiled parser of `data.sources.fasta_kernel`. One that is not plain is read here and
-judged by `data.sources.protein`, which alone says what is wrong with one. Without numba all records are read so: the
-blocks are the same, and it takes many times as long.
+Ordinary records are parsed by the compiled parser of `data.sources.fasta_kernel`. Any other record is read here, and
+`data.sources.protein` decides whether it is a protein and what is wrong with it. Without numba all records are read
+here: the blocks are the same, but it takes many times as long.
 """
 
 from collections import Counter
@@ -25,9 +25,10 @@ from data.transport.broken_stream import BrokenOff, BrokenStream
 from data.transport.byte_stream import STANDARD_INPUT, ByteStream, OneFile
 
 BLOCK_BYTES = 15 << 18
-"""Residues of one block, about. From 4 MB on NumPy asks for huge pages; clearing them takes as long as parsing does."""
+"""Bytes of text for one block, about. For arrays of 4 MB or more NumPy requests huge pages, and clearing those takes as
+long as parsing."""
 _MARGIN = 64
-"""Bytes that the compiled parser may write behind what it reads."""
+"""Bytes that the compiled parser may write after the end of its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,14 @@ class FastaSource(OneFile):
     limits: IngestSettings
 
     def blocks(self, start: Position = START) -> Iterator[Block]:
-        """Its records from `start` on, some 4 MB of residues at a time.
+        """Its records from `start` on, about 4 MB of residues at a time.
 
-        A header is kept as the bytes that it is: one that is not UTF-8 makes no bad record.
+        Headers are kept as bytes, so a header that is not UTF-8 is allowed.
 
         Raises:
-            ValueError: not there; empty; not FASTA; cut short or damaged; a line or the whole above its cap. It names
-                the source, and the record up to which it was read. Standard input from elsewhere than its beginning.
+            ValueError: it does not exist, is empty, no FASTA, cut short or damaged; a line or the whole is above its
+                limit; or standard input is to be read from elsewhere than its beginning. The message names the source
+                and the record up to which it was read.
         """
         if start != START and self.location == STANDARD_INPUT:
             raise ValueError(
@@ -62,7 +64,7 @@ class FastaSource(OneFile):
 
 
 class _Reading:
-    """One source on its way into blocks."""
+    """Reading one source: the state between two blocks."""
 
     def __init__(
         self, stream: ByteStream, unknown_letters: LetterPolicy, limits: IngestSettings, start: Position
@@ -78,7 +80,7 @@ class _Reading:
 
     @property
     def place(self) -> str:
-        """How far it came, for an error."""
+        """The place that reading has reached, for an error."""
         if self.num_records == 0:
             return "before the first record" if self.stream.bytes_read == 0 else "in the first record"
         return f"in or after record {self.num_records}" + (f" ({shown(self.last_header)})" if self.last_header else "")
@@ -102,7 +104,7 @@ class _Reading:
                 last = piece.text.rfind(b"\n>", piece.begin, piece.end) + 1 or piece.begin
                 self.last_header = piece.text[last + 1 : last + 201].partition(b"\n")[0].strip(WHITESPACE)
                 offset = piece.offset + piece.num_bytes
-        except BrokenOff:  # what was read before is whole
+        except BrokenOff:  # the records that were read before are valid
             if building:
                 yield building.block(Position(self.num_records, offset), self.stream.bytes_read)
             raise
@@ -142,7 +144,7 @@ class _Reading:
                 at = end
 
     def _add_unusual(self, record: bytes, offset: int, building: "_Building") -> None:
-        """Add a record that may be bad."""
+        """Add a record that the compiled parser did not read, or reject it."""
         first_line, _, lines = record.partition(b"\n")
         header = first_line[1:].strip(WHITESPACE)
         letters = letters_of(lines)
@@ -155,7 +157,7 @@ class _Reading:
 
 
 class _Building:
-    """A block that records are still added to."""
+    """A block to which records are still added."""
 
     def __init__(self, num_bytes: int) -> None:
         self.num_bytes = num_bytes
@@ -168,7 +170,7 @@ class _Building:
         self.unknown_letters: Counter[str] = Counter()
 
     def has_room(self, num_bytes: int) -> bool:
-        """Whether text of so many bytes fits in, whatever it holds."""
+        """Whether any text of `num_bytes` fits into what is left of the arrays."""
         return max(self.num_tokens, self.num_header_bytes) + num_bytes <= self.num_bytes
 
     def add(self, tokens: bytes, header: bytes) -> None:
@@ -196,7 +198,7 @@ class _Building:
 
 
 def _kernel() -> Callable[..., Any] | None:
-    if not available():  # asked here too, because the kernel's module imports numba
+    if not available():  # checked before the import, as the kernel's module imports numba
         return None
     from data.sources.fasta_kernel import LETTER_TABLE, parse
 

@@ -1,9 +1,9 @@
-"""The compiled FASTA parser: 64 bytes at a time through the alphabet, straight into a block's arrays.
+"""The compiled FASTA parser: translates 64 bytes at a time and writes them into the arrays of a block.
 
-In: text that begins and ends between two records. Out: token ids, headers and their lengths, and how far it came: it
-stops before a record that is not plain, which `data.sources.fasta` then reads byte by byte. Nothing is kept.
+In: text that begins and ends between two records. Out: token ids, headers and their lengths, and where parsing stopped:
+before a record that is not plain, which `data.sources.fasta` then reads byte by byte. Nothing is kept.
 
-Imported only where numba is installed. Byte by byte `data.sources.fasta` reads the same.
+This module is imported only where numba is installed. Without it, `data.sources.fasta` reads every record itself.
 """
 
 from collections.abc import Callable
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from data.alphabet import LETTER_IDS, REFUSED
 
 WIDTH = 64
-"""Bytes that are read and written at a time; the output arrays need as much room behind what they will hold."""
+"""Bytes that are read and written at a time; the output arrays need as much room after what they will hold."""
 
 LETTER_TABLE: NDArray[np.uint8] = np.where(LETTER_IDS[64:96] == REFUSED, 128, LETTER_IDS[64:96]).astype(np.uint8)
-"""(32,) token ids of the bytes 64 to 95, which are those of the bytes 96 to 127 too; 128 for what is no letter."""
+"""(32,) token ids of the bytes 64 to 95, and of the bytes 96 to 127, which have the same; 128 for what is no letter."""
 
 _BYTE, _INT = ir.IntType(8), ir.IntType(64)
 _VECTOR = ir.VectorType(_BYTE, WIDTH)
@@ -49,7 +49,7 @@ def _store(value: Any, *place: Any) -> None:
 
 
 def _looked_up(builder: Any, table: Any, index: Any) -> Any:
-    """table[index] byte by byte; on processors that shuffle bytes, LLVM makes one instruction of it."""
+    """table[index] for each byte; LLVM compiles it to one instruction on processors that can shuffle bytes."""
     found = ir.Constant(_VECTOR, ir.Undefined)
     for lane in range(WIDTH):
         place = builder.zext(builder.extract_element(index, ir.Constant(_INT, lane)), _INT)
@@ -64,7 +64,7 @@ def _num_before(builder: Any, flags: Any) -> Any:
 
 
 def _letters_code(typing: Any, text: Any, at: Any, tokens: Any, to: Any, table: Any) -> tuple[Any, Callable[..., Any]]:
-    """Read `WIDTH` bytes of `text` as token ids into `tokens`; how many of them are letters before the first other."""
+    """Write `WIDTH` bytes of `text` as token ids into `tokens`; return how many letters come before another byte."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         letters = _load(context, builder, text, values[0], values[1], _VECTOR)
@@ -83,7 +83,7 @@ def _letters_code(typing: Any, text: Any, at: Any, tokens: Any, to: Any, table: 
 
 
 def _header_code(typing: Any, text: Any, at: Any, headers: Any, to: Any) -> tuple[Any, Callable[..., Any]]:
-    """Copy `WIDTH` bytes of `text` into `headers`; how many of them come before the first line end or NUL."""
+    """Copy `WIDTH` bytes of `text` into `headers`; return how many come before the first line end or NUL."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         content = _load(context, builder, text, values[0], values[1], _VECTOR)
@@ -97,7 +97,8 @@ def _header_code(typing: Any, text: Any, at: Any, headers: Any, to: Any) -> tupl
 _copy_letters: Any = intrinsic(_letters_code)
 _copy_header: Any = intrinsic(_header_code)
 
-# Unsigned throughout: numba makes floats of signed and unsigned, and tests signed indices for being negative.
+# Unsigned throughout: numba turns a mix of signed and unsigned into floats, and checks whether signed indices are
+# negative.
 _U = np.uint64
 _0, _1, _WIDTH = _U(0), _U(1), _U(WIDTH)
 
@@ -117,26 +118,29 @@ def parse(
     letter_ids: NDArray[np.uint8],
     letter_table: NDArray[np.uint8],
 ) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
-    """Read the records of text[begin:end] until the first one that is not plain.
+    """Read the records of text[begin:end] up to the first one that is not plain.
+
+    A plain record has a header, only letters and whitespace, at most one ``*`` at its end, and keeps to the limits.
 
     Args:
-        text: begins with ``>`` at `begin`; `end` is its end, or where the next record begins.
+        text: text of which text[begin] is the ``>`` of a record.
         begin: where to start.
-        end: where to stop.
-        max_header_bytes: of a plain record.
-        max_residues: of a plain record.
-        tokens: gets token ids from `num_tokens` on; with room for end - begin + `WIDTH` more.
-        num_tokens: how many it holds.
-        headers: gets header lines, in the same way.
-        num_header_bytes: how many bytes it holds.
-        lengths: gets the residues of each record, from 0 on; with room for (end - begin) // 4 + 1.
-        header_lengths: gets the bytes of each header.
+        end: where to stop: the length of `text`, or where a record begins.
+        max_header_bytes: longest header of a plain record.
+        max_residues: longest sequence of a plain record.
+        tokens: token ids are written here, from `num_tokens` on; needs room for end - begin + `WIDTH` more.
+        num_tokens: how many token ids `tokens` holds.
+        headers: header lines are written here, in the same way.
+        num_header_bytes: how many bytes `headers` holds.
+        lengths: the number of residues of each record is written here, from 0 on; needs room for
+            (end - begin) // 4 + 1.
+        header_lengths: the number of bytes of each header is written here, in the same way.
         letter_ids: `LETTER_IDS`.
         letter_table: `LETTER_TABLE`.
 
     Returns:
-        Where the first record begins that was not read (`end` for none), and how many records were read, token ids
-        and header bytes are held now.
+        Where the first record begins that was not read (`end` if all were), the number of records that were read, and
+        how many token ids and header bytes the arrays now hold.
     """
     i, stop, size = _U(begin), _U(end), _U(len(text))
     t, h, record = _U(num_tokens), _U(num_header_bytes), _0
@@ -173,7 +177,7 @@ def parse(
                     i += _WIDTH
                     t += _WIDTH
                     continue
-                if num == usual:  # so that the processor need not wait for the count to go on
+                if num == usual:  # a guess, so that the processor need not wait for the count
                     i += usual
                     t += usual
                 else:

@@ -1,7 +1,7 @@
-"""FASTA as text: chunks of bytes become stretches of whole records, in bounded memory whatever the file holds.
+"""FASTA as text: chunks of bytes become pieces of whole records, in bounded memory.
 
-In: chunks of any size. Out: `Piece`s that begin at a ``>`` and end before another or at the end. Kept: the beginning
-of the record that the last chunk broke off.
+In: chunks of any size. Out: `Piece`s, each of which begins at a ``>`` and ends before another one or at the end of the
+file. Kept: the beginning of the record that the last chunk holds only in part.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from data.sources.protein import WHITESPACE, shown
 from data.transport.broken_stream import BrokenStream
 
 _LONG_BYTES = 1 << 20
-"""From here on a record that is still broken off is held without its line ends."""
+"""A record that is longer than this and still incomplete is held without its line ends."""
 _MARK = b"\xef\xbb\xbf"
 _WIDE = (b"\xff\xfe", b"\xfe\xff", b">\0", b"\0>", b"\0\0")
 
@@ -22,13 +22,13 @@ class Piece(NamedTuple):
 
     text: bytes
     begin: int
-    """Of the first record's ``>``."""
+    """Index in `text` of the first record's ``>``."""
     end: int
-    """Where the next record begins in `text`, or its length."""
+    """Index in `text` at which the next record begins, or the length of `text`."""
     offset: int
     """Where the first record begins in the decompressed stream, in bytes."""
     num_bytes: int
-    """Of the stream, which these records take; more than ``end - begin`` for one whose line ends were dropped."""
+    """Bytes of these records in the stream; more than ``end - begin`` if line ends were dropped."""
 
 
 def within_line_cap(chunks: Iterator[bytes], name: str, max_line_bytes: int) -> Iterator[bytes]:
@@ -94,19 +94,19 @@ def from_record(chunks: Iterator[bytes], name: str, offset: int) -> Iterator[byt
     first = next(chunks, b"")
     if first and not first.startswith(b">"):
         raise ValueError(
-            f"{name}: no record begins at byte {offset}, where reading is to go on: it changed since; restore it, or "
-            "build its store anew"
+            f"{name}: no record begins at byte {offset}, where reading is to continue: it changed since; restore it, "
+            "or build its store again"
         )
     return itertools.chain((first,), chunks) if first else iter(())
 
 
 def pieces(chunks: Iterator[bytes], offset: int, max_residues: int) -> Iterator[Piece]:
-    """The text as stretches of whole records.
+    """The text as pieces of whole records.
 
     Args:
         chunks: text that begins at a record.
-        offset: where that is in the decompressed stream.
-        max_residues: of a longer record, no more than what shows that it is longer is kept.
+        offset: where that record begins in the decompressed stream.
+        max_residues: a longer record is cut, but stays long enough to show that it is longer.
     """
     partial: _Partial | None = None
     for chunk in chunks:
@@ -130,7 +130,7 @@ def pieces(chunks: Iterator[bytes], offset: int, max_residues: int) -> Iterator[
 
 
 class _Partial:
-    """The beginning of a record, in memory for a header line, `max_residues` letters and a chunk."""
+    """The beginning of a record; it takes memory for at most a header line, `max_residues` letters and a chunk."""
 
     def __init__(self, max_residues: int) -> None:
         self.num_bytes = 0
@@ -138,7 +138,7 @@ class _Partial:
         self._content = bytearray()
         self._max_residues = max_residues
         self._header_bytes = 0
-        """Header line of a long record, behind which whitespace is dropped; 0 for another one."""
+        """Bytes of the header line of a long record, after which whitespace is dropped; 0 for any other record."""
 
     def add(self, part: bytes) -> None:
         if not part:
@@ -151,11 +151,11 @@ class _Partial:
         else:
             content += part
             if len(content) > _LONG_BYTES and (line_end := content.find(b"\n") + 1):
-                # A space first: without it, a '>' that stood inside a line might come to stand at its beginning.
+                # A space first: without it, a '>' from inside a line could become the first character of the line.
                 content[line_end:] = b" " + content[line_end:].translate(None, WHITESPACE)
                 self._header_bytes = line_end + 1
         if self._header_bytes:
-            # One letter above the cap and a '*' behind it tell as much as all that follow.
+            # One letter above the limit and a '*' after it show as much as the whole rest does.
             del content[self._header_bytes + self._max_residues + 2 :]
 
     def piece(self, offset: int) -> Piece:

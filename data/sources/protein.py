@@ -2,9 +2,9 @@
 
 In: header and letters of a record; the first block of a source. Out: a reason, empty if there is none. Kept: nothing.
 
-Every source asks here, whatever its format, so that all of them refuse the same records in the same words. Most of what
-is no protein is told by one record. But nucleotides, three-letter codes and PIR's title lines are made of letters that
-are amino acids too: that shows in many records together.
+Sources of every format call these functions, so that all of them refuse the same records in the same words. Most of
+what is no protein is recognized in a single record. But nucleotides, three-letter codes and PIR's title lines consist
+of letters that are amino acids too: they are recognized only in many records together.
 """
 
 import re
@@ -39,14 +39,14 @@ def letters_of(text: bytes) -> bytes:
 def refusal(
     header: bytes, letters: bytes, unknown_letters: LetterPolicy, limits: IngestSettings, *, may_be_cut: bool = False
 ) -> str:
-    """Why a record is no protein sequence, and what to change; empty for one that is.
+    """Why a record is not a protein sequence, and what to change; empty if it is one.
 
     Args:
         header: without surrounding whitespace and, in FASTA, without ``>``.
-        letters: as `letters_of` gives them.
+        letters: what `letters_of` returned.
         unknown_letters: whether letters outside the alphabet are allowed.
-        limits: longest header and sequence.
-        may_be_cut: whether the reader keeps no more of a sequence above the limit than shows that it is.
+        limits: the longest header and the longest sequence.
+        may_be_cut: whether the reader cuts a sequence above the limit, so that its length is not known.
     """
     if not header:
         return "has a header without a name; write an identifier after '>', or where its format has the id of a record"
@@ -91,7 +91,7 @@ def refusal(
 
 
 def token_ids(letters: bytes, counted: Counter[str]) -> bytes:
-    """Token ids of the letters of a record that is not refused; other letters are <unk>, and added to `counted`."""
+    """Token ids of the letters of an accepted record; unknown letters become <unk> and are added to `counted`."""
     tokens = letters.translate(_TOKEN_OF)
     if REFUSED in tokens:
         counted.update(repr(chr(byte)) for byte in letters.translate(None, _LETTERS))
@@ -100,7 +100,7 @@ def token_ids(letters: bytes, counted: Counter[str]) -> bytes:
 
 
 def shown(text: bytes | str, most: int = 60) -> str:
-    """Text of a file for a message: at most `most` characters, controls escaped so that none can steer a terminal."""
+    """Text of a file for a message: at most `most` characters, with control characters escaped."""
     words = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     return repr(words.strip("\r\n")[:most])
 
@@ -108,17 +108,18 @@ def shown(text: bytes | str, most: int = 60) -> str:
 # A source -----------------------------------------------------------------------------------------
 
 BEGINNING_RECORDS = 1000
-"""Records of a source after which its beginning was judged. Fewer may have come before a connection broke off, too few
-to be judged by: who goes on from there judges the first block that it gets."""
+"""A build that continues after so many records of a source does not check its content again. With fewer, the connection
+may have been lost before there was enough to check, so the first block that follows is checked."""
 _SHARE = 0.95
-"""Of the first block that must speak for something else."""
+"""Share of the first block that must look like something else than proteins for the source to be refused."""
 _LEAST_RESIDUES = 1000
-"""Of the first block, before its composition says anything. Among 1,000 neighbouring residues of 5.7 million of real
-proteins at most 53 % are A, C, G, T, U or N, among 50 up to 96 %."""
+"""Fewest residues of the first block of which the composition is checked. In 5.7 million residues of real proteins, at
+most 53 % of 1,000 neighbours are A, C, G, T, U or N, but up to 96 % of 50."""
 _LEAST_BASE = 0.01
-"""Share of each of A, C, G and T or U in nucleotides. Silk, antifreeze proteins or poly-alanine have two or three."""
+"""Least share of each of A, C, G and T or U in nucleotides. Silk, antifreeze proteins and poly-alanine have only two or
+three of these letters."""
 _LEAST_TRIPLETS = 10
-"""Of three-letter codes. A triplet of residues is one by chance in 300."""
+"""Fewest triplets that are checked for three-letter codes. One in 300 triplets of residues is a code by chance."""
 _PIR_HEADER = re.compile(rb"(?:P1|F1|D1|DL|DC|RL|RC|N1|N3|XX);\S")
 _CODES = "ALA ARG ASN ASP CYS GLN GLU GLY HIS ILE LEU LYS MET PHE PRO SER THR TRP TYR VAL SEC PYL ASX GLX XAA UNK MSE"
 _INSIST = "if it holds proteins all the same, set data.ingest.content = 'any'"
@@ -135,11 +136,11 @@ _IS_CODE[np.array([_ids(code) for code in _CODES.split()], np.int32) @ _PLACES] 
 
 
 def mistaken(block: Block) -> str:
-    """What a source holds in place of proteins, and what to do, by the first block of it; empty where it is proteins.
+    """What a source holds instead of proteins, and what to do; empty if it holds proteins.
 
     Args:
-        block: the records with which it begins. The verdict is asked for once, so it does not depend on where reading
-            stopped in between or on how many processes read.
+        block: the first records of the source. Only these are checked, so the result does not depend on where reading
+            was interrupted or on how many processes read.
     """
     num_records = len(block.lengths) + len(block.rejected)
     num_pir = sum(_PIR_HEADER.match(header) is not None for header in _headers(block))

@@ -1,11 +1,11 @@
 """What `sources` of a recipe name: files, globs and URLs of any format, a finished store, or the embedded corpus.
 
-In: the strings of a recipe. Out: sources to read, or the store that is there already. Kept: the embedded corpus, on
+In: the strings of a recipe. Out: sources to read, or a store that is finished already. Kept: the embedded corpus, on
 disk.
 
 Object stores are named as fsspec names them (``s3://bucket/key``). Keys and the address of the server come from the
-environment, as their own libraries read it: for S3 and what speaks like it, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY
-and AWS_ENDPOINT_URL.
+environment, as their own libraries read it: for S3 and compatible servers, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
+AWS_ENDPOINT_URL.
 """
 
 import glob
@@ -37,18 +37,19 @@ class Resolved:
     """A corpus, ready to be read."""
 
     sources: tuple[Source, ...]
-    """In the order in which they are read; empty if there is a store already."""
+    """The sources in the order in which they are read; empty if `store` is given."""
     clusters: Path | None
+    """The table of clusters that the recipe names."""
     families: Families | None
-    """How the embedded corpus was drawn; None for any other."""
+    """The settings of the embedded corpus; None for any other."""
     store: Path | None
     """Folder of a finished store, named in place of sources."""
 
 
 def resolve(corpus: CorpusSettings, unknown_letters: LetterPolicy, ingest: IngestSettings, store_dir: Path) -> Resolved:
-    """Find what the strings name, and write the embedded corpus if it is asked for and not there yet.
+    """Find what the strings name, and write the embedded corpus if the recipe names it and it does not exist yet.
 
-    Nothing is opened: that a file or URL is missing shows when it is stamped or read.
+    Nothing is opened: a file or URL that is missing is noticed when it is stamped or read.
 
     Raises:
         ValueError: a glob that matches nothing; a source named twice; a folder that is no store; a store or the
@@ -113,20 +114,20 @@ def _places(named: str) -> Iterable[str]:
 
 
 def _require_readable(pattern: str) -> None:
-    """Tell a folder that cannot be looked into from one that holds nothing."""
+    """Raise if the pattern matches nothing because its folder cannot be read."""
     folder = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts[:-1]))
     try:
         os.listdir(folder)
     except PermissionError as error:
         raise ValueError(f"{folder}: {error.strerror}; get the right to read it, or check data.sources") from None
-    except OSError:  # it is not there
+    except OSError:  # the folder does not exist
         return
 
 
 def _remote(url: str) -> list[str]:
     """A URL, or all that a glob among URLs matches."""
     path, query = _without_query(url)
-    # In a web address a question mark begins the query, in which a star is no wildcard, and brackets hold an address.
+    # In a web address a question mark begins the query, where a star is no wildcard; brackets enclose an IP address.
     if not ("*" in urlsplit(path).path if path.startswith(WEB) else glob.has_magic(path)):
         return [url]
     from fsspec.core import url_to_fs
@@ -149,7 +150,7 @@ def _remote(url: str) -> list[str]:
 
 
 def _without_query(place: str) -> tuple[str, str]:
-    """A place, and the ``?sequence=...`` behind the name of a table."""
+    """A place, and the ``?sequence=...`` after the name of a table."""
     head, mark, query = place.rpartition("?")
     if mark and "=" in query and _suffix(head) in TABLES:
         return head, mark + query
@@ -185,7 +186,7 @@ def _store(place: str, places: list[str]) -> Path:
 
 
 def _suffix(place: str) -> str:
-    """The suffix that says the format, in lower case: without compression, and of a URL its path's."""
+    """The suffix that gives the format, in lower case: the one before that of a compression; in a URL, of its path."""
     if _URL.match(place):
         place = next((part for part in place.split("::") if "://" in part), place)
         place = urlsplit(place).path if place.startswith(WEB) else place
@@ -196,7 +197,7 @@ def _suffix(place: str) -> str:
 
 
 def _source(place: str, unknown_letters: LetterPolicy, ingest: IngestSettings) -> Source:
-    from data.sources.fasta import FastaSource  # here, so that reading a store needs no decompressor
+    from data.sources.fasta import FastaSource  # imported here, so that reading a store needs no decompressor
 
     if place.startswith(DATASETS):
         return TableSource(place, "", unknown_letters, ingest)

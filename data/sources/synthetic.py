@@ -1,7 +1,7 @@
 """Synthetic protein families: a corpus to learn from at once, with a floor under the loss that is exact.
 
 In: `Families`, the settings. Out: `families.fasta.gz` and `clusters.tsv`; and, for masked documents, the loss of the
-best possible predictor. Kept: nothing. The draws here make a file; no run carries them in its state.
+best possible predictor. Kept: nothing. The draws of this module make a file; they are no part of a run's state.
 
 One hidden Markov model (`SEGMENTS`) is shared by all families. A family is an ancestor drawn from it; a member is the
 ancestor with each site, independently with probability mu, drawn anew from the model's overall composition b.
@@ -35,7 +35,7 @@ from data import alphabet, draw
 from data.disk_error import refusal
 from data.durable import replaced
 
-_LENGTH, _ANCESTOR, _SUBSTITUTED, _SUBSTITUTE = range(101, 105)  # what a key is for; apart from data.draw's own
+_LENGTH, _ANCESTOR, _SUBSTITUTED, _SUBSTITUTE = range(101, 105)  # what a key is for; none of them is in data.draw
 
 
 class Segment(NamedTuple):
@@ -65,28 +65,28 @@ SEGMENTS: dict[str, Segment] = {
         {"helix": 0.4, "strand": 0.4, "loop": 0.1, "knuckle": 0.1},
     ),
     "loop": Segment(("GGGPPSSSNNDH", "PPPGGDDDSNSQ"), 10.0, {"helix": 0.45, "strand": 0.45, "knuckle": 0.1}),
-    # Knuckles that bind zinc, C-x-x-C, one behind the other.
+    # Knuckles that bind zinc, C-x-x-C, one after the other.
     "knuckle": Segment(
         ("CCCCCCCC", "YYYFFWHM", "KGGGNRHS", "CCCCCCHH", "HWWFYYWM"),
         12.0,
         {"helix": 0.4, "strand": 0.4, "loop": 0.2},
     ),
 }
-"""The hidden Markov model that all families share, 20 states. Neighbours tell the segment, which is most of what can be
-learned; their phase tells the rest."""
+"""The hidden Markov model that all families share, 20 states. The neighbours of a residue show its segment, which is
+most of what can be learned; their phase in the segment shows the rest."""
 
 
 class HiddenMarkovModel(NamedTuple):
     """`SEGMENTS` as probabilities; residues in the order of `alphabet.STANDARD_RESIDUES`."""
 
     transitions: NDArray[np.float64]
-    """(states, states): row from, column to."""
+    """(states, states) probability of each transition, from the row's state to the column's."""
     emissions: NDArray[np.float64]
-    """(states, 20), of an ancestor."""
+    """(states, 20) probability of each residue of an ancestor."""
     stationary: NDArray[np.float64]
-    """(states,): also the distribution of the first residue's state."""
+    """(states,) stationary distribution, which is also that of the first residue's state."""
     composition: NDArray[np.float64]
-    """(20,): share of each residue among ancestors; substitutions draw from it, so among members too."""
+    """(20,) share of each residue among ancestors; as substitutions draw from it, also among members."""
 
 
 @lru_cache(maxsize=1)
@@ -123,11 +123,11 @@ class Families:
     """Settings of a synthetic corpus; the defaults give about 1.1 million residues."""
 
     seed: int = 0
-    """Another seed, other families; the hidden Markov model stays."""
+    """Another seed gives other families; the hidden Markov model is the same."""
     num_families: int = 250
-    """At most 100,000."""
+    """Number of families, at most 100,000."""
     members_per_family: int = 24
-    """At most 1,000."""
+    """Number of members of each family, at most 1,000."""
     mean_residues: float = 180.0
     """Mean of the log-normal distribution of lengths, before clipping; all members have their family's length."""
     length_log_std: float = 0.4
@@ -137,7 +137,7 @@ class Families:
     max_residues: int = 500
     """Longer lengths are clipped to this."""
     substitution_prob: float = 0.15
-    """mu: probability that a member's residue is drawn anew (and may come out the same)."""
+    """mu: probability that a member's residue is drawn again (and may come out the same)."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for a setting that is out of range, with its value and the range."""
@@ -155,13 +155,13 @@ class Families:
 
 
 def _uniforms(key: int, count: int) -> NDArray[np.float64]:
-    """Numbers strictly between 0 and 1, float64 of shape (count,)."""
+    """Random numbers strictly between 0 and 1, float64 of shape (count,)."""
     return ((draw.hashes(key, np.arange(count)) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def _cumulative(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
     totals = np.cumsum(probabilities, axis=-1)
-    return totals / totals[..., -1:]  # ends in 1 exactly: a uniform number never falls behind the last choice
+    return totals / totals[..., -1:]  # ends in 1 exactly, so that a uniform number never exceeds the last choice
 
 
 def ancestor(families: Families, family: int) -> NDArray[np.uint8]:
@@ -184,7 +184,7 @@ def ancestor(families: Families, family: int) -> NDArray[np.uint8]:
 
 
 def substitute(families: Families, family: int, member: int, ancestor_ids: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Member number `member` of `family`: the ancestor (residues,) with some sites drawn anew, same shape."""
+    """Member number `member` of `family`: the ancestor (residues,) with some sites drawn again, same shape."""
     length = len(ancestor_ids)
     substituted = _uniforms(draw.key(families.seed, _SUBSTITUTED, family, member), length) < families.substitution_prob
     draws = _uniforms(draw.key(families.seed, _SUBSTITUTE, family, member), length)
@@ -203,7 +203,7 @@ def cluster_id(family: int) -> str:
 
 
 def _records(families: Families) -> Iterator[bytes]:
-    """FASTA records, the first member of every family before the second of any: a prefix of the file holds all."""
+    """FASTA records: the first members of all families, then all second ones, so that a prefix has every family."""
     ancestors = [ancestor(families, family) for family in range(families.num_families)]
     for member in range(families.members_per_family):
         for family, ancestor_ids in enumerate(ancestors):
@@ -218,14 +218,14 @@ def _records(families: Families) -> Iterator[bytes]:
 
 
 def write_corpus(folder: Path, families: Families) -> tuple[Path, Path]:
-    """Write the corpus, or keep it where `folder` already holds the one of these settings.
+    """Write the corpus, unless `folder` already holds the one of these settings.
 
     Returns:
-        Paths of `families.fasta.gz` and of `clusters.tsv` (cluster, tab, member: MMseqs2's layout). The bytes follow
-        from the settings (and from zlib's version, once compressed).
+        Paths of `families.fasta.gz` and of `clusters.tsv` (cluster, tab, member: MMseqs2's layout). Their content is a
+        function of the settings; the compressed bytes also depend on zlib's version.
 
     Raises:
-        ValueError: one of the files is there and not ours.
+        ValueError: one of the files exists and was not written by this function.
     """
     fasta_path, clusters_path, settings_path = (
         folder / name for name in ("families.fasta.gz", "clusters.tsv", "settings.json")
@@ -248,7 +248,8 @@ def write_corpus(folder: Path, families: Families) -> tuple[Path, Path]:
     ).encode()
     with refusal(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    # A crash below would leave the old settings beside new sequences; without any, nobody would know whose these are.
+    # Written first and last: a crash in between must not leave the old settings beside new sequences, and without
+    # any settings the next call would refuse the files as foreign.
     _replace(settings_path, lambda file: file.write(settings.replace(b"{", b'{\n "unfinished": true,', 1)))
     _replace(fasta_path, write_fasta)
     _replace(clusters_path, lambda file: file.write(clusters))
@@ -257,7 +258,7 @@ def write_corpus(folder: Path, families: Families) -> tuple[Path, Path]:
 
 
 def _require_ours(settings_path: Path, *paths: Path) -> None:
-    """Refuse files of these names that `write` did not write, which the settings beside them tell."""
+    """Refuse files of these names unless the settings beside them show that `write_corpus` wrote them."""
     there = [path for path in (settings_path, *paths) if os.path.lexists(path)]
     try:
         ours = asdict(Families()).keys() <= json.loads(settings_path.read_bytes()).keys()
@@ -270,7 +271,7 @@ def _require_ours(settings_path: Path, *paths: Path) -> None:
 
 
 def _replace(path: Path, write_to: Callable[[BinaryIO], object]) -> None:
-    """Let `write_to` fill a temporary file beside `path`, then give it that name."""
+    """Let `write_to` fill a temporary file beside `path`, then rename it to `path`."""
     with replaced(path) as temporary, temporary.open("wb") as file:
         write_to(file)
 
@@ -284,22 +285,22 @@ _MASKED, _PADDED = 20, 21  # symbols 0..19 are the standard residues
 def posteriors(
     documents: Sequence[Document], families: Families, *, select_prob: float, mask_prob: float, random_prob: float
 ) -> list[NDArray[np.float64]]:
-    """Distribution of each target's true residue, given all that the corrupted document shows.
+    """Distribution of each target's true residue, given the whole corrupted document.
 
     Corruption: a site is selected with probability r = `select_prob`; once selected it becomes <mask> with probability
     m = `mask_prob`, or with q = `random_prob` a uniform draw from the 20 residues, or it stays. Mask-all is m = 1,
     q = 0; 80/10/10 is m = 0.8, q = 0.1. Write C(y | x) for what a selected residue x shows as: m at <mask>,
-    q / 20 + (1 - m - q) [y = x] at residues. The document does not tell which *other* sites were selected, so they pass
-    r C(y | x) + (1 - r) [y = x]. The scored site was selected for certain, as no other is scored: it passes C.
-    Selection is independent of all else, hence, with e' the emissions of a member,
+    q / 20 + (1 - m - q) [y = x] at residues. The document does not show which *other* sites were selected, so they
+    contribute r C(y | x) + (1 - r) [y = x]. The scored site is known to be selected, as only selected sites are scored:
+    it contributes C. Selection is independent of everything else, hence, with e' the emissions of a member,
 
         P(x_i = x | shown) is proportional to  sum_s before_i(s) after_i(s) e'(s, x) C(y_i | x)
 
     where before_i(s) is the forward message into site i and after_i(s) the backward one, neither of which holds y_i.
 
     Args:
-        documents: with or without <cls> and <eos> (a crop).
-        families: whose `substitution_prob` counts.
+        documents: documents with or without <cls> and <eos> (crops).
+        families: settings of the corpus; `substitution_prob` is used.
         select_prob: r.
         mask_prob: m.
         random_prob: q.

@@ -1,10 +1,10 @@
 """Tables to blocks: CSV and TSV; Parquet, JSON and any data set that datasets.load_dataset can stream.
 
 In: ``x.parquet``, ``https://host/x.csv?sequence=seq&id=acc``, or ``datasets://NAME?split=train&sequence=seq`` with the
-name of a data set on the Hub, of a local folder, or of one of its loaders. Out: blocks, as FASTA gives them; a row is a
-record, its id the header. Kept: nothing. Rows are streamed: some thousand at a time, of a Parquet row group the columns
-that are read; but a .json file that is one list is read whole, where .jsonl is not. Of a data set of CSV files,
-`datasets` says where they are, and `data.sources.delimited` reads them as any other.
+name of a data set on the Hub, of a local folder, or of a loader of `datasets`. Out: blocks, as FASTA gives them; a row
+is a record, its id the header. Kept: nothing. Rows are streamed, a thousand at a time, and of Parquet only the columns
+that are needed are read. A .json file that is one list is read whole; .jsonl is streamed. If a data set consists of CSV
+files, `datasets` finds them, and `data.sources.delimited` reads them like any other.
 """
 
 import os
@@ -38,10 +38,10 @@ TABLES = (*LOADERS, *SEPARATORS)
 """Suffixes of tables."""
 
 SEQUENCE_COLUMNS = ("sequence", "seq", "protein", "protein_sequence", "aa_seq", "primary")
-"""Columns that are taken for the sequence where none is named, in any case."""
+"""Columns that are taken for the sequence if none is named; upper or lower case."""
 
 ID_COLUMNS = ("id", "accession", "entry", "name", "header")
-"""Columns that are taken for the id where none is named, in any case; the first that is there."""
+"""Columns of which the first that exists is taken for the id if none is named; upper or lower case."""
 
 _COLUMNS = ("sequence", "id")
 _OF_FILE = _COLUMNS
@@ -50,9 +50,9 @@ _ROWS = 1000
 
 
 def split_query(location: str, allowed: tuple[str, ...] = _OF_FILE) -> tuple[str, dict[str, str]]:
-    """A location without the parameters behind its last ``?`` that are ours, and those.
+    """A location without those parameters after its last ``?`` that are ours; and these parameters.
 
-    A server's own parameters stay where they are; of a local path, every parameter must be one of ours.
+    Parameters of a server stay in the location; every parameter of a local path must be one of ours.
 
     Raises:
         ValueError: a parameter that is not known, given twice or without a value.
@@ -77,7 +77,7 @@ class TableSource(OneFile):
     """One table: a file by its suffix, or a data set by its name."""
 
     location: str
-    """As in the recipe, parameters included."""
+    """The location as the recipe has it, parameters included."""
     suffix: str
     """One of `TABLES`; empty for ``datasets://``."""
     unknown_letters: LetterPolicy
@@ -85,7 +85,7 @@ class TableSource(OneFile):
 
     @property
     def num_bytes(self) -> int | None:
-        """Size of CSV and TSV as stored; else None, as `datasets` does not say how far in a file it is."""
+        """Size of CSV and TSV as stored; else None, as `datasets` does not report how much of a file it has read."""
         return ByteStream(self._query[0], self.limits).num_bytes if self.suffix in SEPARATORS else None
 
     @cached_property
@@ -119,8 +119,8 @@ class TableSource(OneFile):
         """Its rows from `start` on; those before it are read again and left out.
 
         Raises:
-            ValueError: not there or not reachable; no such configuration, split or column; no column that must be the
-                sequence; damaged; no row in it.
+            ValueError: it does not exist, cannot be reached, is damaged or has no row; there is no such configuration,
+                split or column; or it is not clear which column is the sequence.
         """
         streams: list[ByteStream] = []
         yield from entry_blocks(
@@ -132,9 +132,9 @@ class TableSource(OneFile):
         )
 
     def _entries(self, skip: int, streams: list[ByteStream]) -> Iterator[Entry]:
-        """Its rows behind the first `skip`; `streams` gets what CSV and TSV are read from."""
+        """Its rows after the first `skip`; the streams that CSV and TSV are read from are added to `streams`."""
         number = skip
-        place, _ = self._query  # has errors of its own
+        place, _ = self._query  # outside `try`, as its errors need no other words
         if self.suffix in SEPARATORS:
             yield from self._delimited([place], SEPARATORS[self.suffix], skip, streams)
             return
@@ -153,7 +153,7 @@ class TableSource(OneFile):
                     yield self._entry(number, residues, label, sequence, name)
         except (_Refused, BrokenStream):
             raise
-        except Exception as error:  # whatever a loader, a file system or a server trips over
+        except Exception as error:  # loaders, file systems and servers raise errors of many types
             raise self._refusal(error, number) from error
         if not number:
             raise self._no_row()
@@ -218,15 +218,15 @@ class TableSource(OneFile):
             )
         header = f"row-{number}" if label is ... else "" if label is None else str(label)
         reason = f"has no value in the id column {name!r}; fill it" if not header.strip() else ""
-        # A letter outside ASCII would become several bytes; '?' is one, and no letter either.
+        # A letter outside ASCII would become several bytes; '?' is one byte, and is refused as well.
         letters = (residues or "").encode("ascii", "replace")
         return Entry(header.encode("utf-8", "replace"), letters, reason)
 
     def _first_builder(self) -> Any:
-        """The builder; a web server that fails gets the time that it gets for other sources.
+        """The builder; if a web server fails, it is asked again as often as for other sources.
 
-        Once a table is open, `datasets` itself asks again for what is lost. To open one, it asks once, and takes any
-        failure for a file that is not there.
+        Once a table is open, `datasets` repeats failed requests itself. But it tries to open one only once, and reports
+        any failure as a missing file.
         """
         place, _ = self._query
         for _ in range(ATTEMPTS):
@@ -244,7 +244,7 @@ class TableSource(OneFile):
     def _builder(self, options: Mapping[str, Any]) -> Any:
         import datasets
 
-        datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # else it prints what it raises, too
+        datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # otherwise it also prints what it raises
         place, parameters = self._query
         files = {key: parameters[key] for key in ("data_files", "data_dir", "revision") if key in parameters}
         if self.suffix:
@@ -256,15 +256,14 @@ class TableSource(OneFile):
         columns = self._columns(self._stream(builder))
         sequence, name = self._sequence_column(columns), self._id_column(columns)
         options: dict[str, Any] = {}
-        if (
-            type(builder.config).__name__ == "ParquetConfig"
-        ):  # which would otherwise read every column, and stumble over an empty row group
+        # The loader of Parquet would otherwise read every column, and fail at an empty row group.
+        if type(builder.config).__name__ == "ParquetConfig":
             wanted = {sequence, name} - {None}
             options = {"columns": [column for column in columns if column in wanted], "batch_size": _ROWS}
         return self._stream(self._builder(options) if options else builder), sequence, name
 
     def _stream(self, builder: Any) -> Any:
-        # The same as load_dataset(..., streaming=True), which does not show what files there are.
+        # The same as load_dataset(..., streaming=True), which does not show which files there are.
         return builder.as_streaming_dataset(split=self._query[1].get("split", "train"))
 
     def _columns(self, rows: Any) -> list[str]:
@@ -299,7 +298,7 @@ class TableSource(OneFile):
         return column
 
     def _refusal(self, error: Exception, number: int = 0) -> ValueError:
-        """Our words for what `datasets` said."""
+        """Our error for an error that `datasets` raised."""
         said = " ".join(str(error).split())[:300] or type(error).__name__
         where = f", after row {number}" if number else ""
         if said.startswith("Bad split"):
@@ -327,4 +326,4 @@ class TableSource(OneFile):
 
 
 class _Refused(ValueError):
-    """An error that is in our words already."""
+    """An error with a message of ours, which `_refusal` need not replace."""

@@ -1,7 +1,7 @@
 """Building a token store from sources, or finding the one that was built before.
 
-In: sources, settings. Out: a `Store`. Kept: the store; of a build that was interrupted, what it had committed, from
-where the same call goes on to the same bytes.
+In: sources, settings. Out: a `Store`. Kept: the store; after an interruption, what the build had committed, from which
+the same call continues and ends with the same bytes.
 """
 
 import hashlib
@@ -29,10 +29,10 @@ from data.transport.broken_stream import BrokenOff, Changed
 from data.transport.byte_stream import STANDARD_INPUT
 
 Progress = Callable[[int, int, int, int | None], None]
-"""Called with records, residues, bytes read of the sources as stored, and all their bytes, None where not known."""
+"""Called with records, residues, stored bytes of the sources that were read, and all their bytes (None if unknown)."""
 
 BUDGET_RECORDS = 10_000
-"""`max_bad_fraction` is asked after each so many records, and at the end."""
+"""`max_bad_fraction` is checked each time so many more records were read, and at the end."""
 
 
 def open_or_build(
@@ -45,19 +45,21 @@ def open_or_build(
 ) -> Store:
     """The store of these sources: the one that was built before, or a new one.
 
-    A store is found again by what the sources' stamps say (place, size, time of change) and by the settings that decide
-    its bytes. Where another process builds it already, this one waits. A build that was interrupted goes on.
+    A store is reused if the sources' stamps (place, size, time of change) and the settings that decide its bytes are
+    the same. If another process builds it already, this one waits. A build that was interrupted is continued.
 
     Args:
-        sources: read one behind the other, or `ingest.processes` at a time; the bytes are the same.
+        sources: the sources. They are read one after the other, or `ingest.processes` at a time; the bytes are the
+            same.
         store_dir: folder of stores.
-        unknown_letters: letters outside the alphabet.
+        unknown_letters: what to do with letters outside the alphabet.
         ingest: limits and budget.
-        progress: in place of the line on standard error.
+        progress: called in place of the line on standard error.
 
     Raises:
-        ValueError: a source cannot be read; a bad record, or more than the budget allows; no record at all; the disk is
-            full. Nothing is published then. What was committed stays, except where the content is at fault.
+        ValueError: a source cannot be read; there is a bad record, or there are more than the budget allows; there is
+            no record at all; the disk is full. Then nothing is published. What was committed stays, unless the content
+            itself is wrong.
     """
     stamps = [source.stamp() for source in sources]
     folder = store_dir / build_key(stamps, unknown_letters, ingest)
@@ -72,18 +74,18 @@ def build_into(
     *,
     progress: Progress | None = None,
 ) -> Store:
-    """`open_or_build` with a folder of the caller's choice.
+    """`open_or_build` with a folder that the caller chooses.
 
     Raises:
-        ValueError: also if the folder holds a store of other sources or settings, finished or not; or if it is
-            neither empty nor one of ours (`data.store.folder`).
+        ValueError: as in `open_or_build`; or the folder holds a store of other sources or settings, finished or not;
+            or it is neither empty nor ours (`data.store.folder`).
     """
     stamps = [source.stamp() for source in sources]
     return _built(folder, sources, stamps, unknown_letters, ingest, progress)
 
 
 def build_key(stamps: Sequence[Sequence[str | int]], unknown_letters: LetterPolicy, ingest: IngestSettings) -> str:
-    """Hash of all that decides the bytes of a store, and of whether it may be there; 20 hexadecimal digits."""
+    """Hash of everything that decides the bytes of a store and whether it can be built; 20 hexadecimal digits."""
     insisted = [ingest.content] if ingest.content != "protein" else []
     content = [FORMAT, unknown_letters, ingest.max_residues, ingest.max_header_bytes, *insisted, *map(list, stamps)]
     return hashlib.blake2b(json.dumps(content).encode(), digest_size=10).hexdigest()
@@ -97,14 +99,14 @@ def _built(
     ingest: IngestSettings,
     progress: Progress | None,
 ) -> Store:
-    # Not under the lock, as a finished store may lie where nothing can be written.
+    # Before the lock is taken, as a finished store may lie where nothing can be written.
     if (store := finished(folder, sources, build_key(stamps, unknown_letters, ingest), ingest)) is not None:
         return store
     with locked(folder, lambda: _say(f"{folder}: another process builds this store; waiting for it")):
         try:
             with BuildLine() if progress is None else nullcontext(progress) as line:
                 return build_locked(folder, sources, stamps, unknown_letters, ingest, line)
-        except Unusable as error:  # which tells the builder what to remove, and nobody else anything
+        except Unusable as error:  # its list of files to keep matters only to `build_locked`
             raise ValueError(str(error)) from None
 
 
@@ -113,10 +115,10 @@ def _say(text: str) -> None:
 
 
 def finished(folder: Path, sources: Sequence[Source], key: str, ingest: IngestSettings) -> Store | None:
-    """The store in `folder`, None if it is not finished.
+    """The store in `folder`; None if it is not finished.
 
     Raises:
-        ValueError: it is one of other sources or settings, or has more bad records than `ingest` allows; or damaged.
+        ValueError: it is of other sources or settings, has more bad records than `ingest` allows, or is damaged.
     """
     if not (folder / FACTS).exists():
         return None
@@ -133,8 +135,8 @@ def finished(folder: Path, sources: Sequence[Source], key: str, ingest: IngestSe
         )
     num_rejected = store.facts["rejected"]
     _require_within_budget(folder, num_rejected, num_rejected + store.num_records, ingest.max_bad_fraction)
-    with suppress(OSError):  # a store that others own, or in a place where nothing can be written
-        remove_journal(folder)  # of a builder that was ended between its last two steps
+    with suppress(OSError):  # the store is another user's, or lies where nothing can be written
+        remove_journal(folder)  # left if a builder was killed between its last two steps
     return store
 
 
@@ -152,21 +154,21 @@ def build_locked(
     """Find, continue or build the store in `folder`, whose lock the caller holds; see `open_or_build`.
 
     Args:
-        folder: of the store.
-        sources: what is read.
-        stamps: theirs.
-        unknown_letters: letters outside the alphabet.
+        folder: folder of the store.
+        sources: the sources to read.
+        stamps: the stamps of the sources.
+        unknown_letters: what to do with letters outside the alphabet.
         ingest: limits and budget.
         progress: called after each block.
-        is_part: whether it becomes a part of a larger store, of which the budget speaks.
-        is_followed: whether others read what was committed: it then stays, whatever is wrong with the rest.
+        is_part: whether this store will be appended to a larger one, for which the budget is checked.
+        is_followed: whether other processes read what was committed. It then stays, even if the rest is unusable.
     """
     key = build_key(stamps, unknown_letters, ingest)
     if (store := finished(folder, sources, key, ingest)) is not None:
         return store
     with suppress(FileNotFoundError):
         (folder / FAILED).unlink()
-    # Standard input cannot go on.
+    # A build from standard input cannot be continued.
     writer = StoreWriter(folder, key, anew=any(source.name == STANDARD_INPUT for source in sources))
     try:
         budget = None if is_part and ingest.max_bad_fraction else ingest.max_bad_fraction
@@ -198,7 +200,7 @@ def build_locked(
             discard(folder, error.keep)
         raise
     except BaseException as failure:
-        if isinstance(failure, BrokenOff):  # a broken network is no fault of what was read
+        if isinstance(failure, BrokenOff):  # what was read before the connection was lost is valid
             with suppress(ValueError):
                 writer.commit()
         writer.roll_back()
@@ -216,7 +218,7 @@ def build_part(
     unknown_letters: LetterPolicy,
     ingest: IngestSettings,
 ) -> None:
-    """What a process of its own does for `Ahead`."""
+    """Build the store of one source; `Ahead` calls this in a separate process."""
     with locked(folder):
         build_locked(folder, [source], [stamp], unknown_letters, ingest, Report(send), is_part=True)
 
@@ -234,7 +236,7 @@ def _read_source(
     """Append what is left of one source."""
     tally.begin(number, writer.journal.counts)
     reader, is_part = ahead.take(number, tally.waiting)
-    # The beginning of a part, and of what was begun before, was judged by who read it.
+    # The process that built a part has checked its beginning; so has an earlier call that read far enough.
     judged = content != "protein" or is_part or writer.journal.position.records >= BEGINNING_RECORDS
     try:
         for block in reader.blocks(writer.journal.position):
@@ -250,24 +252,25 @@ def _read_source(
     except Changed as error:
         raise Unusable(str(error)) from error
     if not _is_pipe(source) and source.stamp() != stamp:
-        raise Unusable(f"{source.name} was changed while it was read; the same command reads it anew")
+        raise Unusable(f"{source.name} was changed while it was read; the same command reads it again")
     writer.end_source()
     ahead.appended(number)
 
 
 def _is_pipe(source: Source) -> bool:
-    """Whether it is standard input or a local path that is no regular file: its time of change says nothing."""
+    """Whether it is standard input or a local path that is not a regular file, whose time of change says nothing."""
     path, _, query = source.name.rpartition("?")
     places = [source.name, path] if "=" in query else [source.name]  # a table's parameters are in its name
     return source.name == STANDARD_INPUT or any(os.path.exists(p) and not os.path.isfile(p) for p in places)
 
 
 def _require_good(source: Source, block: Block, before: Journal, budget: float, folder: Path) -> None:
-    """Hold a block that was read behind `before` against the budget."""
+    """Check the bad records of a block that was read after `before` against the budget."""
     if budget == 0.0 and block.rejected:
         record = block.rejected[0]
         raise Unusable(f"{source.name}: record {record.record} ({shown(record.header)}) {record.reason}")
-    # After fixed numbers of records, not where blocks or commits happen to end: an interruption changes no verdict.
+    # After fixed numbers of records, not where blocks or commits happen to end, so that an interruption cannot change
+    # the result.
     num_read = before.num_read + block.end.records - before.position.records
     asked = range(before.num_read // BUDGET_RECORDS + 1, num_read // BUDGET_RECORDS + 1)
     if asked:
@@ -279,13 +282,13 @@ def _require_good(source: Source, block: Block, before: Journal, budget: float, 
 
 
 def _require_none_rejected(writer: StoreWriter, ahead: Ahead) -> None:
-    """Refuse to go on without a budget from a build that had one, before anything of it is removed."""
+    """Refuse to continue, without a budget, a build that had one and has bad records; before anything is removed."""
     num_rejected = writer.journal.num_rejected + ahead.num_rejected
     if num_rejected:
         raise ValueError(
             f"{writer.folder} holds an unfinished store: {num_rejected} of {writer.journal.num_read + ahead.num_read} "
             "records are bad, where data.ingest.max_bad_fraction allows 0; give the max_bad_fraction that it was begun "
-            "with, and it goes on, or delete the folder to begin anew"
+            "with to continue it, or delete the folder to begin again"
         )
 
 
@@ -300,7 +303,7 @@ def _require_within_budget(folder: Path, num_rejected: int, num_read: int, budge
 
 
 class _Tally:
-    """Adds up what was read here and ahead, for the progress."""
+    """Adds up what this process and the others have read, for the progress line."""
 
     def __init__(self, sources: Sequence[Source], ahead: Ahead, progress: Progress) -> None:
         self._ahead, self._progress = ahead, progress
@@ -309,15 +312,15 @@ class _Tally:
         self._number, self._before = 0, Counts()
 
     def begin(self, number: int, before: Counts) -> None:
-        """A source is next."""
+        """Begin the source of this number, when the store holds `before`."""
         self._number, self._before = number, before
 
     def waiting(self) -> None:
-        """Another process reads it."""
+        """Report progress while another process reads the source."""
         self._tell(self._before, 0, self._ahead.behind(self._number - 1))
 
     def here(self, counts: Counts, bytes_read: int) -> None:
-        """It is read, or appended, by this process."""
+        """Report progress while this process reads the source or appends its part."""
         self._tell(counts, bytes_read, self._ahead.behind(self._number))
 
     def _tell(self, counts: Counts, bytes_read: int, behind: Read) -> None:

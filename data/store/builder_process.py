@@ -1,8 +1,8 @@
-"""A process of its own that builds, reports to the one that started it, and ends when that one does, however it ends.
+"""A separate process that builds, reports to its parent, and ends when the parent ends, even if that one is killed.
 
 In: a function and its arguments, pickled by the parent. Out: messages, as lines of JSON. Kept: nothing.
 
-Not multiprocessing, whose children import the parent's main module, here the whole of training, first.
+It is not made by multiprocessing, whose children first import the parent's main module, here the whole of training.
 """
 
 import json
@@ -26,11 +26,11 @@ _WATCH_S = 0.2
 
 
 class Unusable(ValueError):
-    """What was read cannot become a store, so that nothing of it is kept, but what is named.
+    """What was read cannot become a store, so its files are removed, except those that are named.
 
     Args:
         message: what is wrong, and what to change.
-        keep: names of the files that are worth keeping.
+        keep: names of the files to keep.
     """
 
     def __init__(self, message: str, keep: tuple[str, ...] = ()) -> None:
@@ -39,18 +39,18 @@ class Unusable(ValueError):
 
 
 class Send(Protocol):
-    """Reports to the parent."""
+    """Sends messages to the parent."""
 
     def __call__(self, **message: Any) -> None:
-        """Send what can be written as JSON."""
+        """Send a message, whose values can be written as JSON."""
 
 
 def start(function: Callable[..., None], *arguments: object) -> subprocess.Popen[bytes]:
     """Start a process that calls ``function(send, *arguments)``.
 
     Args:
-        function: of a module's top level.
-        arguments: what can be pickled.
+        function: a function of a module's top level.
+        arguments: values that can be pickled.
     """
     process = subprocess.Popen(
         [sys.executable, "-c", _PROGRAM],
@@ -63,16 +63,17 @@ def start(function: Callable[..., None], *arguments: object) -> subprocess.Popen
     try:
         with process.stdin as channel:
             channel.write(pickle.dumps(search) + pickle.dumps((os.getpid(), function, arguments)))
-    except BrokenPipeError:  # it died at once; `messages` says so
+    except BrokenPipeError:  # it died at once; `messages` raises for that
         pass
     return process
 
 
 def messages(process: subprocess.Popen[bytes], name: str) -> Iterator[dict[str, Any]]:
-    """What a process reports, until it has done its work.
+    """The messages of a process, until it has finished its work.
 
     Raises:
-        Unusable, ValueError: it raised that, or died.
+        Unusable: the process raised it.
+        ValueError: the process raised it, or died.
     """
     assert process.stdout is not None
     for line in process.stdout:
@@ -88,19 +89,19 @@ def messages(process: subprocess.Popen[bytes], name: str) -> Iterator[dict[str, 
     how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
     raise ValueError(
         f"{name}: the process that reads it {how}; if memory ran out, lower data.ingest.processes; the same command "
-        "goes on where it stood"
+        "continues where it stopped"
     )
 
 
 def main() -> int:
-    """Run what the parent sent."""
+    """Call the function that the parent sent, and return the exit status."""
     channel = os.dup(1)
-    os.dup2(2, 1)  # what libraries print is no message
+    os.dup2(2, 1)  # what libraries print must not mix with the messages
     parent, function, arguments = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
     def send(**message: Any) -> None:
-        with suppress(BrokenPipeError):  # the parent does not listen any more
+        with suppress(BrokenPipeError):  # the parent no longer reads
             os.write(channel, json.dumps(message).encode() + b"\n")
 
     try:
@@ -118,7 +119,7 @@ def main() -> int:
 
 
 def _end_with(parent: int) -> None:
-    """End this process when the one that started it is gone, even in the middle of a read from a source that stalls.
+    """End this process when its parent has ended, even in the middle of a read from a source that stalls.
 
     A builder may be ended at any time: what it did not commit is read again.
     """

@@ -1,8 +1,8 @@
-"""Files that are compared with their hash once: what one process read in order, the next need not.
+"""Files whose hash is compared once, so that no later process need read them for it.
 
-In: a file, and the hash that it had when it was written. Out: nothing, or an error. Kept: under data.store_dir,
-``checked/HASH.json`` for each file that was found whole. HASH is of its size, time of change, inode and hash, so any
-other file is read again; the file itself may lie where nothing can be written.
+In: a file, and the hash that it had when it was written. Out: nothing, or an error. Kept: under data.store_dir, a file
+``checked/HASH.json`` for each file that has the right hash. HASH covers its size, time of change, inode and hash, so
+that a changed file is read again; the file itself may lie where nothing can be written.
 """
 
 import hashlib
@@ -27,8 +27,8 @@ def once(path: Path, content_hash: str, store_dir: Path | None, compare: Callabl
 
     Args:
         path: the file.
-        content_hash: what `compare` compares it with.
-        store_dir: data.store_dir. Where it is None, or nothing can be written there, the next call compares again.
+        content_hash: the hash that `compare` expects.
+        store_dir: data.store_dir. If it is None, or nothing can be written there, the next call compares again.
         compare: reads the file, and raises if it differs.
 
     Raises:
@@ -45,7 +45,7 @@ def once(path: Path, content_hash: str, store_dir: Path | None, compare: Callabl
         "inode": status.st_ino,
         "hash": content_hash,
     }
-    # Not the place, as one disk can be mounted at several.
+    # The path is left out, as a disk can be mounted at several places.
     key = json.dumps([stamp[name] for name in ("bytes", "mtime_ns", "inode", "hash")])
     stamp_path = store_dir / CHECKED / f"{hashlib.blake2b(key.encode(), digest_size=10).hexdigest()}.json"
     if os.path.exists(stamp_path):
@@ -57,9 +57,9 @@ def once(path: Path, content_hash: str, store_dir: Path | None, compare: Callabl
 
 
 def check(store: "Store", store_dir: Path) -> None:
-    """Compare offsets.bin and digests.bin of a finished store with their hashes, 16 bytes a record, once.
+    """Compare offsets.bin and digests.bin of a finished store, 16 bytes a record, with their hashes; only once.
 
-    A record whose offsets are wrong would be another protein, and one whose digest is wrong would train and validate.
+    With wrong offsets a record would be another protein; with a wrong digest it could both train and validate.
 
     Raises:
         ValueError: one of them differs from what was written, or offsets do not rise.

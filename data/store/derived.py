@@ -1,10 +1,10 @@
-"""Where what is derived from a token store is kept: splits, clusters, exclusions, pictures.
+"""The place of what is derived from a token store: splits, clusters, exclusions, pictures.
 
 In: a store, and the name of what is derived. Out: a path. Kept: nothing.
 
-That is the store's own folder where it can be written. A store in a place that can only be read (a shared disk, a
-mounted archive) is used all the same: what is derived from it is kept in ``derived/HASH`` of data.store_dir, HASH being
-the store's own, over the hashes of all its files.
+The place is the store's own folder if it can be written to. What is derived from a store that can only be read (on a
+shared disk, in a mounted archive) is kept in ``derived/HASH`` of data.store_dir, where HASH is the hash in the store's
+store.json, which covers the hashes of all its files.
 """
 
 import os
@@ -19,25 +19,25 @@ DERIVED = "derived"
 
 
 def kept_at(store: "Store", name: str) -> Path:
-    """Where `name` is, if it was derived before and can be read; otherwise where it is to be written.
+    """The path of `name`, if it was derived before and can be read; otherwise where it is to be written.
 
     Args:
         store: a finished store.
-        name: of a file or folder, or of one in a folder: ``clusters-HASH/members``.
+        name: name of a file or folder, which may lie in another folder: ``clusters-HASH/members``.
     """
     return next(filter(_is_readable, places(store, name)), None) or written_at(store, name)
 
 
 def written_at(store: "Store", name: str) -> Path:
-    """Where `name` is to be written: in the store's folder if that can be, otherwise under data.store_dir."""
+    """Where `name` is to be written: in the store's folder if that is possible, otherwise under data.store_dir."""
     inside, *elsewhere = places(store, name)
-    # A folder of another user that cannot be read is in the way, and cannot be replaced.
+    # A folder of another user that cannot be read cannot be replaced either.
     fits = can_be_written(inside.parent) and (_is_readable(inside) or not os.path.isdir(inside))
     return inside if fits or not elsewhere else elsewhere[0]
 
 
 def found_at(store: "Store", name: str) -> list[Path]:
-    """All that was derived, whose name begins with `name`, and that can be read; the store's own folder first."""
+    """Paths of everything derived whose name begins with `name` and that can be read; the store's own folder first."""
     folders = [(place.parent, place.name) for place in places(store, name)]
     found = (path for folder, begin in folders for path in sorted(folder.glob(f"{begin}*")))
     return [path for path in found if _is_readable(path)]
@@ -49,17 +49,17 @@ def places(store: "Store", name: str) -> list[Path]:
     if store.store_dir is None:
         return [inside]
     flat = "-of-".join(reversed(name.split("/")))
-    # Not the fingerprint, which says nothing of the names that a table of clusters is joined with.
+    # Not the fingerprint, as that does not cover the names, with which a table of clusters is joined.
     return [inside, store.store_dir / DERIVED / str(store.facts["hash"]) / flat]
 
 
 def can_be_written(folder: Path) -> bool:
-    """Whether files can be made in a folder that is there."""
+    """Whether files can be made in an existing folder."""
     return os.access(folder, os.W_OK | os.X_OK)
 
 
 def remedy(delete: Path) -> str:
-    """What to do so that something derived, a folder or a file that is damaged, is written again."""
+    """What to do so that a derived folder or file that is damaged is written again."""
     if can_be_written(delete.parent) and (can_be_written(delete) or not os.path.isdir(delete)):
         return f"delete {delete}, it is written again"
     return (

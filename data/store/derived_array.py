@@ -1,7 +1,7 @@
 """Arrays beside what was derived: ids of a split, hashes of clusters, members.
 
-In: the path of one, and what is known of it. Out: its items, through a memory map. Kept: a note that a long one was
-found whole (`data.store.checked`).
+In: a path, and the type, length and hash that are known. Out: the items, through a memory map. Kept: for a long array,
+a note that its hash was compared (`data.store.checked`).
 """
 
 from pathlib import Path
@@ -22,16 +22,16 @@ def read(
 
     Args:
         path: the file.
-        dtype: of one item, with its byte order.
-        count: items that it must have; None is any number.
-        content_hash: BLAKE2b of 16 bytes that it must have; None is any.
-        store_dir: data.store_dir, to compare the hash once; None is to compare it each time.
+        dtype: type of one item, with its byte order.
+        count: how many items it must have; None for any number.
+        content_hash: the BLAKE2b hash of 16 bytes that it must have; None for any.
+        store_dir: data.store_dir, to compare the hash only once; None to compare it each time.
 
     Returns:
-        (items,) memory map; a plain array where there are none.
+        (items,) memory map; a plain array if there are no items.
 
     Raises:
-        ValueError: it is missing, cannot be read, or was cut or written to; it names the file and the remedy.
+        ValueError: it is missing, cannot be read, or was cut or changed; the message names the file and the remedy.
     """
     item = np.dtype(dtype).itemsize
     try:

@@ -1,6 +1,6 @@
 """Small JSON files beside what was derived: splits, clusters, exclusions, indices of plans.
 
-In: the path of one. Out: its content. Kept: what is written, whole or not at all.
+In: a path. Out: the file's content. Kept: files that are written whole or not at all.
 """
 
 import json
@@ -18,11 +18,11 @@ def read(path: Path, names: Iterable[str], delete: Path) -> dict[str, Any]:
 
     Args:
         path: the file.
-        names: of the fields that it must have.
-        delete: what to delete, so that it is derived again: the folder that it describes, or the file itself.
+        names: names of the fields that it must have.
+        delete: what to delete so that it is derived again: the folder that it describes, or the file itself.
 
     Raises:
-        ValueError: it is missing, cannot be read, or was cut or written to; it names the file and the remedy.
+        ValueError: it is missing, cannot be read, or was cut or changed; the message names the file and the remedy.
     """
     remedy = derived.remedy(delete)
     try:
@@ -40,10 +40,10 @@ def read(path: Path, names: Iterable[str], delete: Path) -> dict[str, Any]:
 
 
 def write(path: Path, text: str) -> None:
-    """Write or replace a JSON file; its folder is made if need be.
+    """Write or replace a JSON file; its folder is made if it does not exist.
 
     Raises:
-        ValueError: it cannot be written: no right, no room.
+        ValueError: it cannot be written, for want of permission or space.
     """
     with refusal(path):
         path.parent.mkdir(parents=True, exist_ok=True)

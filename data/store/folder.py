@@ -1,10 +1,10 @@
-"""The folder that a build works in: whether it is one of ours, and what of it is removed when a build ends.
+"""The folder that a build works in: whether it is ours, and which files are removed when a build ends.
 
-In: a folder. Out: nothing, or an error. Kept: whatever no build of ours has made.
+In: a folder. Out: nothing, or an error. Kept: every file that no build of ours has made.
 
-A folder is ours by its journal or its store.json. The journal is written before any other file of a build, into a
-folder that is empty, and removed after all others: wherever a build is killed, the next one can tell its files from
-those of the user. Names that begin with ".zymogen-" or end with ".zymogen-new" are used by nobody else.
+A folder is ours if it has our journal or our store.json. The journal is written into the empty folder before any other
+file of a build, and removed after all others: wherever a build is killed, the next one can tell its files from those of
+the user. No other program uses names that begin with ".zymogen-" or end with ".zymogen-new".
 """
 
 import os
@@ -31,13 +31,13 @@ def require_ours(folder: Path) -> None:
     """
     try:
         names = set(os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):  # the latter: whoever wants to write there says so
+    except (FileNotFoundError, NotADirectoryError):  # the latter is reported when something is written there
         return
     except OSError as error:
         raise ValueError(f"{folder}: {error.strerror or error}; choose another folder") from None
-    # NFS calls a file so that was removed while somebody still had it open.
+    # On NFS, a file that was removed while it was open has a name that begins with ".nfs".
     foreign = sorted(name for name in names - _OURS_BY_NAME if not name.startswith(".nfs"))
-    # In this order: a build that ends in between has written store.json before it removed the journal.
+    # Checked in this order: a build writes store.json before it removes the journal, and may end in between.
     if foreign and not _is_ours(folder / JOURNAL) and not _is_ours(folder / FACTS):
         more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
         raise ValueError(
@@ -50,13 +50,13 @@ def discard(folder: Path, keep: Sequence[str] = ()) -> None:
     """Remove what a build made in `folder`, and the folder if nothing else is in it; the caller holds its lock.
 
     Args:
-        folder: a build's. In any other nothing is removed but what only a build has a name like.
-        keep: names that stay, and with them a journal that says whose they are.
+        folder: folder of a build. In a folder that is not ours, only files with names that are ours are removed.
+        keep: names of files that stay; the journal then stays too, to show that they are ours.
     """
     if _is_ours(folder / JOURNAL) or _is_ours(folder / FACTS):
         if not (folder / JOURNAL).exists() or _is_ours(folder / JOURNAL):
             with suppress(OSError):  # a full disk; what is removed below makes room
-                write_journal(folder, Journal(key=""))  # or an end in between would leave a journal without its files
+                write_journal(folder, Journal(key=""))  # its old counts would be wrong if this is killed halfway
         if _is_ours(folder / FACTS):
             (folder / FACTS).unlink()
         for name in _ARRAYS:
@@ -76,7 +76,7 @@ def discard(folder: Path, keep: Sequence[str] = ()) -> None:
 
 
 def discard_part(folder: Path) -> None:
-    """Remove one part of a build, once the process that may still read it has ended; what is not ours stays."""
+    """Remove one part of a build after the process that may still write it has ended; what is not ours stays."""
     from data.store.lock import locked
 
     if folder.is_dir():
@@ -85,7 +85,7 @@ def discard_part(folder: Path) -> None:
 
 
 def remove_journal(folder: Path) -> None:
-    """Remove the journal of a build, if it is one."""
+    """Remove the journal of a build, if it is ours."""
     if _is_ours(folder / JOURNAL):
         (folder / JOURNAL).unlink()
 
@@ -93,5 +93,5 @@ def remove_journal(folder: Path) -> None:
 def _is_ours(path: Path) -> bool:
     try:
         return path.is_file() and is_of_a_store(path.read_bytes())
-    except OSError:  # it cannot be read; so nobody can say that it is
+    except OSError:  # it cannot be read, so it is not known to be ours
         return False

@@ -1,10 +1,10 @@
 """Streaming: training from a token store that another process is still writing.
 
 In: settings of a corpus. Out: the folder of its store, and `GrowingStore`, which waits for records. Kept: the store, so
-that the first pass can be resumed from the prefix on disk.
+that the first pass can be resumed from the records on disk.
 
-One builder per node reads the sources. Every rank and every worker waits on what it has committed, so a slow source is
-time spent waiting and never another order.
+One builder per node reads the sources. Every rank and every worker waits until it has committed the records that they
+need, so a slow source costs time but never changes the order.
 """
 
 import subprocess
@@ -18,13 +18,13 @@ from data.store.journal import FAILED, failure, read_journal, write_failure
 from data.store.lock import is_held
 from data.store.token_store import FACTS, PATIENCE_S, Counts, Store
 
-if TYPE_CHECKING:  # whatever builds is imported where it does, so that reading needs no parser
+if TYPE_CHECKING:  # what building needs is imported where a store is built, so that reading needs no parser
     from data.sources.block import Source
     from data.store.builder_process import Send
 
 _POLL_S = 0.05
 _ALIVE_S = 2.0
-"""How long a store may be without builder, between one that ends and one that takes over."""
+"""How long a store may be without a builder, after one has ended and before another takes over."""
 
 _builders: list[subprocess.Popen[bytes]] = []
 
@@ -32,9 +32,9 @@ _builders: list[subprocess.Popen[bytes]] = []
 def start_builder(
     corpus: CorpusSettings, unknown_letters: LetterPolicy, ingest: IngestSettings, store_dir: Path
 ) -> Path:
-    """Start a process that builds the store of `corpus`, from where it stands, and ends with this one.
+    """Start a process that begins or continues the store of `corpus`, and that ends when this process ends.
 
-    Where another process builds it already, the new one waits, and takes over if that one ends before the store does.
+    If another process builds it already, the new one waits, and takes over if that one ends before it has finished.
 
     Returns:
         Folder of the store, for `GrowingStore`, here or in other processes.
@@ -46,21 +46,21 @@ def start_builder(
 
 
 def follow(function: Callable[..., None], *arguments: object) -> Path:
-    """Call a function in a process of its own, and return the folder of the store that it says it serves."""
+    """Call a function in a process of its own, and return the folder of a store that it sends first."""
     from data.store.builder_process import messages, start
 
     process = start(function, *arguments)
     _builders.append(process)
     folder = Path(next(messages(process, "the token store"))["folder"])
     assert process.stdout is not None
-    process.stdout.close()  # what else it has to say stands in the folder
+    process.stdout.close()  # later errors are written into the folder
     return folder
 
 
 def serve_corpus(
     send: "Send", corpus: CorpusSettings, unknown_letters: LetterPolicy, ingest: IngestSettings, store_dir: Path
 ) -> None:
-    """Build the store of a corpus, unless it is finished, and `send` its folder."""
+    """Build the store of a corpus unless it is finished, and `send` its folder."""
     from data.sources.resolve import resolve
 
     found = resolve(corpus, unknown_letters, ingest, store_dir)
@@ -77,7 +77,7 @@ def serve(
     ingest: IngestSettings,
     store_dir: Path,
 ) -> None:
-    """Build the store of some sources, unless it is finished, and `send` its folder."""
+    """Build the store of some sources unless it is finished, and `send` its folder."""
     from data.store.build import build_key, build_locked, finished
     from data.store.lock import locked
 
@@ -100,15 +100,15 @@ def serve(
 
 
 class GrowingStore(Store):
-    """A token store that may still be written; what was waited for can be read.
+    """A token store that may still be written; the records up to the last call of `wait` can be read.
 
     Args:
-        folder: where it is, as `start_builder` gave it.
-        store_dir: as of a `Store`.
+        folder: folder of the store, as `start_builder` returned it.
+        store_dir: as for a `Store`.
     """
 
     is_growing = True
-    _patience_s = PATIENCE_S  # another machine may just have finished it
+    _patience_s = PATIENCE_S  # another machine may have finished it just now
 
     def __init__(self, folder: Path, store_dir: Path | None = None) -> None:
         super().__init__(folder, store_dir)
@@ -117,19 +117,19 @@ class GrowingStore(Store):
 
     @property
     def counts(self) -> Counts:
-        """How much can be read: what was committed when last it was waited for."""
+        """How much can be read: what was committed at the last call of `wait`."""
         return self._counts if self._finished else self._committed
 
     def wait(self, num_records: int, timeout_s: float | None = None) -> int:
-        """Wait until so many records are there, or all there will be.
+        """Wait until the store has `num_records` records, or is finished.
 
         Returns:
             `num_records`, or the number of all records if that is less.
 
         Raises:
-            ValueError: the build failed; the builder's message.
-            RuntimeError: nobody builds the store.
-            TimeoutError: `timeout_s` seconds are over.
+            ValueError: the build failed; the message is the builder's.
+            RuntimeError: no process builds the store.
+            TimeoutError: `timeout_s` seconds have passed.
         """
         if not self._finished and num_records <= self._committed.records:
             return num_records
@@ -148,7 +148,7 @@ class GrowingStore(Store):
             elif now > alone_since + _ALIVE_S and not (self.folder / FACTS).exists():
                 raise RuntimeError(
                     f"{self.folder}: its builder ended before the store was finished, after "
-                    f"{self._committed.records} records; start the run again, it goes on from there"
+                    f"{self._committed.records} records; start the run again, it continues from there"
                 )
             if timeout_s is not None and now > began + timeout_s:
                 raise TimeoutError(
@@ -157,7 +157,7 @@ class GrowingStore(Store):
             time.sleep(_POLL_S)
 
     def records_up_to(self, wanted: int) -> int:
-        """As `wait`."""
+        """The result of `wait` without a time limit."""
         return self.wait(wanted)
 
     def _refresh(self) -> None:

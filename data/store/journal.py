@@ -1,7 +1,7 @@
-"""The journal of a build that is not finished: how much of a store's files is whole, and where reading goes on.
+"""The journal of an unfinished build: how much of each file of the store is valid, and where reading continues.
 
-In: the folder of a store. Out: `Journal`. Kept: progress.json, there before any other file of a build and replaced
-whole at every commit; .zymogen-failed.json, why a build that others follow has ended.
+In: the folder of a store. Out: `Journal`. Kept: progress.json, which is written before any other file of a build and
+replaced whole at every commit; .zymogen-failed.json, the reason why a build that others follow has ended.
 """
 
 import json
@@ -19,25 +19,25 @@ JOURNAL, FAILED = "progress.json", ".zymogen-failed.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
-    """What is on disk for good."""
+    """What is committed, that is, safely on disk."""
 
     key: str
     """Hash of the sources' stamps and of the settings that decide the bytes."""
     counts: Counts = field(default=Counts())
     num_read: int = 0
-    """Records read, rejected ones included."""
+    """Number of records that were read, rejected ones included."""
     num_rejected: int = 0
     rejected_bytes: int = 0
     """Bytes of rejected.jsonl."""
     unknown_letters: Mapping[str, int] = field(default_factory=dict)
     source: int = 0
-    """Number of the source at hand."""
+    """Number of the source that is being read, from 0."""
     position: Position = START
-    """Where that source goes on."""
+    """Where that source continues."""
     of_part: bool = False
-    """Whether `position` is one of the source's part (`data.store.read_ahead`), not of the source itself."""
+    """Whether `position` is a position in the source's part (`data.store.read_ahead`), not in the source itself."""
     bytes_read: int = 0
-    """Bytes of that source, as stored, before `position`; for the progress line alone."""
+    """Stored bytes of that source before `position`; only the progress line uses them."""
 
     def file_sizes(self) -> dict[str, int]:
         """Bytes of each file, rejected.jsonl included."""
@@ -45,7 +45,7 @@ class Journal:
 
 
 def read_journal(folder: Path) -> Journal | None:
-    """The journal of an unfinished build, None where there is none.
+    """The journal of an unfinished build; None if the folder has none.
 
     Raises:
         ValueError: it is damaged, or of another program.
@@ -73,12 +73,12 @@ def write_journal(folder: Path, journal: Journal) -> None:
 
 
 def failure(folder: Path) -> str | None:
-    """Why the last build that others followed has ended, None if it has not failed."""
+    """Why the last build that others followed has failed; None if it has not."""
     path = folder / FAILED
     return str(derived_json.read(path, ["error"], path)["error"]) if path.exists() else None
 
 
 def write_failure(folder: Path, message: str) -> None:
-    """Leave word for those who wait for the store."""
+    """Write why a build has failed, for the processes that wait for its store."""
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / FAILED, json.dumps({"error": message}))

@@ -1,6 +1,6 @@
-"""The lock that a builder holds on the folder of its store, across processes and, where the file system can, machines.
+"""The lock that a builder holds on the folder of its store: across processes and, if the file system can, machines.
 
-In: a folder. Out: nothing. Kept: an empty file; the kernel frees the lock when its holder ends, however it ends.
+In: a folder. Out: nothing. Kept: an empty file; the kernel releases the lock when its holder ends, even if killed.
 """
 
 import fcntl
@@ -16,19 +16,19 @@ from data.store.token_store import LOCK
 
 _POLL_S = 0.1
 _MOST_VANISHED = 50
-"""How often in a row a folder may be gone just after it was made: builds that fail remove theirs, but not so often."""
+"""How often in a row a folder may vanish just after it was made. Builds that fail remove theirs, but not so often."""
 
 
 @contextmanager
 def locked(folder: Path, waiting: Callable[[], None] | None = None) -> Iterator[None]:
-    """Hold the lock of `folder`, which is made if it is not there; waits while another process holds it.
+    """Hold the lock of `folder`, which is made if it does not exist; waits while another process holds the lock.
 
     Args:
-        folder: of a store.
-        waiting: called once if there is something to wait for.
+        folder: folder of a store.
+        waiting: called once if another process holds the lock.
 
     Raises:
-        ValueError: the folder is not ours; nothing can be written there; or the file system knows no locks.
+        ValueError: the folder is not ours, it cannot be written to, or its file system has no locks.
     """
     descriptor, vanished = _taken(folder), 0
     if descriptor is None and waiting is not None and folder.exists():
@@ -47,10 +47,10 @@ def locked(folder: Path, waiting: Callable[[], None] | None = None) -> Iterator[
 
 
 def _taken(folder: Path) -> int | None:
-    """A descriptor that holds the lock, or None where it is held by another."""
+    """A descriptor that holds the lock, or None if another process holds it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / LOCK).exists():  # else somebody of ours is or was at work, and may be ending right now
+        if not (folder / LOCK).exists():  # otherwise a build of ours has worked there, and may be removing its files
             require_ours(folder)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except FileNotFoundError:  # a build that failed removes its folder
@@ -61,7 +61,7 @@ def _taken(folder: Path) -> int | None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(descriptor), os.stat(folder / LOCK)):
             return descriptor
-    except (BlockingIOError, FileNotFoundError):  # the latter: whoever held it has removed the folder
+    except (BlockingIOError, FileNotFoundError):  # the latter if its holder has removed the folder
         pass
     except OSError as error:
         os.close(descriptor)
@@ -81,11 +81,11 @@ def is_held(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: askers do not see each other
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that two callers do not see each other
         return False
     except BlockingIOError:
         return True
-    except OSError:  # a file system without locks, where nobody builds
+    except OSError:  # a file system without locks, where no process can build
         return False
     finally:
         os.close(descriptor)

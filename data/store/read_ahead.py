@@ -1,8 +1,8 @@
 """Parts: sources that are read ahead, each by a process of its own, and appended to the store in their order.
 
-In: sources. Out: for each, what to read it from: itself, or the part that was built of it. Kept: in the folder of the
-store ``.zymogen-parts/0003``, a store of source 3 alone; continued on its own when it was interrupted, removed once
-appended, or when a build of other sources or settings finds it.
+In: sources. Out: for each, what to read its records from: the source itself, or the part that was built from it. Kept:
+in the folder of the store, for example ``.zymogen-parts/0003``, a store of source 3 alone. An interrupted part is
+continued; it is removed once it is appended, or when a build of other sources or settings finds it.
 """
 
 import json
@@ -35,21 +35,21 @@ class Read(NamedTuple):
     records: int = 0
     residues: int = 0
     bytes_read: int = 0
-    """Of the source, as stored."""
+    """Stored bytes of the source."""
 
 
 class Held(NamedTuple):
-    """What a part holds that a build can go on from."""
+    """What a part holds from which a build can continue."""
 
     key: str
-    """Of the build that made it."""
+    """Key of the build that made it."""
     is_finished: bool
     num_read: int
     num_rejected: int
 
 
 def held(folder: Path) -> Held | None:
-    """What the part in `folder` holds; None if that is nothing, or too damaged to go on from."""
+    """What the part in `folder` holds; None if it holds nothing, or is too damaged to continue from."""
     with suppress(ValueError):
         if (folder / FACTS).exists():
             facts = Store(folder).facts
@@ -66,9 +66,9 @@ def any_held(folder: Path) -> bool:
 
 
 class BuiltPart:
-    """The part of a source, read as the source itself would be.
+    """The part of a source, which gives the same records as the source itself.
 
-    Its positions count accepted records in their `offset`.
+    The `offset` of its positions is the number of accepted records.
     """
 
     def __init__(self, folder: Path, source: Source) -> None:
@@ -82,11 +82,11 @@ class BuiltPart:
 
     @property
     def read(self) -> Read:
-        """All of it."""
+        """How much was read of the source: everything."""
         return Read(self._facts["records"], self._facts["residues"], self.num_bytes or 0)
 
     def blocks(self, start: Position = START) -> Iterator[Block]:
-        """Its records from `start` on. Read, not mapped: mapped pages would count as memory of this process."""
+        """Its records from `start` on. They are not mapped: mapped pages would count as memory of this process."""
         num_records = self._facts["records"] + self._facts["rejected"]
         rejected = self._rejected(start.records - start.offset)
         waiting = next(rejected, None)
@@ -139,14 +139,14 @@ class BuiltPart:
 def plan_reading(
     left: range, built: Collection[int], processes: int, *, first_is_here: bool
 ) -> dict[int, Literal["built", "here", "ahead"]]:
-    """Where each source that is left is read: it is "built" already, this process reads it "here", another "ahead".
+    """Where each source that is left is read: its part is "built", this process reads it "here", or another "ahead".
 
     Args:
         left: numbers of the sources, from the current one on.
-        built: those whose part is finished.
-        processes: most processes that read at the same time.
-        first_is_here: whether this process reads the first at once, so that those who follow the build see it grow. It
-            does unless a part of it was begun that another process can go on with.
+        built: numbers of the sources whose part is finished.
+        processes: the most processes that read at the same time.
+        first_is_here: whether this process reads the first source at once, so that processes that follow the build see
+            it grow. This is so unless a part of that source was begun, which another process can continue.
     """
     readers: dict[int, Literal["built", "here", "ahead"]] = {}
     for number in left:
@@ -159,16 +159,17 @@ def plan_reading(
 
 
 class Ahead:
-    """The sources of a build from the one at hand on, of which other processes read some ahead.
+    """The sources of a build from the current one on, some of which other processes read ahead.
 
     Args:
-        folder: of the store.
+        folder: folder of the store.
         sources: all sources of the build.
-        keys: of a store of each source alone; parts with another key are removed, as another build made them.
-        journal: how far the build is.
-        processes: most processes that read at the same time, this one included while it does.
-        start_part: starts a process that builds the store of the source of this number in a folder, and reports what
-            it read.
+        keys: for each source, the key of a store of it alone; a part with another key is removed, as another build
+            made it.
+        journal: the state of the build.
+        processes: the most processes that read at the same time, this one included while it reads.
+        start_part: starts a process that builds, in a folder, the store of the source of this number, and that reports
+            what it has read.
 
     Raises:
         ValueError: the part that was being appended is gone.
@@ -198,13 +199,13 @@ class Ahead:
                 discard_part(path)
         appended = journal.position if journal.of_part else START
         self.num_read = sum(of_part.num_read for of_part in found.values()) - appended.records
-        """Records that the parts hold and the store does not, rejected ones included."""
+        """Number of records that the parts hold and the store does not, rejected ones included."""
         self.num_rejected = sum(of_part.num_rejected for of_part in found.values())
         self.num_rejected -= appended.records - appended.offset
-        """The rejected ones of them."""
+        """How many of them are rejected."""
         self._numbers = [n for n, reader in readers.items() if reader == "ahead"]
         self._here = first if processes > 1 and readers.get(first) == "here" else None
-        """The source for which this process counts as one of those that read."""
+        """Number of the source for which this process counts among those that read; else None."""
         self._read = {n: BuiltPart(self._part(n), sources[n]).read for n in built}
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._failures: list[BaseException] = []
@@ -223,18 +224,19 @@ class Ahead:
             self._stopped = True
             for process in self._running.values():
                 process.kill()
-        self._slots.release()  # for those who still wait for the one that this process held
+        self._slots.release()  # wakes a thread that still waits for the slot of this process
         self._pool.shutdown(cancel_futures=True)
 
     def take(self, number: int, waiting: Callable[[], None]) -> tuple[Source, bool]:
         """What to read a source from, and whether that is a part.
 
         Args:
-            number: of the source; they are taken in order.
-            waiting: called about twice a second while its part is not ready.
+            number: number of the source; sources are taken in order.
+            waiting: called about twice a second until its part is ready.
 
         Raises:
-            Unusable, ValueError: from the processes.
+            Unusable: a process raised it.
+            ValueError: a process raised it, or died.
         """
         if number in self._futures:
             while not self._futures[number].done():
@@ -249,13 +251,13 @@ class Ahead:
         return self._sources[number], False
 
     def appended(self, number: int) -> None:
-        """The source is in the store."""
+        """Note that the source is in the store, and remove its part."""
         if number == self._here:
             self._here = None
             self._slots.release()
         discard_part(self._part(number))
         if number + 1 == len(self._sources):
-            with suppress(OSError):  # not there, or the user has put something into it
+            with suppress(OSError):  # it does not exist, or the user has put something into it
                 self._parts.rmdir()
 
     def check(self) -> None:
@@ -264,7 +266,7 @@ class Ahead:
             raise self._failures[0]
 
     def behind(self, number: int) -> Read:
-        """What was read of the sources behind this one."""
+        """How much was read of the sources after this one."""
         found = [read for n, read in self._read.copy().items() if n > number]
         return Read(*map(sum, zip(*found, strict=True))) if found else Read()
 
@@ -272,7 +274,7 @@ class Ahead:
         return self._parts / f"{number:04d}"
 
     def _held(self, number: int) -> Held | None:
-        """What is there of a source's part, if this build made it."""
+        """What the part of a source holds, if this build made it."""
         found = held(self._part(number))
         return found if found is not None and found.key == self._keys[number] else None
 
@@ -297,13 +299,13 @@ class Ahead:
 
 
 class Report:
-    """Sends how far a part is, about twice a second."""
+    """Sends the progress of a part to the parent, about twice a second."""
 
     def __init__(self, send: Send) -> None:
         self._send, self._last = send, 0.0
 
     def __call__(self, records: int, residues: int, bytes_read: int, num_bytes: int | None) -> None:
-        """Take note of the progress of the build."""
+        """Report the progress of the build."""
         if (now := time.monotonic()) >= self._last + _REPORT_S:
             self._last = now
             self._send(read=Read(records, residues, bytes_read))

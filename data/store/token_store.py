@@ -3,16 +3,16 @@
 In: a folder that `data.store.build` wrote. Out: residues, digests and headers by record. Kept: memory maps. The folder
 holds
 
-    tokens.bin          uint8     residue ids of all records, one behind the other
+    tokens.bin          uint8     residue ids of all records, concatenated
     offsets.bin         uint64    (records + 1,) where each record starts in tokens.bin
-    digests.bin         uint64    (records,) `content_digest` of each record
-    headers.bin         bytes     header lines
-    header_offsets.bin  uint64    (records + 1,)
+    digests.bin         uint64    (records,) digest of each record (`data.sources.content_digest`)
+    headers.bin         bytes     header lines of all records, concatenated
+    header_offsets.bin  uint64    (records + 1,) where each header starts in headers.bin
     rejected.jsonl      if records were left out: one line for each
     store.json          counts, fingerprint, sources, size and hash of every file; written last
 
 and, beside them, what was derived from the store (clusters, splits) unless it is kept elsewhere (`data.store.derived`).
-A folder without store.json is being built, or was interrupted; `data.store.journal` says how far it is.
+A folder without store.json is being built, or its build was interrupted; `data.store.journal` describes its state.
 """
 
 import hashlib
@@ -32,13 +32,13 @@ FORMAT = "zymogen.store/2"
 FACTS, REJECTED, LOCK = "store.json", "rejected.jsonl", ".zymogen-build.lock"
 
 UINT64 = "<u8"
-"""All integers of these files are little-endian, whatever this machine is."""
+"""The type of integers in these files: little-endian on every machine."""
 
 RESTORE = "restore it from a copy, or, if its sources are still there, delete the folder and build it again"
-"""What to do about a damaged store: one that the recipe names by its folder is not built again by a run."""
+"""What to do about a damaged store. A run does not build it again if the recipe names it by its folder."""
 PATIENCE_S = 60.0
-"""How long a store that another machine writes may look shorter here than it is: the longest that NFS clients believe
-the size that they saw last (acregmax in nfs(5))."""
+"""How long a file that another machine writes may look shorter here than it is: the longest time for which NFS clients
+trust the size that they saw last (acregmax in nfs(5))."""
 POLL_S = 0.1
 
 _CHUNK_BYTES = 8 << 20
@@ -66,29 +66,29 @@ class Store:
     """A finished token store.
 
     Args:
-        folder: where it is.
-        store_dir: where what is derived from it is kept if `folder` cannot be written to (`data.store.derived`).
+        folder: folder of the store.
+        store_dir: data.store_dir, where derived files are kept if `folder` cannot be written to (`data.store.derived`).
     """
 
     is_growing = False
-    """Whether it may still be written; then it has no facts, fingerprint or number of records yet."""
+    """Whether it may still be written; if so, it has no facts, fingerprint or number of records yet."""
     _patience_s = 0.0
-    """How long files may look shorter than store.json says."""
+    """How long to wait for files that look shorter than store.json says."""
 
     def __init__(self, folder: Path, store_dir: Path | None = None) -> None:
         self.folder, self.store_dir = folder, store_dir
         self._maps: dict[str, NDArray[Any]] = {}
 
     def __reduce__(self) -> tuple[type["Store"], tuple[Path, Path | None]]:
-        return type(self), (self.folder, self.store_dir)  # a map that is pickled would take the whole corpus along
+        return type(self), (self.folder, self.store_dir)  # pickling a memory map would pickle the whole corpus
 
     @cached_property
     def facts(self) -> dict[str, Any]:
         """The content of store.json.
 
         Raises:
-            ValueError: no finished store; one of another version; store.json is damaged; a file is missing or has
-                another size than it had.
+            ValueError: the folder holds no finished store, or one of another version; store.json is damaged; a file is
+                missing or has another size than it had.
         """
         facts = read_facts(self.folder)
         end = time.monotonic() + self._patience_s
@@ -105,7 +105,7 @@ class Store:
 
     @property
     def counts(self) -> Counts:
-        """How much can be read."""
+        """How many records, residues and header bytes can be read."""
         return self._counts
 
     @cached_property
@@ -114,7 +114,7 @@ class Store:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the records' digests and lengths in order: of the sequences, however compressed, named or divided."""
+        """Hash of the records' digests and lengths in order, so of the sequences, not of their names or files."""
         return str(self.facts["fingerprint"])
 
     @property
@@ -128,12 +128,12 @@ class Store:
         return int(self.facts["records"])
 
     def records_up_to(self, wanted: int) -> int:
-        """`num_records`; of a store that is still written, what it waits for: `wanted`, or all if that is less."""
+        """`num_records`. A store that is still written waits, and returns `wanted`, or all records if that is less."""
         return self.num_records
 
     @property
     def total_residues(self) -> int:
-        """Residues of all records."""
+        """Number of residues of all records."""
         return int(self.facts["residues"])
 
     @property
@@ -152,7 +152,7 @@ class Store:
         return self._map("digests.bin", UINT64, self.counts.records)
 
     def num_residues(self, records: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(n,) residues of each of `records`."""
+        """(n,) number of residues of each of `records`."""
         offsets = self.offsets
         return (offsets[records + 1] - offsets[records]).astype(np.int64)
 
@@ -179,23 +179,23 @@ class Store:
     def _map(self, name: str, dtype: type[np.generic] | str, count: int) -> NDArray[Any]:
         held = self._maps.get(name)
         if held is None or len(held) != count:
-            # A plain array, as slicing a memmap costs three times as much; and a file of no bytes has no map.
+            # A plain array, as slicing a memmap takes three times as long; and an empty file cannot be mapped.
             path = self.folder / name
             held = np.asarray(np.memmap(path, dtype, "r", shape=(count,))) if count else np.empty(0, dtype)
             self._maps[name] = held
         return held
 
     def read(self, name: str, dtype: type[np.generic] | str, first: int, count: int) -> NDArray[Any]:
-        """Up to `count` items of a file; not through a map, whose pages would count as memory of this process."""
+        """Up to `count` items of a file, not mapped: the pages of a map would count as memory of this process."""
         return np.fromfile(self.folder / name, dtype, count, offset=first * np.dtype(dtype).itemsize)
 
     def verify(self, *names: str) -> None:
-        """Read every file, or those of `names`, in bounded memory, and compare it with what was written.
+        """Compare the hash of every file, or of those of `names`, with that in store.json, in bounded memory.
 
         Raises:
-            ValueError: one differs; it is named.
+            ValueError: a file differs; the message names it.
         """
-        facts = type(self)(self.folder).facts  # read anew
+        facts = type(self)(self.folder).facts  # not from the cache
         for name in names or facts["files"]:
             of_file, path = facts["files"][name], self.folder / name
             with path.open("rb", buffering=0) as file:
@@ -212,21 +212,21 @@ class Store:
 
 
 def facts_text(facts: Mapping[str, Any]) -> str:
-    """What store.json holds: `facts`, and a hash of them."""
+    """The content of store.json: `facts`, and a hash of them."""
     content = json.dumps(facts, indent=1)
     return json.dumps({**facts, "hash": new_hash(content.encode()).hexdigest()}, indent=1) + "\n"
 
 
 def is_of_a_store(raw: bytes) -> bool:
-    """Whether the content of a store.json or progress.json is one of ours, of any version, damaged ones included."""
+    """Whether this is the content of a store.json or progress.json of ours, of any version, even a damaged one."""
     return b"zymogen.store/" in raw[:64] or (b'"fingerprint"' in raw and b'"header_offsets.bin"' in raw)
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """The content of a finished store's store.json, whatever its files are like.
+    """The content of a finished store's store.json; the other files are not checked.
 
     Raises:
-        ValueError: no finished store; one of another version; store.json is damaged.
+        ValueError: the folder holds no finished store, or one of another version; store.json is damaged.
     """
     path = folder / FACTS
     try:
@@ -255,21 +255,21 @@ def read_facts(folder: Path) -> dict[str, Any]:
 def _size(path: Path) -> int:
     """Bytes of a file of a store."""
     try:
-        with path.open("rb") as file:  # opened anew, as that is when NFS asks how long it is
+        with path.open("rb") as file:  # opened each time, as NFS asks for the size when a file is opened
             return os.fstat(file.fileno()).st_size
     except FileNotFoundError:
         raise ValueError(f"{path} is missing; {RESTORE}") from None
 
 
 def new_hash(content: bytes = b"") -> "hashlib.blake2b":
-    """The hash that files and fingerprints of a store have: BLAKE2b of 16 bytes."""
+    """The hash that is used for files and fingerprints of a store: BLAKE2b of 16 bytes."""
     return hashlib.blake2b(content, digest_size=16)
 
 
 def hash_of(
     file: IO[bytes], num_bytes: int | None = None, digest: "hashlib.blake2b | None" = None
 ) -> "hashlib.blake2b":
-    """Hash of the next `num_bytes` of an unbuffered file, or of all that is left; `digest`, if given, goes on."""
+    """Hash of the next `num_bytes` of an unbuffered file, or of all that is left; `digest`, if given, is continued."""
     digest, buffer = digest or new_hash(), memoryview(bytearray(_CHUNK_BYTES))
     while num_bytes is None or num_bytes > 0:
         read = file.readinto(buffer[: min(num_bytes or _CHUNK_BYTES, _CHUNK_BYTES)])  # type: ignore[attr-defined]
@@ -283,13 +283,13 @@ def hash_of(
 def fingerprint(files: Mapping[str, str]) -> str:
     """The fingerprint of a store, from the hash of each file.
 
-    The digests stand in digests.bin, and offsets.bin, which starts at 0, says no more than the lengths.
+    digests.bin holds the digests, and offsets.bin, which starts at 0, depends on the lengths alone.
     """
     return new_hash(f"{files['digests.bin']} {files['offsets.bin']}".encode()).hexdigest()
 
 
 def _require_rising(path: Path, end: int, least: int) -> None:
-    """Offsets begin at 0, rise by at least `least`, and end at `end`."""
+    """Raise unless the offsets in a file begin at 0, rise by at least `least`, and end at `end`."""
     last = np.zeros(1, np.uint64)
     done = 0
     with path.open("rb") as file:

@@ -2,8 +2,8 @@
 
 In: blocks. Out: nothing. Kept: the files of `data.store.token_store`, and its journal until it is published.
 
-A thread of its own writes, hashes and commits while the source is read on. It commits an idle writer too, so that
-records of a source that stalls can be read while it does.
+A separate thread writes, hashes and commits while the source is read. It commits even if no block arrives, so that the
+records of a source that stalls can be read meanwhile.
 """
 
 import json
@@ -27,20 +27,20 @@ from data.store.journal import JOURNAL, Journal, read_journal, write_journal
 from data.store.token_store import FACTS, FORMAT, REJECTED, UINT64, facts_text, fingerprint, hash_of, new_hash
 
 COMMIT_S = 1.0
-"""Most seconds between a block and its commit."""
+"""The longest time between a block and its commit."""
 COMMIT_BYTES = 64 << 20
-"""Bytes after which a commit comes earlier."""
+"""After so many bytes a commit is made earlier."""
 _AHEAD = 2
-"""Blocks that wait to be written, at most, the one that is written among them."""
+"""How many blocks may wait to be written, including the one that is being written."""
 _PIECE_BYTES = 256 << 10
-"""Hashed and written while they are in the cache."""
+"""How much is hashed and written at a time: it must fit into the processor's cache."""
 
 
 class _Write(NamedTuple):
     rows: Sequence[tuple[str, memoryview | bytes]]
     """What to append to which file."""
     journal: Journal
-    """How far the store is behind it."""
+    """The state of the store after this write."""
     commit: bool = False
 
 
@@ -48,16 +48,16 @@ class _Reached(NamedTuple):
     """A mark between writes."""
 
     told: SimpleQueue[None]
-    """Gets an item when all before the mark is done."""
+    """Gets an item when everything before the mark is done."""
 
 
 class StoreWriter:
     """One store that is being written, by one process at a time (`data.store.lock`).
 
     Args:
-        folder: of the store; what an earlier build committed there is kept, and what it wrote behind that cut off.
-        key: of the build.
-        anew: whether to begin again, whatever an earlier build with this key committed.
+        folder: folder of the store. What an earlier build committed there is kept; what it wrote after that is cut off.
+        key: key of the build.
+        anew: whether to begin again even if an earlier build with this key committed something.
 
     Raises:
         ValueError: the folder holds an unfinished build with another key, or one that is damaged; or it cannot be
@@ -68,7 +68,7 @@ class StoreWriter:
         self.folder = folder
         before = read_journal(folder)
         if before is not None and not before.num_read:
-            before = None  # it binds nobody: nothing was committed
+            before = None  # nothing was committed, so any build may begin here
         if before is not None and before.key != key:
             raise ValueError(
                 f"{folder} holds an unfinished store of other sources or settings; delete it, or choose another folder"
@@ -76,15 +76,15 @@ class StoreWriter:
         if anew:
             before = None
         self.committed = before or Journal(key=key)
-        """How far the files on disk can be trusted."""
+        """What is safely on disk."""
         self.journal = self.committed
-        """How far the store will be when all that was appended is written."""
+        """The state of the store when everything that was appended is written."""
         self._files: dict[str, IO[bytes]] = {}
         self._hashes = {name: new_hash() for name in self.committed.file_sizes()}
         self._written, self._uncommitted, self._last_commit = self.committed, 0, time.monotonic()
         try:
             if before is None:
-                write_journal(folder, self.committed)  # says whose the files are, so it comes before them
+                write_journal(folder, self.committed)  # first, as it shows that the other files are ours
             for name, size in self.committed.file_sizes().items():
                 self._open(name, size, fresh=before is None)
         except OSError as error:
@@ -94,8 +94,8 @@ class StoreWriter:
             self._close_files()
             raise
         self._uncommitted = 0
-        # Not a `Queue` of two: an interrupt in its methods, which are Python, can leave its lock locked, and a build
-        # that is interrupted would hang. Between these two an interrupt costs room at most.
+        # Not a `Queue` of size two: its methods are Python code, so an interrupt could leave its lock locked, and an
+        # interrupted build would hang. With these two queues, an interrupt can at most lose a place for a block.
         self._queue: SimpleQueue[_Write | _Reached | None] = SimpleQueue()
         self._room: SimpleQueue[None] = SimpleQueue()
         for _ in range(_AHEAD):
@@ -123,7 +123,7 @@ class StoreWriter:
         self._hashes[name] = hash_of(file, size)
 
     def append(self, block: Block, source: str, *, of_part: bool = False) -> None:
-        """Add a block of the source at hand; its arrays must not change afterwards.
+        """Add a block of the current source; its arrays must not change afterwards.
 
         Args:
             block: consecutive records.
@@ -179,14 +179,14 @@ class StoreWriter:
         self._hand_over(_Write(rows, self.journal))
 
     def end_source(self) -> None:
-        """The source at hand is read to its end; the next one begins. All is on disk when this returns."""
+        """End the current source, so that the next one begins. Everything is on disk when this returns."""
         self.journal = replace(
             self.journal, source=self.journal.source + 1, position=START, of_part=False, bytes_read=0
         )
         self.commit()
 
     def commit(self) -> None:
-        """Have all that was appended on disk, and say so in the journal."""
+        """Write everything that was appended to disk, and record it in the journal."""
         if self.committed != self.journal:
             self._hand_over(_Write((), self.journal, commit=True))
         mark = _Reached(SimpleQueue())
@@ -195,7 +195,7 @@ class StoreWriter:
         self._require_well()
 
     def publish(self, sources: Sequence[str]) -> None:
-        """Make it a store: commit everything, then write store.json."""
+        """Finish the store: commit everything, then write store.json."""
         self.commit()
         journal = self.committed
         try:
@@ -215,21 +215,21 @@ class StoreWriter:
                 "files": {name: {"bytes": sizes[name], "hash": hashes[name]} for name in hashes},
             }
             write_whole(self.folder / FACTS, facts_text(facts))
-            (self.folder / JOURNAL).unlink(missing_ok=True)  # who found the store in between may have removed it
+            (self.folder / JOURNAL).unlink(missing_ok=True)  # another process may find the store now and remove it
         except OSError as error:
             raise self._refusal(error) from error
         finally:
             self.close()
 
     def close(self) -> None:
-        """Let go of the files, as they are."""
+        """Stop writing and close the files, without a commit."""
         if self._thread.is_alive():
             self._queue.put(None)
             self._thread.join()
         self._close_files()
 
     def roll_back(self) -> None:
-        """Close, and give back the space of what was not committed."""
+        """Close, and cut off what was not committed, to free its space."""
         self.close()
         for name, size in self.committed.file_sizes().items():
             with suppress(OSError):
@@ -288,7 +288,7 @@ class StoreWriter:
         for start in range(0, len(view), _PIECE_BYTES):
             piece = view[start : start + _PIECE_BYTES]
             digest.update(piece)
-            while piece:  # a write may stop halfway
+            while piece:  # a write may take only a part
                 piece = piece[file.write(piece) :]
 
     def _commit(self) -> None:
@@ -306,7 +306,7 @@ class StoreWriter:
 
     def _refusal(self, error: OSError) -> ValueError:
         what = said(error) if error.errno in FULL else f"cannot be written ({error.strerror or error})"
-        again = f"goes on from record {self.committed.num_read + 1}" if self.committed.num_read else "starts anew"
+        again = f"continues from record {self.committed.num_read + 1}" if self.committed.num_read else "begins again"
         return ValueError(
             f"{self.folder}: {what}; nothing was published; free space or choose another data.store_dir; the same "
             f"command {again}"

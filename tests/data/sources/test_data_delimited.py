@@ -87,7 +87,7 @@ def test_row_names_as_r_writes_them(tmp_path: Path) -> None:
     [
         (b"p1,MKLVACDEFG,Smith, J\np2,GGACDEFGHI,Miller, K\n", 2, 4),  # looks like R's form
         (b"p1,MKLVAC,KINASE\np2,GGACDE,LIGASE,X\n", 3, 4),
-        (b"p1,MKLVAC,KINASE,\np2,x,GGACDE,LIGASE\n", 3, 4),  # behind a row that ends in a separator
+        (b"p1,MKLVAC,KINASE,\np2,x,GGACDE,LIGASE\n", 3, 4),  # after a row that ends in a separator
         (b"p1,MKLVAC,KINASE,,X\n", 2, 5),
         (b'p1,MKLVAC,"KIN\nASE"\np2,GGACDE,LIGASE,X\n', 4, 4),
         (b"p1,MKLVAC,KINASE\n" * 150 + b"p2,GGACDE,LIGASE,X\n", 152, 4),

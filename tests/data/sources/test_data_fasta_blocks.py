@@ -1,4 +1,4 @@
-"""Blocks of a FASTA file: reading goes on behind any of them; neither chunks nor the parser change what they hold."""
+"""Blocks of a FASTA file: reading continues after any of them; neither chunks nor the parser change what they hold."""
 
 import gzip
 import subprocess
@@ -32,7 +32,7 @@ def test_restart_at_every_block(tmp_path: Path, compress, monkeypatch: pytest.Mo
 
 def test_a_source_that_changed_is_not_continued(tmp_path: Path) -> None:
     source = FastaSource(written(tmp_path, TIDY), "refuse", LIMITS)
-    with pytest.raises(ValueError, match="no record begins at byte 5, where reading is to go on"):
+    with pytest.raises(ValueError, match="no record begins at byte 5, where reading is to continue"):
         list(source.blocks(Position(1, 5)))
     with pytest.raises(ValueError, match="ends 57 bytes before the place up to which it was read"):
         list(source.blocks(Position(1, 100)))

@@ -206,7 +206,7 @@ def stopped_after(num_records: int, found: Source, folder: Path) -> None:
 
 
 def test_the_verdict_is_given_once_and_at_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A build that stops after its first block goes on, though what follows alone would be refused."""
+    """A build that stops after its first block is continued, although what follows alone would be refused."""
     monkeypatch.setattr("data.sources.entries.BLOCK_RECORDS", 1000)
     monkeypatch.setattr("data.store.writer.COMMIT_BYTES", 1)
     rows = PROTEINS * 25 + DNA * 100

@@ -94,7 +94,7 @@ def test_what_a_crash_left_is_not_taken_for_whole(tmp_path: Path, monkeypatch: p
         with pytest.raises(TypeError):
             write_corpus(tmp_path, replace(FEW, seed=9))
     assert json.loads((tmp_path / "settings.json").read_text())["unfinished"]
-    assert len(list(tmp_path.iterdir())) == 3, "no temporary file stays behind"
+    assert len(list(tmp_path.iterdir())) == 3, "no temporary file is left"
     fasta.write_bytes(b"in doubt")
     write_corpus(tmp_path, FEW)
     assert fasta.read_bytes() == first
@@ -185,7 +185,7 @@ def test_residues_and_neighbours_are_as_frequent_as_the_model_says() -> None:
 
 @pytest.mark.parametrize("mu", [0.0, 0.15, 0.6])
 def test_members_keep_the_share_of_the_ancestor_that_mu_says(mu: float) -> None:
-    """A site drawn anew keeps its residue x with probability b(x)."""
+    """A site that is drawn again keeps its residue x with probability b(x)."""
     families = replace(Families(), substitution_prob=mu)
     kept, expected, variance = 0, 0.0, 0.0
     probability = np.zeros(33)

@@ -69,7 +69,7 @@ def build_and_die(folder: Path, point: int, monkeypatch: pytest.MonkeyPatch) -> 
         return taken
 
     with monkeypatch.context() as patch:
-        patch.setattr(store_writer, "COMMIT_S", 0.0)  # a commit behind every block
+        patch.setattr(store_writer, "COMMIT_S", 0.0)  # a commit after every block
         patch.setattr(store_writer.StoreWriter, "_write", deadly(store_writer.StoreWriter._write))
         for name in ("fsync", "replace", "unlink"):
             patch.setattr(os, name, deadly(getattr(os, name)))
@@ -210,7 +210,7 @@ def test_a_source_that_changes_while_it_is_read(tmp_path: Path) -> None:
         path.write_text(">a\nMKT\n>b\nMKV\n")
 
     sources = [FastaSource(str(path), "refuse", IngestSettings())]
-    with pytest.raises(ValueError, match=r"a\.fasta was changed while it was read; the same command reads it anew"):
+    with pytest.raises(ValueError, match=r"a\.fasta was changed while it was read; the same command reads it again"):
         build_into(tmp_path / "store", sources, "refuse", IngestSettings(), progress=change)
     assert not (tmp_path / "store").exists()
     assert build_into(tmp_path / "store", sources, "refuse", IngestSettings()).num_records == 2
@@ -304,7 +304,7 @@ def test_a_part_reads_as_its_source_from_anywhere(tmp_path: Path, monkeypatch: p
 def test_an_error_in_another_process(tmp_path: Path) -> None:
     ingest, gate, log = IngestSettings(processes=2), tmp_path / "gate", tmp_path / "log"
     sources = [SeededSource("a", gate=gate, gate_at=100), SeededSource("b", bad_every=30, log=log)]
-    with ThreadPoolExecutor(1) as pool:  # the first source goes on only when the second has failed
+    with ThreadPoolExecutor(1) as pool:  # the first source continues only when the second has failed
         building = pool.submit(build_into, tmp_path / "store", sources, "count", ingest, progress=quiet)
         until(lambda: log.exists() and not (tmp_path / "store" / PARTS / "0001").exists())
         gate.touch()
@@ -316,7 +316,7 @@ def test_an_error_in_another_process(tmp_path: Path) -> None:
 def test_a_process_that_dies(tmp_path: Path) -> None:
     sources = [SeededSource("a"), DyingSource("d")]
     with pytest.raises(
-        ValueError, match=r"^d: the process that reads it was ended by signal 9; .* goes on where it stood"
+        ValueError, match=r"^d: the process that reads it was ended by signal 9; .* continues where it stopped"
     ):
         build_into(tmp_path / "store", sources, "count", IngestSettings(processes=2))
     assert not (tmp_path / "store" / "store.json").exists()
@@ -332,7 +332,7 @@ class DyingSource(SeededSource):
 
 @pytest.mark.timeout(60)
 def test_an_interrupt_at_any_moment_ends_the_writer(tmp_path: Path) -> None:
-    """Hundreds, each at another: one that leaves a lock behind would leave the build waiting for it."""
+    """Hundreds, each at another place: one that left a lock locked would leave the build waiting for it."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

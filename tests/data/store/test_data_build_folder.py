@@ -1,4 +1,4 @@
-"""The folder of a build: what is the user's is found again, byte by byte, however builds into it end."""
+"""The folder of a build: the user's files are unchanged, byte by byte, however builds into it end."""
 
 import os
 import random

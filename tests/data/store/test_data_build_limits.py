@@ -127,7 +127,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert 1000 < journal.num_read < 9000
         assert str(caught.value) == (
             f"{folder}: the disk is full, or a quota or size limit reached (No space left on device); nothing was "
-            "published; free space or choose another data.store_dir; the same command goes on from record "
+            "published; free space or choose another data.store_dir; the same command continues from record "
             f"{journal.num_read + 1}"
         )
         assert not (folder / "store.json").exists()
@@ -146,7 +146,7 @@ def test_a_limit_on_file_size(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     said = capfd.readouterr().err
     assert "ValueError: " in said
     assert "the disk is full, or a quota or size limit reached (File too large); nothing was published" in said
-    assert "the same command starts anew" in said
+    assert "the same command begins again" in said
     assert not (tmp_path / "store").exists()
     store = build_into(tmp_path / "store", SOURCES, "count", QUARTER)
     store.verify()

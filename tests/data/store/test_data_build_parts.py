@@ -1,4 +1,4 @@
-"""What an interrupted build leaves: only the same build goes on from it, and whatever another one meets, it stays."""
+"""What an interrupted build leaves: only the same build continues from it, and another build never changes it."""
 
 import os
 import shutil
@@ -106,7 +106,7 @@ def logged(log: Path) -> list[Source]:
 
 
 def goes_on(folder: Path, tmp_path: Path) -> None:
-    """Building goes on from the parts, to the same bytes, and leaves none of them."""
+    """Building continues from the parts, to the same bytes, and leaves none of them."""
     build_into(folder, logged(tmp_path / "log"), "count", replace(QUARTER, processes=2), progress=quiet)
     assert (tmp_path / "log").read_text().split() == ["100"]
     assert contents(folder) == contents(build_into(tmp_path / "once", SOURCES, "count", QUARTER).folder)
@@ -214,7 +214,7 @@ def test_a_table_that_changes_while_it_is_read(tmp_path: Path, kind: str) -> Non
     write(sequences=("MKT",))
     place, suffix = (f"datasets://{path.parent}", "") if kind == "datasets" else (str(path), kind)
     sources = [TableSource(place, suffix, "refuse", IngestSettings())]
-    with pytest.raises(ValueError, match=r" was changed while it was read; the same command reads it anew$"):
+    with pytest.raises(ValueError, match=r" was changed while it was read; the same command reads it again$"):
         build_into(tmp_path / "store", sources, "refuse", IngestSettings(), progress=write)
     assert not (tmp_path / "store").exists()
     assert build_into(tmp_path / "store", sources, "refuse", IngestSettings(), progress=quiet).num_records == 2

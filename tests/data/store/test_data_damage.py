@@ -24,7 +24,7 @@ from support.inputs.seeded_source import SeededSource, contents
 from support.places import ROOT
 
 DAMAGED = (
-    r"{}/offsets\.bin is damaged: record {} does not lie in tokens\.bin where they say; `python -m data verify .*delete"
+    r"{}/offsets\.bin is damaged: record {} does not lie in tokens\.bin where it says; `python -m data verify .*delete"
 )
 
 
