@@ -1,6 +1,6 @@
-"""Filled bins to a `Batch`: everything in flat arrays of fixed length.
+"""Filled bins to a `Batch`, in flat arrays of fixed length.
 
-In: filled bins, sizes. Out: `Batch` on the host. Kept: nothing.
+In: filled bins, sizes. Out: a `Batch` on the host. Kept: nothing.
 """
 
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ def lay_out(
     """The batch of some filled bins.
 
     Args:
-        bins: one or more, each with at most ``settings.bin_tokens`` tokens.
+        bins: one or more bins, each with at most ``settings.bin_tokens`` tokens.
         settings: sizes of a bin.
-        draw_keys: one 64-bit key a bin for the model's own randomness.
-        pinned: in page-locked memory, from which a copy to a GPU does not block.
+        draw_keys: for each bin, the 64-bit key for what the model draws.
+        pinned: whether to use page-locked memory, from which a copy to a GPU does not block.
     """
     slots, documents_per_bin = settings.bin_tokens, settings.documents_per_bin
     spread = compiled(_spread) or _spread_by_arrays
@@ -39,7 +39,7 @@ def lay_out(
         spread(rows[:, first : first + slots], filled.lengths, filled.inputs, first_document)
         ends = (np.cumsum(filled.lengths) + first).tolist()
         starts = [first, *ends[:-1]]
-        # The pad tail counts as one more document, which starts where the last real one ends.
+        # The pad tokens are one more document, which starts where the last real one ends.
         block = cu_seqlens[first_document : first_document + documents_per_bin + 1]
         block[: len(ends)] = starts
         block[len(ends)] = ends[-1]
@@ -60,7 +60,7 @@ def lay_out(
 
 
 def _targets(of_bins: Sequence[BinTargets], slots: int, pinned: bool) -> Targets:
-    """One objective's targets in all bins."""
+    """The targets of one objective in all bins."""
     each_slots, each_labels = zip(*of_bins, strict=True)
     count, dtype = sum(map(len, each_slots)), each_labels[0].dtype
     places = _empty((count,), np.int64, pinned)

@@ -1,7 +1,6 @@
-"""Contents: what a job puts into bins. Its own part is `fill`; how filled bins become tensors is the same for all.
+"""Contents: what a job puts into bins. A job defines `fill`; filled bins become tensors in the same way for all jobs.
 
-In: where residues are, bins of a plan. Out: `FilledBin`s in a worker, `Batch`es in the training process. Kept: nothing
-but the settings.
+In: residues, bins of a plan. Out: `FilledBin`s in a worker, `Batch`es in the training process. Kept: only the settings.
 """
 
 from abc import ABC, abstractmethod
@@ -17,10 +16,10 @@ from data.recipe.settings import MaskSettings
 
 
 class Contents(ABC):
-    """What the bins of a job hold. Workers get a copy, so that it must be cheap to pickle.
+    """What the bins of a job hold. Workers get a copy, so it must be cheap to pickle.
 
     Args:
-        residues: where they are.
+        residues: gives the tokens of a bin.
         settings: sizes of a bin.
     """
 
@@ -29,10 +28,10 @@ class Contents(ABC):
 
     @abstractmethod
     def fill(self, bin_: Bin) -> FilledBin:
-        """One bin's inputs and targets; runs in workers, where a job's work on residues belongs."""
+        """The inputs and targets of a bin. It runs in workers, so a job's work on residues belongs here."""
 
     def lay_out(self, bins: Sequence[FilledBin], draw_keys: Sequence[int], *, pinned: bool = False) -> Batch:
-        """The batch of some filled bins; arguments are those of `collate.lay_out`."""
+        """The batch of some filled bins; the arguments are those of `collate.lay_out`."""
         return lay_out(bins, self.settings, draw_keys, pinned=pinned)
 
     def batch(self, bins: Sequence[Bin], draw_keys: Sequence[int]) -> Batch:
@@ -41,13 +40,13 @@ class Contents(ABC):
 
 
 class MaskedContents(Contents):
-    """Residues are masked, and the masked ones are the targets.
+    """Contents for masked language modelling: some residues are corrupted, and these are the targets.
 
     Args:
-        residues: where they are.
+        residues: gives the tokens of a bin.
         settings: sizes of a bin.
         mask: which residues are targets, and what the model sees in their place.
-        seed: keys both.
+        seed: seed of the run, which keys both draws.
     """
 
     def __init__(self, residues: Residues, settings: PackingSettings, mask: MaskSettings, seed: int) -> None:

@@ -1,12 +1,12 @@
 """The loader: steps of G consecutive bins, dealt to ranks, filled by workers.
 
-In: what bins hold, a plan, a cursor, this rank's place in the world. Out: one `Step` after the other, without end.
-Kept: batches that workers have filled ahead; each step carries the cursor after it, so that what was read ahead never
-counts as consumed.
+In: contents of bins, a plan, a cursor, the rank and the number of ranks. Out: one `Step` after the other, without end.
+Kept: batches that workers have filled ahead. Each step has the cursor after it, so what was filled ahead does not count
+as read.
 
 The plan is made in the training process and workers only fill bins, so neither their number nor how far they are ahead
-can change what comes. torch's `DataLoader` runs the workers, keeps their order and pins memory: it is given one task
-for each batch, and knows nothing of samples, shuffling or position.
+can change the steps. torch's `DataLoader` runs the workers, keeps their order and pins memory: it gets one task for
+each batch, and knows nothing about samples, shuffling or position.
 """
 
 import multiprocessing
@@ -35,19 +35,19 @@ class Step:
     """What one rank needs for one optimizer step."""
 
     batches: tuple[Batch, ...]
-    """This rank's bins, `bins_per_forward` at a time; the last may hold fewer."""
+    """This rank's bins, `bins_per_forward` in each batch; the last batch may have fewer."""
     max_micro_batches: int
-    """Micro-batches of the rank that has most of them."""
+    """Number of micro-batches of the rank that has the most."""
     bins: tuple[int, ...]
-    """Place in the step, 0..G-1, of each of this rank's bins, in the order of `batches`."""
+    """Index in the step, 0..G-1, of each of this rank's bins, in the order of `batches`."""
     num_tokens: int
-    """Real tokens of the whole step, over all ranks."""
+    """Tokens of the whole step over all ranks, pad tokens not counted."""
     squared_lengths: int
-    """Sum over the documents of the whole step of their tokens, squared: what attention costs."""
+    """Sum of the squared lengths in tokens of all documents of the step: the cost of attention."""
     cursor: Cursor
-    """Where the stream goes on behind this step."""
+    """Where the bins continue after this step."""
     imbalance: float
-    """Attention cost of the slowest rank over the mean."""
+    """Attention cost of the slowest rank divided by the mean."""
 
 
 class _Filler(Dataset[list[FilledBin]]):
@@ -65,14 +65,14 @@ class Loader:
 
     Args:
         contents: what the job puts into bins.
-        plan: which bins come.
-        cursor: where step number `first_step` begins.
-        first_step: its number, which keys what the model draws.
-        rank: of this process among those that bins are dealt to.
-        world_size: number of these; ranks that share their batches count as one.
+        plan: the plan of the run's bins.
+        cursor: where the step `first_step` begins.
+        first_step: number of the first step; the number of a step keys what the model draws in it.
+        rank: number of this process among those to which bins are dealt.
+        world_size: number of these processes; ranks that share their batches count as one.
 
     Raises:
-        ValueError: fewer bins in a step than ranks.
+        ValueError: a step has fewer bins than there are ranks.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Loader:
                 sampler=self._tasks(),
                 num_workers=workers,
                 prefetch_factor=settings.prefetch if workers else None,
-                # Neither fork, which would copy the locks of a process that trains, nor a new interpreter for each.
+                # Not fork, which would copy the locks of the training process; spawn would start each worker slowly.
                 multiprocessing_context=_forkserver() if workers else None,
             )
         )
@@ -103,7 +103,7 @@ class Loader:
 
     def __next__(self) -> Step:
         """The next step; waits for a source that is slower than training."""
-        filled = [next(self._filled)]  # which plans the step, if nobody has
+        filled = [next(self._filled)]  # this also plans the step, if it was not planned ahead
         planned = self._planned.popleft()
         filled += islice(self._filled, len(planned.draw_keys) - 1)
         batches = (
@@ -113,11 +113,11 @@ class Loader:
         return replace(planned.step, batches=tuple(batches))
 
     def close(self) -> None:
-        """Let the workers end."""
+        """End the workers."""
         del self._filled
 
     def _tasks(self) -> Iterator[tuple[Bin, ...]]:
-        """The bins of this rank's batches, step after step; a step is planned when its first batch is asked for."""
+        """The bins of this rank's batches, step after step; a step is planned when its first batch is requested."""
         settings, seed = self._plan.settings, self._plan.seed
         stream = self._plan.bins(self._cursor)
         number = self._number
@@ -145,7 +145,7 @@ class Loader:
 
 
 def require_enough_bins(bins_per_step: int, world_size: int) -> None:
-    """Raises ValueError where a step has fewer bins than there are ranks to deal them to."""
+    """Raise ValueError if a step has fewer bins than there are ranks to deal them to."""
     if bins_per_step < world_size:
         raise ValueError(
             f"data.bins_per_step is {bins_per_step}, but {world_size} processes train: each needs a bin; "
@@ -159,15 +159,15 @@ class _Planned(NamedTuple):
 
     step: Step
     draw_keys: list[list[int]]
-    """Of the bins of each batch."""
+    """The keys of the bins of each batch."""
 
 
 def _forkserver() -> BaseContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["data.batches.loader", "numba"])  # imported once, not once a worker
+    context.set_forkserver_preload(["data.batches.loader", "numba"])  # imported once, not by each worker
     return context
 
 
 def _as_it_is(filled: T) -> T:
-    """In place of torch's conversion to tensors, which cost far more to send than arrays of a few kilobytes."""
+    """`filled` itself: torch would convert it to tensors, which take far longer to send than small arrays."""
     return filled

@@ -1,10 +1,10 @@
-"""Masking: which residues are targets and what the model sees in their place, keyed by what they are.
+"""Masking: which residues are targets and what the model sees in their place, drawn by keys.
 
-In: the token ids of documents, with the sample, corpus pass and place in the protein of each. Out: corrupted ids and
+In: the token ids of documents, with the sample, the pass and the place in the protein of each. Out: corrupted ids and
 targets. Kept: nothing.
 
-The key is (seed, corpus pass, sample, residue position), so a residue's fate does not depend on its crop, its bin, the
-rank or the order in which anything ran, and the next pass masks anew.
+The key is (seed, pass of the corpus, sample id, position of the residue). So masking does not depend on the crop, the
+bin, the rank or the order of computation, and each pass draws other masks.
 """
 
 from functools import lru_cache
@@ -27,14 +27,14 @@ def corrupt(
     """Select targets and corrupt the input at them.
 
     Args:
-        tokens: (slots,) true token ids of the documents, one behind the other; only residues (`alphabet.IS_TARGET`)
-            can be selected.
-        bin_: whose tokens these are; the tokens before its window choose the stage of `mask.select_stages`.
-        mask: the share of targets, and what becomes of them.
+        tokens: (slots,) true token ids of the documents, concatenated; only residues of `alphabet.IS_TARGET` can be
+            selected.
+        bin_: the bin of these tokens; the tokens before its window decide the stage of `mask.select_stages`.
+        mask: the share of targets, and how they are corrupted.
         seed: seed of the run.
 
     Returns:
-        Inputs (slots,) uint8 and the slots of the targets, ascending int32.
+        Inputs, (slots,) uint8, and the slots of the targets, (targets,) int32, ascending.
     """
     first = int(bin_.passes[0])
     if (bin_.passes == first).all():
@@ -54,13 +54,13 @@ def corrupt(
 
 @lru_cache(maxsize=256)
 def _keys(seed: int, pass_index: int) -> NDArray[np.uint64]:
-    """(1, 2) keys of a pass: which residues are targets, and what stands in their place."""
+    """(1, 2) keys of a pass: for the selection of targets, and for what replaces them."""
     return np.array([[draw.key(seed, use, pass_index) for use in (draw.SELECT, draw.REPLACE)]], np.uint64)
 
 
 @lru_cache(maxsize=256)
 def _thresholds(*limits: float) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """The largest hash that lies below each probability, and whether any does: 2**64, for 1, has no uint64."""
+    """The largest hash below each threshold, and whether there is one; the threshold itself may be 2**64."""
     thresholds = [draw.threshold(limit) for limit in limits]
     return np.array([max(t - 1, 0) for t in thresholds], np.uint64), np.array([t > 0 for t in thresholds])
 
@@ -85,7 +85,7 @@ def _corrupt_by_arrays(
     masked = draw.below(fate, masked_below)
     replaced = draw.below(fate, replaced_below) & ~masked
     inputs[targets[masked]] = MASK
-    # The fate's hash is spent: its size told that it lies in [mask_prob, mask_prob + random_prob). Hash it once more.
+    # `fate` itself is no longer random here, as it lies in [mask_prob, mask_prob + random_prob), so it is hashed again.
     inputs[targets[replaced]] = STANDARD_IDS[draw.integers(draw.hashes(0, fate[replaced]), len(STANDARD_IDS))]
     return inputs, targets.astype(np.int32)
 
@@ -96,8 +96,8 @@ def _hashed(key: Any, counter: Any) -> Any:
 
 
 def _corrupt(tokens, keys, samples, starts, lengths, most, possible, inputs, targets):  # type: ignore[no-untyped-def]
-    """`_corrupt_by_arrays` in one sweep."""
-    slot = count = np.uint64(0)  # unsigned: numba need not ask whether an index counts from the end
+    """`_corrupt_by_arrays` in one loop."""
+    slot = count = np.uint64(0)  # unsigned, so that numba need not check whether an index is negative
     one = np.uint64(1)
     never = not possible[0]
     select_most, masked_most, replaced_most = most[0], most[1], most[2]

@@ -1,17 +1,17 @@
 """Clusters: which cluster each record is in, and the records of each cluster, through memory maps.
 
 In: a store, and a table of clusters or none. Out: `Clusters`; `excluded`, the records that a table of names lists.
-Kept: folders where `data.store.derived` says, mostly inside the store's folder, each whole or not there:
+Kept: folders at the place that `data.store.derived` gives, usually inside the store, each written whole or not at all:
 
     clusters-HASH/of_records.bin    uint64  (records,) hash of each record's cluster
     clusters-HASH/clusters.json     format, fingerprint, what it was made from
     .../members/clusters.bin        uint64  (clusters,) hashes, rising
     .../members/offsets.bin         uint64  (clusters + 1,) where each cluster starts in records.bin
-    .../members/records.bin         uint32  (records,) record ids by cluster, rising; uint64 from 2**32 records on
-    .../members/members.json        format, hash of each of the three; members from before it are read by their sizes
-    excluded-HASH/                  the same for a table of names: records.bin, int64, rising
+    .../members/records.bin         uint32  (records,) records by cluster, rising; uint64 for more than 2**32 records
+    .../members/members.json        format, hash of each of the three; older members without it are checked by size
+    excluded-HASH/records.bin       int64   the records that a table of names lists, rising; beside it excluded.json
 
-Without a table equal sequences share a cluster: the hashes are the store's own digests and take no file.
+Without a table equal sequences share a cluster: the hashes are the store's own digests and need no file.
 """
 
 import hashlib
@@ -48,11 +48,11 @@ class Members(NamedTuple):
     """The records of every cluster; memory maps."""
 
     clusters: NDArray[np.uint64]
-    """(clusters,) their hashes, rising."""
+    """(clusters,) hashes of the clusters, rising."""
     offsets: NDArray[np.uint64]
-    """(clusters + 1,) where each starts in `records`."""
+    """(clusters + 1,) where each cluster starts in `records`."""
     records: NDArray[np.unsignedinteger[Any]]
-    """(records,) record ids, rising within a cluster; uint32, or uint64 from 2**32 records on."""
+    """(records,) record numbers, rising within a cluster; uint32, or uint64 for more than 2**32 records."""
 
 
 @dataclass(frozen=True)
@@ -61,23 +61,23 @@ class Clusters:
 
     store: "Store"
     folder: Path | None
-    """Where it is kept; None where equal sequences share a cluster and nothing else."""
+    """The folder in which it is kept; None if the clusters are those of equal sequences."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"store": self.store, "folder": self.folder}  # a map that is pickled would take its content along
+        return {"store": self.store, "folder": self.folder}  # pickling a memory map would pickle its content
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The content of clusters.json; empty where there is none.
+        """The content of clusters.json; empty for clusters of equal sequences.
 
         Raises:
-            ValueError: it is damaged, or of another version; of_records.bin is not what was written.
+            ValueError: it is damaged, or of another version; or of_records.bin differs from what was written.
         """
         return {} if self.folder is None else self._opened[0]
 
     @property
     def of_records(self) -> NDArray[np.uint64]:
-        """(records,) memory map of the hash of each record's cluster; of a growing store, as far as it goes."""
+        """(records,) memory map of the hash of each record's cluster; of a growing store, those that can be read."""
         return self.store.digests if self.folder is None else self._opened[1]
 
     @cached_property
@@ -94,9 +94,9 @@ class Clusters:
         return facts, derived_array.read(of_records, UINT64, store.num_records, facts["fingerprint"], store.store_dir)
 
     def blocks(self) -> Iterator[tuple[int, NDArray[np.uint64]]]:
-        """First record and hashes of each stretch of `of_records`, of a finished store.
+        """First record and hashes of each block of `of_records`, of a finished store.
 
-        They are read, not mapped: what was scanned of a map stays in memory for as long as there is room.
+        They are read, not mapped: the pages of a map stay in memory after they were scanned.
         """
         path = self.folder / "of_records.bin" if self.folder and self.facts else self.store.folder / "digests.bin"
         with path.open("rb", buffering=0) as file:
@@ -105,14 +105,14 @@ class Clusters:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the records' clusters; equal for one clustering of one corpus."""
+        """Hash of the records' clusters; the same for equal clusterings of a corpus."""
         if self.folder is None:
             return hashlib.blake2b(b"equal sequences" + self.store.fingerprint.encode(), digest_size=16).hexdigest()
         return str(self.facts["fingerprint"])
 
     @property
     def description(self) -> str:
-        """What the clusters are, in words."""
+        """What the clusters are, in a few words."""
         return str(self.facts.get("description", "equal sequences share a cluster"))
 
     def members(self) -> Members:
@@ -138,15 +138,17 @@ class Clusters:
 
 
 def open_clusters(store: "Store", table: Path | None) -> Clusters:
-    """The clusters of a store after a table, or those of equal sequences without one.
+    """The clusters of a store by a table, or those of equal sequences without one.
 
     Args:
         store: a finished store.
-        table: TSV of (cluster, record name) as MMseqs2 writes it, or UniProt's idmapping_selected.tab, of which the
-            UniRef50 ids are taken; plain or gzip. A record is found by any of its `names`, the first that is listed.
+        table: TSV of (cluster, record name) as MMseqs2 writes it, or UniProt's idmapping_selected.tab, from which the
+            UniRef50 ids are taken; uncompressed or gzip. A record belongs to the cluster of the first of its `names`
+            that is listed.
 
     Raises:
-        ValueError: no such table; a line that is no row; a record that is not listed; a name in two clusters.
+        ValueError: the table does not exist or has a line that is not a row; a record is not listed; or a name is in
+            two clusters.
     """
     if table is None:
         return Clusters(store, None)
@@ -159,13 +161,13 @@ def open_clusters(store: "Store", table: Path | None) -> Clusters:
 
 
 def write_clustering(building: Path, hashes: Iterable[NDArray[np.uint64]], facts: dict[str, Any]) -> None:
-    """Fill the folder of a clustering: the cluster hashes of all records in order, and what is to be said of them."""
+    """Fill the folder of a clustering: the cluster hashes of all records in order, and facts about them."""
     facts = {"format": FORMAT, "fingerprint": _write_array(building / "of_records.bin", hashes, UINT64), **facts}
     (building / "clusters.json").write_text(json.dumps(facts, indent=1))
 
 
 def _write_array(path: Path, blocks: Iterable[NDArray[Any]], dtype: str) -> str:
-    """Write blocks of an array one after the other; the hash of the file."""
+    """Write blocks of an array one after the other, and return the hash of the file."""
     content = new_hash()
     with path.open("wb") as file:
         for block in blocks:
@@ -176,13 +178,14 @@ def _write_array(path: Path, blocks: Iterable[NDArray[Any]], dtype: str) -> str:
 
 
 def excluded(store: "Store", table: Path) -> NDArray[np.int64]:
-    """Records that the first column of a headerless TSV names, int64, rising; a memory map where there are any.
+    """Records that the first column of a headerless TSV names, int64, rising; a memory map if there are any.
 
-    Names that the store does not have are left out, and a name that several records have excludes all of them; a
-    warning counts either.
+    Names that the store does not have are ignored, and a name that several records have excludes all of them; a
+    warning reports how many names are ignored or shared.
 
     Raises:
-        ValueError: no such table; lines of unequal columns; names, and none of them in the store.
+        ValueError: the table does not exist, has lines with different numbers of columns, or has names and none of them
+            is in the store.
     """
     folder = kept_at(store, f"excluded-{_stamp(table, 'data.exclude', EXCLUDED_FORMAT)}")
     if not folder.is_dir():
@@ -207,11 +210,11 @@ def excluded(store: "Store", table: Path) -> NDArray[np.int64]:
             "it: where only some are meant, give every record a first word of its own"
         )
         warnings.warn(message, stacklevel=2)
-    return derived_array.read(folder / "records.bin", _INT64, content_hash=facts.get("hash"))  # older ones have none
+    return derived_array.read(folder / "records.bin", _INT64, content_hash=facts.get("hash"))  # older files lack it
 
 
 def _stamp(table: Path, setting: str, format_of: str = FORMAT) -> str:
-    """What tells one table from another without reading it, with the format, as a short hash."""
+    """A short hash of the format and of what distinguishes tables without reading them: path, size, time of change."""
     try:
         status = table.stat()
     except OSError as error:
@@ -223,12 +226,12 @@ def _stamp(table: Path, setting: str, format_of: str = FORMAT) -> str:
 def _first_listed(
     rows: Iterator[tuple[NDArray[Any], ...]], store: "Store", table: Path
 ) -> Iterator[NDArray[np.uint64]]:
-    """The cluster hash of every record in order, from rows (key, hash) that rise.
+    """The cluster hash of every record in order, from rows (key, hash) in rising order.
 
     Raises:
-        ValueError: a record without a row; a key with two clusters.
+        ValueError: a record has no row, or a key has two clusters.
     """
-    done, last = 0, -1  # records that were given; key of the row before
+    done, last = 0, -1  # number of records that were given; key of the row before
     for keys, hashes in rows:
         before = np.concatenate([[last], keys[:-1].astype(np.int64)])
         twice = keys.astype(np.int64) == before
@@ -264,7 +267,7 @@ def _names(store: "Store", record: int) -> tuple[bytes, ...]:
 
 
 def _of_one(clusters: Clusters) -> str:
-    """The type that holds a record id."""
+    """The type that holds the number of a record."""
     return "<u4" if clusters.store.num_records <= 1 << 32 else UINT64
 
 

@@ -1,11 +1,12 @@
 """Homology by MMseqs2: clusters at a sequence identity, and the training sequences similar to a held-out set.
 
-In: stores. Out: `Clusters`; a table for data.exclude. Kept: the clusters and how they were made, in
-``clusters-mmseqs-IDENTITY-VERSION`` where `data.store.derived` says; what MMseqs2 writes on its way is removed.
+In: stores. Out: `Clusters`; a table for data.exclude. Kept: the clusters and how they were made, in a folder
+``clusters-mmseqs-IDENTITY-VERSION`` at the place that `data.store.derived` gives; files that MMseqs2 writes meanwhile
+are removed.
 
 MMseqs2: Steinegger and Soeding 2017, doi:10.1038/nbt.3988. Clusters are connected components of the pairs that it
-finds similar, so that a chain of relatives is never cut, as greedy clusters cut it; and up to `EXHAUSTIVE` sequences
-all pairs are searched in one step, as its cascades lose some. docs/data.md has the figures.
+finds similar: greedy clusters would cut a chain of relatives. Up to `EXHAUSTIVE` sequences are searched all against all
+in one step, as MMseqs2's cascades miss some pairs. docs/data.md has the figures.
 """
 
 import heapq
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 COVERAGE = 0.8
 """Share of both sequences that an alignment must cover to put them in one cluster, as in UniRef."""
 EXHAUSTIVE = 20_000
-"""Most distinct sequences that are searched all against all in one step; more are clustered in cascades."""
+"""The most distinct sequences that are searched all against all in one step; more are clustered in cascades."""
 _LETTERS = np.array([ord(token) if token.isalpha() else ord("X") for token in TOKENS], np.uint8)
 _BLOCK = 1 << 16
 _ELSEWHERE = "write the table elsewhere"
@@ -52,24 +53,24 @@ class Match(NamedTuple):
     record: int
     heldout: int
     identity: float
-    """Share of aligned positions that are equal, in [0, 1]."""
+    """Share of the aligned positions that are equal, in [0, 1]."""
     coverage: float
-    """Share that the alignment covers, in [0, 1], of the sequence of which it covers more."""
+    """Share of a sequence that the alignment covers, in [0, 1]; the larger one of the two sequences."""
 
 
 def cluster_by_identity(store: "Store", min_identity: float) -> Clusters:
-    """Clusters of sequences with at least `min_identity`, or those that were found before.
+    """Clusters of sequences with at least `min_identity`; found once and reused.
 
     Each distinct sequence is clustered once. The hash of a cluster is the digest of the sequence that represents it.
 
     Raises:
-        ValueError: MMseqs2 is not there or failed; `min_identity` outside (0, 1].
+        ValueError: MMseqs2 is not installed or failed; `min_identity` is outside (0, 1].
     """
     _require_fraction("data.split_identity", min_identity)
     name = f"clusters-mmseqs-{min_identity!r}-"
     for found in found_at(store, name):
         clusters = Clusters(store, found)
-        if clusters.facts:  # a later version of MMseqs2 would cluster otherwise, and a run could not go on
+        if clusters.facts:  # of any version of MMseqs2: another version could give other clusters, and no run resume
             return clusters
     version = _version("data.split_identity")
     folder = kept_at(store, f"{name}{version}")
@@ -94,22 +95,23 @@ def cluster_by_identity(store: "Store", min_identity: float) -> Clusters:
 def decontaminate(store: "Store", against: "Store", min_identity: float, min_coverage: float, output: Path) -> int:
     """List the training records that are similar to a held-out one, for data.exclude.
 
-    Similar is equal, or aligned by MMseqs2 (E-value at most 0.001) with at least `min_identity` over at least
-    `min_coverage` of one of the two sequences: a fragment of a held-out protein leaks as much as one that contains it.
+    Two records are similar if they are equal, or if MMseqs2 aligns them (E-value at most 0.001) with at least
+    `min_identity` over at least `min_coverage` of one of the two sequences. One of the two is enough, as a fragment of
+    a held-out protein leaks as much as a protein that contains it.
 
     Args:
         store: the training sequences.
-        against: the held-out ones.
-        min_identity: in (0, 1].
-        min_coverage: in (0, 1].
+        against: the held-out sequences.
+        min_identity: least share of equal positions, in (0, 1].
+        min_coverage: least share of a sequence that is aligned, in (0, 1].
         output: TSV to write, one line per record: its name, the held-out record's name, identity, coverage.
 
     Returns:
-        Number of records listed.
+        Number of records that are listed.
 
     Raises:
-        ValueError: MMseqs2 is not there or failed; a fraction outside (0, 1]; the output cannot be written, or is
-            there and no such table.
+        ValueError: MMseqs2 is not installed or failed; a fraction is outside (0, 1]; the output cannot be written, or
+            is a file that this function did not write.
     """
     _require_fraction("min_identity", min_identity)
     _require_fraction("min_coverage", min_coverage)
@@ -130,7 +132,7 @@ def decontaminate(store: "Store", against: "Store", min_identity: float, min_cov
 
 
 def _require_replaceable(output: Path) -> None:
-    """Refuse a file that is there and not a table that `decontaminate` wrote."""
+    """Refuse an existing file that is not a table of `decontaminate`."""
     if not output.exists():
         return
     try:
@@ -145,7 +147,7 @@ def _require_replaceable(output: Path) -> None:
 
 def _options(num_sequences: int) -> tuple[str, ...]:
     """Options of easy-cluster for this many sequences."""
-    # Not easy-linclust, whatever the size: it cut families of 65 to 80 % identity.
+    # Never easy-linclust, not even for many sequences: it cut families of 65 to 80 % identity.
     in_one_step = ("--single-step-clustering", "1") if num_sequences <= EXHAUSTIVE else ()
     return *in_one_step, "--cluster-mode", "1", *_SENSITIVE
 
@@ -181,7 +183,7 @@ def _of_records(
 
 
 def _equal(store: "Store", against: "Store") -> Iterator[Match]:
-    """Records whose sequence is held out, as it stands, rising."""
+    """Records whose sequence equals a held-out one, rising."""
     heldout = open_clusters(against, None).members()
     for start, digests in open_clusters(store, None).blocks():
         rows = np.minimum(np.searchsorted(heldout.clusters, digests), len(heldout.clusters) - 1)
@@ -190,7 +192,7 @@ def _equal(store: "Store", against: "Store") -> Iterator[Match]:
 
 
 def _search(store: "Store", against: "Store", work: Path, min_identity: float, min_coverage: float) -> Iterator[Match]:
-    """Records that MMseqs2 aligns well enough, equal ones left out, rising; the best match of each."""
+    """The best match of each record that MMseqs2 aligns well enough, by rising record; equal sequences left out."""
 
     def others() -> Iterator[tuple[int, int]]:
         equal = _equal(store, against)
@@ -204,7 +206,7 @@ def _search(store: "Store", against: "Store", work: Path, min_identity: float, m
     if not _write_fasta(store, work / "training.fasta", others()):
         return
     _write_fasta(against, work / "heldout.fasta", ((record, record) for record in range(against.num_records)))
-    # The training side asks: MMseqs2 keeps a limited number of matches for each query, and each query needs but one.
+    # Training sequences are the queries: MMseqs2 keeps a limited number of matches a query, and one is enough here.
     _mmseqs(
         work,
         *("easy-search", "training.fasta", "heldout.fasta", "out.tsv", "tmp", *_SENSITIVE),
@@ -232,10 +234,10 @@ def _require_fraction(name: str, value: float) -> None:
 
 
 def _version(asked_by: str) -> str:
-    """Version of the MMseqs2 that is there.
+    """Version of the MMseqs2 that is installed.
 
     Raises:
-        ValueError: none is.
+        ValueError: it is not installed.
     """
     if shutil.which("mmseqs") is None:
         raise ValueError(
@@ -247,7 +249,7 @@ def _version(asked_by: str) -> str:
 
 
 def _write_fasta(store: "Store", path: Path, records: Iterator[tuple[int, int]]) -> int:
-    """Sequences as FASTA from (number to call it by, record); how many."""
+    """Write sequences as FASTA from pairs (number for its header, record); return how many."""
     count = 0
     with path.open("wb", buffering=1 << 20) as file:
         for number, record in records:
@@ -260,7 +262,7 @@ def _mmseqs(work: Path, *arguments: str) -> None:
     """Run MMseqs2 in a folder, on all cores and at most half of the memory that is free.
 
     Raises:
-        ValueError: it failed; with the end of what it said.
+        ValueError: it failed; the message has the end of its output.
     """
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     free_mb = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
@@ -270,4 +272,4 @@ def _mmseqs(work: Path, *arguments: str) -> None:
     )
     if done.returncode:
         said = done.stdout.decode("utf-8", "replace").strip()[-1500:]
-        raise ValueError(f"mmseqs {arguments[0]} ended with status {done.returncode}: {said or 'it said nothing'}")
+        raise ValueError(f"mmseqs {arguments[0]} ended with status {done.returncode}: {said or 'it printed nothing'}")

@@ -1,7 +1,7 @@
 """Tables that name records: joined with the headers of a store, sorted, in bounded memory.
 
-In: a store and a TSV. Out: keys ``2 * record + place of the name`` with what the table says, rising. Kept: nothing;
-DuckDB (https://duckdb.org) reads the table, joins and sorts, and spills into a folder that goes with the session.
+In: a store and a TSV. Out: rising keys ``2 * record + place of the name``, with what the table lists for them. Kept:
+nothing; DuckDB (https://duckdb.org) reads the table, joins and sorts; the session removes the folder it spills into.
 """
 
 import gzip
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from data.store.token_store import Store
 
 TableLayout = Literal["pairs", "idmapping", "names"]
-"""``pairs``: cluster and member. ``idmapping``: UniProt's idmapping_selected.tab. ``names``: a name, then anything."""
+"""``pairs``: cluster, member. ``idmapping``: UniProt's idmapping_selected.tab. ``names``: a name, then any columns."""
 
 IDMAPPING_COLUMNS = 22
 IDMAPPING_NAMES = (0, 1, 7, 8, 9)
@@ -30,23 +30,23 @@ the folder ``knowledgebase/idmapping``)."""
 UNIREF50 = 9
 
 BLOCK = 1 << 16
-"""Records that are handed over at once."""
+"""Number of records or rows that are passed at a time."""
 _MEMORY = "400MB"
 _MAX_LINE_BYTES = 16 << 20
 _HEAD_BYTES = 512
-"""Of a file, by which its packing is told."""
+"""Bytes at the beginning of a file that show its compression."""
 
 
 @contextmanager
 def session(folder: Path, no_room: Callable[[str], str] | None = None) -> Iterator[Any]:
-    """A DuckDB connection that takes 400 MB of memory at most and spills into `folder`; leaves nothing there.
+    """A DuckDB connection that takes at most 400 MB of memory and spills into `folder`; leaves nothing there.
 
     Args:
-        folder: one that is there.
-        no_room: what to say where there is no room, from what DuckDB says.
+        folder: an existing folder.
+        no_room: makes the error message for want of space or memory from the reason that DuckDB gives.
 
     Raises:
-        ValueError: there is no room for it.
+        ValueError: there is not enough space or memory.
     """
     import duckdb
 
@@ -75,7 +75,7 @@ def batches(connection: Any, query: str, parameters: list[Any] | None = None) ->
 
 
 def register_hashes(connection: Any, blocks: Iterable[tuple[int, NDArray[np.uint64]]]) -> None:
-    """Let a query read, once, the table ``hashes`` of (hash, record) from blocks of a first record and hashes."""
+    """Let one query read the table ``hashes`` of (hash, record), from blocks of (first record, hashes)."""
     import pyarrow
 
     schema = pyarrow.schema([("hash", pyarrow.uint64()), ("record", pyarrow.uint64())])
@@ -89,12 +89,12 @@ def register_hashes(connection: Any, blocks: Iterable[tuple[int, NDArray[np.uint
 
 
 def rows(path: Path, columns: dict[str, str], *, strict: bool = True) -> tuple[str, list[Any]]:
-    """The SQL that reads a headerless TSV as it stands, without quoting, and its parameters.
+    """The SQL that reads a headerless TSV without quoting, and its parameters.
 
     Args:
-        path: of the TSV.
-        columns: type of each by its name.
-        strict: whether DuckDB is to refuse what it finds odd, such as two kinds of line ends.
+        path: path of the TSV.
+        columns: the type of each column by its name.
+        strict: whether DuckDB refuses what does not follow the standard, such as two kinds of line ends.
     """
     listed = ", ".join(f"'{name}': '{kind}'" for name, kind in columns.items())
     return (
@@ -108,11 +108,10 @@ def rows(path: Path, columns: dict[str, str], *, strict: bool = True) -> tuple[s
 def clusters_of(connection: Any, store: "Store", table: Path) -> Iterator[tuple[NDArray[Any], ...]]:
     """Each name of a record that a cluster table lists, as keys and cluster hashes (uint64, uint64), rising.
 
-    The hash of a cluster is the lower half of its id's MD5. A name that is listed twice comes twice, unless the
-    cluster is the same.
+    The hash of a cluster is the lower half of its id's MD5. A name that is listed in two clusters is given twice.
 
     Raises:
-        ValueError: no such file; a line that is no row of either layout; it names file and line.
+        ValueError: the file does not exist, or has a line that is not a row; the message names file and line.
     """
     width = _width(table, "data.clusters names a TSV of (cluster, record id)")
     if width == IDMAPPING_COLUMNS:
@@ -131,22 +130,24 @@ def clusters_of(connection: Any, store: "Store", table: Path) -> Iterator[tuple[
 
 
 class Named(NamedTuple):
-    """What came of the names of a table."""
+    """How the names of a table match the records of a store."""
 
     names: int
+    """Number of different names."""
     unknown: int
-    """Those that no record has."""
+    """Number of names that no record has."""
     shared: int
-    """Those that several records have."""
+    """Number of names that several records have."""
     sharing: int
-    """Records that have one of these."""
+    """Number of records that have a shared name."""
 
 
 def records_named(connection: Any, store: "Store", table: Path) -> tuple[Iterator[NDArray[np.int64]], Named]:
-    """The records, rising, that the first column of a TSV names; what came of its names.
+    """The records, rising, that the first column of a TSV names; and how its names match.
 
     Raises:
-        ValueError: no such file; a line with another number of columns; it names file and line.
+        ValueError: the file does not exist, or has a line with another number of columns; the message names file and
+            line.
     """
     width = _width(table, "data.exclude names a TSV whose first column is a record id")
     select = "DISTINCT column0 AS name", "WHERE column0 IS NOT NULL"
@@ -163,12 +164,12 @@ def records_named(connection: Any, store: "Store", table: Path) -> tuple[Iterato
 
 
 def shown(name: bytes) -> str:
-    """A name as text, the same for every use of it: the table's encoding is UTF-8, other bytes are escaped."""
+    """A name as text: bytes that are not UTF-8 are escaped, and always in the same way, so that names can be joined."""
     return name.decode("utf-8", "backslashreplace")
 
 
 def _count(connection: Any, query: str) -> int:
-    return int(connection.execute(query).fetchall()[0][0])  # all: DuckDB keeps a connection busy until then
+    return int(connection.execute(query).fetchall()[0][0])  # not fetchone: DuckDB keeps the connection busy after it
 
 
 def _load(connection: Any, table: Path, layout: TableLayout, width: int, select: tuple[str, str]) -> None:
@@ -189,9 +190,9 @@ def _load(connection: Any, table: Path, layout: TableLayout, width: int, select:
             if not strict:
                 said = str(error).partition("\n")[0]
                 raise ValueError(
-                    f"{table}: cannot be read: {said}; write it anew, with one kind of line end"
+                    f"{table}: cannot be read: {said}; write it again, with one kind of line end"
                 ) from error
-        # No line is wrong, so it was that some end with \r\n and some with \n.
+        # `_refuse` found no wrong line, so some lines end with \r\n and some with \n.
 
 
 def _join(connection: Any, store: "Store", column: str) -> None:
@@ -202,7 +203,7 @@ def _join(connection: Any, store: "Store", column: str) -> None:
 
     def streamed() -> Iterator[Any]:
         for start in range(0, store.num_records, BLOCK):
-            # What was scanned of a map stays in memory for as long as there is room, so each block has its own.
+            # The pages of a map stay in memory after they were scanned, so each block has its own map.
             block = type(store)(store.folder)
             keys, found = [], []
             for record, header in enumerate(block.headers(start, min(start + BLOCK, store.num_records)), start):
@@ -219,7 +220,7 @@ def _join(connection: Any, store: "Store", column: str) -> None:
 
 
 def _width(table: Path, wanted: str) -> int:
-    """Columns of the first line that has any; 0 for an empty file."""
+    """Number of columns of the first line that is not blank; 0 for an empty file."""
     if not table.is_file():
         raise ValueError(f"{table} is no file; {wanted}")
     with _open(table) as file:
@@ -233,10 +234,10 @@ def _width(table: Path, wanted: str) -> int:
 
 
 def _refuse(table: Path, layout: TableLayout, width: int) -> None:
-    """Say which line is wrong; reads the file anew, as it is known to be.
+    """Read the file again to find the line that is wrong.
 
     Raises:
-        ValueError: always where a line is wrong.
+        ValueError: a line is wrong; the message names it.
     """
     wanted = {
         "pairs": "two, cluster and record id",
@@ -261,7 +262,7 @@ def _refuse(table: Path, layout: TableLayout, width: int) -> None:
     except UnicodeDecodeError:
         raise ValueError(f"{table}: line {number} is not UTF-8; write the table as UTF-8") from None
     except (OSError, EOFError) as error:
-        raise ValueError(f"{table}: cannot be read behind line {number}: {error}; copy it again") from None
+        raise ValueError(f"{table}: cannot be read after line {number}: {error}; copy it again") from None
 
 
 def _open(table: Path) -> IO[bytes]:
@@ -269,10 +270,10 @@ def _open(table: Path) -> IO[bytes]:
 
 
 def _packing(table: Path) -> str:
-    """``gzip``, or nothing.
+    """The compression of a file: "gzip", or "" for none.
 
     Raises:
-        ValueError: it is packed with something else.
+        ValueError: it has another compression.
     """
     with table.open("rb") as file:
         packing = compression(file.read(_HEAD_BYTES))

@@ -1,14 +1,14 @@
-"""Overlap: records that would train though an equal sequence validates, or is excluded, in any corpus of a run.
+"""Overlap: records that would train although an equal sequence validates, or is excluded, in any corpus of a run.
 
 In: the splits of all corpora of a run. Out: the same splits, with these records taken out of training. Kept: for each
-corpus a folder ``overlap-HASH`` where `data.store.derived` says, whole or not there:
+corpus, at the place that `data.store.derived` gives, a folder ``overlap-HASH``, written whole or not at all:
 
-    copies.bin      int64, ids of the records that are taken out, rising
+    copies.bin      int64, the records that are taken out, rising
     overlap.json    how many of them equal a validation record, and how many only an excluded one
 
-Equal is what has one content digest. Each split holds out by the names of its own clusters, so equal sequences that
-stand in two clusters, or in two corpora of which one has no table, may fall on both sides. Relatives that are not equal
-are not seen here: they need one table of clusters for all corpora.
+Records are equal if they have the same digest. Each split holds out by the names of its own clusters, so equal
+sequences in two clusters, or in two corpora of which one has no table, may be on both sides. Relatives that are not
+equal are not found here: for them all corpora need one table of clusters.
 """
 
 import hashlib
@@ -38,14 +38,15 @@ _INT64 = "<i8"
 def disjoint(splits: Sequence[Split]) -> tuple[Split, ...]:
     """The splits of one run, with every record taken out of training whose sequence validates or is excluded anywhere.
 
-    Found once and kept beside each store; what validates stays as it is. A split that loses nothing keeps its
-    fingerprint. While the folders are written, each digest that validates or is excluded takes 8 bytes of memory.
+    These records are found once and kept beside each store; the validation records stay the same. A split that loses no
+    record keeps its fingerprint. While the folders are written, each digest that validates or is excluded takes 8 bytes
+    of memory.
 
     Raises:
-        ValueError: nothing of a corpus is left to train on.
+        ValueError: no record of a corpus is left to train on.
     """
     if all(split.clusters.folder is None and not len(split.excluded) for split in splits):
-        return tuple(splits)  # held out by their digests alone, equal sequences are on one side everywhere
+        return tuple(splits)  # clusters are digests everywhere, so equal sequences are on the same side
     everywhere = sorted({split.fingerprint for split in splits})
     digests: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
     found = []
@@ -124,5 +125,5 @@ def _opened(folder: Path, split: Split) -> Split:
 
 
 def _digests(store: "Store") -> Iterator[tuple[int, NDArray[np.uint64]]]:
-    """First record and digests of each stretch of a store."""
+    """First record and digests of each block of a store."""
     return open_clusters(store, None).blocks()

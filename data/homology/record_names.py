@@ -1,6 +1,6 @@
-"""Names inside a header line: by what other files may refer to a record.
+"""Names inside a header line, by which other files may refer to a record.
 
-In: a header without ``>``. Out: its first word and the accession in that. Nothing is kept.
+In: a header without ``>``. Out: its first word, and the accession in that word. Nothing is kept.
 """
 
 _ACCESSION_FIELD = {
@@ -10,12 +10,12 @@ _ACCESSION_FIELD = {
     **dict.fromkeys((b"gnl", b"pat", b"pgp", b"pir", b"prf"), 2),
     b"gi": 3,
 }
-"""Which field of an identifier with bars is the accession, by its first: NCBI's and UniProt's data bases (NCBI C++
+"""Which field of an identifier with bars is the accession, by the first field: data bases of NCBI and UniProt (NCBI C++
 Toolkit, FASTA sequence ID format). ``1ABC_1|Chains A, B`` of the PDB has none."""
 
 
 def names(header: bytes) -> tuple[bytes, ...]:
-    """The header's first word, and the accession inside it where it has one; one or two names.
+    """The header's first word, and the accession inside it if it has one; one or two names.
 
     ``sp|P12345|NAME_HUMAN`` has the accession P12345, ``gi|1234|gb|AAP56351.2|`` has AAP56351.2; MMseqs2's tables give
     the accession alone. A blank header has the one name ``b""``.

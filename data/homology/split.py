@@ -1,8 +1,8 @@
 """Held-out validation by cluster: a stable hash of the cluster decides, so no relative of a validation protein trains.
 
-In: a store's cluster hashes. Out: which records train, the ids of those that validate, a fingerprint. Kept: a folder
-``split-HASH`` where `data.store.derived` says, with validation.bin and excluded.bin (int64, rising) and split.json;
-seeds have no part in it, so every run on a corpus is scored on the same proteins.
+In: a store's cluster hashes. Out: which records train, the numbers of those that validate, a fingerprint. Kept: a
+folder ``split-HASH`` at the place that `data.store.derived` gives, with validation.bin and excluded.bin (int64, rising)
+and split.json. It does not depend on a seed, so every run on a corpus is scored on the same proteins.
 """
 
 import hashlib
@@ -34,40 +34,40 @@ _NONE = np.zeros(0, np.int64)
 class Split:
     """The two sides of a corpus.
 
-    A record that is held out validates. Of the rest all train but the excluded, and but the *copies*, which equal a
+    A record that is held out validates. All others train, except the excluded ones and the *copies*, which equal a
     record that validates or is excluded in any corpus of the run (`data.homology.overlap`).
     """
 
     clusters: Clusters
     validation_fraction: float
     num_training: int
-    """Records that train; of a growing store, those of its prefix."""
+    """Number of records that train; of a growing store, those of its prefix."""
     fingerprint: str
-    """Hash of the corpus, of the validation ids, of the excluded ids, and of the copies where there are any."""
+    """Hash of the corpus, the validation records, the excluded records and, if there are any, the copies."""
     validation_from: Path | NDArray[np.int64]
     excluded_from: Path | NDArray[np.int64]
     copies_from: Path | None = None
     copies_of_validation: int = 0
-    """Of the copies, those of which an equal sequence validates."""
+    """Number of copies of which an equal sequence validates."""
     copies_of_excluded: int = 0
-    """The others: an equal sequence is excluded, and none validates."""
+    """Number of the other copies: an equal sequence is excluded, and none validates."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}  # no open map
 
     @cached_property
     def validation(self) -> NDArray[np.int64]:
-        """Ids of the validation records, int64, rising; a memory map."""
+        """The validation records, int64, rising; a memory map."""
         return _ids(self.validation_from)
 
     @cached_property
     def excluded(self) -> NDArray[np.int64]:
-        """Ids of the records that `data.exclude` leaves on neither side, int64, rising; a memory map."""
+        """The records that `data.exclude` removes from both sides, int64, rising; a memory map."""
         return _ids(self.excluded_from)
 
     @cached_property
     def copies(self) -> NDArray[np.int64]:
-        """Ids of the copies, on neither side, int64, rising; a memory map."""
+        """The copies, which are on neither side, int64, rising; a memory map."""
         return _NONE if self.copies_from is None else _ids(self.copies_from)
 
     def held_out(self, cluster_hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -75,7 +75,7 @@ class Split:
         return held_out(cluster_hashes, self.validation_fraction)
 
     def is_training(self, records: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether each of `records`, (n,) in any order, trains; it reads nothing but their own entries."""
+        """Whether each of `records`, (n,) in any order, trains; reads only the entries of these records."""
         training = ~self.held_out(self.clusters.of_records[records])
         for left_out in (self.excluded, self.copies):
             if len(left_out):
@@ -89,7 +89,7 @@ def held_out(cluster_hashes: NDArray[np.uint64], validation_fraction: float) -> 
 
 
 def among(values: NDArray[Any], rising: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether each of `values` stands in `rising`."""
+    """Whether each of `values` is in the sorted array `rising`."""
     if not len(rising):
         return np.zeros(len(values), np.bool_)
     return np.asarray(rising[np.minimum(np.searchsorted(rising, values), len(rising) - 1)] == values)
@@ -98,13 +98,13 @@ def among(values: NDArray[Any], rising: NDArray[Any]) -> NDArray[np.bool_]:
 def open_split(
     store: "Store", clusters: Clusters, validation_fraction: float, excluded: NDArray[np.int64] | None
 ) -> Split:
-    """Hold out about `validation_fraction` of the clusters, whole; written beside the store once and found again.
+    """Hold out about `validation_fraction` of the clusters, each as a whole; written beside the store once and reused.
 
     Args:
         store: a finished store.
         clusters: its clusters.
         validation_fraction: share of the clusters, in (0, 1).
-        excluded: ids of records that must not train, rising.
+        excluded: records that must not train, rising.
 
     Raises:
         ValueError: one side would be empty; what was written before is damaged.
@@ -124,10 +124,10 @@ def open_split(
 
 
 def prefix_split(store: "Store", prefix: int, validation_fraction: float) -> Split:
-    """The split of a store that is still growing, whose first `prefix` records are there; nothing is written.
+    """The split of a growing store that has at least `prefix` records; nothing is written.
 
-    Equal sequences share a cluster. Validation is what of the prefix is held out, and stays so; a later record whose
-    cluster is held out does not train either. The fingerprint is of the prefix.
+    Equal sequences share a cluster. The records of the prefix that are held out validate, and no others later; a later
+    record whose cluster is held out does not train either. The fingerprint covers the prefix.
 
     Raises:
         ValueError: one side of the prefix would be empty.

@@ -1,5 +1,6 @@
-"""Which sequence, which crop and which bin come when: integer arithmetic in NumPy alone.
+"""The order of training: which sequence, crop and bin come when, by integer arithmetic in NumPy alone.
 
-In: the number of records of each corpus, their lengths, the settings, a seed and a position. Out: bins, and which rank
-takes which. Kept: nothing; the whole state is a `plan.Cursor`. Begin with `permutation`, `sampler`, `plan`, `dealing`.
+In: the number of records of each corpus, their lengths, the settings, a seed and a position. Out: bins, and the rank
+that takes each. Kept: nothing; the whole state is a `plan.Cursor`. Begin with `permutation`, `sampler`, `plan`,
+`dealing`.
 """

@@ -11,10 +11,10 @@ GENESIS = "0" * 64
 
 
 def extend(chain: str, digests: Sequence[int]) -> str:
-    """The chain behind one more step.
+    """The chain after one more step.
 
     Args:
-        chain: the chain before it, 64 hex digits.
+        chain: the chain before the step, 64 hex digits.
         digests: the 64-bit digest of each bin of the step (`Batch.digests`), in global bin order.
     """
     content = hashlib.blake2b(bytes.fromhex(chain), digest_size=32)

@@ -1,4 +1,4 @@
-"""The curriculum: what holds at a point of training, by tokens seen alone.
+"""The curriculum: the value of a setting at a point of training, which depends only on the tokens seen so far.
 
 In: stages and a count of tokens. Out: the value of the stage. Kept: nothing; the count of tokens is the whole state.
 """
@@ -14,7 +14,7 @@ def stage_value(stages: Sequence[tuple[int, Number]], final: Number, tokens_seen
 
     Args:
         stages: (tokens at which the stage ends, value), by rising end.
-        final: value behind the last stage.
-        tokens_seen: real tokens of all bins before.
+        final: value after the last stage.
+        tokens_seen: tokens of all earlier bins, pad tokens not counted.
     """
     return next((value for end, value in stages if tokens_seen < end), final)

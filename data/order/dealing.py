@@ -1,10 +1,10 @@
-"""Dealing: which rank takes which bin of a step, so that all finish together.
+"""Dealing: which rank takes which bin of a step, so that all finish at about the same time.
 
 In: the bins' costs. Out: bins by rank. Kept: nothing; every rank computes the same.
 
-All bins have the same number of slots, so what differs is attention, whose cost is the sum of squared lengths of a
-bin's documents. Ranks get equally many bins (one more or less where they do not divide), which is half of the balance;
-the other half is longest processing time first: the costliest bin goes to the rank that has least so far.
+All bins have the same number of slots, so they differ only in attention, whose cost is the sum of the squared lengths
+of a bin's documents. Ranks get equally many bins (some get one more if the bins cannot be divided evenly). Among these,
+bins are dealt by longest processing time first: the costliest bin goes to the rank with the least so far.
 """
 
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ def deal(costs: Sequence[int], world_size: int) -> list[list[int]]:
     """Bins of each rank, ascending.
 
     Args:
-        costs: of each bin; at least `world_size` of them.
+        costs: cost of each bin; at least `world_size` of them.
         world_size: number of ranks.
     """
     fewest, more = divmod(len(costs), world_size)
     dealt: list[list[int]] = [[] for _ in range(world_size)]
-    by_load = [(0, rank) for rank in range(world_size)]  # a heap: least first, and of equals the lowest rank
+    by_load = [(0, rank) for rank in range(world_size)]  # a heap: least load first, then lowest rank
     for bin_ in sorted(range(len(costs)), key=lambda b: (-costs[b], b)):
         load, rank = heappop(by_load)
-        # While somebody may still take one bin more than the fewest, `more` of the ranks will.
+        # A rank is full when it has `fewest` bins, or one more while `more` ranks may still get one more.
         while len(dealt[rank]) == fewest + (more > 0):
             load, rank = heappop(by_load)
         dealt[rank].append(bin_)
@@ -43,6 +43,6 @@ def deal(costs: Sequence[int], world_size: int) -> list[list[int]]:
 
 
 def imbalance(costs: Sequence[int], dealt: Sequence[Sequence[int]]) -> float:
-    """Cost of the slowest rank over the mean; 1 is perfect."""
+    """Cost of the slowest rank divided by the mean; 1 is perfect."""
     loads = [sum(costs[b] for b in bins) for bins in dealt]
     return max(loads) * len(loads) / max(1, sum(loads))

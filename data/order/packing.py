@@ -2,10 +2,10 @@
 
 In: the documents' lengths in order of arrival. Out: `Groups`. Kept: nothing.
 
-Two compositions. *Packed* is best fit in order of arrival: each document goes to the fullest open bin that still holds
-it, else opens one. Without the usual sort by length no bin is all long or all short, and the waste stays that of the
-sorted variant once a window holds many times more documents than a bin. *Bucketed* fills bins with neighbours in
-length, for models that pad inside a bin and for ablations.
+There are two compositions. *Packed* is best fit in order of arrival: each document goes to the fullest open bin that
+has room for it, or opens a new bin. Documents are not sorted by length, so that long and short ones are mixed in each
+bin; if a window has many times more documents than a bin, no more slots are wasted than with sorting. *Bucketed* fills
+bins with documents of similar length, for models that pad inside a bin and for ablations.
 """
 
 from bisect import bisect_left, insort
@@ -21,7 +21,7 @@ class Groups(NamedTuple):
     """Documents by bin: those of bin b are ``members[first[b] : first[b + 1]]``."""
 
     members: NDArray[np.int64]
-    """(documents,) indices of the documents, bin after bin."""
+    """(documents,) indices of the documents, one bin after the other."""
     first: NDArray[np.int64]
     """(bins + 1,) where each bin starts in `members`."""
 
@@ -36,12 +36,12 @@ class Groups(NamedTuple):
 
 
 def pack(lengths: NDArray[np.int64], bin_tokens: int, documents_per_bin: int) -> Groups:
-    """Best fit in order of arrival; among equally full bins the one that was filled last.
+    """Best fit in order of arrival; among equally full bins, the one that was filled last.
 
     Args:
         lengths: (documents,) tokens of each, in 1..`bin_tokens`.
         bin_tokens: slots of a bin.
-        documents_per_bin: most documents of a bin.
+        documents_per_bin: the most documents that a bin may hold.
 
     Returns:
         Bins in the order in which they were opened, documents inside in order of arrival.
@@ -74,7 +74,7 @@ def _best_fit_by_bisection(
     lengths: NDArray[np.int64], bin_tokens: int, documents_per_bin: int, shortest: int
 ) -> tuple[NDArray[np.int64], int]:
     chosen = np.empty(len(lengths), np.int64)
-    rooms: list[int] = []  # that some open bin has, sorted: the first that fits is the best fit
+    rooms: list[int] = []  # the different rooms of open bins, sorted: the first that is large enough is the best fit
     open_bins: dict[int, list[int]] = {}
     held: list[int] = []
     for index, length in enumerate(lengths.tolist()):
@@ -102,7 +102,7 @@ def _best_fit(
 ) -> tuple[NDArray[np.int64], int]:
     """`_best_fit_by_bisection` for the compiler: a stack of open bins for each room, and a tree of bits to find one.
 
-    Bit r of `rooms` says that the stack of room r holds a bin, bit w of `summary` that word w of `rooms` is not zero.
+    Bit r of `rooms` is set if the stack of room r has a bin, bit w of `summary` if word w of `rooms` is not zero.
     """
     num_words = bin_tokens // 64 + 1
     rooms = np.zeros(num_words, np.uint64)

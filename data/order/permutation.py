@@ -2,8 +2,9 @@
 
 In: a number of items and a key. Out: the item at any position. Kept: nothing; a position is its own state.
 
-A Feistel network permutes the smallest power of two that holds the items; positions that land outside are walked on
-until they land inside (Black and Rogaway 2002, doi:10.1007/3-540-45760-7_9), which keeps it a bijection.
+A Feistel network permutes the numbers below the smallest power of two that is large enough. To a result that is no item
+it is applied again until the result is one (Black and Rogaway 2002, doi:10.1007/3-540-45760-7_9), which keeps it a
+bijection.
 """
 
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class Permutation:
         return items.astype(np.int64)
 
     def _network(self, items: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
-        """One pass of the unbalanced network over ``[0, 2**bits)``: each half is XORed with a hash of the other."""
+        """Apply the unbalanced network to numbers in ``[0, 2**bits)``: each half is XORed with a hash of the other."""
         low_bits = bits // 2
         low_mask = np.uint64((1 << low_bits) - 1)
         high_mask = np.uint64((1 << (bits - low_bits)) - 1)

@@ -1,8 +1,8 @@
-"""The plan: which documents stand in which bin, as a pure function of the corpora, the identity settings and the seed.
+"""The plan: which documents are in which bin, as a pure function of the corpora, the identity settings and the seed.
 
 In: a sampler, lengths of its samples, settings, seed, a cursor. Out: `Bin`s, one after the other, without end. Kept:
-nothing but the plan of the window at hand, which is rebuilt from its number. World size, workers and restarts have no
-part in it.
+only the plan of the current window, which can be made again from its number. World size, workers and restarts do not
+change it.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,21 +18,21 @@ from data.order.sampler import Sampler
 from data.recipe.packing import PackingSettings
 
 SPECIAL_TOKENS = 2
-"""Begin and end token that every whole protein carries."""
+"""Number of special tokens of a whole protein: begin and end token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
-    """Where the bin stream goes on: the whole state of the data side, and all a checkpoint stores of it."""
+    """Where the bins continue: the whole state of the data side, and all that a checkpoint stores of it."""
 
     pass_index: int = 0
-    """Pass over the corpus, from 0; always 0 in a mixture, whose corpora have passes of their own."""
+    """Number of the pass over the corpus, from 0; always 0 in a mixture, whose corpora have passes of their own."""
     window: int = 0
-    """Window of the pass, from 0."""
+    """Number of the window in the pass, from 0."""
     bin: int = 0
-    """Next bin of the window, from 0; may equal the window's number of bins."""
+    """Number of the next bin in the window, from 0; may equal the window's number of bins."""
     tokens_before_window: int = 0
-    """Real tokens of all bins of all windows before this one."""
+    """Tokens of all bins of all windows before this one, pad tokens not counted."""
 
     def as_dict(self) -> dict[str, int]:
         """The fields by name."""
@@ -43,8 +43,8 @@ class Cursor:
 class Bin:
     """The documents of one bin, in slot order.
 
-    A document is the slice ``[start, start + length)`` of a protein's token string: begin token, residues, end token.
-    So a crop carries a begin or end token exactly where the true terminus lies inside it.
+    A document is the slice ``[start, start + length)`` of a protein's tokens: begin token, residues, end token. So a
+    crop has a begin or end token exactly if the true terminus lies inside it.
     """
 
     samples: NDArray[np.int64]
@@ -54,13 +54,13 @@ class Bin:
     starts: NDArray[np.int64]
     """(documents,) first token of the slice."""
     lengths: NDArray[np.int64]
-    """(documents,) tokens of the slice."""
+    """(documents,) number of tokens of the slice."""
     tokens_before_window: int
-    """As in `Cursor`: what of masking depends on how far training is, follows from it."""
+    """As in `Cursor`; it decides the stage of masking."""
 
     @property
     def num_tokens(self) -> int:
-        """Real tokens in the bin."""
+        """Number of tokens in the bin, pad tokens not counted."""
         return int(self.lengths.sum())
 
 
@@ -68,8 +68,8 @@ class Plan:
     """The endless stream of bins.
 
     Args:
-        sampler: which samples come in a window.
-        num_residues: residues of each of some sample ids.
+        sampler: gives the samples of a window.
+        num_residues: returns the number of residues of each sample id.
         settings: sizes of crop, bin and window, curriculum and composition.
         seed: seed of the run.
     """
@@ -87,12 +87,12 @@ class Plan:
         self.seed = seed
 
     def window(self, pass_index: int, window: int, tokens_before: int) -> list[Bin] | None:
-        """All bins of one window, in the order in which they are trained; None behind the last window of the pass.
+        """All bins of one window, in the order in which they are trained; None after the last window of the pass.
 
         Args:
             pass_index: as in `Cursor`.
             window: as in `Cursor`.
-            tokens_before: real tokens of all windows before, which fix the stage of the curriculum.
+            tokens_before: `tokens_before_window` of a `Cursor`, which decides the stage of the curriculum.
         """
         items = self.sampler.window(pass_index, window)
         if items is None:
@@ -117,7 +117,7 @@ class Plan:
         return [Bin(samples[of], passes[of], starts[of], lengths[of], tokens_before) for of in of_bins]
 
     def bins(self, cursor: Cursor) -> Iterator[tuple[Bin, Cursor]]:
-        """The bins from `cursor` on, each with the cursor behind it; endless, across windows and passes."""
+        """The bins from `cursor` on, each with the cursor after it; endless, across windows and passes."""
         while True:
             bins = self.window(cursor.pass_index, cursor.window, cursor.tokens_before_window)
             if bins is None:
@@ -132,7 +132,7 @@ class Plan:
 
 
 def following(cursor: Cursor, bins: list[Bin]) -> Cursor:
-    """The start of the window behind the one at `cursor`, which holds `bins`."""
+    """The beginning of the window after the one at `cursor`, which holds `bins`."""
     tokens = cursor.tokens_before_window + sum(b.num_tokens for b in bins)
     return Cursor(pass_index=cursor.pass_index, window=cursor.window + 1, tokens_before_window=tokens)
 
@@ -144,7 +144,7 @@ def crop(
     crop_tokens: int,
     seed: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Start and length in tokens of each sample's document: whole where it fits, else a slice at a keyed start."""
+    """Start and length in tokens of each sample's document: the whole protein if it fits, else a keyed slice of it."""
     total = num_residues + SPECIAL_TOKENS
     lengths = np.minimum(total, crop_tokens)
     starts = np.zeros(len(samples), np.int64)

@@ -1,11 +1,11 @@
-"""Samplers: which records come in a window, as arithmetic on its number.
+"""Samplers: which records are in a window, by arithmetic on its number.
 
-In: seed, pass, window. Out: `Items`. Kept: nothing, whatever the size of the corpora.
+In: seed, pass, window. Out: `Items`. Kept: nothing.
 
 One corpus is drawn in passes: a permutation of its records, or of its clusters with one member each, cut into windows.
-A mixture has no passes of its own: window after window it takes from each corpus what its weight says, and each corpus
-goes round in passes of its own. Held-out records keep their places in the permutation and are left out of the window,
-so that no list of training records is ever made.
+A mixture has no passes of its own: each window takes from each corpus the share that its weight gives, and each corpus
+is drawn in its own passes. Held-out records keep their places in the permutation and are left out of the window, so
+that no list of training records is needed.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ CORPUS_BITS = 40
 
 
 class Items(NamedTuple):
-    """Samples of a window in order of arrival, training side only."""
+    """The samples of a window that train, in order of arrival."""
 
     samples: NDArray[np.int64]
     """(n,) sample ids."""
@@ -32,35 +32,35 @@ class Items(NamedTuple):
 
 
 class Drawable(Protocol):
-    """What can be drawn from one corpus."""
+    """One corpus, from which items (records, or clusters) are drawn."""
 
     def size(self, wanted: int) -> int:
-        """Number of items, as far as `wanted` of them: a growing corpus waits until it has that many or is complete."""
+        """Number of items; a growing corpus waits until it has `wanted`, or all if these are fewer."""
 
     def records(self, items: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-        """The record of each item, -1 for what is not for training; `key` belongs to seed and pass."""
+        """The record of each item, -1 for one that does not train; `key` depends on seed and pass."""
 
     def in_order(self, pass_index: int) -> bool:
-        """Whether this pass takes the items as they come."""
+        """Whether this pass takes the items in the order of their numbers, not permuted."""
 
 
 class Sampler(Protocol):
     """The windows of a run."""
 
     def window(self, pass_index: int, window: int) -> Items | None:
-        """What comes in a window; None behind the last one of the pass."""
+        """The samples of a window; None after the last window of the pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """One corpus, pass after pass."""
+    """The windows of one corpus, pass after pass."""
 
     corpus: Drawable
     seed: int
     window_sequences: int
 
     def window(self, pass_index: int, window: int) -> Items | None:
-        """What comes in a window; None behind the last one of the pass."""
+        """The samples of a window; None after the last window of the pass."""
         start, stop = window * self.window_sequences, (window + 1) * self.window_sequences
         stop = min(stop, self.corpus.size(stop))
         if start >= stop:
@@ -70,10 +70,10 @@ class Passes:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Several corpora by weight, without end.
+    """The windows of several corpora by weight, without end.
 
     Raises:
-        ValueError: a weight that is less than two sequences in a window.
+        ValueError: a weight gives less than two sequences in a window.
     """
 
     corpora: Sequence[Drawable]
@@ -91,7 +91,7 @@ class Mixture:
                 )
 
     def window(self, pass_index: int, window: int) -> Items | None:
-        """What comes in a window. There is one endless pass, so `pass_index` is 0."""
+        """The samples of a window. There is one endless pass, so `pass_index` is 0."""
         parts = []
         for number, corpus in enumerate(self.corpora):
             positions = np.arange(self._before(number, window), self._before(number, window + 1))
@@ -105,10 +105,10 @@ class Mixture:
         return Items(samples[shuffled], passes[shuffled])
 
     def _before(self, number: int, window: int) -> int:
-        """Items that corpus `number` gave before `window`, so that windows are full and shares exact in the long run.
+        """Number of items that corpus `number` gave before `window`; windows are full, and shares become exact.
 
-        The rounded share of the corpora up to this one, less that of the corpora before it. Rounding takes less than
-        one from either, and a window adds at least two to their difference, so it always rises.
+        It is the rounded share of the corpora up to this one minus that of the corpora before it. Rounding takes less
+        than one from each, and a window adds at least two to their difference, so it always rises.
         """
         drawn, total = window * self.window_sequences, sum(self.weights)
         upto = drawn * sum(self.weights[: number + 1]) // total
@@ -116,7 +116,7 @@ class Mixture:
 
 
 def _drawn(corpus: Drawable, number: int, seed: int, pass_index: int, positions: NDArray[np.int64]) -> Items:
-    # The first corpus keeps the keys that it has alone: a mixture of one is that corpus.
+    # The first corpus has the same keys as without a mixture: a mixture of one corpus gives the same order.
     order = draw.key(seed, draw.ORDER, pass_index) if not number else draw.key(seed, draw.ORDER, pass_index, number)
     items = positions
     if not corpus.in_order(pass_index):

@@ -111,7 +111,7 @@ def test_uniprot_idmapping(tmp_path: Path) -> None:
         (b"c1\tP1\n\tP2\n", "line 2 has 1 tab-separated columns"),
         (b"c1\tP1\nc\xff\tP2\n", "line 2 is not UTF-8"),
         # Without a time: the workers of a parallel run must collect the same names.
-        (gzip.compress(b"c1\tP1\n" * 100_000, mtime=0)[:-400], "cannot be read behind line"),
+        (gzip.compress(b"c1\tP1\n" * 100_000, mtime=0)[:-400], "cannot be read after line"),
         (
             zstd.compress(b"c1\tP1\n"),
             "is a zstd file; a table of records is read plain or as gzip: unpack it first",
@@ -146,7 +146,7 @@ def test_is_made_once_for_each_table(tmp_path: Path, store: Store, monkeypatch: 
     first = open_clusters(store, path)
     fingerprint = first.fingerprint
     stamp = first.folder.stat().st_mtime_ns
-    monkeypatch.setattr(name_table, "session", None)  # whoever joins again fails
+    monkeypatch.setattr(name_table, "session", None)  # a second join fails
     assert open_clusters(store, path).fingerprint == fingerprint
     assert first.folder.stat().st_mtime_ns == stamp
     monkeypatch.undo()
@@ -226,7 +226,7 @@ def test_a_name_that_several_records_have_excludes_all_of_them_and_says_so(tmp_p
     message = (
         r"clusters\.tsv: 2 of 4 names are shared by 7 records of .*, and all of these are excluded; a name is the first"
     )
-    for _ in range(2):  # written, and found again
+    for _ in range(2):  # written, and then reused
         with pytest.warns(UserWarning, match=message):
             assert excluded(store, path).tolist() == list(range(8))
 

@@ -30,7 +30,7 @@ MEMBERS = 4
 
 @pytest.fixture(scope="module")
 def families(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
-    """(name, letters) of 12 families of 4 members, 15 % of sites drawn anew in each."""
+    """(name, letters) of 12 families of 4 members, 15 % of sites drawn again in each."""
     settings = Families(num_families=12, members_per_family=MEMBERS, mean_residues=120, min_residues=80)
     path, table = write_corpus(tmp_path_factory.mktemp("families"), settings)
     letters = dict(read(path))

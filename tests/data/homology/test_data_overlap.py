@@ -108,7 +108,7 @@ def documents(batch: Batch) -> list[str]:
 
 
 def fed(corpora: Corpora, passes: int = 4) -> Counter[str]:
-    """What a loader feeds until each corpus has come round so often."""
+    """What a loader feeds until each corpus has been passed through so often."""
     settings = corpora.settings
     largest = max(part.store.num_records / weight for part, weight in zip(corpora.parts, settings.weights, strict=True))
     windows = passes * largest * sum(settings.weights) / settings.window_sequences
@@ -141,7 +141,7 @@ def test_what_validates_or_is_excluded_is_never_fed(tmp_path: Path, seed: int) -
     trained = set(fed(corpora))
     assert trained
     assert not trained & kept_out
-    # And nothing else is taken out: every other sequence comes, but for those of whose cluster another member came.
+    # And nothing else is taken out: every other sequence is read, unless another member of its cluster was.
     expected = [{letters for letters in each.letters.values() if letters not in kept_out} for each in files]
     assert trained <= set().union(*expected)
     for each, its_own in zip(files, expected, strict=True):
@@ -196,7 +196,7 @@ def test_the_counts_of_what_was_taken_out(tmp_path: Path) -> None:
     for each, part, counts in zip(described, corpora.parts, by_hand, strict=True):
         assert each["training_records"] == part.split.num_training == 120 - sum(counts[1:])
     assert [part.split.validation.tolist() for part in corpora.parts] == [sorted(each) for each in held]
-    # A named record whose copy validates in the other corpus goes on validating there, and trains nowhere.
+    # A named record whose copy validates in the other corpus still validates there, and trains nowhere.
     assert held[0] & set(range(30)) - held[1]
     assert corpora.num_training == sum(120 - sum(counts[1:]) for counts in by_hand)
     assert corpora.split_fingerprint != opened(replace(settings, mixture=settings.mixture[:1])).split_fingerprint
@@ -258,7 +258,7 @@ def test_it_is_found_again_and_does_not_depend_on_blocks(tmp_path: Path, monkeyp
         splits = [part.split for part in opened(settings).parts]
         found.append([(s.fingerprint, s.copies.tolist(), s.copies_of_validation, s.copies_of_excluded) for s in splits])
     assert found[0] == found[1]
-    monkeypatch.setattr(overlap, "_digests", None)  # whoever scans again fails
+    monkeypatch.setattr(overlap, "_digests", None)  # a second scan fails
     again = opened(settings)
     assert [part.split.copies.tolist() for part in again.parts] == [copies for _, copies, *_ in found[0]]
     (folder,) = again.parts[0].store.folder.glob("overlap-*")
@@ -305,7 +305,7 @@ def test_a_stream_cannot_leak(tmp_path: Path) -> None:
     assert overlap.disjoint([split]) == (split,)
     trains = split.is_training(np.arange(300))
     validate = np.isin(store.digests, store.digests[split.validation])
-    assert validate[100:].any()  # copies behind the prefix
+    assert validate[100:].any()  # copies after the prefix
     assert not (trains & validate).any()
     for name, value in (("clusters", "c.tsv"), ("split_identity", 0.3), ("exclude", "x.tsv"), ("sample_by", "cluster")):
         with pytest.raises(ValueError, match=rf"streaming is true and {name} is {value!r}"):

@@ -129,7 +129,7 @@ def test_is_written_hashed_and_found_again(tmp_path: Path, monkeypatch: pytest.M
     assert facts["validation_fraction"] == 0.3
     assert facts["records"] == 400 == facts["training"] + facts["validation"] + facts["excluded"]
     assert isinstance(split.validation, np.memmap)
-    monkeypatch.setattr(split_module, "_write", None)  # whoever scans again fails
+    monkeypatch.setattr(split_module, "_write", None)  # a second scan fails
     again = open_split(store, clusters, 0.3, np.array([1, 2, 3]))
     assert again.fingerprint == split.fingerprint
     (folder / "validation.bin").write_bytes(content[:-8])
@@ -169,7 +169,7 @@ def test_the_prefix_of_a_growing_store(tmp_path: Path) -> None:
     assert split.fingerprint == early.fingerprint
     assert split.validation.tolist() == early.validation.tolist()
     assert split.validation.tolist() == np.flatnonzero(held_out(whole.digests[:100], 0.3)).tolist()
-    # Held out behind the prefix: on neither side.
+    # Held out after the prefix: on neither side.
     training, validation = sides(split, 400)
     out = np.flatnonzero(held_out(whole.digests, 0.3)).tolist()
     assert max(out) > 100

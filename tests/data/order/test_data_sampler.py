@@ -73,7 +73,7 @@ def test_each_corpus_goes_round_in_its_own_passes() -> None:
         records = samples[mine] & ((1 << CORPUS_BITS) - 1)
         for pass_index in range(int(passes[mine].max())):  # every pass but the last, which is not over
             assert np.array_equal(np.sort(records[passes[mine] == pass_index]), np.arange(size)), (number, pass_index)
-    assert passes[samples >> CORPUS_BITS == 1].max() > 10  # the small one has come round many times
+    assert passes[samples >> CORPUS_BITS == 1].max() > 10  # the small one has had many passes
 
 
 def test_corpora_are_mixed_inside_a_window() -> None:
