@@ -7,10 +7,10 @@
                                  └────────── corpus ──────────┘
                                    a recipe's data, opened
 
-`recipe` says what may be asked for, `commands` is `python -m data`. Beside the rooms stands what all of them may
-import: `alphabet`, `draw`, `compiled`, `durable`, `disk_error`, `progress_line`. The two wings do not know each other.
+`recipe` defines the settings, `commands` is `python -m data`. All rooms may import the modules beside them: `alphabet`,
+`draw`, `compiled`, `durable`, `disk_error`, `progress_line`. The two wings do not import each other.
 
-What comes at a step is a pure function of the corpora, the identity settings, the seed and a cursor; nothing else has
+What a step reads is a pure function of the corpora, the identity settings, the seed and a cursor; nothing else has
 state. An example: three proteins, two bins of 24 tokens a step, two ranks, seed 0.
 
     the file    >p0 MKTAYIAKQR   >p1 GGSGGS   >p2 MKVLAAGIVG
@@ -21,8 +21,8 @@ state. An example: three proteins, two bins of 24 tokens a step, two ranks, seed
     the bins    best fit in that order: 1 and 2 fit into 24 tokens, 0 needs a bin of its own. A keyed shuffle puts the
                 bin of 0 first
     step 0      takes both bins. They are dealt by their work: rank 0 gets bin 1 (documents 1 and 2), rank 1 gets bin 0
-    the masks   a residue is a target where a hash of (seed, pass, record, position) says so: on rank 0 the V of p2, on
-                rank 1 M, T and Q of p0. The model sees <mask> for V, M and T, and D for Q
-    the cursor  after step 0 it is (pass 0, window 0, bin 2, 0 tokens before the window). A checkpoint holds no more of
-                the data; any number of ranks goes on from it, with pass 1
+    the masks   a hash of (seed, pass, record, position) decides whether a residue is a target: on rank 0 the V of p2,
+                on rank 1 M, T and Q of p0. The model sees <mask> for V, M and T, and D for Q
+    the cursor  after step 0 it is (pass 0, window 0, bin 2, 0 tokens before the window). It is all that a checkpoint
+                holds of the data; any number of ranks can continue from it, with pass 1
 """

@@ -19,16 +19,16 @@ from data.disk_error import CLOSED, FULL, one_line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status."""
+    """Run one command, and return the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # the names of files go out as they came in, UTF-8 or not
+        sys.stdout.reconfigure(errors="surrogateescape")  # so that names of files that are not UTF-8 can be printed
     parser, commands = parsers()
     try:
         if arguments and arguments[0] in commands:
-            # Not by the outer parser, which cannot read options between a command's arguments.
+            # The command's own parser, as the outer one cannot read options between a command's arguments.
             options = commands[arguments[0]].parse_intermixed_args(arguments[1:])
-            # A command is imported when it runs, so that `--help` need not wait for NumPy and DuckDB.
+            # A command is imported when it runs, so that `--help` does not wait for NumPy and DuckDB.
             status = int(import_module(f"data.commands.{arguments[0]}").run(options))
         else:
             parser.parse_args(arguments or ["--help"])
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; the same command continues a build where it stood", file=sys.stderr, flush=True)
+        print("interrupted; the same command continues a build where it stopped", file=sys.stderr, flush=True)
         return 130
     except BrokenPipeError:
         if not _reader_left():
@@ -53,12 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _reader_left() -> bool:
-    """Whether it was the reader of our output that left, as `head` does, and not a server that broke off."""
+    """Whether the reader of our output has closed it, as `head` does; otherwise a connection to a server was lost."""
     output = select.poll()
     output.register(sys.stdout, 0)
     left = bool(output.poll(0))
     if left:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes again at its end
     return left
 
 

@@ -24,14 +24,14 @@ STANDARD_IDS: NDArray[np.uint8] = np.array([TOKENS.index(r) for r in STANDARD_RE
 """Token ids of the twenty standard residues; a masked residue that is replaced at random draws from these."""
 
 REFUSED = 255
-"""What `LETTER_IDS` holds for a byte that is no amino acid letter."""
+"""The entry of `LETTER_IDS` for a byte that is not an amino acid letter."""
 
 
 def _letter_ids() -> NDArray[np.uint8]:
     ids = np.full(256, REFUSED, np.uint8)
     for letter in "ACDEFGHIKLMNPQRSTVWYXBZUO":
         ids[ord(letter)] = ids[ord(letter.lower())] = TOKENS.index(letter)
-    # J (leucine or isoleucine) is IUPAC but has no token in ESM, whose tokenizer reads it as <unk>; so do we.
+    # J (leucine or isoleucine) is an IUPAC letter without a token in ESM, whose tokenizer reads it as <unk> as well.
     ids[ord("J")] = ids[ord("j")] = UNK
     return ids
 
@@ -39,8 +39,8 @@ def _letter_ids() -> NDArray[np.uint8]:
 LETTER_IDS: NDArray[np.uint8] = _letter_ids()
 """Token id of each byte value, shape (256,); `REFUSED` for what is not an IUPAC amino acid letter.
 
-Lower case (soft-masked regions) reads as upper case. Gap and stop characters are refused here: the reader drops one
-trailing ``*`` and names any other.
+Lower case (soft-masked regions) is read as upper case. Gap and stop characters are refused, except for one ``*`` at the
+end of a sequence, which readers drop.
 """
 
 
@@ -54,8 +54,8 @@ def _target_table() -> NDArray[np.bool_]:
 IS_TARGET: NDArray[np.bool_] = _target_table()
 """Whether a token id may be selected for prediction, shape (33,).
 
-The 22 residues that a ribosome builds in. X, B, Z and <unk> say what the sequencer did not know: a model that predicts
-them learns the sequencer, and runs of X are the easiest targets there are, which flatters a perplexity.
+True for the 22 residues that a ribosome can add to a protein. X, B, Z and <unk> mean that a residue is not known: a
+model that predicts them learns about the sequencing, and runs of X are very easy targets, which lower the perplexity.
 """
 
 

@@ -1,10 +1,10 @@
-"""Compiled kernels: a function of loops over arrays, compiled by numba where numba is there.
+"""Compiled kernels: functions with loops over arrays, compiled by numba if it is installed.
 
-In: a module-level function. Out: its compiled form, or None, and then the caller does the same without: in this package
-in NumPy or byte by byte, with the same result.
+In: a module-level function. Out: its compiled form, or None; then the caller computes the same result without it, in
+NumPy or byte by byte.
 Kept: machine code, in numba's own cache beside the module or in the user's cache folder.
 
-numba is imported when a kernel is first asked for, so that importing the data package costs nothing of it.
+numba is imported when the first kernel is requested, so that importing the data package does not take its time.
 """
 
 import os
@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 SWITCH = "ZYMOGEN_COMPILED"
-"""Set this environment variable to 0 to go without compiled kernels."""
+"""Set this environment variable to 0 to use no compiled kernels."""
 
 
 @cache
 def compiled(function: Callable[..., Any], *helpers: Callable[..., Any]) -> Callable[..., Any] | None:
-    """The compiled form of `function`, without the interpreter's lock; None where numba is absent or switched off.
+    """The compiled form of `function`, which releases the interpreter's lock; None if `available` is false.
 
     Args:
-        function: the kernel. Its cache is renewed when its own file changes, and not when that of a helper does.
-        helpers: plain functions that it calls, `trailing_zeros` excepted.
+        function: the kernel. It is compiled again when its own file changes, but not when that of a helper changes.
+        helpers: plain functions that it calls, except `trailing_zeros`.
     """
     if not available():
         return None
@@ -38,7 +38,7 @@ def compiled(function: Callable[..., Any], *helpers: Callable[..., Any]) -> Call
 
 
 def trailing_zeros(word: np.uint64) -> int:
-    """The number of the lowest bit that is set, of a word that is not 0; in kernels one instruction."""
+    """The index of the lowest bit that is set in a word that is not 0; in kernels it is one instruction."""
     return (int(word) & -int(word)).bit_length() - 1
 
 
@@ -59,7 +59,7 @@ def _register_trailing_zeros() -> None:
 
 
 def available() -> bool:
-    """Whether numba is there and not switched off."""
+    """Whether numba is installed and not switched off."""
     if os.environ.get(SWITCH) == "0":
         return False
     try:

@@ -1,4 +1,4 @@
-"""What a disk or a file system refuses, as one line that says what to do.
+"""Errors of a disk or a file system, as one line that tells the user what to do.
 
 In: an OSError. Out: a ValueError, or its text. Kept: nothing.
 """
@@ -9,24 +9,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""No room: the disk is full, or a quota or a limit on the size of files is reached."""
+"""Errors for want of space: the disk is full, or a quota or a limit on the size of files is reached."""
 CLOSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-"""No right to read or to write there."""
+"""Errors for want of permission to read or write."""
 NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
-"""What `flock` answers on a file system without locks."""
+"""Errors of `flock` on a file system without locks."""
 STORE_DIR = (
     "choose another data.store_dir; a finished store that lies elsewhere is used where data.sources names its folder"
 )
 
 
 def said(error: OSError) -> str:
-    """What went wrong, in words."""
+    """What went wrong, in plain words."""
     reason = error.strerror or str(error)
     return f"the disk is full, or a quota or size limit reached ({reason})" if error.errno in FULL else reason
 
 
 def one_line(error: OSError) -> str:
-    """One line on an error that is about rights or room, wherever it came from."""
+    """One line about an error of `FULL` or `CLOSED`, with the file's name and what to do."""
     where = f"{error.filename}: " if error.filename is not None else ""
     remedy = "free space there" if error.errno in FULL else "get the right to use it, or name another place"
     return f"{where}{said(error)}; {remedy}, and start again"
@@ -34,11 +34,11 @@ def one_line(error: OSError) -> str:
 
 @contextmanager
 def refusal(path: Path, remedy: str = STORE_DIR) -> Iterator[None]:
-    """Errors of the disk while `path` is made become a ValueError that says so.
+    """Turn an OSError that is raised while `path` is made into a ValueError that tells the user what to do.
 
     Args:
-        path: what is made.
-        remedy: what to do where there is no right to write; without room, it is to free some.
+        path: the file or folder that is made.
+        remedy: what to do if there is no permission to write; without space, it is to free some.
     """
     try:
         yield
@@ -46,6 +46,6 @@ def refusal(path: Path, remedy: str = STORE_DIR) -> Iterator[None]:
         if error.errno in FULL:
             raise ValueError(f"{path}: {said(error)}; nothing of it was kept; free space and start again") from error
         at = Path(error.filename) if isinstance(error.filename, str) else path
-        if not (at.is_relative_to(path.parent) or path.is_relative_to(at)):  # something that is read for it
+        if not (at.is_relative_to(path.parent) or path.is_relative_to(at)):  # a file that is read to make `path`
             raise ValueError(f"{error.filename}: {said(error)}; make it readable for this user") from error
         raise ValueError(f"{path}: {said(error)}; {remedy}") from error

@@ -1,10 +1,10 @@
-"""Keyed draws: every random number is an integer hash of what it is for, so no generator has a state to save.
+"""Keyed draws: every random number is an integer hash of its purpose, so no generator has a state to save.
 
-In: integers that name a draw (seed, pass, sample id, position). Out: ``uint64`` hashes. Nothing is kept.
+In: integers that identify a draw (seed, pass, sample id, position). Out: ``uint64`` hashes. Nothing is kept.
 
 The hash is the output function of splitmix64 (Steele, Lea and Flood, 2014, doi:10.1145/2714064.2660195) applied to
-``key + (counter + 1) * golden``, so `hashes(key, 0..n)` is splitmix64's own stream from the state `key`. Integers only:
-the same bytes on every machine.
+``key + (counter + 1) * golden``, so `hashes(key, 0..n)` is splitmix64's own stream from the state `key`. All arithmetic
+is on integers, so the result is the same on every machine.
 """
 
 from typing import TypeVar
@@ -18,7 +18,7 @@ Words = TypeVar("Words", np.uint64, NDArray[np.uint64])
 _27, _30, _31 = np.uint64(27), np.uint64(30), np.uint64(31)
 _WORD = (1 << 64) - 1
 
-# What a key is for. Two uses of one (seed, pass, id) must not share a hash: a crop would then predict its own mask.
+# The purposes of keys. Two uses of one (seed, pass, id) must not share a hash: a crop would then determine its masks.
 ORDER, CROP, BIN_ORDER, SELECT, REPLACE, MODEL, INITIAL, MEMBER, ARRIVAL = range(1, 10)
 
 
@@ -38,7 +38,7 @@ def _mix(value: int) -> int:
 
 
 def mixed(values: Words) -> Words:
-    """splitmix64's output function of each ``uint64`` of an array; compiled kernels call it with one."""
+    """splitmix64's output function of each ``uint64`` of an array; compiled kernels call it with a single value."""
     values = (values ^ (values >> _30)) * _MIX_1
     values = (values ^ (values >> _27)) * _MIX_2
     return values ^ (values >> _31)
@@ -54,17 +54,17 @@ def hashes(keys: int | NDArray[np.uint64], counters: NDArray[np.integer]) -> NDA
     Returns:
         ``uint64`` of the broadcast shape.
     """
-    with np.errstate(over="ignore"):  # wrapping modulo 2**64 is the point
+    with np.errstate(over="ignore"):  # the arithmetic is modulo 2**64
         return mixed((counters.astype(np.uint64) + np.uint64(1)) * GOLDEN + np.asarray(keys, np.uint64))
 
 
 def threshold(probability: float) -> int:
-    """The integer t for which ``hash < t`` holds with `probability`; 2**64 for 1.0, which no uint64 holds."""
+    """The integer t for which ``hash < t`` holds with `probability`; 2**64 for 1.0, which does not fit a uint64."""
     return round(probability * 2.0**64)
 
 
 def below(values: NDArray[np.uint64], probability: float) -> NDArray[np.bool_]:
-    """Whether each hash falls below `probability` of the range; exact at 0 and 1."""
+    """Whether each hash lies in the lowest `probability` of the range; exact at 0 and 1."""
     limit = threshold(probability)
     if limit >= 1 << 64:
         return np.ones(values.shape, np.bool_)
@@ -72,7 +72,7 @@ def below(values: NDArray[np.uint64], probability: float) -> NDArray[np.bool_]:
 
 
 def integers(values: NDArray[np.uint64], bounds: int | NDArray[np.integer]) -> NDArray[np.int64]:
-    """Each hash scaled to ``[0, bound)`` by its upper 32 bits; bias below 2**-32 times the bound.
+    """Each hash scaled to ``[0, bound)`` by its upper 32 bits; the bias is below 2**-32 times the bound.
 
     Args:
         values: hashes.

@@ -1,12 +1,12 @@
-"""Files and folders that are whole or not there: made under another name, flushed to disk, then renamed.
+"""Files and folders that appear whole or not at all: made under another name, flushed to disk, then renamed.
 
-In: where it shall be. Out: something empty to fill. Kept: nothing where filling fails; what is published has the modes
-that the user's umask gives.
+In: a path. Out: an empty file or folder to fill. Kept: what was filled, with the modes of the user's umask; nothing if
+filling fails.
 
-`published` makes a folder and `replaced` a file in a place that other processes may write to as well. While it is made,
-a folder ``.NAME-TOKEN`` and a file ``.NAME-TOKEN.lock`` stand beside it, TOKEN being 16 random digits. What a killed
-process left of these is removed by the next one that publishes there. `write_whole` replaces a small file of a folder
-that this process alone writes to, whose lock it holds: beside it stands ``.NAME.zymogen-new`` for a moment.
+`published` makes a folder and `replaced` a file in a place that other processes may write to as well. Meanwhile a
+folder ``.NAME-TOKEN`` and a file ``.NAME-TOKEN.lock`` stand beside it, where TOKEN is 16 random digits. If a process is
+killed, the next one that publishes there removes them. `write_whole` replaces a small file of a folder that only this
+process writes to, as it holds the folder's lock: beside it stands ``.NAME.zymogen-new`` for a moment.
 """
 
 import fcntl
@@ -27,17 +27,17 @@ FORMAT = "zymogen.workspace/1"
 _LOCK_NAME = re.compile(r"\..+-[0-9a-f]{16}\.lock")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ABANDONED_S = 7 * 24 * 3600
-"""How long nothing may have changed in what another machine left, before it is taken for abandoned."""
+"""A workspace of another machine is abandoned if nothing in it has changed for this time."""
 
 
 @contextmanager
 def published(folder: Path) -> Iterator[Path]:
     """An empty folder beside `folder` that takes its name when the block ends without an error.
 
-    Where another process publishes the same folder first, that one stays. Parents are made if need be.
+    If another process publishes the same folder first, that one stays. Missing parent folders are made.
 
     Raises:
-        ValueError: it cannot be written: no right, no room.
+        ValueError: it cannot be written, for want of permission or space.
     """
     with refusal(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -49,21 +49,21 @@ def published(folder: Path) -> Iterator[Path]:
         try:
             building.rename(folder)
         except OSError:
-            if not folder.is_dir():  # else: another process was faster
+            if not folder.is_dir():  # otherwise another process was faster
                 raise
         flush(folder.parent)
 
 
 @contextmanager
 def replaced(path: Path, remedy: str = STORE_DIR) -> Iterator[Path]:
-    """Where to write a file, which takes the place of `path` when the block ends without an error.
+    """A path to write a file to, which takes the place of `path` when the block ends without an error.
 
     Args:
-        path: of the file, in a folder that is there.
-        remedy: what an error says is to do where there is no right to write.
+        path: path of the file, in an existing folder.
+        remedy: what an error tells the user to do if there is no permission to write.
 
     Raises:
-        ValueError: it cannot be written: no right, no room.
+        ValueError: it cannot be written, for want of permission or space.
     """
     with workspace(path, remedy) as work, refusal(path, remedy):
         yield work / "new"
@@ -71,7 +71,7 @@ def replaced(path: Path, remedy: str = STORE_DIR) -> Iterator[Path]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file of a folder that this process alone writes to; it is on disk when this returns.
+    """Replace a file of a folder that only this process writes to; it is on disk when this returns.
 
     Raises:
         OSError: it cannot be written; the old one is untouched.
@@ -86,12 +86,12 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def written_beside(path: Path) -> Path:
-    """What `write_whole` writes before it takes the place of `path`."""
+    """The path that `write_whole` writes to before it replaces `path`."""
     return path.with_name(f".{path.name.lstrip('.')}.zymogen-new")
 
 
 def _put(finished: Path, path: Path) -> None:
-    """Give a file that is written the name `path`, for good."""
+    """Flush a finished file and rename it to `path`."""
     flush(finished)
     os.replace(finished, path)
     flush(path.parent)
@@ -99,10 +99,10 @@ def _put(finished: Path, path: Path) -> None:
 
 @contextmanager
 def workspace(path: Path, remedy: str = STORE_DIR) -> Iterator[Path]:
-    """An empty folder beside `path`, removed in the end if it is still there.
+    """An empty folder beside `path`; removed when the block ends, unless it was renamed.
 
     Raises:
-        ValueError: none can be made.
+        ValueError: it cannot be made.
     """
     folder = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     lock = _lock_of(folder)
@@ -117,12 +117,12 @@ def workspace(path: Path, remedy: str = STORE_DIR) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):
-            lock.unlink()  # last, as nobody would know whose a folder without it is
+            lock.unlink()  # last, as it is what shows that the folder is ours
         os.close(descriptor)
 
 
 def flush(path: Path) -> None:
-    """Have a closed file or a folder on disk before going on."""
+    """Wait until a closed file or a folder is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -135,9 +135,9 @@ def _lock_of(folder: Path) -> Path:
 
 
 def _describe(descriptor: int, name: str) -> None:
-    """Lock the file of a workspace, where the file system can, and then say in it whose it is."""
+    """Lock the file of a workspace, if the file system can, and then write into it which process holds it."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits for one who looks into it
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits for a process that is just reading it
         locked = True
     except OSError as error:
         if error.errno not in NO_LOCKS:
@@ -148,14 +148,14 @@ def _describe(descriptor: int, name: str) -> None:
 
 
 def machine() -> str:
-    """What no other machine is called, and not this one either after its next start."""
+    """A name that no other machine has, and that changes when this machine is started again."""
     with suppress(OSError):
         return _BOOT_ID.read_text().strip()
     return socket.gethostname()
 
 
 def _sweep(parent: Path) -> None:
-    """Remove the workspaces in a folder whose processes are gone."""
+    """Remove the workspaces in a folder whose processes have ended."""
     names: list[str] = []
     with suppress(OSError):
         names = os.listdir(parent)
@@ -173,7 +173,7 @@ def _sweep_one(lock: Path) -> None:
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
-            is_free = False  # which nobody can tell here and now, though its holder may have locked it
+            is_free = False  # not known: locks do not work here, but may work where its holder runs
         folder = lock.with_suffix("")
         if _is_abandoned(os.read(descriptor, 4096), folder, lock, is_free=is_free):
             shutil.rmtree(folder, ignore_errors=True)
@@ -184,10 +184,10 @@ def _sweep_one(lock: Path) -> None:
 
 
 def _is_abandoned(content: bytes, folder: Path, lock: Path, *, is_free: bool) -> bool:
-    """Whether a workspace that nobody seems to hold is one of ours, and its process is gone for certain.
+    """Whether a workspace that no process seems to hold is ours, and its process has certainly ended.
 
-    A lock that is free says so on the machine where it was taken. Of another machine's locks a file system may know
-    nothing, and a lock server that is away tells of none: there it must also have stood still for a week.
+    A free lock proves it on the machine where the lock was taken. A file system may not know the locks of another
+    machine, or its lock server may be down: then the workspace must also be unchanged for a week.
     """
     try:
         said = json.loads(content)

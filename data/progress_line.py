@@ -1,6 +1,7 @@
-"""How far something is: one line that is drawn anew on a terminal, elsewhere a line for each report.
+"""Progress: on a terminal one line that is updated, elsewhere a line for each report.
 
-In: how much is done, and a text. Out: text on standard error. Kept: the line on the screen, and where its rate begins.
+In: how much is done, and a text. Out: text on standard error. Kept: the line on the screen, and the first report, from
+which the rate is computed.
 """
 
 import sys
@@ -13,15 +14,15 @@ class ProgressLine:
     """The progress of one piece of work.
 
     Args:
-        total: what `update` counts up to; None where nobody knows.
-        speaks: whether anything is shown; of several processes one speaks.
-        stream: where to; standard error if not given.
+        total: the value of `update` at the end; None if it is not known.
+        speaks: whether anything is shown; of several processes, one shows it.
+        stream: the stream to write to; standard error if not given.
     """
 
     _title, _share = "", "{:5.1f} %  "
-    """What a line begins with where nothing is drawn: a title, and how many per cent are done."""
+    """The beginning of a line that is not on a terminal: a title, and how many per cent are done."""
     _stays = True
-    """Whether what is drawn stays on the screen in the end."""
+    """Whether the line stays on the terminal at the end."""
 
     def __init__(self, total: float | None = None, speaks: bool = True, stream: TextIO | None = None) -> None:
         self._total, self._speaks, self._stream = total, speaks, stream or sys.stderr
@@ -40,7 +41,7 @@ class ProgressLine:
             self._bar.stop()
 
     def update(self, done: float, text: str) -> None:
-        """Show where it stands."""
+        """Show that `done` of the total is done."""
         if self._bar:
             self._bar.update(self._task, completed=done, total=self._total, description=text)
         else:
@@ -59,8 +60,8 @@ class BuildLine(ProgressLine):
     """Records, residues, rate and time left of one build.
 
     Args:
-        stream: where to; standard error if not given.
-        every_s: seconds between lines, where nothing is drawn.
+        stream: the stream to write to; standard error if not given.
+        every_s: seconds between lines, if it is not a terminal.
     """
 
     _title, _share = "building the token store: ", "{:.1f}%: "
@@ -71,10 +72,10 @@ class BuildLine(ProgressLine):
         self._every_s = 0.2 if self._bar else every_s
         self._opened = self._last = time.monotonic()
         self._reports: list[tuple[float, int, int]] = []
-        """The first and the latest: when, residues, bytes read."""
+        """The first and the latest report: time, residues, bytes read."""
 
     def __call__(self, records: int, residues: int, bytes_read: int, num_bytes: int | None) -> None:
-        """Take note of how far it is; bytes are those of the sources as stored."""
+        """Report progress; bytes are stored bytes of the sources."""
         now = time.monotonic()
         self._reports[1:] = [(now, residues, bytes_read)]
         began, first_residues, first_bytes = self._reports[0]
@@ -91,12 +92,12 @@ class BuildLine(ProgressLine):
         self.update(bytes_read, text)
 
     def summary(self, num_residues: int) -> str:
-        """How long the build of so many residues took, and how fast it was."""
+        """How long the build of `num_residues` took, and how fast it was."""
         if not self._reports:
             return "none: it was there already"
         took_s = time.monotonic() - self._opened
         (first_s, first, _), (last_s, last, _) = self._reports[0], self._reports[-1]
-        # From report to report, as a build that went on began with what was there.
+        # From report to report, as a build that was continued did not begin with 0 residues.
         rate = (last - first) / (last_s - first_s) if last_s > first_s else num_residues / took_s
         return f"{took_s:,.1f} s, {rate / 1e6:,.1f} M residues/s"
 
@@ -107,7 +108,7 @@ def _bar(stream: TextIO, transient: bool) -> Any:
         from rich.progress import Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
     except ImportError:
         return None
-    # With what follows the text, 80 columns; a drawn bar would cut it short.
+    # The text and the other columns take 80 characters; with a bar, the text would be cut.
     columns = TextColumn("{task.description}", markup=False), TaskProgressColumn(), TimeRemainingColumn()
     return Progress(*columns, console=Console(file=stream), transient=transient)
 

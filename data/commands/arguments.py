@@ -1,6 +1,6 @@
 """The arguments of `python -m data`: one parser for each command.
 
-In: the settings of a recipe, whose words, defaults and types the options take over. Out: parsers. Kept: nothing.
+In: the settings of a recipe, from which options take their texts, defaults and types. Out: parsers. Kept: nothing.
 """
 
 import argparse
@@ -13,13 +13,13 @@ from data.recipe.settings import DataSettings, IngestSettings
 
 
 def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """The parser that lists the commands, and that of each command."""
+    """The parser that lists the commands, and the parser of each command."""
     reading = _reading_options()
     parser = argparse.ArgumentParser(
         prog="python -m data",
         description="Build token stores from any protein corpus, look into them, and prove what a run reads.",
         epilog="Exit status: 0; 1 from `verify` if the store is damaged; 2 for a mistake in the input; 130 when "
-        "interrupted. `python -m data COMMAND --help` says more.",
+        "interrupted. `python -m data COMMAND --help` shows the options of a command.",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     added: dict[str, argparse.ArgumentParser] = {}
@@ -34,14 +34,14 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         return added[name]
 
     named = (
-        "files, globs and URLs, as data.sources of a recipe takes them, or the folder of a finished store; a store of "
-        "sources is found again, or built"
+        "files, globs and URLs, as data.sources of a recipe takes them, or the folder of a finished store; the store "
+        "of sources is reused, or built if it does not exist"
     )
 
     build = command(
         "build",
         "read sources into a token store",
-        "A recipe that names the same sources finds the same store. An interrupted build goes on where it was.",
+        "A recipe that names the same sources uses the same store. An interrupted build continues where it stopped.",
         reads=True,
     )
     build.add_argument("sources", nargs="+", metavar="SOURCE", help="as data.sources; '-' alone is standard input")
@@ -49,14 +49,14 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         "--output",
         type=Path,
         metavar="FOLDER",
-        help="where the store goes, empty or not there yet; in place of --store-dir",
+        help="folder of the store, which is empty or does not exist yet; replaces --store-dir",
     )
 
     stats = command("stats", "count records, lengths, residues and exact duplicates, and draw the lengths", reads=True)
     stats.add_argument("sources", nargs="+", metavar="STORE_OR_SOURCE", help=named)
-    stats.add_argument("--png", type=Path, metavar="FILE", help="the picture; default lengths.png in the store")
-    _add_setting(stats, DataSettings, "crop_tokens", "crop that the picture marks")
-    stats.add_argument("--json", action="store_true", help="one JSON object in place of text")
+    stats.add_argument("--png", type=Path, metavar="FILE", help="where to draw; default lengths.png in the store")
+    _add_setting(stats, DataSettings, "crop_tokens", "length of a crop, which the picture marks")
+    stats.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
     verify = command(
         "verify",
@@ -65,11 +65,13 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     )
     verify.add_argument("store", type=Path, metavar="STORE", help="folder of a finished store")
 
-    head = command("head", "print records as FASTA", "Tokens that are no letter, <unk>, are printed as X.", reads=True)
+    head = command("head", "print records as FASTA", "Letters that were read as <unk> are printed as X.", reads=True)
     head.add_argument("sources", nargs="+", metavar="STORE_OR_SOURCE", help=named)
-    head.add_argument("-n", type=int, dest="count", metavar="N", help="so many records; default 10")
-    head.add_argument("--start", type=int, metavar="K", help="from this record on, counted from 0; default 0")
-    head.add_argument("--record", type=int, nargs="+", action="extend", metavar="K", help="these records, from 0")
+    head.add_argument("-n", type=int, dest="count", metavar="N", help="number of records; default 10")
+    head.add_argument("--start", type=int, metavar="K", help="the first record, counted from 0; default 0")
+    head.add_argument(
+        "--record", type=int, nargs="+", action="extend", metavar="K", help="these records, counted from 0"
+    )
     head.add_argument(
         "--name",
         nargs="+",
@@ -80,21 +82,35 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
 
     digest = command("digest", "print one hash of everything that each step of a run reads")
     digest.add_argument("recipe", type=Path, metavar="RECIPE", help="TOML file, such as recipes/quickstart.toml")
-    digest.add_argument("overrides", nargs="*", metavar="section.field=value", help="settings on top of the recipe")
+    digest.add_argument(
+        "overrides", nargs="*", metavar="section.field=value", help="settings that replace the recipe's"
+    )
     digest.add_argument("--steps", required=True, metavar="A:B", help="the steps from A to B-1, counted from 0")
-    digest.add_argument("--world", type=int, default=1, metavar="W", help="ranks to share the steps; default 1")
+    digest.add_argument("--world", type=int, default=1, metavar="W", help="number of ranks; default 1")
     digest.add_argument("--workers", type=int, default=0, metavar="N", help="data.workers of each rank; default 0")
 
     decontaminate = command(
         "decontaminate",
         "list the training records that are similar to a held-out set",
-        "The table it writes is for data.exclude. It searches with MMseqs2.",
+        "It searches with MMseqs2, and writes a table for data.exclude.",
     )
     decontaminate.add_argument("--training", nargs="+", required=True, metavar="SOURCE", help=named)
     decontaminate.add_argument("--heldout", nargs="+", required=True, metavar="SOURCE", help=named)
-    decontaminate.add_argument("--min-identity", type=float, default=0.3, metavar="F", help="default %(default)s")
-    decontaminate.add_argument("--min-coverage", type=float, default=0.5, metavar="F", help="default %(default)s")
-    decontaminate.add_argument("--output", type=Path, required=True, metavar="FILE", help="the table")
+    decontaminate.add_argument(
+        "--min-identity",
+        type=float,
+        default=0.3,
+        metavar="F",
+        help="least share of equal positions; default %(default)s",
+    )
+    decontaminate.add_argument(
+        "--min-coverage",
+        type=float,
+        default=0.5,
+        metavar="F",
+        help="least aligned share of a sequence; default %(default)s",
+    )
+    decontaminate.add_argument("--output", type=Path, required=True, metavar="FILE", help="the table to write")
     _add_setting(decontaminate, DataSettings, "store_dir")
     return parser, added
 
@@ -111,7 +127,7 @@ def _reading_options() -> argparse.ArgumentParser:
 
 
 def _add_setting(group: argparse._ActionsContainer, settings: type, name: str, doc: str = "") -> None:
-    """One setting of a recipe as an option, with the recipe's default and, unless `doc` is given, its words."""
+    """Add a setting of a recipe as an option, with the setting's default and, unless `doc` is given, its text."""
     field = next(f for f in fields(settings) if f.name == name)
     hint = get_type_hints(settings)[name]
     unit, bounds = field.metadata["unit"], in_words(field.metadata["bounds"])

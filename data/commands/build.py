@@ -13,12 +13,14 @@ from data.store.token_store import REJECTED
 
 
 def run(options: argparse.Namespace) -> int:
-    """Read the sources, and say what the store holds; the exit status."""
+    """Read the sources, print what the store holds, and return the exit status."""
     ingest, letters = ingest_of(options), options.unknown_letters
     sources: Sequence[Source]
     if options.sources == [STANDARD_INPUT]:
         if options.output is None:
-            raise ValueError("standard input has no name to be found again by; say with --output where its store goes")
+            raise ValueError(
+                "standard input has no name by which its store is found; name a folder for it with --output"
+            )
         sources = [standard_input(letters, ingest)]
     else:
         found = resolve(CorpusSettings(sources=tuple(options.sources)), letters, ingest, options.store_dir)

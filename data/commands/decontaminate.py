@@ -8,7 +8,7 @@ from data.recipe.settings import IngestSettings
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the table, and say what it holds; the exit status."""
+    """Write the table, print what it holds, and return the exit status."""
     store, against = (
         opened(sources, "refuse", IngestSettings(), options.store_dir)
         for sources in (options.training, options.heldout)

@@ -1,9 +1,9 @@
-"""Digests of steps: one hash for everything that a step feeds to the model, whoever feeds it.
+"""Digests of steps: one hash of all that a step feeds to the model, the same for any number of ranks and workers.
 
     python -m data digest recipes/quickstart.toml --steps 500:520 --world 8 --workers 2
 
 In: a recipe, a range of steps, a world to simulate. Out: one line a step. Kept: under `data.store_dir`, for each plan,
-where its windows begin, so that a step far into a run is found without planning all before it again.
+where its windows begin, so that a step far into a run is found without planning all steps before it again.
 """
 
 import argparse
@@ -27,26 +27,26 @@ from data.recipe.toml_file import check, sections
 from data.store import derived_json
 
 _STRETCH = 256
-"""Steps that one simulated rank takes before the next one does."""
+"""How many steps one simulated rank takes before the next one takes them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seed:
-    """What the data side needs of a recipe's [run]."""
+    """The part of a recipe's [run] that `python -m data` needs."""
 
     seed: int = seed_setting()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataRecipe:
-    """What the data side needs of a recipe."""
+    """The part of a recipe that `python -m data` needs."""
 
     data: DataSettings
     run: Seed = field(default=Seed())
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the digest of each step; the exit status."""
+    """Print the digest of each step, and return the exit status."""
     match = re.fullmatch(r"(\d+):(\d+)", options.steps)
     if match is None or int(match[1]) >= int(match[2]):
         raise ValueError(
@@ -67,15 +67,15 @@ def digest_command(
     """Lines ``step, hash, tokens, slowest over mean rank cost`` of the steps [start, stop).
 
     Args:
-        recipe_path: recipe, of which [data] and the seed count.
-        overrides: settings on top of it.
-        start: first step.
-        stop: first step that is left out.
-        world_size: ranks to simulate.
-        workers: of each rank.
+        recipe_path: the recipe, of which [data] and the seed are used.
+        overrides: settings that replace those of the recipe.
+        start: the first step.
+        stop: the step after the last one.
+        world_size: number of ranks to simulate.
+        workers: number of workers of each rank.
 
     Raises:
-        ValueError: from the recipe or the corpus; a world larger than a step has bins.
+        ValueError: the recipe or the corpus is wrong, or there are more ranks than bins in a step.
     """
     from data.corpus.prepare import open_corpora, prepare
 
@@ -95,7 +95,7 @@ def digests_of_steps(
 ) -> Iterator[tuple[int, list[int], int, float]]:
     """(step, digest of each bin in global order, real tokens, imbalance) of each step, gathered over simulated ranks.
 
-    The ranks run one behind the other over a stretch of steps, each with a loader of its own.
+    The ranks run one after the other over `_STRETCH` steps, each with a loader of its own.
     """
     contents = corpora.masked(plan.seed)
     while start < stop:
@@ -118,7 +118,7 @@ def digests_of_steps(
 
 
 def cursor_at(corpora: Corpora, plan: Plan, step: int) -> Cursor:
-    """Where a step begins, from the index of windows; windows that it lacks are planned, and the index is kept."""
+    """The cursor at which a step begins, from the index of windows; missing windows are planned and added to it."""
     settings = corpora.settings
     identity = _identity(corpora, plan.seed)
     key = hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=10).hexdigest()
@@ -145,7 +145,7 @@ def cursor_at(corpora: Corpora, plan: Plan, step: int) -> Cursor:
 
 
 def _identity(corpora: Corpora, seed: int) -> dict[str, Any]:
-    """All that decides where windows begin."""
+    """Everything that decides where windows begin."""
     settings = corpora.settings
     named = {
         f.name: getattr(settings, f.name)

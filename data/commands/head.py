@@ -18,7 +18,7 @@ _BLOCK_RECORDS = 4096
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the records that are chosen; the exit status."""
+    """Print the chosen records, and return the exit status."""
     chosen = [name for name in ("start", "count") if getattr(options, name) is not None]
     if chosen and (options.record or options.name):
         raise ValueError("-n and --start are for the records from one on; --record and --name choose single ones")
@@ -66,5 +66,5 @@ def _print_record(store: Store, record: int, header: bytes) -> None:
 
 
 def _letters() -> NDArray[np.uint8]:
-    """(33,) the FASTA letter of each token; X for one that is no letter."""
+    """(33,) the FASTA letter of each token; X for a token that is not a letter."""
     return np.array([ord(token) if token.isalpha() else ord("X") for token in TOKENS], np.uint8)

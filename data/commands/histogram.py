@@ -1,6 +1,7 @@
 """The picture of a store's lengths.
 
-In: `Lengths`. Out: a PNG file, which says that it is ours, so that no other picture is replaced. Kept: nothing.
+In: `Lengths`. Out: a PNG file. It names this command in its metadata, so that no other picture is replaced. Kept:
+nothing.
 """
 
 from pathlib import Path
@@ -19,14 +20,14 @@ def edges(lengths: Lengths) -> NDArray[np.int64]:
     """Bin edges, whole residues, evenly spaced on a logarithmic axis as far as whole numbers allow.
 
     Returns:
-        (bins + 1,) rising; bin i holds the lengths ``edges[i] <= length < edges[i + 1]``, and all lengths lie in one.
+        (bins + 1,) rising; bin i holds the lengths ``edges[i] <= length < edges[i + 1]``, and each length is in a bin.
     """
     low, high = int(lengths.values[0]), int(lengths.values[-1]) + 1
     return np.unique(np.rint(np.geomspace(low, high, _BARS + 1)).astype(np.int64))
 
 
 def bars(lengths: Lengths, bin_edges: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(bins,) records of each bin."""
+    """(bins,) number of records in each bin."""
     return np.histogram(lengths.values, bin_edges, weights=lengths.counts)[0].astype(np.int64)
 
 
@@ -36,15 +37,15 @@ def draw_lengths(lengths: Lengths, path: Path, *, title: str, crop_tokens: int) 
     Args:
         lengths: how many records have which length.
         path: PNG file to write; it appears whole or not at all.
-        title: what is drawn.
-        crop_tokens: longest document; begin and end tokens take two of it.
+        title: title of the picture.
+        crop_tokens: the longest document; its begin and end token take two of these.
 
     Raises:
-        ValueError: the file cannot be written, or is there and not a picture that this function drew.
+        ValueError: the file cannot be written, or exists and is not a picture that this function drew.
     """
     if path.exists() and not (path.is_file() and _SOFTWARE.encode() in path.read_bytes()):
         raise ValueError(f"{path}: is there, and no picture of this command; choose another place")
-    from matplotlib.figure import Figure  # without pyplot, so no display and no global state
+    from matplotlib.figure import Figure  # not pyplot, which has a global state and may need a display
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     bin_edges = edges(lengths)

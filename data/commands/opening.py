@@ -1,4 +1,4 @@
-"""What commands share: the store that their arguments name, opened, or built where it is not there yet."""
+"""What commands share: the store that their arguments name is opened, or built if it does not exist yet."""
 
 import argparse
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from data.store.token_store import Store
 def opened(
     sources: Sequence[str], unknown_letters: Literal["refuse", "count"], ingest: IngestSettings, store_dir: Path
 ) -> Store:
-    """The finished store that is named, or that of the sources that are named, built if need be.
+    """The finished store that is named, or the store of the sources that are named, which is built if necessary.
 
     Raises:
-        ValueError: there is no such source, or it is no protein corpus.
+        ValueError: there is no such source, or it is not a protein corpus.
     """
     found = resolve(CorpusSettings(sources=tuple(sources)), unknown_letters, ingest, store_dir)
     if found.store is not None:
@@ -27,12 +27,12 @@ def opened(
 
 
 def store_of(options: argparse.Namespace) -> Store:
-    """The store of a command that has the options for reading."""
+    """The store of a command with the options for reading."""
     return opened(options.sources, options.unknown_letters, ingest_of(options), options.store_dir)
 
 
 def ingest_of(options: argparse.Namespace) -> IngestSettings:
-    """The options for reading, as a recipe has them."""
+    """The options for reading, as settings of a recipe."""
     return IngestSettings(**{f.name: getattr(options, f.name) for f in fields(IngestSettings)})
 
 

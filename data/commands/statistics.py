@@ -1,7 +1,7 @@
-"""What is in a store: lengths, composition and exact duplicates, exact, in bounded memory.
+"""What is in a store: lengths, composition and duplicates, all exact, in bounded memory.
 
-In: a `Store`. Out: `Statistics`, as lines to read and as JSON. Kept: nothing; the sort that finds duplicates spills
-some 20 bytes a record into the system's temporary folder (TMPDIR), and removes them.
+In: a `Store`. Out: `Statistics`, as lines to read and as JSON. Kept: nothing; the sort that finds duplicates writes
+about 20 bytes a record into the system's temporary folder (TMPDIR), and removes them.
 """
 
 import os
@@ -27,9 +27,9 @@ from data.store.token_store import UINT64, Store
 QUANTILES = (1, 5, 25, 50, 75, 95, 99)
 """The percentages that are reported."""
 LARGEST = 5
-"""Groups of equal sequences that are reported."""
+"""How many groups of equal sequences are reported."""
 SHOWN = 3
-"""Records of each of them that are named."""
+"""How many records of each group are listed."""
 
 _BLOCK_RECORDS = 1 << 20
 _BLOCK_RESIDUES = 1 << 22
@@ -40,13 +40,13 @@ class Lengths:
     """How many records have which length."""
 
     values: NDArray[np.int64]
-    """(distinct,) residues, rising; at least one."""
+    """(distinct,) the lengths that occur, in residues, rising; at least one."""
     counts: NDArray[np.int64]
-    """(distinct,) records of each, at least 1."""
+    """(distinct,) number of records of each length, at least 1."""
 
     @property
     def num_records(self) -> int:
-        """All records."""
+        """Number of records."""
         return int(self.counts.sum())
 
     @property
@@ -55,24 +55,24 @@ class Lengths:
         return int((self.values * self.counts).sum()) / self.num_records
 
     def quantile(self, percent: int) -> int:
-        """The smallest length that at least `percent` of 100 records do not exceed (no interpolation)."""
+        """The smallest length that at least `percent` per cent of the records do not exceed (no interpolation)."""
         rank = max(1, -(-percent * self.num_records // 100))
         return int(self.values[np.searchsorted(np.cumsum(self.counts), rank)])
 
     def longer_than(self, residues: int) -> float:
-        """Share of records with more than this many residues."""
+        """Share of the records with more than `residues` residues."""
         return int(self.counts[self.values > residues].sum()) / self.num_records
 
 
 class EqualRecords(NamedTuple):
-    """Records of one and the same sequence."""
+    """Records that have the same sequence."""
 
     size: int
-    """How many; at least 2."""
+    """Number of these records, at least 2."""
     residues: int
     """Length of the sequence."""
     records: tuple[int, ...]
-    """The first of them, from 0, at most `SHOWN`."""
+    """The first `SHOWN` of these records, or all if they are fewer; counted from 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +80,11 @@ class Duplicates:
     """Exact duplicates: records whose residues equal those of an earlier record."""
 
     num_duplicates: int
-    """Records that equal an earlier one."""
+    """Number of records that equal an earlier one."""
     num_groups: int
-    """Sequences that come more than once."""
+    """Number of sequences that occur more than once."""
     largest: tuple[EqualRecords, ...]
-    """The largest groups, at most `LARGEST`; of equal size, the one that comes first."""
+    """The largest groups, at most `LARGEST`; among groups of equal size those that begin first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,26 +97,26 @@ class Statistics:
     num_residues: int
     lengths: Lengths
     composition: dict[str, int]
-    """Residues of each token that occurs, the most frequent first."""
+    """Number of residues of each token that occurs, the most frequent first."""
     duplicates: Duplicates
     headers: dict[int, str]
-    """Header lines of the records that `duplicates.largest` names."""
+    """Header lines of the records that `duplicates.largest` lists."""
     num_rejected: int
-    """Records of the sources that were left out as bad."""
+    """Number of records of the sources that were left out as bad."""
     unknown_letters: dict[str, int]
     """How often each letter outside the alphabet was read as ``<unk>``."""
 
     @property
     def num_distinct(self) -> int:
-        """Different sequences."""
+        """Number of different sequences."""
         return self.num_records - self.duplicates.num_duplicates
 
 
 def statistics(store: Store) -> Statistics:
-    """Read a store through once.
+    """The statistics of a store, which is read from beginning to end.
 
     Raises:
-        ValueError: a token that does not exist, so the store is damaged; no room to sort in.
+        ValueError: the store is damaged, or there is no space to sort in.
     """
     duplicates = find_duplicates(store)
     return Statistics(
@@ -134,7 +134,7 @@ def statistics(store: Store) -> Statistics:
 
 
 def count_lengths(store: Store) -> Lengths:
-    """Every length that occurs, with its records. N residues in all have at most sqrt(2 N) different lengths."""
+    """Every length that occurs, with its number of records. N residues have at most sqrt(2 N) different lengths."""
     counted: Counter[int] = Counter()
     for start in range(0, store.num_records, _BLOCK_RECORDS):
         offsets = store.read("offsets.bin", UINT64, start, _BLOCK_RECORDS + 1)
@@ -145,10 +145,10 @@ def count_lengths(store: Store) -> Lengths:
 
 
 def count_tokens(store: Store) -> dict[str, int]:
-    """Residues of each token that occurs, the most frequent first.
+    """Number of residues of each token that occurs, the most frequent first.
 
     Raises:
-        ValueError: a byte that is no token.
+        ValueError: a byte is not a token.
     """
     counts = np.zeros(256, np.int64)
     for start in range(0, store.total_residues, _BLOCK_RESIDUES):
@@ -166,11 +166,11 @@ def count_tokens(store: Store) -> dict[str, int]:
 def find_duplicates(store: Store) -> Duplicates:
     """Group the records of equal residues.
 
-    Records of one digest are grouped outside memory and then compared residue by residue, so that two sequences that
-    merely share a digest are not called equal.
+    Records with the same digest are grouped on disk and then compared residue by residue, so that two sequences that
+    only share a digest do not count as equal.
 
     Raises:
-        ValueError: the temporary folder has no room.
+        ValueError: the temporary folder has no space.
     """
     num_duplicates = num_groups = 0
     largest: list[EqualRecords] = []
@@ -190,7 +190,7 @@ def find_duplicates(store: Store) -> Duplicates:
 
 
 def _sharing_a_digest(store: Store) -> Iterator[tuple[int, int]]:
-    """(digest, record) of every record whose digest another one has, sorted."""
+    """(digest, record) of every record whose digest another record has too, sorted."""
 
     def no_room(reason: str) -> str:
         return (
@@ -208,7 +208,7 @@ def _sharing_a_digest(store: Store) -> Iterator[tuple[int, int]]:
 
 
 def lines(found: Statistics) -> Iterator[str]:
-    """The statistics as text."""
+    """The statistics as lines of text."""
     lengths, duplicates = found.lengths, found.duplicates
     yield f"store        {found.folder}"
     yield f"fingerprint  {found.fingerprint}"

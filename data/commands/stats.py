@@ -12,7 +12,7 @@ from data.store.derived import written_at
 
 
 def run(options: argparse.Namespace) -> int:
-    """Count, draw, and print; the exit status."""
+    """Count, draw and print, and return the exit status."""
     if options.png is not None and options.png.suffix != ".png":
         raise ValueError(f"--png is {str(options.png)!r}; the picture is PNG, so write a name that ends in .png")
     require_at_least(3, "--crop-tokens", options.crop_tokens)
@@ -20,7 +20,7 @@ def run(options: argparse.Namespace) -> int:
     store = store_of(options)
     found = statistics(store)
     path = options.png or written_at(store, "lengths.png")
-    # A file name need not be UTF-8, what matplotlib draws must be.
+    # matplotlib can draw only UTF-8, which a file name need not be.
     first, *others = (os.fsencode(os.path.basename(name)).decode("utf-8", "replace") for name in store.facts["sources"])
     named = first + (f" and {len(others)} more" if others else "")
     title = f"{named}: {found.num_records:,} records, {found.num_residues:,} residues"
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     except ValueError as error:
         if options.png is not None:
             raise ValueError(f"--png {error}") from None
-        path, drawn = None, f"none ({error}); say with --png where it goes"
+        path, drawn = None, f"none ({error}); choose its place with --png"
     if options.json:
         print(json.dumps(as_json(found) | {"picture": str(path) if path else None}, indent=1))
     else:

@@ -7,7 +7,7 @@ from data.store.token_store import FACTS, Store
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare the files of a store with their hashes; the exit status."""
+    """Compare the files of a store with their hashes, and return the exit status."""
     if not (options.store / FACTS).is_file():
         raise ValueError(f"{options.store} is no finished token store: it has no {FACTS}")
     store = Store(options.store)

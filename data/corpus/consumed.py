@@ -1,10 +1,10 @@
-"""What a run has read of a stream: it goes on only where that stands unchanged.
+"""What a run has read of a stream: it can be continued only if that part is unchanged.
 
 In: a store that may still be growing, and a cursor. Out: how many records the windows up to the cursor hold, and a hash
-of their digests in order. Kept: the hash so far, so that the next one reads only the records since.
+of their digests in order. Kept: the hash so far, so that the next call reads only the records that were added.
 
-A finished store has a fingerprint, of all it holds. A stream is trained from before it is whole, so what identifies it
-is the part that was read. What comes after that part may still change.
+A finished store has a fingerprint, which covers everything in it. A run reads a stream before it is complete, so the
+stream is identified by the part that was read. What comes after that part may still change.
 """
 
 from collections.abc import Mapping
@@ -29,9 +29,10 @@ class Consumed:
         self._records, self._hash = 0, new_hash()
 
     def up_to(self, cursor: Cursor) -> dict[str, Any]:
-        """`records`, how many the windows up to the cursor's hold, and `hash`, of their digests; waits for them.
+        """`records`, the number of records in the windows up to the cursor's, and `hash`, that of their digests.
 
-        After the first pass that is all records: the order of a later pass depends on their number.
+        Waits for these records. After the first pass they are all records, as the order of a later pass depends on
+        their number.
         """
         end = (cursor.window + 1) * self._window_sequences
         records = self._store.wait(1 << CORPUS_BITS if cursor.pass_index else end)
@@ -44,15 +45,15 @@ class Consumed:
         return {"records": records, "hash": self._hash.hexdigest()}
 
     def require(self, kept: Mapping[str, Any], cursor: Cursor) -> None:
-        """Check that what was read up to `cursor` is still what it was; waits until the store holds it.
+        """Check that the records up to `cursor` are unchanged; waits until the store holds them.
 
         Raises:
-            ValueError: the records are others than those of `kept`, which `up_to` gave at this cursor.
+            ValueError: they differ from those of `kept`, which `up_to` returned at this cursor.
         """
         found = self.up_to(cursor)
         if found != kept:
             raise ValueError(
-                f"{self._store.folder}: the stream is another one where the run has read it already: {_said(found)}, "
+                f"{self._store.folder}: the stream has changed where the run has read it already: {_said(found)}, "
                 f"and the checkpoint was written after {_said(kept)}; restore the files of data.sources as they were "
                 "(what was not read yet may change), or choose another run.directory"
             )

@@ -1,7 +1,7 @@
-"""The corpora of a run: stores, splits and what is drawn of them.
+"""The corpora of a run: stores, splits and what is drawn from them.
 
-In: open stores, clusters and splits (`data.corpus.prepare` opens them). Out: the plan, the validation side, what
-run.json says. Kept: nothing.
+In: open stores, clusters and splits (`data.corpus.prepare` opens them). Out: the plan, the validation side, the
+description for run.json. Kept: nothing.
 """
 
 import hashlib
@@ -34,10 +34,10 @@ class OpenCorpus:
     clusters: Clusters | None
     """None while the store is still growing."""
     families: Families | None
-    """How the embedded corpus was drawn; None for any other."""
+    """Settings of the embedded corpus; None for any other."""
 
     def drawn(self) -> Drawable:
-        """What the sampler sees of it."""
+        """The corpus as the sampler draws from it."""
         if self.settings.sample_by == "cluster":
             assert self.clusters is not None  # the settings refuse both
             return OnePerCluster(self.clusters.members(), self.split)
@@ -53,15 +53,15 @@ class EveryRecord:
     streaming: bool
 
     def size(self, wanted: int) -> int:
-        """Records, as far as `wanted`; waits for a store that is still written."""
+        """Number of records, at most `wanted` for a store that is still written, which waits for them."""
         return self.store.records_up_to(wanted)
 
     def records(self, items: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-        """The items themselves, -1 where held out."""
+        """The items themselves, -1 for one that does not train."""
         return np.where(self.split.is_training(items), items, -1)
 
     def in_order(self, pass_index: int) -> bool:
-        """The first pass of a stream comes as it arrives."""
+        """True for the first pass of a stream, which takes records as they arrive."""
         return self.streaming and pass_index == 0
 
 
@@ -77,7 +77,7 @@ class OnePerCluster:
         return len(self.members.clusters)
 
     def records(self, items: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-        """A member of each cluster, -1 where the cluster is held out, or the member excluded or a copy."""
+        """A member of each cluster; -1 if the cluster is held out, or the member is excluded or a copy."""
         clusters, first = self.members.clusters[items], self.members.offsets[items]
         count = (self.members.offsets[items + 1] - first).astype(np.int64)
         chosen = first.astype(np.int64) + draw.integers(draw.hashes(key, clusters), count)
@@ -85,20 +85,20 @@ class OnePerCluster:
         return np.where(self.split.is_training(records), records, -1)
 
     def in_order(self, pass_index: int) -> bool:
-        """Never."""
+        """False for every pass."""
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class Corpora:
-    """All that a run draws from and is scored on."""
+    """Everything that a run trains on and is scored on."""
 
     settings: DataSettings
     parts: tuple[OpenCorpus, ...]
     shelves: Shelves
 
     def plan(self, seed: int) -> Plan:
-        """The bins of a run."""
+        """The plan of a run's bins."""
         settings = self.settings
         drawn = [part.drawn() for part in self.parts]
         if len(drawn) == 1 and not settings.mixture:
@@ -108,7 +108,7 @@ class Corpora:
         return Plan(mixture, self.shelves.num_residues, settings, seed)
 
     def masked(self, seed: int) -> MaskedContents:
-        """What the bins of a run hold for masked language modelling."""
+        """The contents of a run's bins for masked language modelling."""
         return MaskedContents(self.shelves, self.settings, self.settings.mask, seed)
 
     @property
@@ -118,7 +118,7 @@ class Corpora:
         return np.concatenate(ids)
 
     def clusters_of(self, samples: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """(n,) hash of the cluster of each of some sample ids; equal sequences share one where there is no table."""
+        """(n,) hash of the cluster of each sample id; without a table, equal sequences share a cluster."""
         hashes = np.empty(len(samples), np.uint64)
         for number, part in enumerate(self.parts):
             mine = samples >> CORPUS_BITS == number
@@ -127,19 +127,19 @@ class Corpora:
 
     @property
     def num_training(self) -> int | None:
-        """Proteins on the training side; None while one of the corpora is still being read."""
+        """Number of records that train; None while one of the corpora is still being read."""
         if any(part.store.is_growing for part in self.parts):
             return None
         return sum(part.split.num_training for part in self.parts)
 
     @property
     def families(self) -> Families | None:
-        """How the embedded corpus was drawn, where that is all there is."""
+        """Settings of the embedded corpus; None unless it is the only corpus."""
         return self.parts[0].families if len(self.parts) == 1 else None
 
     @property
     def fingerprint(self) -> str:
-        """Hash of what is drawn from: the content of the stores, and the clusters where these are drawn."""
+        """Hash of what is drawn from: the content of the stores and, where clusters are drawn, the clusters."""
         each = []
         for part in self.parts:
             if part.store.is_growing:
@@ -152,7 +152,7 @@ class Corpora:
 
     @property
     def split_fingerprint(self) -> str:
-        """Hash of what is held out, what is excluded, and what is taken out as equal to either."""
+        """Hash of the records that are held out, that are excluded, and that are taken out as equal to one of these."""
         each = [part.split.fingerprint for part in self.parts]
         return each[0] if len(each) == 1 else _hash(each)
 
@@ -163,14 +163,14 @@ class Corpora:
             records = part.store.records_up_to(self.settings.window_sequences)
             last = int(np.searchsorted(part.store.offsets[: records + 1], most_residues, side="right")) - 1
             end = int(part.store.offsets[max(last, 1)])
-            for start in range(0, end, 1 << 22):  # bincount makes 8 bytes of each
+            for start in range(0, end, 1 << 22):  # in pieces, as bincount makes 8 bytes of each token
                 counts += np.bincount(part.store.tokens[start : min(end, start + (1 << 22))], minlength=33)
             for record in np.flatnonzero(~part.split.is_training(np.arange(max(last, 1)))).tolist():
                 counts -= np.bincount(part.store.residues(record), minlength=33)
         return counts
 
     def description(self) -> dict[str, Any]:
-        """What run.json says of it; counts are None for a corpus that is still being read."""
+        """The description for run.json; counts are None for a corpus that is still being read."""
         parts = []
         for part in self.parts:
             growing = part.store.is_growing

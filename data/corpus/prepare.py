@@ -1,7 +1,7 @@
 """Getting corpora ready: find or build stores, clusters and splits, once per node; then open them in every process.
 
-In: the recipe's data settings. Out: what `open_corpora` opens. Kept: everything on disk, under `data.store_dir`
-or, what is derived from a store that lies elsewhere and can be written to, inside it.
+In: the recipe's data settings. Out: what `open_corpora` opens. Kept: everything, on disk: under `data.store_dir`, or
+inside a store that lies elsewhere if that can be written to.
 """
 
 from collections.abc import Sequence
@@ -31,19 +31,19 @@ class Prepared:
 
 
 def prepare(settings: DataSettings) -> tuple[Prepared, ...]:
-    """Find or build everything, in the one process of a node that does; a stream is only begun.
+    """Find or build everything; called by one process of each node. A stream is only begun.
 
     Raises:
-        ValueError: from the sources, the clusters or the split.
+        ValueError: the sources, the clusters or the split are wrong.
     """
     prepared = tuple(_prepare(corpus, settings) for corpus in settings.corpora)
-    open_corpora(settings, prepared)  # fails here if it must, while the others listen
+    open_corpora(settings, prepared)  # so that it fails here, while the other processes wait for the result
     return prepared
 
 
 def _prepare(corpus: CorpusSettings, settings: DataSettings) -> Prepared:
     from data.sources.resolve import resolve
-    from data.store.build import open_or_build  # here and below, so that reading a store needs no parser
+    from data.store.build import open_or_build  # imported here, so that reading a store needs no parser
     from data.store.growing import start_builder
 
     store_dir = Path(settings.store_dir)
@@ -58,7 +58,7 @@ def _prepare(corpus: CorpusSettings, settings: DataSettings) -> Prepared:
         if Store(folder).unknown_letters and settings.unknown_letters == "refuse":
             raise ValueError(
                 f"{folder} was built with letters read as <unk> ({Store(folder).unknown_letters}), and "
-                "data.unknown_letters is 'refuse'; set it to 'count', or build the store anew"
+                "data.unknown_letters is 'refuse'; set it to 'count', or build the store again"
             )
     else:
         folder = open_or_build(source.sources, store_dir, settings.unknown_letters, settings.ingest).folder

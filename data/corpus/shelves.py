@@ -1,4 +1,4 @@
-"""Shelves: the residues of all corpora of a run, by sample id; what a worker opens.
+"""Shelves: the residues of all corpora of a run, by sample id; workers open them.
 
 In: folders of token stores, finished or still growing. Out: tokens of documents. Kept: memory maps.
 """
@@ -20,10 +20,11 @@ from data.store.journal import JOURNAL
 from data.store.token_store import FACTS, PATIENCE_S, POLL_S, RESTORE, UINT64, Store, read_facts
 
 _MOST_TOUCHED = 2048
-"""Records after which files are mapped anew. Each touch maps some 64 KB around it, and what is mapped counts as
-resident: without this a worker would seem to grow to the size of the corpus. 2,048 are 134 MB at most."""
+"""How many records are read before files are mapped again. Reading a record maps about 64 KB around it, which counts as
+resident memory: without this, a worker would seem to grow to the size of the corpus. 2,048 records are at most 134 MB.
+"""
 _SMALL_BYTES = 200 << 20
-"""Stores whose files together are no larger stay mapped: mapping them anew would save nothing."""
+"""Stores that are together no larger than this stay mapped, as mapping them again would save nothing."""
 _WHOLE = -1
 
 
@@ -36,7 +37,7 @@ class Shelves:
         self._touched = 0
 
     def __reduce__(self) -> tuple[type["Shelves"], tuple[tuple[Path, ...]]]:
-        return Shelves, (self._folders,)  # a map that is pickled would take the whole corpus along
+        return Shelves, (self._folders,)  # pickling a memory map would pickle the whole corpus
 
     def tokens(self, bin_: Bin) -> NDArray[np.uint8]:
         """(real slots,) true token ids of a bin's documents, concatenated.
@@ -53,7 +54,7 @@ class Shelves:
             records = bin_.samples[mine] & ((1 << CORPUS_BITS) - 1)
             arrays = (bin_.starts[mine], bin_.lengths[mine], places[mine])
             wrong = gather(*self._map(corpus, records), records, *arrays, out)
-            if wrong != _WHOLE:  # an old page perhaps, of a file that grew on another machine
+            if wrong != _WHOLE:  # perhaps an old page of a file that grew on another machine
                 self._maps[corpus] = None
                 wrong = gather(*self._map(corpus, records), records, *arrays, out)
             if wrong != _WHOLE:
@@ -68,7 +69,7 @@ class Shelves:
         return residues[int(offsets[record]) : int(offsets[record]) + length]
 
     def num_residues(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(n,) residues of each sample.
+        """(n,) number of residues of each sample.
 
         Raises:
             ValueError: the offsets of a store are damaged.
@@ -90,12 +91,12 @@ class Shelves:
     def _damaged(self, corpus: int, record: int) -> ValueError:
         folder = self._folders[corpus]
         return ValueError(
-            f"{folder / 'offsets.bin'} is damaged: record {record} does not lie in tokens.bin where they say; `python "
-            f"-m data verify {folder}` says more; check the disk, and {RESTORE}"
+            f"{folder / 'offsets.bin'} is damaged: record {record} does not lie in tokens.bin where it says; `python "
+            f"-m data verify {folder}` reports more; check the disk, and {RESTORE}"
         )
 
     def _map(self, corpus: int, records: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-        """Maps that hold `records`: a store that is still written grows behind its map."""
+        """Maps that hold `records`; they are made again if a store that is still written has grown."""
         if self._touched > _MOST_TOUCHED:
             self._touched = 0
             if sum(array.nbytes for maps in self._maps if maps for array in maps) > _SMALL_BYTES:
@@ -108,7 +109,7 @@ class Shelves:
         return held
 
     def _mapped(self, corpus: int, last: int) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-        """Maps that go as far as the record `last`, which its builder has said is there."""
+        """Maps that hold the record `last`, which the builder of the store has committed."""
         folder, end, more = self._folders[corpus], time.monotonic() + PATIENCE_S, True
         while True:
             offsets = _mapped(folder / "offsets.bin", UINT64)
@@ -119,7 +120,7 @@ class Shelves:
                 if (folder / FACTS).exists():
                     _ = Store(folder).facts  # names a file that was cut short
                 raise self._damaged(corpus, last)
-            # Whether more can come is asked before it is mapped anew: what was there by then is seen.
+            # Checked before the files are mapped again, so that what was written until now is seen.
             if (folder / FACTS).exists():
                 more = last + 1 >= len(offsets) or int(offsets[last + 1]) <= read_facts(folder)["residues"]
             else:
@@ -134,13 +135,13 @@ def _holds(held: tuple[NDArray[np.uint8], NDArray[np.uint64]], last: int) -> boo
 
 def _mapped(path: Path, dtype: str) -> NDArray[Any]:
     """The whole items of a file that may be growing; a plain array, as slicing a memmap costs three times as much."""
-    with path.open("rb") as file:  # opened anew, as that is when NFS asks how long it is
+    with path.open("rb") as file:  # opened each time, as NFS asks for the size when a file is opened
         count = os.fstat(file.fileno()).st_size // np.dtype(dtype).itemsize
         return np.asarray(np.memmap(file, dtype, "r", shape=(count,))) if count else np.empty(0, dtype)
 
 
 def _lengths(residues: NDArray[np.uint8], offsets: NDArray[np.uint64], records: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(n,) residues of each record, below 1 where they would not lie in `residues`."""
+    """(n,) number of residues of each record; 0 for one that does not lie in `residues`."""
     begins, ends = offsets[records], offsets[records + 1]
     return np.where((begins < ends) & (ends <= len(residues)), ends - begins, 0).astype(np.int64)
 
@@ -154,21 +155,21 @@ def _gather_by_slices(
     places: NDArray[np.int64],
     out: NDArray[np.uint8],
 ) -> int:
-    """Copy documents of one store into `out`, with begin and end tokens where the termini lie inside.
+    """Copy documents of one store into `out`, with a begin or end token if the terminus lies inside the document.
 
     Token t of a protein is its begin token (t = 0), residue t - 1, or its end token.
 
     Args:
         residues: the store's tokens.
         offsets: the store's offsets.
-        records: (documents,) record of each.
+        records: (documents,) record of each document.
         starts: (documents,) first token of the slice.
-        lengths: (documents,) tokens of the slice.
-        places: (documents,) where each begins in `out`.
-        out: uint8, long enough.
+        lengths: (documents,) number of tokens of the slice.
+        places: (documents,) where each document begins in `out`.
+        out: uint8 array that is long enough.
 
     Returns:
-        The first document that does not lie in `residues` where the offsets say, none of it copied; -1 if all do.
+        The first document that does not lie in `residues` as the offsets say, which is not copied; -1 if all do.
     """
     begins, ends = (offsets[records + step].astype(np.int64).tolist() for step in (0, 1))
     documents = zip(begins, ends, starts.tolist(), lengths.tolist(), places.tolist(), strict=True)
@@ -190,12 +191,12 @@ def _gather(residues, offsets, records, starts, lengths, places, out):  # type: 
         begin = np.int64(offsets[records[document]])
         end = np.int64(offsets[records[document] + 1])
         start, length, place = starts[document], lengths[document], places[document]
-        # What follows is neither checked by numba nor stopped by the map's end.
+        # Checked here, as numba does not check indices: a wrong one would read or write other memory.
         if begin < 0 or begin >= end or end > len(residues) or start + length > end - begin + 2:
             return document
         first = begin + start - 1  # the residue that slot `place` would hold
         low, high = 1 if start == 0 else 0, min(length, end - first)
-        # Unsigned: for an index that might be negative, numba adds a test that keeps the loop from being vectorised.
+        # Unsigned: for an index that may be negative, numba adds a test that prevents vectorization of the loop.
         source, target = np.uint64(first + low), np.uint64(place + low)
         for step in range(np.uint64(high - low)):
             out[target + step] = residues[source + step]

@@ -169,7 +169,7 @@ def test_stats_go_on_where_no_picture_can_be_written(run, fasta: Path, tmp_path:
     (folder_printed(out) / "lengths.png").mkdir()
     status, out, _ = run("stats", fasta)
     assert status == 0
-    assert out.decode().splitlines()[-1].endswith("say with --png where it goes")
+    assert out.decode().splitlines()[-1].endswith("choose its place with --png")
     assert json.loads(run("stats", fasta, "--json")[1])["picture"] is None
     status, _, err = run("stats", fasta, "--png", tmp_path / "none" / "a.png")
     assert status == 2
@@ -193,7 +193,7 @@ def test_stats_replace_no_picture_of_the_users(run, fasta: Path, tmp_path: Path)
     assert (
         out.decode()
         .splitlines()[-1]
-        .endswith("no picture of this command; choose another place); say with --png where it goes")
+        .endswith("no picture of this command; choose another place); choose its place with --png")
     )
     assert picture.read_bytes() == (tmp_path / "a.png").read_bytes() == theirs
 

@@ -83,7 +83,7 @@ def test_it_covers_two_passes_and_every_stage(lines, recipe_in, tmp_path: Path) 
     list(digest_command(recipe, list(SETTINGS), STEPS - 1, STEPS, 1, 0))
     (index,) = (tmp_path / "stores" / "plans").iterdir()
     windows = json.loads(index.read_text())["windows"]
-    assert windows[-1][0] >= 2  # passes behind
+    assert windows[-1][0] >= 2  # two passes are complete
     assert windows[-1][2] > 9_000 > 6_000 > windows[1][2]  # tokens before the windows, on both sides of the stages
 
 

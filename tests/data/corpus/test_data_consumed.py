@@ -85,7 +85,7 @@ def test_what_was_read_is_bound(
     if same:
         resumed.require(kept, cursor)
         return
-    with pytest.raises(ValueError, match="the stream is another one where the run has read it already") as caught:
+    with pytest.raises(ValueError, match="the stream has changed where the run has read it already") as caught:
         resumed.require(kept, cursor)
     assert f"after {kept['records']} records with hash {kept['hash']}; restore the files of data.sources" in str(
         caught.value
@@ -103,7 +103,7 @@ def test_a_resume_waits_for_the_records_that_it_had(tmp_path: Path) -> None:
     assert not is_finished(store.folder)
     waited_for: list[int] = []
 
-    def wait(records: int) -> int:  # the source goes on once it is waited for
+    def wait(records: int) -> int:  # the source continues once a caller waits for it
         waited_for.append(records)
         gate.touch()
         return GrowingStore.wait(store, records)

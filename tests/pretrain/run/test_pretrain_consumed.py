@@ -57,7 +57,7 @@ def streamed(recipe_in, tmp_path: Path) -> Streamed:
 
 def refusal(streamed: Streamed, said: str) -> None:
     (error,) = (line for line in said.splitlines() if line.startswith("error: "))
-    assert "the stream is another one where the run has read it already" in error
+    assert "the stream has changed where the run has read it already" in error
     assert f"the checkpoint was written after {streamed.read} records" in error
 
 
