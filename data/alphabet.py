@@ -59,6 +59,10 @@ model that predicts them learns about the sequencing, and runs of X are very eas
 """
 
 
+FASTA_LETTERS: NDArray[np.uint8] = np.array([ord(token) if token.isalpha() else ord("X") for token in TOKENS], np.uint8)
+"""The letter that stands for each token id in FASTA, shape (33,); X for a token that is not a letter."""
+
+
 def decode(ids: NDArray[np.uint8]) -> str:
     """Token text of `ids` (any length), joined without separators."""
     return "".join(TOKENS[i] for i in ids)

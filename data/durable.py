@@ -105,7 +105,7 @@ def workspace(path: Path, remedy: str = STORE_DIR) -> Iterator[Path]:
         ValueError: it cannot be made.
     """
     folder = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-    lock = _lock_of(folder)
+    lock = folder.with_name(f"{folder.name}.lock")
     _sweep(path.parent)
     with refusal(path, remedy):
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
@@ -128,10 +128,6 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _lock_of(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.lock")
 
 
 def _describe(descriptor: int, name: str) -> None:

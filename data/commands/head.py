@@ -5,10 +5,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from data.alphabet import TOKENS
+from data.alphabet import FASTA_LETTERS
 from data.commands.opening import require_at_least, store_of
 from data.homology.record_names import names
 from data.store.token_store import Store
@@ -60,11 +57,6 @@ def _print_named(store: Store, wanted: Sequence[str]) -> int:
 
 
 def _print_record(store: Store, record: int, header: bytes) -> None:
-    letters = _letters()[store.residues(record)].tobytes()
+    letters = FASTA_LETTERS[store.residues(record)].tobytes()
     rows = (letters[i : i + _LINE] for i in range(0, len(letters), _LINE))
     sys.stdout.buffer.write(b"\n".join([b">" + header, *rows, b""]))
-
-
-def _letters() -> NDArray[np.uint8]:
-    """(33,) the FASTA letter of each token; X for a token that is not a letter."""
-    return np.array([ord(token) if token.isalpha() else ord("X") for token in TOKENS], np.uint8)

@@ -4,7 +4,6 @@ In: open stores, clusters and splits (`data.corpus.prepare` opens them). Out: th
 description for run.json. Kept: nothing.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +17,10 @@ from data.corpus.shelves import Shelves
 from data.homology.clusters import Clusters, Members
 from data.homology.split import Split
 from data.order.plan import Plan
-from data.order.sampler import CORPUS_BITS, Drawable, Mixture, Passes
+from data.order.sampler import CORPUS_BITS, Drawable, Mixture, Passes, Sampler
 from data.recipe.settings import CorpusSettings, DataSettings
 from data.sources.synthetic import Families
-from data.store.token_store import Store
+from data.store.token_store import Store, new_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class OpenCorpus:
         """The corpus as the sampler draws from it."""
         if self.settings.sample_by == "cluster":
             assert self.clusters is not None  # the settings refuse both
-            return OnePerCluster(self.clusters.members(), self.split)
+            return OnePerCluster(self.clusters.members, self.split)
         return EveryRecord(self.store, self.split, streaming=self.settings.streaming)
 
 
@@ -101,11 +100,10 @@ class Corpora:
         """The plan of a run's bins."""
         settings = self.settings
         drawn = [part.drawn() for part in self.parts]
-        if len(drawn) == 1 and not settings.mixture:
-            sampler = Passes(drawn[0], seed, settings.window_sequences)
-            return Plan(sampler, self.shelves.num_residues, settings, seed)
-        mixture = Mixture(drawn, settings.weights, seed, settings.window_sequences)
-        return Plan(mixture, self.shelves.num_residues, settings, seed)
+        sampler: Sampler = Passes(drawn[0], seed, settings.window_sequences)
+        if settings.mixture:
+            sampler = Mixture(drawn, settings.weights, seed, settings.window_sequences)
+        return Plan(sampler, self.shelves.num_residues, settings, seed)
 
     def masked(self, seed: int) -> MaskedContents:
         """The contents of a run's bins for masked language modelling."""
@@ -192,4 +190,4 @@ class Corpora:
 
 
 def _hash(texts: Sequence[str]) -> str:
-    return hashlib.blake2b("\n".join(texts).encode(), digest_size=16).hexdigest()
+    return new_hash("\n".join(texts).encode()).hexdigest()

@@ -107,7 +107,7 @@ class Clusters:
     def fingerprint(self) -> str:
         """Hash of the records' clusters; the same for equal clusterings of a corpus."""
         if self.folder is None:
-            return hashlib.blake2b(b"equal sequences" + self.store.fingerprint.encode(), digest_size=16).hexdigest()
+            return new_hash(b"equal sequences" + self.store.fingerprint.encode()).hexdigest()
         return str(self.facts["fingerprint"])
 
     @property
@@ -115,12 +115,9 @@ class Clusters:
         """What the clusters are, in a few words."""
         return str(self.facts.get("description", "equal sequences share a cluster"))
 
-    def members(self) -> Members:
-        """The records of every cluster; the first call sorts the records by cluster and keeps the result."""
-        return self._members
-
     @cached_property
-    def _members(self) -> Members:
+    def members(self) -> Members:
+        """The records of every cluster; the first use sorts the records by cluster and keeps the result."""
         name = f"{self.folder.name}/members" if self.folder else "members-of-equal-sequences"
         folder = kept_at(self.store, name)
         if not folder.is_dir():

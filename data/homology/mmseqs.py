@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.alphabet import TOKENS
+from data.alphabet import FASTA_LETTERS
 from data.disk_error import refusal
 from data.durable import published, replaced, workspace
 from data.homology import name_table
@@ -39,7 +39,7 @@ COVERAGE = 0.8
 """Share of both sequences that an alignment must cover to put them in one cluster, as in UniRef."""
 EXHAUSTIVE = 20_000
 """The most distinct sequences that are searched all against all in one step; more are clustered in cascades."""
-_LETTERS = np.array([ord(token) if token.isalpha() else ord("X") for token in TOKENS], np.uint8)
+
 _BLOCK = 1 << 16
 _ELSEWHERE = "write the table elsewhere"
 _MOST_BYTES_A_LINE = 1 << 20
@@ -74,7 +74,7 @@ def cluster_by_identity(store: "Store", min_identity: float) -> Clusters:
             return clusters
     version = _version("data.split_identity")
     folder = kept_at(store, f"{name}{version}")
-    distinct = open_clusters(store, None).members()
+    distinct = open_clusters(store, None).members
     criteria = ("--min-seq-id", str(min_identity), "-c", str(COVERAGE), "--cov-mode", "0")
     options = (*criteria, *_options(len(distinct.clusters)))
     with published(folder) as building, tempfile.TemporaryDirectory(prefix=".mmseqs-", dir=building) as work:
@@ -88,7 +88,11 @@ def cluster_by_identity(store: "Store", min_identity: float) -> Clusters:
             "min_identity": min_identity,
             "distinct_sequences": len(of_distinct),
         }
-        write_clustering(building, _of_records(store, distinct.clusters, of_distinct), facts)
+        of_records = (
+            of_distinct[np.searchsorted(distinct.clusters, digests)]
+            for _, digests in open_clusters(store, None).blocks()
+        )
+        write_clustering(building, of_records, facts)
     return Clusters(store, folder)
 
 
@@ -175,16 +179,9 @@ def _representatives(work: Path, digests: NDArray[np.uint64]) -> NDArray[np.uint
     return of_distinct
 
 
-def _of_records(
-    store: "Store", digests: NDArray[np.uint64], of_distinct: NDArray[np.uint64]
-) -> Iterator[NDArray[np.uint64]]:
-    for _, of_records in open_clusters(store, None).blocks():
-        yield of_distinct[np.searchsorted(digests, of_records)]
-
-
 def _equal(store: "Store", against: "Store") -> Iterator[Match]:
     """Records whose sequence equals a held-out one, rising."""
-    heldout = open_clusters(against, None).members()
+    heldout = open_clusters(against, None).members
     for start, digests in open_clusters(store, None).blocks():
         rows = np.minimum(np.searchsorted(heldout.clusters, digests), len(heldout.clusters) - 1)
         for at in np.flatnonzero(heldout.clusters[rows] == digests).tolist():
@@ -253,7 +250,7 @@ def _write_fasta(store: "Store", path: Path, records: Iterator[tuple[int, int]])
     count = 0
     with path.open("wb", buffering=1 << 20) as file:
         for number, record in records:
-            file.write(b">%d\n%s\n" % (number, _LETTERS[store.residues(record)].tobytes()))
+            file.write(b">%d\n%s\n" % (number, FASTA_LETTERS[store.residues(record)].tobytes()))
             count += 1
     return count
 

@@ -20,6 +20,7 @@ from data.durable import published
 from data.homology.clusters import Clusters
 from data.store import derived_array, derived_json
 from data.store.derived import kept_at
+from data.store.token_store import new_hash
 
 if TYPE_CHECKING:
     from data.store.token_store import Store
@@ -70,13 +71,9 @@ class Split:
         """The copies, which are on neither side, int64, rising; a memory map."""
         return _NONE if self.copies_from is None else _ids(self.copies_from)
 
-    def held_out(self, cluster_hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Whether each cluster is held out, by its hash."""
-        return held_out(cluster_hashes, self.validation_fraction)
-
     def is_training(self, records: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether each of `records`, (n,) in any order, trains; reads only the entries of these records."""
-        training = ~self.held_out(self.clusters.of_records[records])
+        training = ~held_out(self.clusters.of_records[records], self.validation_fraction)
         for left_out in (self.excluded, self.copies):
             if len(left_out):
                 training &= ~among(records, left_out)
@@ -144,7 +141,7 @@ def _write(
     building: Path, store: "Store", clusters: Clusters, validation_fraction: float, excluded: NDArray[np.int64]
 ) -> None:
     counts = {"validation": 0, "excluded": 0}
-    hashes = {name: hashlib.blake2b(digest_size=16) for name in counts}
+    hashes = {name: new_hash() for name in counts}
     with (building / "validation.bin").open("wb") as validation, (building / "excluded.bin").open("wb") as left_out:
         files = {"validation": validation, "excluded": left_out}
         for start, of_records in clusters.blocks():
@@ -159,7 +156,7 @@ def _write(
                 files[name].write(content)
     num_training = store.num_records - counts["validation"] - counts["excluded"]
     if not counts["validation"] or not num_training:
-        num_clusters = len(clusters.members().clusters)
+        num_clusters = len(clusters.members.clusters)
         _require_both(validation_fraction, num_clusters, store.num_records, counts["validation"], counts["excluded"])
     contents = {name: content.hexdigest() for name, content in hashes.items()}
     facts = {
@@ -193,11 +190,11 @@ def _require_both(
 
 def fingerprint_of(*contents: str) -> str:
     """One hash of several."""
-    return hashlib.blake2b(json.dumps(contents).encode(), digest_size=16).hexdigest()
+    return new_hash(json.dumps(contents).encode()).hexdigest()
 
 
 def _content(array: NDArray[Any]) -> str:
-    content = hashlib.blake2b(digest_size=16)
+    content = new_hash()
     for start in range(0, len(array), _BLOCK):
         content.update(np.ascontiguousarray(array[start : start + _BLOCK]).tobytes())
     return content.hexdigest()

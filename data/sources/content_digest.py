@@ -104,10 +104,6 @@ def _sums(tokens: NDArray[np.uint8], lengths: NDArray[np.int64]) -> NDArray[np.u
 
 def _powers(base: int, count: int) -> NDArray[np.uint64]:
     """(count,) base**0, base**1, ... modulo 2**64."""
-    powers = np.ones(count, np.uint64)
-    have = 1
-    while have < count:
-        more = min(have, count - have)
-        powers[have : have + more] = powers[:more] * _U(pow(base, have, 1 << 64))
-        have += more
-    return powers
+    factors = np.full(count, base, np.uint64)
+    factors[0] = 1
+    return np.cumprod(factors)

@@ -17,8 +17,7 @@ from typing import Any, Literal
 
 from data.transport.chunk_file import ChunkFile
 
-_QUOTED: Literal[0] = csv.QUOTE_MINIMAL
-_UNQUOTED: Literal[3] = csv.QUOTE_NONE
+
 _FIRST_ROWS = 100
 _LETTERS = re.compile(r"\s*[A-Za-z]+\*?\s*")
 
@@ -44,7 +43,8 @@ class DelimitedText:
     def __init__(self, chunks: Iterator[bytes], separator: str, max_field_bytes: int) -> None:
         csv.field_size_limit(max(csv.field_size_limit(), max_field_bytes))  # global to the process, at first 128 kB
         text = io.TextIOWrapper(io.BufferedReader(ChunkFile(chunks), 1 << 16), "utf-8-sig", newline="")
-        reader = csv.reader(text, delimiter=separator, quoting=_UNQUOTED if separator == "\t" else _QUOTED, strict=True)
+        quoting: Literal[0, 3] = csv.QUOTE_NONE if separator == "\t" else csv.QUOTE_MINIMAL
+        reader = csv.reader(text, delimiter=separator, quoting=quoting, strict=True)
         self._reader = reader
         self._rows = _rows(reader)
         self._header_line, self.columns = next(self._rows, (0, []))

@@ -64,11 +64,9 @@ def entry_blocks(
             accepted.append(token_ids(letters, counted))
             headers.append(header)
         done += len(batch)
-        flat = np.frombuffer(b"".join(accepted), np.uint8)
-        lengths = np.array([len(tokens) for tokens in accepted], np.int64)
         yield Block(
-            tokens=flat,
-            lengths=lengths,
+            tokens=np.frombuffer(b"".join(accepted), np.uint8),
+            lengths=np.array([len(tokens) for tokens in accepted], np.int64),
             headers=np.frombuffer(b"".join(headers), np.uint8),
             header_lengths=np.array([len(header) for header in headers], np.int64),
             rejected=tuple(rejected),

@@ -44,12 +44,12 @@ ID_COLUMNS = ("id", "accession", "entry", "name", "header")
 """Columns of which the first that exists is taken for the id if none is named; upper or lower case."""
 
 _COLUMNS = ("sequence", "id")
-_OF_FILE = _COLUMNS
+
 _OF_DATASET = (*_COLUMNS, "config", "split", "data_files", "data_dir", "revision")
 _ROWS = 1000
 
 
-def split_query(location: str, allowed: tuple[str, ...] = _OF_FILE) -> tuple[str, dict[str, str]]:
+def split_query(location: str, allowed: tuple[str, ...] = _COLUMNS) -> tuple[str, dict[str, str]]:
     """A location without those parameters after its last ``?`` that are ours; and these parameters.
 
     Parameters of a server stay in the location; every parameter of a local path must be one of ours.

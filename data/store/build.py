@@ -102,16 +102,13 @@ def _built(
     # Before the lock is taken, as a finished store may lie where nothing can be written.
     if (store := finished(folder, sources, build_key(stamps, unknown_letters, ingest), ingest)) is not None:
         return store
-    with locked(folder, lambda: _say(f"{folder}: another process builds this store; waiting for it")):
+    text = f"{folder}: another process builds this store; waiting for it"
+    with locked(folder, lambda: print(text, file=sys.stderr, flush=True)):
         try:
             with BuildLine() if progress is None else nullcontext(progress) as line:
                 return build_locked(folder, sources, stamps, unknown_letters, ingest, line)
         except Unusable as error:  # its list of files to keep matters only to `build_locked`
             raise ValueError(str(error)) from None
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def finished(folder: Path, sources: Sequence[Source], key: str, ingest: IngestSettings) -> Store | None:

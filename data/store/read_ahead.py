@@ -150,11 +150,8 @@ def plan_reading(
     """
     readers: dict[int, Literal["built", "here", "ahead"]] = {}
     for number in left:
-        if number in built:
-            readers[number] = "built"
-        else:
-            is_here = processes == 1 or (number == left.start and first_is_here)
-            readers[number] = "here" if is_here else "ahead"
+        is_here = processes == 1 or (number == left.start and first_is_here)
+        readers[number] = "built" if number in built else "here" if is_here else "ahead"
     return readers
 
 

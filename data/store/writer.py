@@ -10,9 +10,11 @@ import json
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from operator import add
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any, NamedTuple
@@ -24,7 +26,7 @@ from data.disk_error import FULL, said
 from data.durable import write_whole
 from data.sources.block import START, Block
 from data.store.journal import JOURNAL, Journal, read_journal, write_journal
-from data.store.token_store import FACTS, FORMAT, REJECTED, UINT64, facts_text, fingerprint, hash_of, new_hash
+from data.store.token_store import FACTS, FORMAT, REJECTED, UINT64, Counts, facts_text, fingerprint, hash_of, new_hash
 
 COMMIT_S = 1.0
 """The longest time between a block and its commit."""
@@ -139,31 +141,18 @@ class StoreWriter:
         assert block.lengths.sum() == residues
         assert block.header_lengths.sum() == header_bytes
         assert not len(block.lengths) or block.lengths.min() > 0
-        rejected = "".join(
-            json.dumps(
-                {
-                    "source": source,
-                    "record": record.record,
-                    "header": record.header.decode("utf-8", "replace"),
-                    "offset": record.offset,
-                    "reason": record.reason,
-                }
-            )
-            + "\n"
+        lines = [
+            {"source": source} | record._asdict() | {"header": record.header.decode("utf-8", "replace")}
             for record in block.rejected
-        ).encode()
-        letters = dict(before.unknown_letters)
-        for letter, times in block.unknown_letters.items():
-            letters[letter] = letters.get(letter, 0) + times
+        ]
+        rejected = "".join(json.dumps(line) + "\n" for line in lines).encode()
         self.journal = replace(
             before,
-            counts=type(counts)(
-                counts.records + len(block.lengths), counts.residues + residues, counts.header_bytes + header_bytes
-            ),
+            counts=Counts(*map(add, counts, (len(block.lengths), residues, header_bytes))),
             num_read=before.num_read + len(block.lengths) + len(block.rejected),
             num_rejected=before.num_rejected + len(block.rejected),
             rejected_bytes=before.rejected_bytes + len(rejected),
-            unknown_letters=letters,
+            unknown_letters=dict(Counter(before.unknown_letters) + Counter(block.unknown_letters)),
             position=block.end,
             of_part=of_part,
             bytes_read=block.bytes_read,
@@ -292,13 +281,10 @@ class StoreWriter:
                 piece = piece[file.write(piece) :]
 
     def _commit(self) -> None:
-        self._flush_files()
-        write_journal(self.folder, self._written)
-        self.committed, self._uncommitted, self._last_commit = self._written, 0, time.monotonic()
-
-    def _flush_files(self) -> None:
         for file in self._files.values():
             os.fsync(file.fileno())
+        write_journal(self.folder, self._written)
+        self.committed, self._uncommitted, self._last_commit = self._written, 0, time.monotonic()
 
     def _close_files(self) -> None:
         for file in self._files.values():

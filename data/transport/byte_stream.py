@@ -215,8 +215,6 @@ class ByteStream:
             raise ValueError(f"{self.location}: no such file; check data.sources") from None
         except OSError as error:
             raise BrokenStream(self.location, "cannot be read", str(error)) from error
-        if file.seekable() and offset <= os.fstat(file.fileno()).st_size:
-            self.bytes_read = file.seek(offset)
-        else:
-            self.bytes_read = 0
+        can_seek = file.seekable() and offset <= os.fstat(file.fileno()).st_size
+        self.bytes_read = file.seek(offset) if can_seek else 0
         return file

@@ -88,10 +88,6 @@ class Damaged(Exception):
         self.happened, self.remedy = happened, remedy
 
 
-class CutShort(Damaged):
-    """A compressed stream that ends too early."""
-
-
 class Stored:
     """Stored bytes, some of which were read already."""
 
@@ -145,8 +141,8 @@ def gunzip(stored: Stored) -> Iterator[bytes]:
     end of the stream and before a member of another kind.
 
     Raises:
-        CutShort: it ends inside a member, or members of bgzip end without their end block.
-        Damaged: it cannot be decoded, or its checksum is wrong.
+        Damaged: it ends inside a member, members of bgzip end without their end block, it cannot be decoded, or its
+            checksum is wrong.
     """
     from isal import igzip_lib
 
@@ -194,8 +190,8 @@ def unzstd(stored: Stored) -> Iterator[bytes]:
     """All frames of a zstd stream, one after the other; frames without data are skipped.
 
     Raises:
-        CutShort: it ends inside a frame.
-        Damaged: it cannot be decoded, its checksum is wrong, or it needs a larger window or a dictionary.
+        Damaged: it ends inside a frame, cannot be decoded, has a wrong checksum, or needs a larger window or a
+            dictionary.
     """
     zstd = _zstd()
     content = b""
@@ -258,33 +254,26 @@ def _decoded(decoder: Any, content: bytes, stored: Stored, kind: str, what: str)
         if decoder.needs_input:
             content = content or stored.some(size := min(2 * size, _MOST_BYTES))
             if not content:
-                raise _ends_early(stored, kind)
+                raise Damaged(
+                    f"the {kind} stream ends early, at byte {stored.position}",
+                    "the file was cut short; copy or download it again",
+                )
         try:
             chunk = decoder.decompress(content, _MOST_BYTES)
         except Exception as error:  # isal's stub calls its error class an instance
-            raise _damaged(what, stored.position, error) from error
+            said = re.sub(r"^(Error -?\d+|Unable to decompress .* data:) ", "", str(error))
+            raise Damaged(f"is damaged in the {what}, before byte {stored.position} ({said})") from error
         content = b""
         if chunk:
             yield chunk
 
 
-def _ends_early(stored: Stored, kind: str) -> CutShort:
-    return CutShort(
-        f"the {kind} stream ends early, at byte {stored.position}", "the file was cut short; copy or download it again"
-    )
-
-
-def _without_end_block(at: int) -> CutShort:
-    return CutShort(
+def _without_end_block(at: int) -> Damaged:
+    return Damaged(
         f"the bgzip stream ends at byte {at} without its end block",
         "the file was cut short; copy or download it again; if it is known to be whole, pack it again (gunzip -c OLD "
         "| bgzip > NEW)",
     )
-
-
-def _damaged(what: str, end: int, error: object) -> Damaged:
-    said = re.sub(r"^(Error -?\d+|Unable to decompress .* data:) ", "", str(error))
-    return Damaged(f"is damaged in the {what}, before byte {end} ({said})")
 
 
 def _followed(content: bytes, at: int, kind: str) -> Damaged:

@@ -55,7 +55,7 @@ def opened(folder: Path, store_dir: str = "stores", sources: Path | None = None)
     corpora = open_corpora(settings, prepare(settings))
     corpora.plan(0)
     assert corpora.parts[0].clusters is not None
-    assert len(corpora.parts[0].clusters.members().clusters) == 40
+    assert len(corpora.parts[0].clusters.members.clusters) == 40
     return corpora
 
 

@@ -173,7 +173,7 @@ def test_members_are_the_other_way_round(tmp_path: Path, with_table: bool, monke
     store = store_of(tmp_path / "store", [(f"q{i}", "ACDEFGHIKL"[numbers.randrange(10)] * 3) for i in range(1000)])
     path = table(tmp_path, "".join(f"c{numbers.randrange(200)}\tq{i}\n" for i in range(1000)))
     clusters = open_clusters(store, path if with_table else None)
-    members = clusters.members()
+    members = clusters.members
     expected: dict[int, list[int]] = {}
     for record, cluster in enumerate(clusters.of_records.tolist()):
         expected.setdefault(cluster, []).append(record)
@@ -185,19 +185,19 @@ def test_members_are_the_other_way_round(tmp_path: Path, with_table: bool, monke
     assert (members.clusters.dtype, members.offsets.dtype, members.records.dtype) == (np.uint64, np.uint64, np.uint32)
     assert all(isinstance(array, np.memmap) for array in members)
     monkeypatch.setattr(name_table, "session", None)
-    again = open_clusters(store, path if with_table else None).members()
+    again = open_clusters(store, path if with_table else None).members
     assert all(np.array_equal(a, b) for a, b in zip(members, again, strict=True))
 
 
 def test_pickles_as_paths(tmp_path: Path) -> None:
     store = store_of(tmp_path / "store", [(f"q{i}", "ACDEFGHIKL"[i % 10] * 30) for i in range(3000)])
     clusters = open_clusters(store, table(tmp_path, "".join(f"c{i % 7}\tq{i}\n" for i in range(3000))))
-    clusters.members()
+    _ = clusters.members
     packed = pickle.dumps(clusters)
     assert len(packed) < 1000
     again: Clusters = pickle.loads(packed)
     assert np.array_equal(again.of_records, clusters.of_records)
-    assert np.array_equal(again.members().records, clusters.members().records)
+    assert np.array_equal(again.members.records, clusters.members.records)
 
 
 def test_a_clustering_that_was_cut_short_is_named(tmp_path: Path, store: Store) -> None:

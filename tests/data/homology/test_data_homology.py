@@ -175,7 +175,7 @@ def test_nothing_similar_and_nothing_but_equal(tmp_path: Path, families: list[tu
 def test_exact_duplicates_of_a_real_proteome(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = REAL / "orthofinder_M_agalactiae.faa.gz"
     store = store_from(path, tmp_path / "stores")
-    members = open_clusters(store, None).members()
+    members = open_clusters(store, None).members
     firsts = np.sort(members.records[members.offsets[:-1].astype(np.int64)])
     again = np.setdiff1d(np.arange(store.num_records), firsts)
     assert len(again) == 59

@@ -50,10 +50,10 @@ def test_clusters_are_held_out_whole(store: Store, table: Path) -> None:
 def test_held_out_is_a_function_of_the_cluster_hash(store: Store, table: Path) -> None:
     clusters = open_clusters(store, table)
     split = open_split(store, clusters, 0.2, None)
-    of_records = split.held_out(clusters.of_records)
+    of_records = held_out(clusters.of_records, split.validation_fraction)
     assert np.flatnonzero(of_records).tolist() == split.validation.tolist()
-    members = clusters.members()
-    of_clusters = split.held_out(members.clusters)
+    members = clusters.members
+    of_clusters = held_out(members.clusters, split.validation_fraction)
     for cluster, (start, stop) in enumerate(pairwise(members.offsets.tolist())):
         assert set(of_records[members.records[start:stop]].tolist()) == {bool(of_clusters[cluster])}
     # The rule that existing runs were split by.

@@ -59,7 +59,7 @@ def opened(settings: DataSettings) -> Corpora:
         corpora = open_corpora(settings, prepare(settings))
     corpora.plan(0)
     assert corpora.parts[0].clusters is not None
-    corpora.parts[0].clusters.members()
+    _ = corpora.parts[0].clusters.members
     return corpora
 
 
@@ -132,7 +132,7 @@ def test_a_cut_file_of_members_names_itself(store: Store, tmp_path: Path, name: 
     (tmp_path / "x.tsv").write_text(f"{store.header(3).split()[0]}\n")
 
     def opened() -> tuple[int, list[int]]:
-        members = open_clusters(store, tmp_path / "c.tsv").members()
+        members = open_clusters(store, tmp_path / "c.tsv").members
         return len(members.records), excluded(store, tmp_path / "x.tsv").tolist()
 
     assert opened() == (500, [3])

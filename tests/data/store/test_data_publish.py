@@ -273,4 +273,4 @@ def test_no_room_for_what_is_derived(tmp_path: Path, capfd: pytest.CaptureFixtur
 
         assert in_process(work) == 0, capfd.readouterr().err
         (disk / "others").unlink(missing_ok=True)
-        assert len(clusters.members().clusters) == 40
+        assert len(clusters.members.clusters) == 40
