@@ -1,4 +1,4 @@
-"""What planning, packing and loading read of a recipe, whatever else it says of its data."""
+"""The part of a recipe that planning, packing and loading read."""
 
 from typing import Protocol
 
@@ -6,7 +6,10 @@ from data.recipe.settings import Composition
 
 
 class PackingSettings(Protocol):
-    """Sizes of crops, bins and steps: all of `DataSettings` but sources, splits and masks. Its units are there."""
+    """Sizes of crops, bins and steps: all of `DataSettings` except sources, splits and masks.
+
+    The units are those of `DataSettings`.
+    """
 
     @property
     def crop_tokens(self) -> int: ...  # noqa: D102

@@ -48,7 +48,7 @@ def setting(
         doc: one line for --help.
         default: its value where a recipe does not name it; without one, it is required.
         unit: what its numbers count.
-        bounds: what its number, or each number of its list, may be: at most one from below, and one from above.
+        bounds: what its number, or each number of its list, may be: at most one lower and one upper bound.
     """
     return field(default=default, metadata={"class": setting_class, "doc": doc, "unit": unit, "bounds": bounds})
 
@@ -75,10 +75,10 @@ def words(hint: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A table of a recipe, or another dataclass with bounds. Whoever makes one, its values are checked against them."""
+    """A table of a recipe, or another dataclass with bounds, against which its values are checked when it is made."""
 
     section: ClassVar[str]
-    """Its dotted name, which errors give."""
+    """Its dotted name, for errors."""
 
     def __post_init__(self) -> None:
         """Refuse a value that its field does not allow; NaN lies within no bounds.
@@ -102,14 +102,14 @@ def require_word(name: str, got: object, allowed: Collection[object]) -> None:
     """Refuse a value that is not one of a list.
 
     Raises:
-        ValueError: as `no_such_word` says.
+        ValueError: `got` is not in `allowed`; its text is that of `no_such_word`.
     """
     if got not in allowed:
         raise ValueError(no_such_word(name, got, allowed))
 
 
 def no_such_word(name: str, got: object, allowed: Collection[object]) -> str:
-    """Which setting, its value, one that is allowed if it is nearly the same, and all of them."""
+    """Text of an error: which setting, its value, the nearest allowed one if it is similar, and all allowed ones."""
     near = difflib.get_close_matches(str(got), map(str, allowed), 1)
     nearest = f"the nearest is {near[0]!r}, " if near else ""
     return f"{name} is {got!r}; {nearest}allowed are {', '.join(map(repr, allowed))}"

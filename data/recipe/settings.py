@@ -13,7 +13,7 @@ Composition = Literal["packed", "bucketed"]
 
 
 def seed_setting() -> Any:
-    """The field `run.seed`, which a run and `python -m data digest` read alike."""
+    """The field `run.seed`, which both a run and `python -m data digest` read."""
     return setting(IDENTITY, "keys every random draw", 0)
 
 
@@ -41,7 +41,8 @@ class MaskSettings(Section):
     )
     select_stages: tuple[tuple[int, float], ...] = setting(
         IDENTITY,
-        "other select_prob before: [[tokens at which a stage ends, select_prob], ...]; select_prob holds after them",
+        "select_prob for the first tokens: [[tokens at which a stage ends, select_prob], ...]; after the last "
+        "stage, select_prob holds",
         (),
     )
 
@@ -85,8 +86,8 @@ class IngestSettings(Section):
     )
     content: SourceContent = setting(
         OPERATIONAL,
-        "'protein': refuse a source that begins with nucleotides, three-letter codes, PIR or an alignment; 'any': take "
-        "its letters for amino acids all the same",
+        "'protein': refuse a source that begins with nucleotides, three-letter codes, PIR or an alignment; 'any': read "
+        "its letters as amino acids nevertheless",
         "protein",
     )
     processes: int = setting(OPERATIONAL, "sources that are read at the same time", 1, "processes", at_least=1)
@@ -119,7 +120,7 @@ class CorpusSettings(Section):
     )
     sample_by: SampleBy = setting(
         IDENTITY,
-        "'sequence': every record once a pass; 'cluster': one member of every cluster, chosen anew each pass",
+        "'sequence': every record once a pass; 'cluster': one member of every cluster, chosen again in each pass",
         "sequence",
     )
     exclude: str | None = setting(
@@ -160,7 +161,7 @@ class MixedCorpus(CorpusSettings):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataSettings(CorpusSettings):
-    """Everything between files and batches. A corpus itself is identified by the fingerprint of its content."""
+    """Everything between files and batches. A corpus is identified by its content (fingerprint), not its paths."""
 
     mixture: tuple[MixedCorpus, ...] = setting(
         IDENTITY, "corpora drawn by weight, in place of data.sources: tables [[data.mixture]]", ()
@@ -179,7 +180,8 @@ class DataSettings(CorpusSettings):
     crop_tokens: int = setting(IDENTITY, "longest document; a longer protein gives a random crop", 1024, "tokens")
     curriculum: tuple[tuple[int, int], ...] = setting(
         IDENTITY,
-        "shorter crops before: [[tokens at which a stage ends, crop_tokens], ...]; crop_tokens holds after them",
+        "shorter crops for the first tokens: [[tokens at which a stage ends, crop_tokens], ...]; after the last stage, "
+        "crop_tokens holds",
         (),
     )
     composition: Composition = setting(
@@ -204,7 +206,7 @@ class DataSettings(CorpusSettings):
     prefetch: int = setting(OPERATIONAL, "batches that each worker fills ahead of the step", 4, "batches", at_least=1)
     store_dir: str = setting(
         OPERATIONAL,
-        "where token stores are built and reused, and what is derived from one that can only be read",
+        "where token stores are built and reused, and where data derived from a read-only store is kept",
         "runs/stores",
         "path",
     )
@@ -240,5 +242,5 @@ class DataSettings(CorpusSettings):
 
     @property
     def documents_per_bin(self) -> int:
-        """Most documents that one bin may hold, so that `Batch.cu_seqlens` has one length: one per 8 slots."""
+        """Most documents that one bin may hold, one for 8 slots; it gives `Batch.cu_seqlens` a fixed length."""
         return max(1, self.bin_tokens // 8)

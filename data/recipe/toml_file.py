@@ -1,15 +1,15 @@
 """Recipes from TOML and the command line, checked once, with one error for whatever is wrong.
 
 pydantic checks the types, because its strict mode covers every type a recipe can have and names the field; argparse
-parses the command line. A generator of one flag per field (tyro, jsonargparse) was left aside: file and command line
-would then be read by two parsers with two kinds of errors. Only commands import this module.
+parses the command line. A generator of one flag per field (tyro, jsonargparse) is not used: file and command line would
+then be read by two parsers with two kinds of errors. Only commands import this module.
 """
 
 import difflib
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
@@ -35,7 +35,11 @@ def read(recipe_class: type[R], path: Path, overrides: Sequence[str] = ()) -> R:
 
 
 def sections(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The tables of a recipe with overrides on top, unchecked: for who needs some sections alone; errors as `read`."""
+    """The tables of a recipe with overrides on top, unchecked, for a caller that needs only some of them.
+
+    Raises:
+        ValueError: no such file, not TOML, or an override that cannot be read.
+    """
     try:
         content = tomllib.loads(path.read_text())
     except OSError as error:
@@ -65,7 +69,8 @@ def check(recipe_class: type[R], content: dict[str, Any], origin: str) -> R:
         first = error.errors()[0]
         if first["type"] == "value_error":
             raise ValueError(f"{origin}: {first['msg'].removeprefix('Value error, ')}") from None
-        name = ".".join(str(part) for part in first["loc"] if str(part) in name_parts(valid))
+        parts = {part for name in valid for part in name.split(".")}
+        name = ".".join(str(part) for part in first["loc"] if str(part) in parts)
         if first["type"] == "literal_error":
             raise ValueError(f"{origin}: {no_such_word(name, first['input'], words(valid[name]))}") from None
         if first["type"] == "missing" and isinstance(first["loc"][-1], int):
@@ -77,15 +82,10 @@ def check(recipe_class: type[R], content: dict[str, Any], origin: str) -> R:
         raise ValueError(f"{origin}: {name} is {first['input']!r}: {first['msg']}") from None
 
 
-def name_parts(names: Iterable[str]) -> set[str]:
-    """Every word that stands between the dots of `names`."""
-    return {part for name in names for part in name.split(".")}
-
-
 def documented(recipe_class: type) -> Iterator[tuple[str, str]]:
     """(dotted name, text for --help) of every setting, in order."""
     for name, f, hint in _declared(recipe_class):
-        default = "required" if f.default is MISSING else f"default {_shown(f.default)}"
+        default = "required" if f.default is MISSING else f"default {json.dumps(f.default)}"
         unit = f", in {f.metadata['unit']}" if f.metadata["unit"] else ""
         kind = " ".join(filter(None, (_type_name(hint), in_words(f.metadata["bounds"]))))
         yield name, f"{f.metadata['doc']} [{kind}{unit}; {default}; {f.metadata['class']}]"
@@ -137,10 +137,6 @@ def _leaves(content: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, An
                 yield from _leaves(item, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
 def _type_name(hint: Any) -> str:
