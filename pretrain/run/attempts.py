@@ -16,11 +16,11 @@ from pretrain.run.errors import PeerError, StorageError, is_no_room
 
 @contextmanager
 def recorded(run: RunDirectory, rank: int, attempt: int, position: Callable[[], dict[str, object]]) -> Iterator[None]:
-    """Context of one attempt; what is raised inside is written down and raised on.
+    """Context of one attempt; an error inside is written down and raised again.
 
     Args:
         run: where to write.
-        rank: which one this process is.
+        rank: number of this process.
         attempt: number of the attempt.
         position: step and phase at the time of the error.
     """
@@ -50,7 +50,7 @@ def recorded(run: RunDirectory, rank: int, attempt: int, position: Callable[[], 
 
 @contextmanager
 def _as_far_as_the_disk_goes(run: RunDirectory) -> Iterator[None]:
-    """A line that a full disk does not take must not hide why the run ended."""
+    """Report a line that a full disk cannot store, and raise nothing: that would hide why the run ended."""
     try:
         yield
     except OSError as error:

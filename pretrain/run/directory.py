@@ -38,14 +38,16 @@ class RunDirectory:
         self._lock: RunLock | None = None
 
     def claim(self, recipe: Any, *, allow_schedule_change: bool) -> None:
-        """Make the directory this run's, or find that it is; rank 0 only. The lock goes with the process.
+        """Claim the directory for this run, or check that it is this run's already; rank 0 only.
+
+        The lock ends with the process.
 
         Args:
             recipe: a dataclass of sections, of whatever job.
-            allow_schedule_change: whether settings of class "schedule" may differ from those before.
+            allow_schedule_change: whether settings of class "schedule" may differ from those of earlier starts.
 
         Raises:
-            ValueError: something else lies there; another run's recipe; another process trains in it.
+            ValueError: the path holds something else, or a run with another recipe, or another process trains in it.
         """
         if self.root.exists() and not self.root.is_dir():
             raise ValueError(f"{self.root} is a file; choose another run.directory")
@@ -68,11 +70,11 @@ class RunDirectory:
 
     @property
     def has_trained(self) -> bool:
-        """Whether there is anything to continue; a start that failed before its first step binds nobody."""
+        """Whether there is anything to continue; a start that failed before its first step leaves nothing."""
         return self.metrics.exists() or self.checkpoints.exists()
 
     def describe_recipe(self, recipe: Any) -> None:
-        """Write what is trained to run.json, as which later starts must come; a start that may still fail does not."""
+        """Write the recipe to run.json; once the run has trained, later starts must agree with it."""
         self._write({"recipe": asdict(recipe), "versions": versions()})
 
     def describe_corpus(self, corpus: dict[str, Any]) -> None:
@@ -91,7 +93,7 @@ class RunDirectory:
         self._write({"corpus": corpus})
 
     def describe_model(self, description: Mapping[str, Any]) -> None:
-        """Add the architecture to run.json: from the first checkpoint on, what `model.init` names is not read again."""
+        """Add the architecture to run.json; a continued run reads it there, not from what `model.init` names."""
         self._write({"model": dict(description)})
 
     def describe_compute(self, lines: list[str]) -> None:
@@ -102,7 +104,7 @@ class RunDirectory:
         """The architecture that run.json describes.
 
         Raises:
-            ValueError: no start of the run has come as far as building its model.
+            ValueError: no start of the run has built its model yet.
         """
         content = self.read()
         if "model" not in content:
@@ -113,7 +115,7 @@ class RunDirectory:
         """The content of run.json.
 
         Raises:
-            ValueError: it is not there or not one of ours.
+            ValueError: it does not exist, or is no run.json of this program.
         """
         path = self.root / "run.json"
         try:
@@ -125,10 +127,10 @@ class RunDirectory:
         return content
 
     def start_attempt(self, world_size: int, step: int) -> int:
-        """Number the attempt that starts now, and write down from where and why.
+        """Number the attempt that starts now, and write down its first step and its cause.
 
         Raises:
-            OSError: the disk does not take it; it names the file.
+            OSError: the disk cannot store it; the error names the file.
         """
         path = self.root / "attempts.jsonl"
         lines = list(records.read(path))
@@ -164,7 +166,7 @@ class RunDirectory:
         differing = [
             f"{name} was {before.get(name)!r}, is {value!r}"
             for name, setting_class, value in settings_of(recipe)
-            if setting_class in refused and before.get(name) != _plain(value)
+            if setting_class in refused and before.get(name) != json.loads(json.dumps(value))  # lists, not tuples
         ]
         if differing:
             hint = "" if allow_schedule_change else " (--allow-schedule-change lets schedule.* differ)"
@@ -183,14 +185,14 @@ class RunDirectory:
 
 
 def _is_foreign(path: Path) -> bool:
-    """Whether a file in a folder without run.json is not of a start that died before it had written that."""
+    """Whether a file in a folder without run.json cannot come from a start that died before it wrote run.json."""
     if path.name == LOCK:
         return not path.is_file() or path.stat().st_size > 0
     return path.name not in (LEASE, *(written_beside(Path(name)).name for name in (LEASE, "run.json")))
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the result depends on; a checkout that is not installed has none of its own."""
+    """Versions of the packages that the result depends on; a checkout that is not installed has none itself."""
     found = {}
     for package in _PACKAGES:
         try:
@@ -207,7 +209,3 @@ def _flat(content: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
             value = {str(number): item for number, item in enumerate(value)}
         pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
     return pairs
-
-
-def _plain(value: Any) -> Any:
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -1,7 +1,7 @@
-"""The errors that end a run, and which of them are about a disk without room.
+"""The errors that end a run, and which of them are about a full disk.
 
-In: an error. Out: the same one with a place; whether it is about room. Kept: nothing. Torch is not imported, so that
-the command line and the records of a run tell these errors apart without it.
+In: an error. Out: the same one with a path; whether it is about a full disk. Kept: nothing. Torch is not imported,
+so that the command line and the records of a run tell these errors apart without it.
 """
 
 from collections.abc import Iterator
@@ -26,12 +26,12 @@ class CheckpointError(RuntimeError):
 
 
 class StorageError(CheckpointError):
-    """The disk does not take a checkpoint, or does not give one; what is on it stays as it is."""
+    """The disk cannot store a checkpoint, or cannot return one; what is on it stays as it is."""
 
 
 @contextmanager
 def placed(path: Path) -> Iterator[None]:
-    """An OSError inside is about `path` where it names no file, as those of writing and flushing do not."""
+    """Give an OSError that is raised inside the name `path` if it has none: those of writing and flushing lack one."""
     try:
         yield
     except OSError as error:
@@ -41,5 +41,5 @@ def placed(path: Path) -> Iterator[None]:
 
 
 def is_no_room(error: BaseException) -> bool:
-    """Whether the disk was full, or what `data.disk_error` made of that."""
+    """Whether an error says that the disk is full, by itself or by its cause."""
     return any(isinstance(each, OSError) and each.errno in FULL for each in (error, error.__cause__))

@@ -1,8 +1,8 @@
-"""That one process at a time trains in a run directory.
+"""The lock that lets only one process at a time train in a run directory.
 
-In: the directory. Out: `RunLock`. Kept: run.lock, whose lock the kernel drops with its holder, however that ends. On a
-file system without locks: run.lease, which names its holder, is removed when that ends by itself, and is taken over
-where that is gone for certain.
+In: the directory. Out: `RunLock`. Kept: run.lock, whose lock the kernel releases when its holder ends, for
+whatever reason. On a file system without locks: run.lease, which names its holder. The holder removes it at its end,
+and another process takes it over if the holder is certainly gone.
 """
 
 import fcntl
@@ -27,13 +27,13 @@ LOCK, LEASE = "run.lock", "run.lease"
 class RunLock:
     """Held until this object, or the process, is gone.
 
-    A lease outlives a process that is killed. The next one on the same machine sees that its holder is gone, and takes
-    it over. From another machine, after a restart or out of another container that cannot be known, and is refused. Two
-    that train all the same, since somebody removed the lease of a process that lived, do not mix their checkpoints:
+    A lease outlives a process that is killed. The next process on the same machine sees that its holder is gone, and
+    takes it over. From another machine, after a restart or from another container it cannot see that, and is refused.
+    If two processes do train, because somebody removed the lease of a living one, their checkpoints do not mix:
     `checkpoint.commit` refuses the older attempt.
 
     Args:
-        root: the run directory, which is there.
+        root: the run directory, which exists.
 
     Raises:
         ValueError: another process holds it.
@@ -65,8 +65,8 @@ class RunLock:
 
 
 def _create(path: Path, holder: dict[str, Any]) -> None:
-    """Write a file that is not there; it is on disk when this returns."""
-    # NFS has no locks where its servers have none, but makes a file for one process alone.
+    """Write a file that does not exist yet; it is on disk when this returns."""
+    # NFS without a lock service still lets only one process create a file.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(descriptor, "w") as file:
@@ -79,16 +79,16 @@ def _create(path: Path, holder: dict[str, Any]) -> None:
 
 
 def _taken_over(lease: Path, holder: dict[str, Any]) -> bool:
-    """Put `holder` in the place of one that is gone; False if it may live, or another process is faster."""
+    """Put `holder` in the place of one that is gone; False if that may live, or if another process is faster."""
     if not _is_gone(lease):
         return False
     coming = written_beside(lease)
     try:
         _create(coming, holder)
-    except FileExistsError:  # one process alone may replace the lease
+    except FileExistsError:  # another process is replacing the lease
         return False
     try:
-        if _is_gone(lease):  # still: no other one has replaced it since
+        if _is_gone(lease):  # checked again: another process may have replaced it since
             os.replace(coming, lease)
             return True
     except BaseException:
@@ -99,7 +99,7 @@ def _taken_over(lease: Path, holder: dict[str, Any]) -> bool:
 
 
 def _is_gone(lease: Path) -> bool:
-    """Whether the holder of a lease is gone for certain: it ran where this process would see it, and is not there."""
+    """Whether the holder of a lease is gone for certain: this process would see it, and does not."""
     try:
         holder = json.loads(lease.read_text())
         here = _place()
@@ -110,7 +110,7 @@ def _is_gone(lease: Path) -> bool:
     except ProcessLookupError:
         return True
     except (OSError, ValueError, TypeError, KeyError, psutil.Error):
-        return False  # another user's process, a lease that says less, or none
+        return False  # another user's process, or a lease that is incomplete or missing
 
 
 def _place() -> dict[str, str | None]:
@@ -122,7 +122,7 @@ def _place() -> dict[str, str | None]:
 
 
 def _started(pid: int) -> float | None:
-    """Seconds from the machine's start to the process's, whatever is done to the clock; None if it is a zombie."""
+    """Seconds from the machine's start to the process's, which setting the clock does not change; None of a zombie."""
     process = psutil.Process(pid)
     if process.status() == psutil.STATUS_ZOMBIE:
         return None
@@ -143,7 +143,7 @@ def _refusal(lease: Path) -> str:
     except (OSError, ValueError, TypeError, KeyError):
         who = "another process"
     return (
-        f"{lease.parent}: {who} trains in this directory, says {lease.name}. The file system has no locks, and "
-        f"from here nobody can tell that it is gone: if it is, delete {lease} and start again; otherwise wait for it, "
-        "or choose another run.directory"
+        f"{lease.parent}: {who} trains in this directory, according to {lease.name}. The file system has no "
+        f"locks, and this process cannot see whether that one is gone: if it is, delete {lease} and start "
+        "again; otherwise wait for it, or choose another run.directory"
     )
