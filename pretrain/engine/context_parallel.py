@@ -1,6 +1,6 @@
 """Context parallelism: which ranks share every batch, each computing a share of its slots.
 
-In: how many share. Out: the group of this rank. Kept: the process group, torch's.
+In: how many ranks share a batch. Out: the group of this rank. Kept: torch's process group.
 
 Ranks of a group are neighbours, so that a group lies inside a node wherever its size divides the ranks of one. They
 count like data-parallel ranks in everything else: gradients and loss sums are added up over the whole world.
@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import torch.distributed as dist
 
 from pretrain.engine.ranks import TIMEOUT
-from pretrain.model.context import Context, ExchangeRequest, choose_exchange
+from pretrain.model.context import Context, choose_exchange
 from pretrain.model.encoder import Encoder
+from pretrain.model.settings import ExchangeRequest
 
 
 @dataclass(frozen=True, slots=True)
 class ContextGroup:
-    """This rank's place among those that share its batches; alone by default."""
+    """This rank's place among those that share its batches; by default it shares them with none."""
 
     rank: int = 0
     size: int = 1
@@ -40,7 +41,7 @@ def context_group(size: int, rank: int, world_size: int) -> ContextGroup:
 
 
 def require_divides(size: int, world_size: int) -> None:
-    """Raises ValueError where `world_size` processes cannot be cut into groups of `size`."""
+    """Raise ValueError if `world_size` processes cannot be cut into groups of `size`."""
     if world_size % size:
         raise ValueError(
             f"parallel.context is {size}, and {world_size} process(es) train together, which is no multiple of it; "
@@ -50,7 +51,10 @@ def require_divides(size: int, world_size: int) -> None:
 
 
 def share_context(encoder: Encoder, group: ContextGroup, request: ExchangeRequest) -> list[str]:
-    """Let `encoder` compute its rank's share of every batch; lines for the start of a run.
+    """Let `encoder` compute its rank's share of every batch.
+
+    Returns:
+        Lines for the start of a run.
 
     Raises:
         ValueError: the exchange that was asked for by name cannot be had with this many heads.

@@ -1,11 +1,11 @@
 """FSDP and DeepSpeed on a machine without an accelerator: what Accelerate and DeepSpeed lack for it.
 
-In: the kind of engine that was asked for. Out: a context in which to build the `Accelerator`. Kept: nothing. Where
-torch sees a GPU, nothing is touched.
+In: the kind of engine that was asked for. Out: a context in which to build the `Accelerator`. Kept: nothing. If torch
+sees a GPU, nothing is changed.
 
-Accelerate 1.15 turns FSDP and DeepSpeed on for GPUs alone: on a CPU each process trains a model of its own, or it dies
+Accelerate 1.15 turns FSDP and DeepSpeed on for GPUs alone: on a CPU each process would train its own model, or fail
 in DeepSpeed's checks of batch sizes. DeepSpeed 0.19 compiles collectives in shared memory before the first is called,
-which takes a minute and a compiler; gloo serves as well.
+which takes a minute and a compiler; gloo does the same work.
 """
 
 import os
@@ -20,7 +20,7 @@ from accelerate.state import DistributedType, PartialState
 
 @contextmanager
 def sharding_on_a_cpu(distributed_type: str) -> Iterator[None]:
-    """Let Accelerate take 'FSDP' and 'DEEPSPEED' at their word on a CPU, while the `Accelerator` is built."""
+    """Make Accelerate set up 'FSDP' and 'DEEPSPEED' on a CPU, too, while the `Accelerator` is built."""
     if not torch.cuda.is_available():
         # Accelerate imports DeepSpeed wherever that is installed, and each process would warn that it found no GPU.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")

@@ -6,9 +6,8 @@ In: an encoder before it is prepared, what the recipe asks for. Out: the encoder
 from pretrain.engine.context_parallel import share_context
 from pretrain.engine.engine import Engine
 from pretrain.model.compute import configure
-from pretrain.model.context import ExchangeRequest
 from pretrain.model.encoder import Encoder
-from pretrain.model.settings import ComputeSettings
+from pretrain.model.settings import ComputeSettings, ExchangeRequest
 
 
 def set_up_encoder(
@@ -18,10 +17,10 @@ def set_up_encoder(
 
     Args:
         encoder: before `Engine.prepare`.
-        engine: which will prepare it.
+        engine: the one that will prepare it.
         settings: what the recipe asks for.
-        exchange: between ranks that share every batch.
-        num_slots: of one batch, which such ranks share.
+        exchange: what ranks that share every batch exchange.
+        num_slots: slots of one batch, over all ranks that share it.
 
     Returns:
         Lines for the start of a run.

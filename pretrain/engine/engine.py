@@ -1,9 +1,10 @@
-"""An engine: what training needs from a way of spreading a run. This one is a single process, or DDP.
+"""The engine: how a run is spread over processes. The one in this module is for a single process and for DDP.
 
 In: model, optimizer, micro-batches. Out: gradients of the whole step, and the optimizer's step. Kept: the loss scale.
 
-Every engine ends where one process ends, which is contract C5 of docs/contracts.md. What could make them differ is said
-in `Engine`'s methods, and the engines that shard override those: `fully_sharded` (FSDP2, HSDP) and `zero` (DeepSpeed).
+Every engine gives the result of one process, which is contract C5 of docs/contracts.md. The methods of `Engine` are
+what could make engines differ; the engines that shard override them: `fully_sharded` (FSDP2, HSDP) and `zero`
+(DeepSpeed).
 """
 
 import os
@@ -35,9 +36,9 @@ _COMPUTE = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class Engine(Ranks):
     """What training needs from Accelerate, and nothing else.
 
-    Precision is the engine's own, so that it means one thing under every way of spreading a run: float32 parameters,
-    moments and sums over ranks, and autocast inside the step. The accelerator must be one of mixed_precision 'no'; with
-    another it would wrap the model's forward pass in an autocast of its own.
+    The engine sets the precision, not Accelerate, so that it means the same under every way of spreading a run: float32
+    parameters, moments and sums over ranks, and autocast inside the step. The accelerator must have mixed_precision
+    'no'; with another value it would wrap the model's forward pass in an autocast of its own.
     """
 
     distributed_types: ClassVar[frozenset[DistributedType]] = frozenset(
@@ -61,13 +62,13 @@ class Engine(Ranks):
 
     @staticmethod
     def plugins(clip_norm: float) -> dict[str, Any]:
-        """What the `Accelerator` of this engine is built with."""
+        """Arguments of this engine's `Accelerator`, besides those that every engine gives it."""
         del clip_norm  # for engines that clip by themselves
         return {}
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """What matrix products are computed in: autocast's, or the parameters' float32."""
+        """The dtype of matrix products: autocast's, or the parameters' float32."""
         return _COMPUTE[self.precision]
 
     @property
@@ -82,12 +83,12 @@ class Engine(Ranks):
 
     @property
     def data_rank(self) -> int:
-        """Which bins of a step are this rank's; ranks of one context-parallel group have the same."""
+        """The number by which this rank gets its bins of a step, the same in one context-parallel group."""
         return self.rank // self.context.size
 
     @property
     def data_world_size(self) -> int:
-        """Among how many the bins of a step are dealt."""
+        """The number of context-parallel groups, among which the bins of a step are divided."""
         return self.world_size // self.context.size
 
     @property
@@ -101,12 +102,12 @@ class Engine(Ranks):
         return None
 
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
-        """Model and optimizer as the engine runs them; never the loader, which Accelerate would shard again.
+        """Model and optimizer as the engine runs them; the loader does without Accelerate, which would shard it again.
 
         Args:
-            model: parameters on the meta device get memory here, each rank its own part; their values come after, with
-                `named_state.fill` or a checkpoint.
-            optimizer: over the model's parameters, and without state.
+            model: parameters on the meta device are allocated here, on each rank its own part; `named_state.fill` or a
+                checkpoint gives them values afterwards.
+            optimizer: of the model's parameters, without state.
         """
         with following(optimizer, model):
             self._allocate(model)
@@ -116,12 +117,12 @@ class Engine(Ranks):
         return prepared_model, prepared_optimizer
 
     def _allocate(self, model: nn.Module) -> None:
-        """Memory for parameters on the meta device, on this rank's; what it holds is anything."""
+        """Allocate the parameters that are on the meta device on this rank's device; their values are undefined."""
         if any(parameter.is_meta for parameter in model.parameters()):
             model.to_empty(device=self.device)
 
     def named_state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> NamedState:
-        """State by name of what `prepare` returned; to be made anew after every prepare."""
+        """State by name of what `prepare` returned; make it again after every `prepare`."""
         return TorchState(model, optimizer)
 
     def settle(self, model: nn.Module, batch: Batch) -> None:
@@ -143,7 +144,7 @@ class Engine(Ranks):
         return batch.share(self.context.rank, self.context.size)
 
     def micro_batches(self, step: Step) -> list[Batch]:
-        """This rank's micro-batches; idle ones after them where another rank has more and all must keep step."""
+        """This rank's micro-batches, then idle ones if another rank has more and all must make equally many passes."""
         missing = step.max_micro_batches - len(step.batches) if self.in_lockstep else 0
         idle = [step.batches[0].idle()] * missing if missing > 0 else []
         return [self.share(batch) for batch in (*step.batches, *idle)]
@@ -161,13 +162,13 @@ class Engine(Ranks):
     def backward(self, model: nn.Module, loss: Tensor) -> None:
         """Backward of this rank's share of the loss, times the loss scale; gradients are *summed* over ranks.
 
-        Not averaged, as engines do by themselves: the loss is divided already, once (C4).
+        They are not averaged, as Accelerate's engines do: the loss has been divided already, once (C4).
         """
         del model
         self.accelerator.backward(self.scaler.scale(loss))
 
     def loss_scale(self) -> Tensor:
-        """What the loss is multiplied by, a scalar on the device; 1 but for fp16."""
+        """What the loss is multiplied by, a scalar on the device; 1 except in fp16."""
         scale: Tensor = self.scaler.scale(torch.ones((), device=self.device))
         return scale
 
@@ -176,20 +177,21 @@ class Engine(Ranks):
 
         Args:
             model: as prepared.
-            optimizer: as prepared. Weights, moments and step counts stay as they are where the step is skipped. One
-                that follows torch's protocol for it (the fused ones) decides on the device; for another the host waits.
+            optimizer: as prepared. If the step is skipped, weights, moments and step counts stay as they are. An
+                optimizer that has torch's protocol for this (the fused ones) decides on the device; for others the
+                host waits.
             clip_norm: largest global norm of the gradient.
 
         Returns:
-            The global norm before clipping, and 1 or 0 whether the step was skipped: float32 scalars on the device, the
-            same on every rank.
+            The global norm before clipping, and 1 if the step was skipped, else 0: float32 scalars on the device,
+            the same on every rank.
         """
         inner = getattr(optimizer, "optimizer", optimizer)  # inside Accelerate's wrapper
         self.scaler.unscale_(inner)
         norm = self._clip(model, clip_norm)
         skipped = (~norm.isfinite()).float()
         if self.scaler.is_enabled():
-            # The scaler has looked at each element alone, and a norm can overflow where none does.
+            # The scaler has checked each element; the norm can overflow although no element does.
             found: dict[Any, Tensor] = cast(Any, self.scaler)._found_inf_per_device(inner)
             found.clear()
             found[self.device] = skipped
@@ -206,25 +208,25 @@ class Engine(Ranks):
         return norm, skipped
 
     def _clip(self, model: nn.Module, clip_norm: float) -> Tensor:
-        """Scale the gradients down to a global norm of `clip_norm`; the norm before, a scalar."""
+        """Scale the gradients down to a global norm of `clip_norm`; return the norm before that, a scalar."""
         return torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
 
     def scaler_state(self) -> dict[str, float] | None:
-        """What a checkpoint keeps of the loss scale; None but for fp16."""
+        """What a checkpoint keeps of the loss scale; None except in fp16."""
         state = self.scaler.state_dict()
         return {"scale": state["scale"], "growth_tracker": state["_growth_tracker"]} if state else None
 
     def restore_scaler(self, kept: Mapping[str, float] | None) -> None:
-        """Go on with a checkpoint's loss scale; it is dropped in another precision, and None leaves a fresh one."""
+        """Continue with a checkpoint's loss scale; in another precision it is dropped, and None changes nothing."""
         if kept and self.scaler.is_enabled():
             state = {"scale": kept["scale"], "_growth_tracker": kept["growth_tracker"]}
             self.scaler.load_state_dict({**self.scaler.state_dict(), **state})
 
     def start_trackers(self, config: dict[str, Any], folder: Path) -> None:
-        """Open the experiment trackers that were asked for; rank 0's are all there are.
+        """Open the experiment trackers that were asked for; only rank 0 has any.
 
         Raises:
-            OSError: they cannot write; it names the file, or the folder.
+            OSError: they cannot write; the error names the file or the folder.
         """
         if not self.accelerator.log_with:
             return
@@ -236,23 +238,23 @@ class Engine(Ranks):
             )
 
     def track(self, values: dict[str, float], step: int) -> None:
-        """Send numbers to the trackers, if any; one that cannot write them is told once and gets no more."""
+        """Send numbers to the trackers, if any; one that cannot write them is reported once and gets no more."""
         for tracker in list(self.accelerator.trackers):
             try:
                 tracker.log(values, step=step)
             except OSError as error:
                 self.accelerator.trackers.remove(tracker)
-                words = f"run.trackers: {tracker.name} gets nothing from step {step} on, and training goes on"
+                words = f"run.trackers: {tracker.name} gets nothing from step {step} on, and training continues"
                 print(f"{words}: {error}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def following(optimizer: torch.optim.Optimizer, model: nn.Module) -> Iterator[None]:
-    """Where the model's parameters are replaced inside, let the optimizer hold the new ones of the same names."""
+    """Context that replaces the model's parameters; after it, the optimizer holds the new ones of the same names."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     held = [[names[id(parameter)] for parameter in group["params"]] for group in optimizer.param_groups]
     for group in optimizer.param_groups:
-        group["params"] = []  # so that the old ones can go one by one
+        group["params"] = []  # so that each old one is freed when it is replaced
     yield
     parameters = dict(model.named_parameters())
     for group, of_group in zip(optimizer.param_groups, held, strict=True):
@@ -260,10 +262,10 @@ def following(optimizer: torch.optim.Optimizer, model: nn.Module) -> Iterator[No
 
 
 def _summed(bucket: Any) -> torch.futures.Future[Tensor]:
-    """Gradients of all ranks, added up; DDP's own hook averages.
+    """Sum of the gradients of all ranks; DDP's own hook averages.
 
-    The loss is divided already. Undoing DDP's division by the world size would round every gradient twice unless that
-    size is a power of two: three ranks then end 2 to 4 times further from one process than regrouping its sums does.
+    The loss has been divided already. To undo DDP's division by the world size would round every gradient twice unless
+    that size is a power of two: three ranks would end 2 to 4 times further from one process than regrouped sums do.
     """
     future: torch.futures.Future[list[Tensor]] = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
     return future.then(lambda reduced: reduced.value()[0])

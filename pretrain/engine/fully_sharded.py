@@ -1,6 +1,6 @@
 """FSDP2 and HSDP: parameters, gradients and moments are cut over ranks, a layer is whole while it computes.
 
-In and out: as `engine`. Kept: shards, as DTensors.
+In and out: as in `engine`. Kept: shards, as DTensors.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -25,7 +25,7 @@ class FullyShardedEngine(Engine):
 
     @staticmethod
     def plugins(clip_norm: float) -> dict[str, Any]:
-        """Accelerate's settings, as the launcher's YAML has them, but for precision: that is `Engine`'s own.
+        """Accelerate's settings as in the launcher's YAML, except for precision, which `Engine` sets.
 
         Accelerate's own bf16 would also exchange gradients in bfloat16.
         """
@@ -52,8 +52,8 @@ class FullyShardedEngine(Engine):
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
         """Cut the model in place; its modules gather their parameters when they are called.
 
-        Not by `Accelerator.prepare`, which finds an optimizer's parameters again by their address, and has none on the
-        meta device.
+        `Accelerator.prepare` is not used for this: it recognises an optimizer's parameters by their address, which they
+        do not have on the meta device.
         """
         with following(optimizer, model):
             fsdp2_prepare_model(self.accelerator, model)
@@ -66,7 +66,7 @@ class FullyShardedEngine(Engine):
         return model, self.accelerator.prepare_optimizer(optimizer)
 
     def settle(self, model: nn.Module, batch: Batch) -> None:
-        """Nothing to do: every step reduces the same groups, the first one too."""
+        """Do nothing: every step reduces the same groups, the first one too."""
 
     def accumulating(self, model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
         """Gradients are cut with every micro-batch, because whole ones would fill the memory that sharding freed.
@@ -87,10 +87,10 @@ class FullyShardedEngine(Engine):
 
 
 def _set_timeouts(model: nn.Module) -> None:
-    """Give the groups that hold a sharded model together the patience of the run.
+    """Give the process groups of a sharded model the run's timeout.
 
-    HSDP's are of `init_device_mesh`, which has no argument for it: torch would give them 10 minutes under NCCL, and a
-    save that takes rank 0 longer would end the run.
+    HSDP's are made by `init_device_mesh`, which has no argument for it: torch would give them 10 minutes under NCCL,
+    and a save that takes rank 0 longer would end the run.
     """
     for mesh in {p.device_mesh for p in model.parameters() if isinstance(p, DTensor)}:
         for group in mesh.get_all_groups():

@@ -1,4 +1,4 @@
-"""The launch: builds the engine that was asked for, and checks that it is the one.
+"""The launch: builds the engine that was asked for, and checks that Accelerate set up that one.
 
 In: what the launcher set up. Out: an `Engine`. Kept: the process group, until the run ends.
 """
@@ -54,7 +54,7 @@ def _accelerator(asked: LaunchRequest, kind: type[Engine], recipe: LaunchSetting
     with sharding_on_a_cpu(asked.distributed_type):
         return Accelerator(
             cpu=not torch.cuda.is_available() and kind is Engine,
-            mixed_precision="no",  # over the launcher's environment: precision is the engine's
+            mixed_precision="no",  # overrides the launcher's environment: the engine sets the precision
             log_with=list(recipe.run.trackers) or None,
             project_dir=recipe.run.directory,
             kwargs_handlers=[InitProcessGroupKwargs(timeout=TIMEOUT)],
@@ -76,10 +76,10 @@ def _engine(asked: LaunchRequest) -> type[Engine]:
 
 
 def _release(accelerator: Accelerator | None) -> None:
-    """Let go of the model.
+    """Release the model, through which DDP holds the process group.
 
-    DDP holds the process group. What is left of either when the interpreter goes down takes its threads with it, and
-    they abort the process (exit -6 in 5 of 12 launches with three ranks).
+    If either still exists when the interpreter shuts down, its threads abort the process (exit -6 in 5 of 12 launches
+    with three ranks).
     """
     if accelerator:
         accelerator.free_memory()
@@ -87,7 +87,7 @@ def _release(accelerator: Accelerator | None) -> None:
 
 
 def _check_devices(asked: LaunchRequest, processes: int) -> None:
-    if parse_flag_from_env("ACCELERATE_USE_CPU"):  # accelerate launch --cpu: what GPUs there are does not matter
+    if parse_flag_from_env("ACCELERATE_USE_CPU"):  # accelerate launch --cpu: the GPUs are not used
         return
     if (
         torch.version.cuda is None
@@ -110,7 +110,7 @@ def _check_devices(asked: LaunchRequest, processes: int) -> None:
 
 
 def _check_bfloat16(asked: LaunchRequest, processes: int) -> None:
-    # All of this machine's ranks see the same GPUs, so each says the same.
+    # All of this machine's ranks see the same GPUs, so each raises the same error.
     old = [n for n in range(processes) if torch.cuda.get_device_capability(n) < (8, 0)]
     if not old:
         return

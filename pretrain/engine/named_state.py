@@ -2,8 +2,8 @@
 
 In: the model and optimizer that an engine prepared. Out: one tensor at a time under the parameter names of the plain
 module, so that no file knows which engine wrote it. Kept across restarts: trained parameters, moments and the
-optimizer's step per parameter. Not kept: frozen parameters, which come again from where they came from, and learning
-rate and other group settings, which belong to the recipe.
+optimizer's step per parameter. Not kept: frozen parameters, which are read again from their source, and learning rate
+and other group settings, which belong to the recipe.
 
 There is one class for each way of holding state; it has the methods of `NamedState`, and inherits from
 `ParameterState`. `TorchState` serves every engine of torch's own: one process and DDP, where each rank holds every
@@ -63,10 +63,10 @@ class NamedState(Protocol):
         """
 
     def begin_load(self) -> None:
-        """Let the optimizer allocate its moments, moving nothing and leaving no step behind."""
+        """Let the optimizer allocate its moments; no parameter is moved and no step is counted."""
 
     def scatter(self, name: str, key: str, read: Read) -> None:
-        """Fill this rank's part of a tensor with what `read` gives of the whole one; communicates nothing."""
+        """Fill this rank's part of a tensor with what `read` returns of the whole one; ranks do not communicate."""
 
     def set_step(self, name: str, step: int) -> None:
         """Set the optimizer's step of one parameter."""
@@ -82,7 +82,7 @@ Weights = Mapping[str, Callable[[], Tensor]]
 def fill(state: NamedState, names: Iterable[str], weights: Weights) -> None:
     """Give parameters their values, `weights[name]()` in the parameter's shape; collective.
 
-    One whole tensor lives at a time, beside the part of it that is kept.
+    Only one whole tensor exists at a time, besides the parts that are kept.
     """
     for name in names:
         value = weights[name]()
@@ -231,7 +231,7 @@ class TorchState(ParameterState):
         return tuple(self._parameters[name].shape)
 
     def gather(self, name: str, key: str) -> Tensor | None:
-        """Whole fp32 tensor on the first rank's CPU, sharing memory with the live one where that is such."""
+        """Whole fp32 tensor on the first rank's CPU; it shares memory with the live one if that is one."""
         tensor = self._tensor(name, key).detach()
         if isinstance(tensor, DTensor):
             group, spans = _rows(tensor)
@@ -267,7 +267,7 @@ class TorchState(ParameterState):
 
 
 def _rows(tensor: DTensor) -> tuple[dist.ProcessGroup, list[Span]]:
-    """The ranks that hold one copy of a tensor, and which elements: rows, as FSDP2 deals them.
+    """The ranks that hold one copy of a tensor, and the elements of each: rows, as FSDP2 divides them.
 
     Raises:
         ValueError: the tensor is cut in another way.
@@ -286,9 +286,9 @@ def _rows(tensor: DTensor) -> tuple[dist.ProcessGroup, list[Span]]:
 def prime(optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:
     """Let an optimizer allocate its state for `parameters`: zeros, at step 0.
 
-    Steps a stand-in for each parameter and hands the state over, so that parameters and gradients are never touched (a
-    step at lr 0 on the real ones trusts every optimizer to multiply all it does by lr). All stand-ins are one piece of
-    memory: between state that stays, each would leave a hole, some 15 % of it together.
+    Steps a stand-in for each parameter and moves its state to the parameter, so that parameters and gradients are never
+    touched (a step at lr 0 on the real ones would rely on every optimizer to multiply all changes by lr). All stand-ins
+    share one piece of memory: separate ones would leave holes between the state that stays, in all some 15 % of it.
     """
     settings = [dict(group) for group in optimizer.param_groups]
     memory: dict[tuple[torch.device, torch.dtype], Tensor] = {}
@@ -324,12 +324,12 @@ def prime(optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """What this rank holds of it."""
+    """The part of a tensor that this rank holds."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _zeros_in(memory: Mapping[tuple[torch.device, torch.dtype], Tensor], like: Tensor) -> Tensor:
-    """Zeros laid out as `like` and cut over ranks as it is, in memory that is there."""
+    """Zeros laid out as `like` and cut over ranks as it is, in `memory`."""
     part = _local(like.detach())
     zeros = memory[part.device, part.dtype][: part.numel()].zero_().as_strided(part.shape, part.stride())
     if not isinstance(like, DTensor):
@@ -339,7 +339,7 @@ def _zeros_in(memory: Mapping[tuple[torch.device, torch.dtype], Tensor], like: T
 
 
 def require_held(parameters: Mapping[str, nn.Parameter], held: Container[int]) -> None:
-    """Raises ValueError where a trainable parameter's id is not among those that an optimizer holds."""
+    """Raise ValueError if a trainable parameter's id is not among those that an optimizer holds."""
     orphans = [n for n, p in parameters.items() if p.requires_grad and id(p) not in held]
     if orphans:
         raise ValueError(
@@ -349,17 +349,17 @@ def require_held(parameters: Mapping[str, nn.Parameter], held: Container[int]) -
 
 
 def _require_no_buffers(model: nn.Module, stored: Set[str]) -> None:
-    """Raises ValueError where the module has persistent state that is no parameter."""
+    """Raise ValueError if the module has persistent state that is no parameter."""
     buffers = sorted({plain_name(name) for name in plain_module(model).state_dict()} - stored)
     if buffers:
         raise ValueError(
-            f"persistent buffers are not stored: {buffers[:5]}; register what is computed anew with persistent=False, "
-            "and make a constant a parameter that is frozen (requires_grad=False)"
+            f"persistent buffers are not stored: {buffers[:5]}; register what can be computed again with "
+            "persistent=False, and make a constant a parameter that is frozen (requires_grad=False)"
         )
 
 
 def _require_float(name: str, tensor: Tensor) -> None:
-    """A part of a tensor of unknown whole, or a tensor that fp32 cannot hold, would be stored wrong without a word."""
+    """Raise ValueError for what would silently be stored wrong: a part of an unknown whole, or more than fp32 holds."""
     if type(tensor) not in (Tensor, nn.Parameter) and not isinstance(tensor, DTensor):
         got = type(tensor).__name__
         raise ValueError(f"{name!r} is a {got}; only tensors, and DTensors of FSDP2, can be stored by name")

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 TIMEOUT = timedelta(hours=6)
 """How long a rank waits for the others; longest where rank 0 builds a token store of hundreds of millions of records.
-A rank that dies is noticed at once all the same: its connections close, and the launcher ends the others."""
+A rank that dies is noticed at once nevertheless: its connections close, and the launcher ends the others."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Ranks:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0, which writes and speaks."""
+        """Whether this is rank 0, which alone writes files and prints."""
         return self.rank == 0
 
     @property
@@ -51,11 +51,11 @@ class Ranks:
 
     @property
     def ranks_per_node(self) -> int:
-        """Ranks on this machine; all of them where the launcher does not say."""
+        """Ranks on this machine; all of them if the launcher does not set it."""
         return int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
 
     def on_device(self, values: Tensor) -> Tensor:
-        """A small tensor of the host's on the device; from pinned memory, so that neither waits for the other."""
+        """Copy a small tensor to the device; from pinned memory, so that host and device do not wait for each other."""
         if self.device.type == "cuda":
             values = values.pin_memory()
         return values.to(self.device, non_blocking=True)
@@ -77,7 +77,7 @@ class Ranks:
         return cast(list[T], values)
 
     def on_main(self, work: Callable[[], T]) -> T:
-        """What `work` returns on rank 0, on every rank. If it raises there, every rank stops.
+        """Do `work` on rank 0, and return its result on every rank. If it raises there, every rank stops.
 
         Raises:
             PeerError: on the other ranks, where `work` raised on rank 0.
@@ -99,9 +99,10 @@ class Ranks:
         return cast(T, answer[0])
 
     def on_each_node(self, work: Callable[[], T]) -> T:
-        """What `work` returns on the first rank of this node; rank 0 comes first. If it raises anywhere, all stop.
+        """Do `work` on rank 0, then on the first rank of every other node; return the result of this rank's node.
 
-        Nodes that share a disk find there what rank 0 made; nodes that do not, make their own.
+        If it raises anywhere, all stop. Nodes that share a disk find there what rank 0 made; other nodes make their
+        own.
 
         Raises:
             PeerError: on the other ranks, where `work` raised on one.

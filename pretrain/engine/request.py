@@ -1,6 +1,6 @@
 """What the user asked the launcher for, read from the launcher's own command line.
 
-Accelerate tells a process what it became, never what was asked for: `MULTI_CPU` in a YAML starts a single process, and
+Accelerate tells a process how it was set up, never what was asked for: `MULTI_CPU` in a YAML starts one process, and
 FSDP without a GPU trains separate models, all with exit status 0. The launcher is an ancestor of this process, so its
 command line and its YAML say what the user meant.
 
@@ -57,7 +57,7 @@ _FROM_FLAGS = {
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """The launch that was asked for; None where nothing said so."""
+    """The launch that was asked for; None for what is not known."""
 
     world_size: int | None
     distributed_type: str
@@ -77,7 +77,7 @@ class LaunchRequest:
         if self.distributed_type not in ENGINES:
             raise ValueError(
                 f"{self.origin} asks for {self.distributed_type}; allowed are {', '.join(ENGINES)}: "
-                "use one of the files in accelerate_configs/, which one its README.md says"
+                "use one of the files in accelerate_configs/; its README.md says which"
             )
         self._check_sharded()
         if self.precision not in ("no", "bf16", "fp16"):
@@ -87,7 +87,7 @@ class LaunchRequest:
             )
         for key in unknown_keys(self.config):
             raise ValueError(
-                f"{self.origin} sets {key}, which no setting of Accelerate's is called; it would be ignored: "
+                f"{self.origin} sets {key}, which is no setting of Accelerate's; it would be ignored: "
                 "correct or remove it (accelerate launch --help lists them)"
             )
         for key, value in _nested(self.config):
@@ -168,7 +168,7 @@ ENGINES = ("NO", "MULTI_GPU", "MULTI_CPU", "FSDP", "DEEPSPEED")
 def requested() -> LaunchRequest:
     """The launch that this process belongs to."""
     request = _requested()
-    # Beside the YAML's own value, not in its place: what the flags say, Accelerate does.
+    # In addition to the YAML's own values, because both are checked; Accelerate follows the flags.
     from_flags = {key: os.environ[variable] for variable, key in _FROM_FLAGS.items() if variable in os.environ}
     return replace(request, config={**request.config, "environment": from_flags})
 
@@ -186,7 +186,7 @@ def _requested() -> LaunchRequest:
 
 
 def _launch_arguments(command: list[str]) -> list[str] | None:
-    """What follows `accelerate launch` in a command line; None if it is none."""
+    """The arguments of `accelerate launch` in a command line; None if that is another command."""
     for index, word in enumerate(command[:4]):
         if os.path.basename(word) == "accelerate-launch" or word == "accelerate.commands.launch":
             return command[index + 1 :]
@@ -243,7 +243,7 @@ def _nested(config: dict[str, Any]) -> list[tuple[str, Any]]:
 def unknown_keys(config: Mapping[str, Any]) -> list[str]:
     """Keys of a launcher's YAML that Accelerate has no setting for.
 
-    It refuses those at the top itself; of a section it makes attributes that nobody reads.
+    Accelerate itself refuses unknown keys at the top level; those of a section become attributes that nothing reads.
     """
     from accelerate.commands.launch import launch_command_parser
 

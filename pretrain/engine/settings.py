@@ -4,24 +4,24 @@ In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Protocol
 
 from data.recipe.packing import PackingSettings
 from data.recipe.setting import OPERATIONAL, Section, require, setting
-from pretrain.model.settings import ComputeSettings
+from pretrain.model.settings import ComputeSettings, ExchangeRequest
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.run.settings import RunSettings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParallelSettings(Section):
-    """What an Accelerate YAML has no word for. Everything else of how a run is spread stands there."""
+    """How a run is spread, as far as an Accelerate YAML cannot say it; everything else about that is in the YAML."""
 
     section: ClassVar = "parallel"
     context: int = setting(
         OPERATIONAL, "processes that share every batch, each with a part of its slots", 1, "processes", at_least=1
     )
-    exchange: Literal["auto", "ulysses", "all_gather"] = setting(
+    exchange: ExchangeRequest = setting(
         OPERATIONAL,
         "what they exchange for attention: heads ('ulysses') or keys and values; 'auto': heads, if they divide",
         "auto",
@@ -50,7 +50,7 @@ class LaunchSettings(Protocol):
 
     @property
     def compute(self) -> ComputeSettings:
-        """What an Accelerate YAML could say too, and may not."""
+        """How the model is computed; a YAML that sets the same is refused."""
 
     @property
     def parallel(self) -> ParallelSettings:

@@ -3,8 +3,8 @@
 In: this rank's part of a tensor, and the range `[start, stop)` of its flattened form that each rank holds. Out: the
 whole tensor on the first rank; or this rank's part, filled from a file or a draw. Kept: nothing.
 
-Parts go to the first rank from their owners, one tensor at a time, and to nobody else: an all-gather would give every
-rank a whole tensor to throw away.
+Owners send their parts to the first rank alone, one tensor at a time: an all-gather would give every rank a whole
+tensor that it does not need.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ Read = Callable[[int, int], Tensor]
 
 
 def is_first_rank() -> bool:
-    """Whether whole tensors are put together here; true in a process that is alone."""
+    """Whether whole tensors are put together on this rank; true if there is one process."""
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
@@ -35,7 +35,7 @@ def gathered(part: Tensor, spans: Sequence[Span], group: dist.ProcessGroup) -> T
     Args:
         part: what this rank holds, flattened and contiguous, on the device that `group` sends from.
         spans: of every rank of `group`, in its order; together they cover the tensor.
-        group: the ranks that hold one copy. A group without the first rank, which holds another, sends nothing.
+        group: the ranks that hold one copy. A group without the first rank holds another copy, and sends nothing.
     """
     if dist.get_global_rank(group, 0) != 0:
         return None
@@ -65,5 +65,5 @@ def _exchange(messages: list[dist.P2POp]) -> None:
 
 
 def whole_on_host(tensor: Tensor | None, shape: Sequence[int]) -> Tensor | None:
-    """What `gathered` gave in its shape, float32 on the host."""
+    """What `gathered` returned, in the tensor's `shape`, float32 on the host."""
     return None if tensor is None else tensor.reshape(tuple(shape)).to("cpu", torch.float32)

@@ -1,6 +1,6 @@
 """ZeRO (DeepSpeed): moments, gradients and, from stage 3, parameters are cut over ranks.
 
-In and out: as `engine`. Kept: DeepSpeed's flat partitions.
+In and out: as in `engine`. Kept: DeepSpeed's flat partitions.
 
 DeepSpeed does by itself what other engines leave to the step: it clips, refuses gradients that are not finite, updates,
 and divides. Its settings are written from the recipe here, and nowhere else.
@@ -21,7 +21,7 @@ from pretrain.engine.ranks import TIMEOUT
 from pretrain.engine.zero_state import ZeroState
 from pretrain.model.obstacle import Obstacle
 
-# Once for each call of DeepSpeed's, hundreds of lines: torch 2.13 renamed collectives that DeepSpeed 0.19 calls.
+# torch 2.13 renamed collectives that DeepSpeed 0.19 calls, and would warn at each of hundreds of calls.
 warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
 
 _BUCKET = 2**23
@@ -51,7 +51,7 @@ class ZeroEngine(Engine):
             # Gradients go to their owners alone; by default each rank gets all of them, twice the bytes.
             "use_multi_rank_bucket_allreduce": False,
             "stage3_prefetch_bucket_size": _BUCKET,
-            # What is not used again within so many elements is let go; by default models below 1e9 stay whole.
+            # Parameters not used again within so many elements are released; by default models below 1e9 stay whole.
             "stage3_max_reuse_distance": _BUCKET,
         }
         return {"deepspeed_plugin": plugin}
@@ -68,7 +68,7 @@ class ZeroEngine(Engine):
 
     @property
     def compile_obstacle(self) -> Obstacle | None:
-        """DeepSpeed's bookkeeping in those hooks is traced, and broken up, for minutes a module."""
+        """ZeRO-3 alone: torch.compile traces DeepSpeed's bookkeeping in hooks for minutes a module, in pieces."""
         if self._stage != 3:
             return None
         return Obstacle(
@@ -115,19 +115,19 @@ class ZeroEngine(Engine):
                 deepspeed.zero.Init(own, config_dict_or_path=config)
 
     def named_state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> NamedState:
-        """State by name of what `prepare` returned; to be made anew after every prepare."""
+        """State by name of what `prepare` returned; make it again after every `prepare`."""
         del optimizer  # DeepSpeed's engine holds it
         return ZeroState(model)
 
     def settle(self, model: nn.Module, batch: Batch) -> None:
-        """Nothing to do: every step reduces the same buckets, the first one too."""
+        """Do nothing: every step reduces the same buckets, the first one too."""
 
     def autocast(self) -> AbstractContextManager[None]:
         """Change nothing: `prepare` put autocast into the model."""
         return nullcontext()
 
     def accumulating(self, model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
-        """Stage 1 exchanges gradients with the last micro-batch, later ones with each, of which they keep a part."""
+        """Stage 1 exchanges gradients with the last micro-batch, later stages with each, and keep a part of them."""
         cast(Any, model).set_gradient_accumulation_boundary(last)
         return nullcontext()
 
@@ -141,7 +141,7 @@ class ZeroEngine(Engine):
     def update(self, model: nn.Module, optimizer: Any, clip_norm: float) -> tuple[Tensor, Tensor]:
         """Let DeepSpeed clip (to what `plugins` was given), check and update.
 
-        It looks for infinities in gradients only in float16; here the norm, which is not finite then, is what it heeds.
+        Only in float16 does it look for infinities in gradients; here it goes by their norm, which is then not finite.
         """
         deepspeed = cast(Any, model)
         deepspeed.step()

@@ -11,13 +11,12 @@ from weakref import WeakValueDictionary
 import torch.distributed as dist
 
 from data.batches.batch import span_of_rank
+from pretrain.model.settings import ExchangeRequest
 
 Exchange = Literal["ulysses", "all_gather"]
 """`ulysses`: during attention, each rank holds all slots of a share of the heads. `all_gather`: each rank holds the
 queries of its own slots, and the keys and values of all slots. That works for any number of heads, but ranks with
 longer documents are waited for, and more than 2 ranks exchange more bytes."""
-
-ExchangeRequest = Literal["auto", "ulysses", "all_gather"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,9 @@ from typing import ClassVar, Literal
 from data.recipe.setting import IDENTITY, OPERATIONAL, Section, require_word, setting
 from pretrain.model.presets import PRESETS
 
+ExchangeRequest = Literal["auto", "ulysses", "all_gather"]
+"""What a user may ask ranks that share a batch to exchange (`model.context`)."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSettings(Section):

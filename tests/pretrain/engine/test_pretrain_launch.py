@@ -159,7 +159,7 @@ def test_a_step_must_have_a_bin_for_each_rank_but_not_for_those_that_share() -> 
     ],
 )
 def test_a_nested_key_that_accelerate_would_ignore_is_refused(section: str, key: str) -> None:
-    with pytest.raises(ValueError, match=rf"x\.yaml sets {section}\.{key}, which no setting of Accelerate's is called"):
+    with pytest.raises(ValueError, match=rf"x\.yaml sets {section}\.{key}, which is no setting of Accelerate's"):
         asked(**{section: {key: 2}}).check(RECIPE)
 
 

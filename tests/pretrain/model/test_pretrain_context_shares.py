@@ -12,7 +12,8 @@ from torch import Tensor
 
 from data.batches.batch import span_of_rank
 from pretrain.model.attention.layout import layout_of
-from pretrain.model.context import Exchange, ExchangeRequest, choose_exchange
+from pretrain.model.context import Exchange, choose_exchange
+from pretrain.model.settings import ExchangeRequest
 from support.context_ranks import BATCHES, varlen_kernel
 from support.inputs.flat_batches import document, pack
 
