@@ -2,8 +2,8 @@
 
     accelerate launch --config_file accelerate_configs/ddp.yaml -m pretrain recipes/quickstart.toml run.seed=1
 
-In: a recipe, overrides. Out: a run directory, exit status 0; 2 for a mistake in the input, 74 where the disk has no
-room or takes no checkpoint, 1 for anything else.
+In: a recipe, overrides. Out: a run directory, exit status 0; 2 for a mistake in the input, 74 if the disk is full
+or cannot store a checkpoint, 1 for anything else.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pretrain.recipe import Recipe
 from pretrain.run.errors import PeerError, StorageError, is_no_room
 
 _PATIENCE_S = 5.0
-"""How long another rank leaves it to rank 0 to report a mistake in the input."""
+"""How long other ranks wait for rank 0 to report a mistake in the input."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _train(recipe: Recipe, options: argparse.Namespace) -> None:
-    # Here, so that --help and a mistake in the recipe answer at once.
+    # Imported here, so that --help and a mistake in the recipe are answered at once.
     from pretrain.engine.launch import launch
     from pretrain.loop import train
     from pretrain.masked_language_job import MaskedLanguageJob
@@ -59,16 +59,16 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
 
 
 def _mistake(error: Exception, text: str, rank: int) -> int:
-    """One line on a mistake in the input, or on a disk without room; the exit status."""
+    """Print one line about a mistake in the input or a full disk; return the exit status."""
     if rank:
-        # The launcher ends all ranks when one does. Rank 0, which mostly has the same to say, says it first.
+        # The launcher ends all ranks when one ends. Rank 0 mostly has the same error, and prints it first.
         time.sleep(_PATIENCE_S)
     print(f"error: {f'rank {rank}: ' if rank else ''}{text}", file=sys.stderr, flush=True)
     return os.EX_IOERR if is_no_room(error) else 2
 
 
 def _report(error: Exception, rank: int) -> int:
-    """Rank 0 shows where it failed; another rank says one line, unless it only saw a peer fail.
+    """Rank 0 prints where it failed; another rank prints one line, unless it only saw a peer fail.
 
     Returns:
         The exit status.

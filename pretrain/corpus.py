@@ -14,7 +14,7 @@ def open_on_every_rank(settings: DataSettings, engine: Engine) -> Corpora:
     """Find, build or begin to stream the corpora; collective.
 
     Raises:
-        ValueError: from the files, or nodes that hold different ones; `PeerError` on the other ranks.
+        ValueError: a file is at fault, or nodes hold different ones; `PeerError` on the other ranks.
     """
     prepared = engine.on_each_node(lambda: prepare(settings))
     corpora = open_corpora(settings, prepared)

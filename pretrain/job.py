@@ -1,4 +1,4 @@
-"""The job: what is trained, which is all that the loop does not know of by itself.
+"""The job: what is trained, which is all that the loop itself does not know.
 
 In: a recipe and an engine, from which a job is opened. Out: a model, its batches, its scores, what is published of it.
 Kept: what the job adds to a checkpoint. `masked_language_job` is one; docs/jobs.md shows how to write another.
@@ -32,10 +32,10 @@ class Scores(Protocol):
     """What a validation found, the same on every rank."""
 
     def numbers(self) -> dict[str, dict[str, float]]:
-        """All of it for metrics.jsonl: name of what was scored -> name of a number -> number."""
+        """All scores for metrics.jsonl: name of what was scored -> name of a number -> number."""
 
     def line(self) -> str:
-        """The gist of it for the console, without the step."""
+        """A summary for the console, without the step."""
 
     @property
     def rank_metric(self) -> float:
@@ -57,7 +57,7 @@ class Built:
     hold them.
     """
     width: int
-    """Of the model's matrix products, for which this machine's peak is measured."""
+    """Width of the model's matrix products, for which this machine's peak is measured."""
 
 
 S = TypeVar("S", bound=Scores, covariant=True)
@@ -81,11 +81,11 @@ class Job(Protocol[S]):
     def fingerprints(self) -> dict[str, str]:
         """`corpus` and `split`: hashes of what is learned from and of what is held out; a run is continued with both.
 
-        Whatever else decides what is learned stands in the recipe as a setting of class identity.
+        Everything else that decides what is learned is a setting of class identity in the recipe.
         """
 
     def description(self) -> dict[str, Any]:
-        """What run.json says of the data, the fingerprints among it; asked for on rank 0 alone."""
+        """What run.json says of the data, with the fingerprints; called on rank 0 alone."""
         found = self.fingerprints()
         return {"fingerprint": found["corpus"], "split": found["split"]}
 
@@ -93,14 +93,14 @@ class Job(Protocol[S]):
         """The model of a run that begins, or the one that `Built.description` described when the run began.
 
         Its `forward` gets a `Batch` and returns ``(objectives,)`` float32: for each objective the *sum* of its losses
-        over the targets. Without a target that is 0, and reaches every parameter all the same.
+        over the targets. Without a target that sum is 0, and every parameter still gets a gradient from it.
         """
 
     def set_up(self, model: nn.Module) -> list[str]:
-        """Let the model compute as this machine and engine can, before it is prepared; lines for the start of a run."""
+        """Fit the unprepared model to this machine and engine, and return lines for the start of a run."""
 
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
-        """What of the model is trained, and how fast; before it is prepared."""
+        """What of the unprepared model is trained, and how fast."""
 
     def loader(self, cursor: Cursor, first_step: int) -> Loader:
         """The steps from a cursor on, for this rank; `first_step` is the number of the first."""
@@ -114,10 +114,10 @@ class Job(Protocol[S]):
         return {"targets": float(sum(outcome.counts)), **(each if len(each) > 1 else {})}
 
     def evaluate(self, model: nn.Module) -> S:
-        """Score the prepared model on what is held out; collective. It is left in the mode that it was in."""
+        """Score the prepared model on what is held out; collective. Its mode stays as it was."""
 
     def publish(self, run: RunDirectory) -> None:
-        """Write what others use of the finished run, from its newest checkpoint; on rank 0 alone."""
+        """Write what others use of the finished run, from its newest checkpoint; called on rank 0 alone."""
 
     def entries(self, cursor: Cursor) -> dict[str, dict[str, Any]]:
         """What a checkpoint at `cursor` keeps for the job, by the name of the entry; collective."""
@@ -125,10 +125,10 @@ class Job(Protocol[S]):
         return {}
 
     def require(self, entries: Mapping[str, Mapping[str, Any]], cursor: Cursor) -> None:
-        """Check that the job can go on from a checkpoint that holds `entries`; collective.
+        """Check that the job can continue from a checkpoint that holds `entries`; collective.
 
         Raises:
-            ValueError: what they say of the data is no longer so.
+            ValueError: what they say of the data is no longer true.
         """
 
 

@@ -48,14 +48,13 @@ S = TypeVar("S", bound=Scores)
 _MOST_SKIPPED = 3
 """Steps in a row without a finite gradient that end a run: the weights are at fault then, not the data.
 
-In fp16 a scale above 1 may be at fault first. Those steps halve it and do not count, so a run gets one step for each
-halving down to 1, and these more.
+In fp16 a loss scale above 1 may be the cause. Such a step halves the scale and does not count.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Summary(Generic[S]):
-    """What a finished run has to say."""
+    """The results of a finished run."""
 
     scores: S
     state: TrainerState
@@ -108,7 +107,7 @@ class Training(Generic[S]):
     Args:
         recipe: of the run.
         job: what is trained.
-        engine: which spreads it.
+        engine: how the run is spread.
         run: claimed by rank 0.
         attempt: number of the attempt.
         checkpoint: to continue from; None for a run that begins.
@@ -134,7 +133,7 @@ class Training(Generic[S]):
         keep, shared = recipe.run.keep_checkpoints, recipe.run.shared
         self.saves = Saves(run, engine, self.named, attempt, fingerprints, keep, checkpoint, shared=shared)
         self.skipped_in_a_row = 0
-        self.bound: bool | None = None  # until it is tried
+        self.bound: bool | None = None  # None: not tried yet
         self.scores: dict[int, S] = {}  # of the step that was validated last
 
     def _build(self, checkpoint: Verified | None, fingerprints: Mapping[str, str]) -> Built:
@@ -148,11 +147,11 @@ class Training(Generic[S]):
         return built
 
     def _prepare(self, built: Built, checkpoint: Verified | None) -> None:
-        """The model and its optimizer as the engine runs them; what they hold is anything yet."""
+        """The model and its optimizer as the engine runs them; their values come later."""
         engine, model = self.engine, built.model
         self.opening_lines = self.job.set_up(model) + _changed_precision(checkpoint, engine.precision)
         engine.on_main(lambda: self.run.describe_compute(self.opening_lines))
-        # Of every rank: they need not be alike, and on a CPU they share its cores while they measure.
+        # Summed over ranks: their devices may differ, and on a CPU they share its cores while they measure.
         self.peak_flops = sum(engine.gather(peak(engine.device, engine.compute_dtype, built.width).flops))
         self.weights = torch.tensor([objective.weight for objective in self.job.objectives], device=engine.device)
         optimizer = build_optimizer(self.job.parameter_groups(model), self.recipe.optimizer)
@@ -226,7 +225,7 @@ class Training(Generic[S]):
         return scores
 
     def save(self, say: Callable[[str], None], *, is_last: bool) -> None:
-        """Commit a checkpoint of the last consumed step; collective. One that the disk does not take is told."""
+        """Commit a checkpoint of the last consumed step; collective. A failed save is reported."""
         self.phase = "checkpoint"
         entries = self.job.entries(Cursor(**self.state.cursor))
         if scale := self.engine.scaler_state():
@@ -250,9 +249,9 @@ class Training(Generic[S]):
         return scores
 
     def _bind(self) -> None:
-        """From here on later starts are held to this recipe: one that failed before it trained changes nothing.
+        """Write the recipe that later starts must agree with; a start that failed before it trained has written none.
 
-        A disk that does not take it ends no run: that is said once, and it is tried again after every step.
+        If the disk cannot store it, the run continues: that is reported once, and tried again after every step.
         """
 
         def describe() -> bool:
@@ -268,7 +267,7 @@ class Training(Generic[S]):
             self.bound = self.engine.on_main(describe)
 
     def _consume(self, cursor: Cursor, num_tokens: int, outcome: Reading) -> None:
-        """The step is taken: move the state behind it.
+        """Move the state past the step that was taken.
 
         Raises:
             FloatingPointError: too many steps in a row had a gradient that was not finite.
@@ -325,7 +324,7 @@ class Training(Generic[S]):
         where = {"step": self.state.step, "tokens": self.state.tokens_seen, "attempt": self.attempt}
         try:
             records.append(self.run.metrics, {**where, "time": records.now(), **values})
-        except OSError as error:  # a full disk: whether that ends the run is for the saves to say
+        except OSError as error:  # a full disk: only failed saves end the run
             print(f"{self.run.metrics}: the line of step {self.state.step} is lost: {error}", file=sys.stderr)
 
 
@@ -341,7 +340,7 @@ def _require_same_run(checkpoint: Verified, fingerprints: Mapping[str, str]) -> 
 
 
 def _changed_precision(checkpoint: Verified | None, precision: str) -> list[str]:
-    """A line where a run goes on in another precision than its newest checkpoint was trained in."""
+    """A line if the run continues in another precision than its newest checkpoint was trained in."""
     if checkpoint is None or (before := checkpoint.manifest.topology.precision) == precision:
         return []
     return [

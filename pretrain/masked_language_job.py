@@ -1,6 +1,6 @@
 """Masked language modelling as a job: the encoder learns to fill in residues that were hidden.
 
-In: a recipe, of which corpora are opened or built. Out: as `job.Job`. Kept: in checkpoints, what was read of a stream.
+In: a recipe, whose corpora are opened or built. Out: as in `job.Job`. Kept: in checkpoints, what was read of a stream.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         engine: how it is spread.
 
     Raises:
-        ValueError: from the corpora, or nodes that hold different ones.
+        ValueError: a corpus cannot be opened, or nodes hold different ones.
     """
 
     objectives = (Objective("masked_language", 1.0),)
@@ -50,7 +50,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         self.corpora = open_on_every_rank(recipe.data, engine)
 
     def fingerprints(self) -> dict[str, str]:
-        """Of the corpora that are drawn from, and of what is held out of them."""
+        """Hashes of the corpora that are drawn from, and of what is held out of them."""
         return {"corpus": self.corpora.fingerprint, "split": self.corpora.split_fingerprint}
 
     def description(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         """The export that transformers loads."""
         from pretrain.ship.export import last_export  # transformers takes seconds to import; rank 0 alone needs it
 
-        last_export(run)  # from the checkpoint, which is whole, as no model is whose parameters are spread
+        last_export(run)  # from the checkpoint, which is whole even if the model's parameters are spread
 
     def entries(self, cursor: Cursor) -> dict[str, dict[str, Any]]:
         """What was read of a stream up to the cursor; nothing of finished stores, which have fingerprints."""
@@ -108,12 +108,12 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         return {CONSUMED: self.engine.on_main(lambda: consumed.up_to(cursor))}
 
     def require(self, entries: Mapping[str, Mapping[str, Any]], cursor: Cursor) -> None:
-        """The tail of a stream has no part in its fingerprint, so that what was read of it is compared."""
+        """A stream's fingerprint leaves out its tail, so what was read of that is compared here."""
         kept = entries.get(CONSUMED)  # checkpoints of early versions lack it
         if (consumed := self._consumed) and kept is not None:
             self.engine.on_each_node(lambda: consumed.require(kept, cursor))
 
     @cached_property
     def _consumed(self) -> Consumed | None:
-        stream = self.corpora.parts[0].store  # the only corpus, if it is one: a mixture has none
+        stream = self.corpora.parts[0].store  # a mixture has no streams, so that a stream is the only corpus
         return Consumed(stream, self.recipe.data.window_sequences) if isinstance(stream, GrowingStore) else None

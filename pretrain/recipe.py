@@ -17,7 +17,7 @@ from pretrain.run.settings import RunSettings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """One training run, whole."""
+    """Everything that describes one training run."""
 
     run: RunSettings
     model: ModelSettings

@@ -1,10 +1,10 @@
-"""The saves of an attempt: a checkpoint each, and what follows where the disk does not take one.
+"""The saves of an attempt: a checkpoint each, and what happens if the disk cannot store one.
 
-In: where the run stands at a step. Out: a checkpoint; or, on every rank alike, the reason why there is none. Kept: the
+In: where the run stands at a step. Out: a checkpoint; or, on every rank, the reason why there is none. Kept: the
 newest checkpoint, and how many saves have failed since.
 
-A save that fails costs nothing but itself: training goes on, and the next one falls due when it would have. What ends
-a run is a disk that takes none: `MOST_FAILED` saves in a row, or as many tries of the last one.
+After a failed save training continues, and the next save is due when it would have been. A run ends after `MOST_FAILED`
+failed saves in a row, or as many tries of the last one.
 """
 
 import sys
@@ -22,18 +22,18 @@ from pretrain.run.errors import CheckpointError, StorageError
 
 MOST_FAILED = 3
 _PAUSE_S = 10.0
-"""Before the last save is tried again."""
+"""Pause before the last save is tried again."""
 
 Tell = Callable[[str, int], None]
-"""Gets why a save failed and what comes of it, and how many have failed in this attempt."""
+"""Is called with why a save failed and what follows, and with how many have failed in this attempt."""
 
 
 class Saves:
-    """What is saved of one attempt, and since when nothing was.
+    """The saves of one attempt, and how many have failed in a row.
 
     Args:
-        run: whose checkpoints.
-        engine: which rank this is.
+        run: where the checkpoints are.
+        engine: how the run is spread.
         named: the state that is saved.
         attempt: number of the attempt.
         fingerprints: for the manifest.
@@ -56,7 +56,7 @@ class Saves:
     ) -> None:
         self._run, self._engine, self._named, self._attempt = run, engine, named, attempt
         self._fingerprints, self._keep, self._shared = fingerprints, keep, shared
-        self._parent = newest.manifest_sha256 if newest else None  # the writer's alone knows of later ones
+        self._parent = newest.manifest_sha256 if newest else None  # on the writer only, later ones too
         self._newest = newest.path.name if newest else None
         self._step = newest.manifest.step if newest else -1
         self._in_a_row = 0
@@ -64,12 +64,12 @@ class Saves:
         """Saves of this attempt that failed, tries included."""
 
     def save(self, state: TrainerState, tell: Tell, *, last: bool = False) -> None:
-        """Commit a checkpoint unless it is there; collective.
+        """Commit a checkpoint unless the step has one; collective.
 
         Args:
-            state: of the step at hand.
-            tell: called where the disk did not take it.
-            last: whether the run ends with this one; it is tried again.
+            state: of the current step.
+            tell: called if the save fails.
+            last: whether the run ends with this one, which is then tried again.
 
         Raises:
             StorageError: no save has succeeded for too long; `PeerError` on the other ranks.
@@ -91,13 +91,13 @@ class Saves:
                 self._give_up(reason)
             else:
                 tell(
-                    f"{reason}; training goes on, {self._newest_in_words()}; {MOST_FAILED} failed saves in a row end "
+                    f"{reason}; training continues, {self._newest_in_words()}; {MOST_FAILED} failed saves in a row end "
                     f"the run, this is number {self._in_a_row}",
                     self.failed,
                 )
 
     def _commit(self, state: TrainerState) -> str | None:
-        """None, or on every rank why the disk did not take it."""
+        """Try to save; None, or on every rank the reason why the disk could not store it."""
         full: str | None = None
         failure: CheckpointError | None = None
         try:
@@ -115,7 +115,7 @@ class Saves:
                 is_writer=self._engine.is_main,
                 shared=self._shared,
             )
-        except StorageError as error:  # on the writer, where no rank waits for another any more
+        except StorageError as error:  # on the writer, after the last collective of `commit`
             full = error.reason  # not the error, whose traceback would hold this frame and so the run's lock
         except CheckpointError as error:
             failure = error

@@ -32,9 +32,9 @@ class Outcome:
     grad_norm: Tensor
     """() float32: global gradient norm before clipping."""
     loss_scale: Tensor
-    """() float32: what the loss was multiplied by for the backward pass; 1 but for fp16."""
+    """() float32: what the loss was multiplied by for the backward pass; 1 except in fp16."""
     skipped: Tensor
-    """() float32: 1 if the gradient was not finite and the weights were left alone, else 0."""
+    """() float32: 1 if the gradient was not finite and the weights stayed as they were, else 0."""
 
     def read(self) -> "Reading":
         """The same on the host, in one copy: waits until the device has done all that is queued."""
@@ -56,7 +56,7 @@ class Reading:
     grad_norm: float
     loss_scale: float
     applied: bool
-    """False if the gradient was not finite and the weights were left alone."""
+    """False if the gradient was not finite and the weights stayed as they were."""
 
 
 def train_step(
@@ -75,8 +75,8 @@ def train_step(
     Args:
         step: this rank's bins.
         model: as the engine prepared it; gives the sum of each objective's losses over a batch.
-        optimizer: likewise. Parameter groups may have an `lr_scale`.
-        engine: what it was prepared by.
+        optimizer: as the engine prepared it. Parameter groups may have an `lr_scale`.
+        engine: the one that prepared both.
         bins_per_step: over all ranks.
         weights: (objectives,) float32 on the device.
         clip_norm: largest global norm of the gradient.
@@ -95,7 +95,7 @@ def train_step(
     counts, digests = ledger[:objectives], ledger[objectives:]
     divisor = counts.clamp(min=1)
 
-    # ---- forward and backward: what is exchanged with every micro-batch, and what with the last, the engine says
+    # ---- forward and backward: the engine decides what is exchanged with each micro-batch or the last
     sums = torch.zeros(objectives, device=engine.device)
     for index, batch in enumerate(batches):
         on_device = batch.to(engine.device)

@@ -85,10 +85,10 @@ def test_a_failed_save_is_told_and_counted_and_a_success_ends_the_count(bumpy: R
     told = [(line["step"], line["failed_saves"], line["save_error"]) for line in metrics if "save_error" in line]
     on = "; 3 failed saves in a row end the run, this is number"
     assert told == [
-        (1, 1, f"step 1 was not saved: {NO_SPACE}; training goes on, there is no checkpoint yet{on} 1"),
-        (2, 2, f"step 2 was not saved: {NO_SPACE}; training goes on, there is no checkpoint yet{on} 2"),
-        (4, 3, f"step 4 was not saved: {NO_SPACE}; training goes on, the newest checkpoint is step-000000003{on} 1"),
-        (5, 4, f"step 5 was not saved: {NO_SPACE}; training goes on, the newest checkpoint is step-000000003{on} 2"),
+        (1, 1, f"step 1 was not saved: {NO_SPACE}; training continues, there is no checkpoint yet{on} 1"),
+        (2, 2, f"step 2 was not saved: {NO_SPACE}; training continues, there is no checkpoint yet{on} 2"),
+        (4, 3, f"step 4 was not saved: {NO_SPACE}; training continues, the newest checkpoint is step-000000003{on} 1"),
+        (5, 4, f"step 5 was not saved: {NO_SPACE}; training continues, the newest checkpoint is step-000000003{on} 2"),
         (7, 5, f"step 7 was not saved: {NO_SPACE}; 2 more tries, 0 s apart"),
         (7, 6, f"step 7 was not saved: {NO_SPACE}; 1 more try, 0 s apart"),
     ]
@@ -300,7 +300,9 @@ def test_a_tracker_without_room_ends_no_run(recipe_in, tmp_path: Path, monkeypat
     assert run.start('run.trackers=["tensorboard"]', "run.log_every=1") == 0, run.said
     told = [line for line in run.said.splitlines() if "tensorboard" in line]
     assert len(told) == 1
-    assert told[0].startswith("run.trackers: tensorboard gets nothing from step 3 on, and training goes on: [Errno 28]")
+    assert told[0].startswith(
+        "run.trackers: tensorboard gets nothing from step 3 on, and training continues: [Errno 28]"
+    )
     assert run.exits == ["finished"]
     assert run.steps == [1, 2, 3, 4, 5, 6, 7]
 
