@@ -1,7 +1,6 @@
 """JSON with one byte form per value, and strict reading of it.
 
-So a hash of the value is a hash of the file, and changing any byte of a file changes what it says or
-is refused.
+So a hash of the value is a hash of the file, and a change of any byte of a file changes its value or is refused.
 """
 
 import json

@@ -9,13 +9,14 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from torch import Tensor
 
 from data.durable import flush
-from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.checkpoint.canonical import InvalidCheckpoint, canonical
 from pretrain.checkpoint.load import quarantine, verify
 from pretrain.checkpoint.manifest import (
     FROZEN,
@@ -37,7 +38,6 @@ from pretrain.checkpoint.tensors import (
     SafetensorsWriter,
     index_of_whole_tensors,
     write_bytes,
-    write_json,
 )
 from pretrain.engine.named_state import NamedState
 from pretrain.run.errors import CheckpointError, StorageError
@@ -65,20 +65,20 @@ def commit(
 
     A step that exists already (the run went back and came here again) is kept if the files are the
     same, byte for byte; otherwise it moves to quarantine as superseded. An older attempt than the
-    one that wrote it is refused: that is a process which does not know that it was replaced.
-    What is written is its user's alone or, if `shared`, has the modes that the umask gives.
+    one that wrote it is refused: it is a process that does not know that it was replaced.
+    Only its user can read what is written or, if `shared`, those whom the umask admits.
 
     Returns:
         The path of the checkpoint. Only on the writer does returning mean that it is durable.
 
     Raises:
         ValueError: a field is not what the manifest allows; on all ranks, before any collective.
-        StorageError: the disk did not take it; on the writer, after all ranks have left their
+        StorageError: the disk could not store it; on the writer, after all ranks have left their
             collectives. No temporary file is left, and nothing is published unless only the last
             fsync, of the directory, failed: then the checkpoint is whole, but a power cut could
             take it.
-        CheckpointError: what stands there is a later attempt's, or (`OtherVersion`) another
-            version's; likewise.
+        CheckpointError: the checkpoint that exists is a later attempt's, or (`OtherVersion`) another
+            version's; likewise on the writer.
     """
     assert (FROZEN in fingerprints) == bool(state.frozen), "the manifest identifies what is frozen, and nothing else"
     draft = Manifest(
@@ -117,7 +117,7 @@ def commit(
         else:
             shutil.rmtree(temporary)
     except OSError as error:
-        _discard(temporary)
+        shutil.rmtree(temporary, ignore_errors=True)
         _finish(gathered)
         raise StorageError(
             published,
@@ -125,19 +125,19 @@ def commit(
             f"free space or fix {checkpoints_dir}; the checkpoints before it are untouched",
         ) from error
     except BaseException:
-        _discard(temporary)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
     return published
 
 
 def _gather_each(state: NamedState, sources: list[Source]) -> Iterator[Tensor | None]:
-    """Whole tensors, one at a time: memory beyond training is one parameter, and on other ranks none."""
+    """Whole tensors, one at a time: beyond training, this needs memory for one parameter, on other ranks none."""
     for name, key in sources:
         yield state.gather(name, key)
 
 
 def _finish(gathered: Iterator[Tensor | None]) -> None:
-    """Take part in the collectives that are left; otherwise the other ranks wait in them."""
+    """Take part in the remaining collectives; otherwise the other ranks would wait in them."""
     for _ in gathered:
         pass
 
@@ -161,7 +161,7 @@ def _write_tensors(
         if tensors:  # no moments before the first step
             files.append(_write_data(temporary, f"{part}/{DATA_FILE}", shapes, gathered, modes))
         index = {"tensors": index_of_whole_tensors(shapes), **extra[part]}
-        files.append(write_json(temporary, f"{part}/{INDEX_FILE}", index, modes))
+        files.append(write_bytes(temporary, f"{part}/{INDEX_FILE}", canonical(index), modes))
         flush(temporary / part)
     return files
 
@@ -169,24 +169,18 @@ def _write_tensors(
 def _write_data(
     temporary: Path, path: str, shapes: Mapping[str, tuple[int, ...]], gathered: Iterator[Tensor | None], modes: Modes
 ) -> FileEntry:
-    file = HashedFile(temporary, path, modes)
-    try:
+    with HashedFile(temporary, path, modes) as file:
         writer = SafetensorsWriter(file, shapes)
         for key in shapes:
             tensor = next(gathered)
             assert tensor is not None, "the writer is the first rank"
             writer.append(key, tensor)
         return writer.close()
-    except BaseException:
-        file.abandon()
-        raise
 
 
 def _write_manifest(temporary: Path, draft: Manifest, files: list[FileEntry], modes: Modes) -> Manifest:
-    """The manifest under its name only when complete, and every name in the directory durable."""
-    listed = tuple(sorted(files, key=lambda entry: entry.path))
-    fields = {name: getattr(draft, name) for name in draft.__slots__}
-    manifest = Manifest(**{**fields, "files": listed})
+    """Write the manifest, which gets its name when complete, and make every name in the directory durable."""
+    manifest = replace(draft, files=tuple(sorted(files, key=lambda entry: entry.path)))
     write_bytes(temporary, f"{MANIFEST_FILE}.tmp", manifest.to_bytes(), modes)
     os.rename(temporary / f"{MANIFEST_FILE}.tmp", temporary / MANIFEST_FILE)
     flush(temporary)
@@ -194,7 +188,7 @@ def _write_manifest(temporary: Path, draft: Manifest, files: list[FileEntry], mo
 
 
 def _make_way(published: Path, manifest: Manifest) -> bool:
-    """Free the name of a step that exists already; False if what stands there is the same."""
+    """Free the name of a step that exists already; False if the existing checkpoint is the same."""
     if not os.path.lexists(published):
         return True
     try:
@@ -212,7 +206,3 @@ def _make_way(published: Path, manifest: Manifest) -> bool:
         return False
     quarantine(published, "superseded")
     return True
-
-
-def _discard(temporary: Path) -> None:
-    shutil.rmtree(temporary, ignore_errors=True)

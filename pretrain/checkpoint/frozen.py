@@ -36,7 +36,7 @@ class ContentHash:
         return tensor
 
     def hexdigest(self) -> str:
-        """Of what was added so far, lower-case hex."""
+        """The hash of what was added so far, lower-case hex."""
         return self._hash.hexdigest()
 
 
@@ -45,7 +45,7 @@ def fill_frozen(state: NamedState, source: Weights, gather: Callable[[Any], list
 
     Args:
         state: as prepared.
-        source: where the values come from; of nothing else is anything read.
+        source: where the values come from; only those of frozen parameters are read.
         gather: every rank's value, on every rank.
 
     Returns:
@@ -81,7 +81,7 @@ def read_whole(checkpoint: Verified, names: Iterable[str], frozen: Weights | Non
         frozen: where the others come from.
 
     Raises:
-        ValueError: the checkpoint does not hold all of them and there is no `frozen`, or another one than it was
+        ValueError: the checkpoint does not hold all of them and there is no `frozen`, or another one than that it was
             trained on.
     """
     listed = frozenset(entry.path for entry in checkpoint.manifest.files)

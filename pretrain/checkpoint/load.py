@@ -37,8 +37,8 @@ from pretrain.engine.named_state import NamedState
 from pretrain.run.errors import CheckpointError, StorageError
 
 QUARANTINE = ".quarantine"
-# What a damaged disk or directory answers; other errors (rights, too many files) are the machine's
-# and must not cost a good checkpoint its name.
+# Errors of a damaged disk or directory; others (rights, too many open files) come from the machine, and a good
+# checkpoint must not be quarantined for them.
 _DAMAGE = frozenset({errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR})
 
 
@@ -108,7 +108,7 @@ def verify(path: Path) -> Verified:
     Raises:
         InvalidCheckpoint: the first thing that is wrong, and `reason` in one word.
         OtherVersion: every byte is as it was written, in a form that this version does not know.
-        StorageError: it could not be read, for want of rights or handles.
+        StorageError: it could not be read, for lack of rights or file handles.
     """
     return _open(path, every_byte=True)
 
@@ -130,7 +130,7 @@ def open_checkpoint(path: Path, manifest_sha256: str) -> Verified:
 
 
 def quarantine(path: Path, reason: str) -> Path:
-    """Move a checkpoint out of the way, keeping it for a post-mortem; who may read it may look there too."""
+    """Move a checkpoint out of the way, for inspection; those who may read it may read the quarantine, too."""
     folder = path.parent / QUARANTINE
     found = path.lstat().st_mode
     folder.mkdir(mode=stat.S_IMODE(found) | 0o700 if stat.S_ISDIR(found) else 0o700, exist_ok=True)
@@ -155,11 +155,11 @@ def restore(
         checkpoint: what is read.
         state: what it is read into. Its frozen parameters are in no checkpoint, and stay as they are.
         frozen: their content hash; None where there are none.
-        known: names of entries that this run goes on from.
+        known: names of entries that this run can continue from.
 
     Raises:
         ValueError: names, shapes, ties, moments or frozen parameters of the checkpoint are not those of `state`.
-        OtherVersion: the run has state that this version does not know, and would silently go on without.
+        OtherVersion: the run has state that this version does not know, and would silently continue without.
     """
     unknown = sorted(checkpoint.trainer.entries.keys() - known)
     if unknown:
@@ -227,7 +227,7 @@ def _open(path: Path, *, every_byte: bool) -> Verified:
 
 
 def _understood(path: Path, manifest: Manifest) -> TrainerState:
-    """The trainer's record, after both indexes were read too; their hashes are right, so what is odd was written so."""
+    """The trainer's record, after both indexes were read; their hashes are right, so they were written like that."""
     try:
         trainer = TrainerState.from_bytes((path / TRAINER_FILE).read_bytes())
         for part in PARTS:
@@ -240,7 +240,7 @@ def _understood(path: Path, manifest: Manifest) -> TrainerState:
 
 
 def _require_exact_files(path: Path, manifest: Manifest) -> None:
-    """Exactly the listed regular files, of the listed sizes; no links."""
+    """Require exactly the listed regular files, of the listed sizes, and no links."""
     sizes: dict[str, int] = {}
     for folder, folders, files in os.walk(path):
         for name in [*folders, *files]:
@@ -270,7 +270,7 @@ def _require_hash(path: Path, sha256: str) -> None:
 
 
 def require_same_frozen(checkpoint: Verified, found: str | None) -> None:
-    """Raises ValueError where `found` is not the content hash of the frozen parameters that it was trained on."""
+    """Raise ValueError if `found` is not the content hash of the frozen parameters that it was trained on."""
     stored = checkpoint.manifest.fingerprints.get(FROZEN)
     if stored != found:
         raise ValueError(

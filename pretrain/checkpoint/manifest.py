@@ -35,7 +35,7 @@ LOSS_SCALE = "loss_scale"
 FORM = frozenset({"schema", "format", "dtype"})
 """Reasons of an `InvalidCheckpoint` that say, once the hashes are right, that another version wrote it."""
 ENTRIES = frozenset({CONSUMED, LOSS_SCALE})
-"""Names in `TrainerState.entries` that every run of this version knows how to go on from."""
+"""Names in `TrainerState.entries` that every run of this version can continue from."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HEX = re.compile(r"([0-9a-f]{2})+")
@@ -49,7 +49,7 @@ _TRAINER: Kinds = {
     **{"cursor": (dict,), "chain": (str,)},
 }
 _BESIDE = (LOSS_SCALE,)
-"""Entries that stand in trainer.json beside the section `entries`, because they are older than it."""
+"""Entries that trainer.json has outside of the section `entries`, because they are older than that."""
 _LOSS_SCALE: Kinds = {"scale": (float,), "growth_tracker": (int,)}
 _MANIFEST: Kinds = {
     **dict.fromkeys(("step", "attempt"), (int,)),
@@ -121,14 +121,14 @@ class TrainerState:
     skipped_steps: int
     """Steps that the optimizer did not take."""
     entries: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What else a resume needs, by the name of what owns it: one JSON object each.
+    """What else is needed to continue, by the name of its owner: one JSON object each.
 
     A later version, or a job, adds a name, and no schema. What is read is kept, whatever its name, so that the weights
-    of any checkpoint can be exported; to train on from one with a name that is not known is refused by `load.restore`.
+    of any checkpoint can be exported; `load.restore` refuses to continue from one with an unknown name.
     """
 
     def __post_init__(self) -> None:
-        """Check every value, on the way in and on the way out."""
+        """Check every value, when it is read and when it is written."""
         require_fields("trainer", self._record(), _trainer_kinds(self._record()))
         require_fields("trainer.cursor", self.cursor, dict.fromkeys(CURSOR, (int,)))
         if not _HEX.fullmatch(self.chain):
@@ -206,11 +206,11 @@ class Manifest:
     versions: dict[str, str]
     """Library -> version."""
     files: tuple[FileEntry, ...]
-    """All files but the manifest, sorted by path."""
+    """All files except the manifest, sorted by path."""
     schema: str = SCHEMA
 
     def __post_init__(self) -> None:
-        """Check every value, on the way in and on the way out."""
+        """Check every value, when it is read and when it is written."""
         if self.schema != SCHEMA:
             raise InvalidCheckpoint("schema", f"schema: got {self.schema!r}, allowed {SCHEMA!r}")
         require_fields("manifest", self._record(), _MANIFEST)
@@ -273,7 +273,7 @@ def _trainer_kinds(value: object) -> Kinds:
 
 
 def _require_loss_scale(kept: Mapping[str, Any]) -> None:
-    """In fp16 `scale`, the factor, and `growth_tracker`, the steps since it changed."""
+    """Check what fp16 keeps: `scale`, the factor, and `growth_tracker`, the steps since it changed."""
     scale = require_fields("trainer.loss_scale", kept, _LOSS_SCALE)["scale"]
     if not 0 < scale < 2.0**128:
         raise InvalidCheckpoint("format", f"trainer.loss_scale.scale: got {scale}, allowed above 0, below 2^128")

@@ -1,4 +1,4 @@
-"""Which checkpoints stay, and what crashes left behind.
+"""Which checkpoints are kept, and the removal of what crashes left.
 
 Only the writer calls these. Nothing is deleted under its published name: it is renamed first, so
 that a crash in the middle leaves no `step-*` that is half gone.
@@ -21,7 +21,7 @@ TRASH = ".trash-"
 def retain(checkpoints_dir: Path, *, keep: int, committed: Path) -> list[Path]:
     """Delete all but the newest `keep` checkpoints; call it after a commit, with its result.
 
-    A folder of such a name that has no manifest, another version's, or files that its manifest does not list, stays.
+    A folder of such a name stays if it has no manifest, another version's, or files that its manifest does not list.
 
     Args:
         checkpoints_dir: the run's checkpoints.
@@ -32,7 +32,7 @@ def retain(checkpoints_dir: Path, *, keep: int, committed: Path) -> list[Path]:
         The paths that are gone.
 
     Raises:
-        ValueError: `keep` is below 1, or `committed` is not there: then nothing may be deleted.
+        ValueError: `keep` is below 1, or `committed` does not exist; nothing is deleted then.
     """
     if keep < 1:
         raise ValueError(f"keep: got {keep}, allowed 1 or more")
@@ -44,12 +44,12 @@ def retain(checkpoints_dir: Path, *, keep: int, committed: Path) -> list[Path]:
         trash = checkpoints_dir / f"{TRASH}{path.name}-{secrets.token_hex(4)}"
         os.rename(path, trash)
         flush(checkpoints_dir)
-        shutil.rmtree(trash, ignore_errors=True)  # what stays is swept at the next start
+        shutil.rmtree(trash, ignore_errors=True)  # what cannot be removed is swept at the next start
     return surplus
 
 
 def sweep(checkpoints_dir: Path) -> list[Path]:
-    """Remove what a crash left of commits and deletions; call it at the start, before the first.
+    """Remove what a crash left of commits and deletions; call it at the start, before the first commit.
 
     Returns:
         The paths that are gone.
@@ -67,7 +67,7 @@ def sweep(checkpoints_dir: Path) -> list[Path]:
 
 
 def _holds_nothing_else(path: Path) -> bool:
-    """Whether a checkpoint has a manifest, and no file that this does not list."""
+    """Whether a checkpoint has a manifest, and no file that the manifest does not list."""
     try:
         manifest = Manifest.from_bytes((path / MANIFEST_FILE).read_bytes())
     except (OSError, InvalidCheckpoint, UnknownForm):

@@ -14,18 +14,13 @@ import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from pretrain.checkpoint.canonical import (
-    InvalidCheckpoint,
-    canonical,
-    parse_canonical,
-    require_fields,
-)
+from pretrain.checkpoint.canonical import InvalidCheckpoint, parse_canonical, require_fields
 from pretrain.checkpoint.manifest import FileEntry, require_relative_path
 
 PARTS = ("model", "optimizer")
@@ -35,7 +30,7 @@ DTYPE = "F32"  # safetensors' name; masters and moments are fp32 under every eng
 
 
 class Modes(NamedTuple):
-    """Of what a checkpoint is made of, before the umask takes its part."""
+    """Permissions of a checkpoint's folders and files, which the umask reduces."""
 
     folder: int
     file: int
@@ -45,7 +40,7 @@ PRIVATE, SHARED = Modes(0o700, 0o600), Modes(0o777, 0o666)
 
 
 class HashedFile:
-    """A new file that knows the hash and number of the bytes it was given, fsynced by `close`."""
+    """A new file that knows the hash and number of the bytes written to it; `close` fsyncs it."""
 
     def __init__(self, folder: Path, path: str, modes: Modes = PRIVATE) -> None:
         self._path = path
@@ -72,14 +67,18 @@ class HashedFile:
             raise OSError(f"{self._path}: wrote {self._size} bytes, the file has {on_disk}")
         return FileEntry(path=self._path, size=self._size, sha256=self._hash.hexdigest())
 
-    def abandon(self) -> None:
-        """Close after a failure, whatever that brings; the file is about to be removed."""
+    def __enter__(self) -> Self:
+        """The file itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file if a failure left it open; it is about to be removed, so an error of closing is ignored."""
         with contextlib.suppress(OSError):
             self._file.close()
 
 
 class SafetensorsWriter:
-    """A safetensors file written one tensor at a time, in the order its header promises.
+    """A safetensors file written one tensor at a time, in the order of its header.
 
     Args:
         file: an empty file.
@@ -130,7 +129,7 @@ class TensorReader:
     Args:
         checkpoint: directory of the checkpoint.
         part: one of `PARTS`.
-        listed: paths that the manifest vouches for; a piece elsewhere is refused.
+        listed: paths that the manifest lists; a piece elsewhere is refused.
 
     Raises:
         InvalidCheckpoint: pieces that leave a gap, overlap, lie in an unlisted file, or whose size
@@ -170,7 +169,7 @@ class TensorReader:
     def read_span(self, name: str, start: int, stop: int) -> Tensor:
         """The range `[start, stop)` of a flattened tensor, ``(stop - start,)`` fp32 on the CPU.
 
-        Of a matrix, no row is read that has nothing of the range, and nothing stays mapped into memory.
+        Only the rows of a matrix that contain part of the range are read, and nothing stays mapped into memory.
         """
         span = torch.empty(stop - start, dtype=torch.float32)
         for piece in self._index[name]["pieces"]:
@@ -182,7 +181,7 @@ class TensorReader:
         return span
 
     def _check(self, name: str, tensor: dict[str, Any]) -> None:
-        """The pieces of one tensor cover it exactly, and the data files agree."""
+        """Check that the pieces of one tensor cover it exactly, and that the data files agree."""
         require_fields(name, tensor, {"shape": (list,), "dtype": (str,), "pieces": (list,)})
         if tensor["dtype"] != DTYPE:
             raise InvalidCheckpoint("dtype", f"{name}: got {tensor['dtype']!r}, allowed {DTYPE!r}")
@@ -204,7 +203,7 @@ class TensorReader:
             raise InvalidCheckpoint("pieces", f"{name}: pieces end at {end}, the tensor at {size}")
 
     def _check_data(self, name: str, piece: dict[str, Any]) -> None:
-        """The header of the data file promises what the index says of this piece."""
+        """Check that the header of the data file says the same of this piece as the index."""
         file, key = piece["file"], piece["key"]
         try:
             data = self._headers(file).get_slice(key)
@@ -242,17 +241,8 @@ def _flat_part(file: Any, key: str, start: int, stop: int) -> Tensor:
     return rows.flatten()[start - first * row : stop - first * row]
 
 
-def write_json(folder: Path, path: str, content: object, modes: Modes = PRIVATE) -> FileEntry:
-    """Write canonical JSON to a new file and fsync it."""
-    return write_bytes(folder, path, canonical(content), modes)
-
-
 def write_bytes(folder: Path, path: str, content: bytes, modes: Modes = PRIVATE) -> FileEntry:
     """Write a new file and fsync it."""
-    file = HashedFile(folder, path, modes)
-    try:
+    with HashedFile(folder, path, modes) as file:
         file.write(content)
         return file.close()
-    except BaseException:
-        file.abandon()
-        raise
