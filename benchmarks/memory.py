@@ -11,16 +11,14 @@ resident memory, everything included.
 import argparse
 import re
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from benchmarks.proteins import draw, packed
+from benchmarks.proteins import draw
 from benchmarks.report import Row, report
-from benchmarks.training import activation_bytes, adamw
-from data.batches.batch import Batch
+from benchmarks.training import DTYPES, Precision, bytes_per_token, packed_whole, side, train
 from pretrain.model.compute import configure
 from pretrain.model.encoder import Checkpointing
 from pretrain.model.initial import initialise
@@ -30,8 +28,6 @@ from pretrain.model.settings import ComputeSettings
 
 MODES: tuple[Checkpointing, ...] = ("none", "selective", "layer")
 CPU = torch.device("cpu")
-LENGTH = 448
-"""Tokens of a protein; bytes a token do not depend on it."""
 MEMORY_GIB = 24
 
 
@@ -43,42 +39,25 @@ def model_of(preset: str, checkpointing: Checkpointing, dtype: torch.dtype) -> M
     return model
 
 
-def one_bin(num_tokens: list[int]) -> Batch:
-    """Random proteins of these lengths, concatenated."""
-    (batch,) = packed(draw(np.array(num_tokens)), sum(num_tokens))
-    return batch
-
-
-def bytes_per_token(preset: str, checkpointing: Checkpointing, dtype: torch.dtype) -> float:
-    """Saved bytes that one token more adds."""
-    model = model_of(preset, checkpointing, dtype)
-    kept = []
-    for count in (2, 4):
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-            kept.append(activation_bytes(partial(model, one_bin([LENGTH] * count)), model))
-    return (kept[1] - kept[0]) / (2 * LENGTH)
-
-
-def table(preset: str, dtype: torch.dtype) -> None:
+def table(preset: str, precision: Precision) -> None:
     """Print one line: the bytes that each kind of checkpointing keeps."""
-    shape = PRESETS[preset]
-    each = [bytes_per_token(preset, mode, dtype) / (shape.dim * shape.layers) for mode in MODES]
+    shape, dtype = PRESETS[preset], DTYPES[precision]
+    sides = (side(model_of(preset, mode, dtype)) for mode in MODES)
+    each = [bytes_per_token(mine, packed_whole, precision, CPU) / (shape.dim * shape.layers) for mine in sides]
     print(f"| {preset} | {str(dtype)[6:]} | {' | '.join(f'{one:.1f}' for one in each)} |", flush=True)
 
 
 def one_protein(residues: int, checkpointing: Checkpointing) -> Row:
     """One optimizer step of ESM-2 8M in float32 on a single protein, and the memory that the process took at most."""
-    model = model_of("esm2_8m", checkpointing, torch.float32)
-    optimizer, batch = adamw(model), one_bin([residues + 2])
+    mine = side(model_of("esm2_8m", checkpointing, torch.float32))
+    batch = packed_whole(draw(np.array([residues + 2])), CPU)
     started, cpu_started = time.perf_counter(), time.process_time()
-    loss = model(batch).sum() / int(batch.counts)
-    loss.backward()
-    optimizer.step()
+    loss = train(mine, [batch], "fp32", CPU)
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
     (kib,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     gib = int(kib) / 2**20
     print(
-        f"one protein of {residues:,} residues, checkpointing {checkpointing}: loss {float(loss.detach()):.4f}, "
+        f"one protein of {residues:,} residues, checkpointing {checkpointing}: loss {float(loss):.4f}, "
         f"peak resident memory {gib:.2f} GiB, {seconds:.0f} s ({cpu_seconds:.0f} CPU s)"
     )
     work = f"8M fp32, a step on one protein of {residues:,} residues: peak resident memory"
@@ -96,8 +75,8 @@ def main() -> None:
     rows = [one_protein(asked.residues, asked.checkpointing)] if asked.residues else []
     print("| bytes a token, channel and layer | autocast | none | selective | layer |\n|---|---|---|---|---|")
     for preset in asked.presets:
-        for dtype in (torch.float32, torch.bfloat16):
-            table(preset, dtype)
+        for precision in DTYPES:
+            table(preset, precision)
     report("memory", rows)
 
 

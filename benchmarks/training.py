@@ -27,6 +27,8 @@ from pretrain.telemetry.peak import Peak, peak
 
 Precision = Literal["fp32", "bf16"]
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+LENGTH = 448
+"""Tokens of each protein on which bytes a token are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,19 +66,25 @@ class Side(NamedTuple):
     mean_loss: Callable[[Any], Tensor]
 
 
-def ours(case: Case, device: torch.device) -> Side:
-    """Our model with the weights that seed 0 gives; its batches are those of `packed`."""
-    model = MaskedLanguageModel(case.shape)
-    initialise(model, 0)
-    model.to(device)
+def side(model: MaskedLanguageModel) -> Side:
+    """A model of ours, ready to train; its batches are those of `packed`."""
     return Side(model, adamw(model), lambda batch: model(batch).sum() / int(batch.counts))
+
+
+def ours(case: Case, device: torch.device) -> Side:
+    """Our model with the weights that seed 0 gives."""
+    return side(_initial(case).to(device))
 
 
 def theirs(case: Case, device: torch.device) -> Side:
     """`EsmForMaskedLM` with the weights of `ours`; its batches are those of `padded`."""
+    return copied(_initial(case), device)
+
+
+def _initial(case: Case) -> MaskedLanguageModel:
     model = MaskedLanguageModel(case.shape)
     initialise(model, 0)
-    return copied(model, device)
+    return model
 
 
 def copied(model: MaskedLanguageModel, device: torch.device) -> Side:
@@ -94,15 +102,15 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
 
 
-def train(side: Side, some: Sequence[Any], precision: Precision, device: torch.device) -> Tensor:
+def train(trained: Side, some: Sequence[Any], precision: Precision, device: torch.device) -> Tensor:
     """One step for each batch; the mean loss of the last, in nats."""
     loss = torch.zeros(())
     for batch in some:
         with autocast(precision, device):
-            loss = side.mean_loss(batch)
+            loss = trained.mean_loss(batch)
         torch.autograd.backward(loss)
-        side.optimizer.step()
-        side.optimizer.zero_grad(set_to_none=True)
+        trained.optimizer.step()
+        trained.optimizer.zero_grad(set_to_none=True)
     return loss.detach()
 
 
@@ -117,12 +125,6 @@ def clock(device: torch.device) -> float:
         torch.cuda.synchronize(device)
         return time.perf_counter()
     return time.process_time()
-
-
-def device_peak(case: Case, device: torch.device) -> Peak:
-    """Peak FLOP/s in the case's precision: of a known GPU, or measured in the seconds that `clock` counts."""
-    counted = time.perf_counter if device.type == "cuda" else time.process_time
-    return peak(device, DTYPES[case.precision], case.shape.dim, counted)
 
 
 def own_products(case: Case, device: torch.device) -> float:
@@ -198,7 +200,7 @@ def compare(case: Case, device: torch.device, rounds: int) -> Speeds:
     losses = _first_losses(mine, other, case, device)
     random, grouped, peaks, products = [], [], [], []
     for round_ in range(rounds):
-        peaks.append(device_peak(case, device))
+        peaks.append(peak(device, DTYPES[case.precision], case.shape.dim, partial(clock, device)))
         products.append(own_products(case, device))
         random.append(_turn(case, mine, other, device, round_, grouped=False))
         grouped.append(_turn(case, mine, other, device, round_, grouped=True))
@@ -213,12 +215,12 @@ def _turn(case: Case, mine: Side, other: Side, device: torch.device, round_: int
     padded_batches = on_device(chosen, device)
     order: list[tuple[Side, Sequence[Any]]] = [(mine, bins), (other, padded_batches)]
     seconds = {}
-    for side, some in order if round_ % 2 else reversed(order):
+    for trained, some in order if round_ % 2 else reversed(order):
         if device.type == "cuda":  # memory is reserved, and kernels are chosen, at the first batch of a size
-            train(side, some[:1], case.precision, device)
+            train(trained, some[:1], case.precision, device)
         started = clock(device)
-        train(side, some, case.precision, device)
-        seconds[id(side)] = clock(device) - started
+        train(trained, some, case.precision, device)
+        seconds[id(trained)] = clock(device) - started
     asked = work(documents)
     return Turn(
         tokens=asked.tokens,
@@ -233,8 +235,8 @@ def _turn(case: Case, mine: Side, other: Side, device: torch.device, round_: int
 def _first_losses(mine: Side, other: Side, case: Case, device: torch.device) -> tuple[float, float]:
     """Mean loss of either side on a few proteins before its first step, which also warms up."""
     few = draw(np.array([60, 35, 20]))
-    first = float(train(mine, [_packed_whole(few, device)], case.precision, device))
-    second = float(train(other, [_padded_whole(few, device)], case.precision, device))
+    first = float(train(mine, [packed_whole(few, device)], case.precision, device))
+    second = float(train(other, [padded_whole(few, device)], case.precision, device))
     if abs(first - second) > 0.01:
         raise RuntimeError(f"{case.name}: the first loss of ours is {first}, of transformers' {second}; must be equal")
     return first, second
@@ -261,28 +263,31 @@ def activation_bytes(forward: Callable[[], object], model: nn.Module) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
-def activations(case: Case, device: torch.device, length: int = 448) -> tuple[float, float]:
-    """Bytes a token that ours and theirs keep, on proteins of one length, which need no padding.
+def bytes_per_token(
+    kept_by: Side,
+    collate: Callable[[Sequence[Document], torch.device], Any],
+    precision: Precision,
+    device: torch.device,
+) -> float:
+    """Bytes that one token more keeps for the backward pass, on proteins of one length, which need no padding.
 
     This is the difference between two sizes of batch, so that what does not grow with the batch, such as autocast's
-    copies of the weights, is not counted. At `length`, attention costs about what it costs on average.
+    copies of the weights, is not counted. At `LENGTH`, attention costs about what it costs on average.
     """
-    per_token = []
-    for make, collate in ((ours, _packed_whole), (theirs, _padded_whole)):
-        side = make(case, device)
-        kept = []
-        for count in (2, 4):
-            batch = collate(draw(np.full(count, length)), device)
-            with autocast(case.precision, device):
-                kept.append(activation_bytes(partial(side.mean_loss, batch), side.model))
-        per_token.append((kept[1] - kept[0]) / (2 * length))
-    return per_token[0], per_token[1]
+    kept = []
+    for count in (2, 4):
+        batch = collate(draw(np.full(count, LENGTH)), device)
+        with autocast(precision, device):
+            kept.append(activation_bytes(partial(kept_by.mean_loss, batch), kept_by.model))
+    return (kept[1] - kept[0]) / (2 * LENGTH)
 
 
-def _packed_whole(documents: Sequence[Document], device: torch.device) -> Any:
+def packed_whole(documents: Sequence[Document], device: torch.device) -> Any:
+    """One bin of these proteins."""
     (batch,) = packed(documents, sum(len(d) for d in documents))
     return batch.to(device)
 
 
-def _padded_whole(documents: Sequence[Document], device: torch.device) -> Any:
+def padded_whole(documents: Sequence[Document], device: torch.device) -> Any:
+    """One padded batch of these proteins."""
     return on_device([documents], device)[0]

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from functools import lru_cache
 from itertools import product
 from types import SimpleNamespace
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 from unittest import mock
 
 import torch
@@ -22,12 +22,22 @@ import torch.distributed as dist
 from torch import Tensor
 
 from benchmarks.gpu.machine import Place, wait
-from benchmarks.gpu.parity import HOST, Autocast, batch_of, gradients, perturbed, shape_of
+from benchmarks.gpu.parity import (
+    HOST,
+    Answer,
+    Errors,
+    answer,
+    batch_of,
+    errors,
+    perturbed,
+    shape_of,
+    true_answer,
+    worst,
+)
 from benchmarks.gpu.ranks import together
 from benchmarks.gpu.results import Bar, Finding
 from benchmarks.gpu.speed import fresh, micro_batches
 from benchmarks.training import activation_bytes
-from data.alphabet import PAD
 from data.batches.batch import Batch
 from pretrain.model.attention import exchange as exchanges
 from pretrain.model.context import Context, Exchange
@@ -37,17 +47,6 @@ from pretrain.model.presets import PRESETS, Architecture
 BAR = Bar(3.0, "lower", "one process's error")
 SLOTS = 16_384
 """Slots of the batch whose activations are counted."""
-
-
-class Said(NamedTuple):
-    """What a model says of one batch, on the host in float64."""
-
-    losses: Tensor
-    """(targets,)."""
-    logits: Tensor
-    """(real slots, V)."""
-    gradients: Tensor
-    """(parameters,) gradients of the summed loss, concatenated."""
 
 
 def shared(place: Place) -> Iterator[Finding]:
@@ -113,73 +112,27 @@ def layouts(dry: bool) -> dict[str, Batch]:
     return found
 
 
-def said(model: MaskedLanguageModel, batch: Batch, autocast: Autocast, context: Context | None = None) -> Said:
-    """What `model` computes for one batch; with a context, for all of its ranks together.
-
-    Raises:
-        AssertionError: something is not finite, or a parameter has no gradient.
-    """
-    model.zero_grad()
-    model.encoder.context = context
-    device = next(model.parameters()).device
-    placed = (batch.share(context.rank, context.size) if context else batch).to(device)
-    with torch.autocast(device.type, autocast or torch.bfloat16, enabled=autocast is not None):
-        logits = model.logits(placed).detach()
-        losses: Tensor = model(placed, each=True)
-    torch.autograd.backward(losses.sum())
-    parts = losses.detach(), logits, torch.cat([g.flatten() for g in gradients(model).values()])
-    mine = Said(*(part.cpu().double() for part in parts))
-    for name, tensor in mine._asdict().items():
-        assert bool(tensor.isfinite().all()), f"{name}: not finite"
-    each = [mine] * (context.size if context else 1)
-    if context and context.size > 1:
-        dist.all_gather_object(each, mine, context.group)
-    real = batch.tokens != PAD
-    return Said(
-        torch.cat([one.losses for one in each]),
-        torch.cat([one.logits for one in each])[real],
-        torch.stack([one.gradients for one in each]).sum(0),
-    )
-
-
-def _errors(found: Said, truth: Said) -> tuple[float, float, float]:
-    """Errors of losses and gradients, norm over norm, and of logits, largest over largest; in the order of `Said`."""
-    return (
-        float((found.losses - truth.losses).norm() / truth.losses.norm()),
-        float((found.logits - truth.logits).abs().max() / truth.logits.abs().max()),
-        float((found.gradients - truth.gradients).norm() / truth.gradients.norm()),
-    )
-
-
 @lru_cache(maxsize=4)
-def _alone(
-    device: torch.device, architecture: Architecture, head_dim: int
-) -> dict[str, tuple[Said, tuple[float, float, float]]]:
-    """For each layout the truth, by the dense reference in float64, and the errors of one process."""
+def _alone(device: torch.device, architecture: Architecture, head_dim: int) -> dict[str, tuple[Answer, Errors]]:
+    """For each layout the true answer, and the errors of one process."""
     shape, found = shape_of(architecture, head_dim), {}
     model = perturbed(shape, "auto", device)
     for name, batch in layouts(device.type != "cuda").items():
-        at = HOST if batch.tokens.numel() <= 1024 else device
-        truth = said(perturbed(shape, "dense", at, torch.float64), batch, None)
-        found[name] = truth, _errors(said(model, batch, torch.bfloat16), truth)
+        truth = true_answer(shape, batch, device)
+        found[name] = truth, errors(answer(model, batch, torch.bfloat16), truth)
     return found
 
 
 def _judged(place: Place, architecture: Architecture, exchange: Exchange) -> Finding:
     """The worst error of all layouts over one process's."""
-    worst, shown = 0.0, ""
+    found = []
     for head_dim in (16,) if place.dry else (16, 64):
         model = perturbed(shape_of(architecture, head_dim), "auto", place.device)
         for name, batch in layouts(place.dry).items():
             truth, alone = _alone(place.device, architecture, head_dim)[name]
-            ours = _errors(said(model, batch, torch.bfloat16, _context(exchange)), truth)
-            over = max(a / b for a, b in zip(ours, alone, strict=True))
-            if over >= worst:
-                worst = over
-                parts = zip(("losses", "logits", "gradients"), ours, alone, strict=True)
-                errors = ", ".join(f"{what} {a:.1e} (one process {b:.1e})" for what, a, b in parts)
-                shown = f"{name}, heads of {head_dim}: {errors}"
-    return Finding(f"{architecture}, {exchange}", worst, note=shown, judged=True)
+            ours = errors(answer(model, batch, torch.bfloat16, _context(exchange)), truth)
+            found.append((f"{name}, heads of {head_dim}", ours, alone))
+    return worst(f"{architecture}, {exchange}", found, "one process")
 
 
 # What they keep -----------------------------------------------------------------------------------

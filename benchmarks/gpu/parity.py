@@ -9,12 +9,13 @@ CPU. Documents are laid out in ways that training hardly meets and boundaries su
 document, many empty documents, and a batch without any document.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from benchmarks.gpu.machine import Place
@@ -26,6 +27,7 @@ from data.batches.collate import lay_out
 from data.recipe.settings import DataSettings
 from pretrain.model.attention.choice import Request
 from pretrain.model.compilation import compile_layers
+from pretrain.model.context import Context
 from pretrain.model.encoder import Checkpointing
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import Architecture, EsmShape
@@ -39,21 +41,25 @@ HOST = torch.device("cpu")
 
 
 class Answer(NamedTuple):
-    """What a model says of one batch, on the host in float64."""
+    """What a model computes from one batch, on the host in float64."""
 
+    losses: Tensor
+    """(targets,)."""
     logits: Tensor
     """(real slots, V)."""
-    gradients: dict[str, Tensor]
-    """Gradients of the summed loss, by parameter."""
+    gradients: Tensor
+    """Gradients of the summed loss by all parameters, concatenated."""
 
 
-class Error(NamedTuple):
+class Errors(NamedTuple):
     """How far an answer is from another."""
 
+    losses: float
+    """Norm of the error of all losses, over their norm."""
     logits: float
     """Largest error over the largest logit."""
     gradients: float
-    """Norm of the error of all gradients together, over the norm of them."""
+    """Norm of the error of all gradients together, over their norm."""
 
 
 def batch_of(bins: Sequence[Sequence[int]], slots: int, seed: int = 0) -> Batch:
@@ -109,76 +115,103 @@ def perturbed(
     return model.to(device, dtype)
 
 
-def answer(model: MaskedLanguageModel, batch: Batch, autocast: Autocast = None) -> Answer:
-    """What `model` computes for one batch.
+def answer(
+    model: MaskedLanguageModel, batch: Batch, autocast: Autocast = None, context: Context | None = None
+) -> Answer:
+    """The answer to one batch; with a context, that of all of its ranks together.
 
     Raises:
         AssertionError: an output, at a pad slot too, or a gradient is not finite, or a parameter has none.
     """
-    device = next(model.parameters()).device
     model.zero_grad()
-    placed = batch.to(device)
+    model.encoder.context = context
+    device = next(model.parameters()).device
+    placed = (batch.share(context.rank, context.size) if context else batch).to(device)
     with torch.autocast(device.type, autocast or torch.bfloat16, enabled=autocast is not None):
         logits = model.logits(placed).detach()
-        loss = model(placed).sum()
-    loss.backward()
-    for name, tensor in [("logits", logits), ("loss", loss), *gradients(model).items()]:
-        assert bool(tensor.isfinite().all()), f"{name}: not finite"
-    real = logits[placed.tokens != PAD].cpu().double()
-    return Answer(real, {name: gradient.cpu().double() for name, gradient in gradients(model).items()})
-
-
-def gradients(model: nn.Module) -> dict[str, Tensor]:
-    """Gradients by the name of their parameter; every parameter must have one."""
-    found = {}
+        losses: Tensor = model(placed, each=True)
+    torch.autograd.backward(losses.sum())
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, f"{name}: no gradient"
-        found[name] = parameter.grad
-    return found
+    gradients = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    mine = Answer(*(part.cpu().double() for part in (losses.detach(), logits, gradients)))
+    for name, tensor in mine._asdict().items():
+        assert bool(tensor.isfinite().all()), f"{name}: not finite"
+    each = [mine] * (context.size if context else 1)
+    if context and context.size > 1:
+        dist.all_gather_object(each, mine, context.group)
+    return Answer(
+        torch.cat([one.losses for one in each]),
+        torch.cat([one.logits for one in each])[batch.tokens != PAD],
+        torch.stack([one.gradients for one in each]).sum(0),
+    )
 
 
-def error(found: Answer, truth: Answer) -> Error:
+def errors(found: Answer, truth: Answer) -> Errors:
     """How far `found` is from the truth."""
-    difference = sum(float((found.gradients[name] - g).square().sum()) for name, g in truth.gradients.items())
-    norm = sum(float(g.square().sum()) for g in truth.gradients.values())
-    largest = float(truth.logits.abs().max())
-    return Error(float((found.logits - truth.logits).abs().max()) / largest, (difference / norm) ** 0.5)
+    return Errors(
+        float((found.losses - truth.losses).norm() / truth.losses.norm()),
+        float((found.logits - truth.logits).abs().max() / truth.logits.abs().max()),
+        float((found.gradients - truth.gradients).norm() / truth.gradients.norm()),
+    )
+
+
+def true_answer(shape: EsmShape, batch: Batch, device: torch.device) -> Answer:
+    """The dense reference's in float64: on the host, unless the batch takes many seconds there."""
+    at = HOST if batch.tokens.numel() <= 1024 else device
+    return answer(perturbed(shape, "dense", at, torch.float64), batch)
 
 
 @lru_cache(maxsize=16)
 def truths(shape: EsmShape, device: torch.device) -> dict[str, Answer]:
-    """Answers of the dense reference in float64: on the host, except for a layout that takes many seconds there."""
-    found = {}
-    for name, batch in layouts(device.type != "cuda").items():
-        at = HOST if batch.tokens.numel() <= 1024 else device
-        found[name] = answer(perturbed(shape, "dense", at, torch.float64), batch)
-    return found
+    """True answers to all layouts."""
+    return {name: true_answer(shape, batch, device) for name, batch in layouts(device.type != "cuda").items()}
 
 
 @lru_cache(maxsize=32)
-def of_reference(shape: EsmShape, device: torch.device, autocast: Autocast) -> dict[str, Error]:
+def of_reference(shape: EsmShape, device: torch.device, autocast: Autocast) -> dict[str, Errors]:
     """Errors of the dense reference in one precision, on the device."""
     model, truth = perturbed(shape, "dense", device), truths(shape, device)
     some = layouts(device.type != "cuda")
-    return {name: error(answer(model, batch, autocast), truth[name]) for name, batch in some.items()}
+    return {name: errors(answer(model, batch, autocast), truth[name]) for name, batch in some.items()}
+
+
+def worst(
+    what: str,
+    found: Iterable[tuple[str, Errors, Errors]],
+    reference: str,
+    kinds: Sequence[str] = Errors._fields,
+    note: str = "",
+) -> Finding:
+    """The largest error over the reference's; the note shows all errors of that layout.
+
+    Args:
+        what: name of the finding.
+        found: by layout: its name, our errors, and those of the reference.
+        reference: name of the reference.
+        kinds: which of the errors are judged.
+        note: text to be added to the note.
+    """
+    largest, shown = 0.0, ""
+    for layout, ours, theirs in found:
+        pairs = [(kind, getattr(ours, kind), getattr(theirs, kind)) for kind in kinds]
+        over = max(a / b for _, a, b in pairs)
+        if over >= largest:
+            largest = over
+            shown = f"{layout}: " + ", ".join(f"{kind} {a:.1e} ({reference} {b:.1e})" for kind, a, b in pairs)
+    return Finding(what, largest, note="; ".join(filter(None, [shown, note])), judged=True)
 
 
 def judged(
     what: str, shape: EsmShape, place: Place, model: MaskedLanguageModel, autocast: Autocast, note: str = ""
 ) -> Finding:
-    """The worst of a model's errors over the reference's; the note shows the errors of the worst layout."""
-    worst, shown = 0.0, ""
-    for name, batch in layouts(place.dry).items():
-        ours = error(answer(model, batch, autocast), truths(shape, place.device)[name])
-        reference = of_reference(shape, place.device, autocast)[name]
-        over = max(a / b for a, b in zip(ours, reference, strict=True))
-        if over >= worst:
-            worst = over
-            shown = (
-                f"{name}: logits {ours.logits:.1e} (reference {reference.logits:.1e}), "
-                f"gradients {ours.gradients:.1e} ({reference.gradients:.1e})"
-            )
-    return Finding(what, worst, note="; ".join(filter(None, [shown, note])), judged=True)
+    """The worst of a model's errors in logits and gradients over the reference's."""
+    truth, reference = truths(shape, place.device), of_reference(shape, place.device, autocast)
+    found = (
+        (name, errors(answer(model, batch, autocast), truth[name]), reference[name])
+        for name, batch in layouts(place.dry).items()
+    )
+    return worst(what, found, "reference", ("logits", "gradients"), note)
 
 
 def backends(place: Place, architecture: Architecture, head_dim: int) -> Iterator[Finding]:
@@ -231,8 +264,8 @@ def checkpointing(place: Place, architecture: Architecture) -> Iterator[Finding]
         model = perturbed(shape, "auto", place.device)
         model.encoder.checkpointing = mode
         same = answer(model, batch, torch.bfloat16)
-        equal = all(torch.equal(g, plain.gradients[n]) for n, g in same.gradients.items())
-        note = "gradients bit-equal to none's" if equal else f"from none's by {error(same, plain).gradients:.1e}"
+        equal = torch.equal(same.gradients, plain.gradients)
+        note = "gradients bit-equal to none's" if equal else f"from none's by {errors(same, plain).gradients:.1e}"
         yield judged(mode, shape, place, model, torch.bfloat16, note)
 
 

@@ -76,9 +76,9 @@ class Line:
     @property
     def holds(self) -> bool | None:
         """Whether the bar is reached; a row that failed does not hold, one that was not measured says nothing."""
-        if self.bar is None or self.status not in ("measured", "failed"):
-            return False if self.status == "failed" else None
-        return self.status == "measured" and bool(self.as_row().holds)
+        if self.status == "measured" and self.bar is not None:
+            return bool(self.as_row().holds)
+        return False if self.status == "failed" else None
 
     def as_row(self) -> Row:
         """This row in the form of every benchmark's report; only for rows with a bar."""
@@ -146,9 +146,8 @@ class Results:
 
     def end(self, check: str, status: Status, note: str, seconds: float | None = None) -> None:
         """A check ended otherwise: `not measured` or `failed`, before it began or while it was running."""
-        was: Status = (
-            "running" if any(line.check == check and line.status == "running" for line in self.lines) else ("waiting")
-        )
+        running = self.running()
+        was: Status = "running" if running and running.check == check else "waiting"
         self._replace(check, was, status=status, note=note, seconds=seconds, must_end=None)
         print(line_of_text(next(x for x in self.lines if x.check == check and x.status == status)), flush=True)
 
@@ -190,7 +189,7 @@ class Results:
 
 def shown(line: Line) -> str:
     """Value and unit."""
-    if line.status in ("failed", "not measured", "waiting", "running"):
+    if line.status != "measured":
         return line.status
     if isinstance(line.value, str):
         return line.value
@@ -222,8 +221,8 @@ def _cell(text: str) -> str:
 
 
 def _line(content: dict[str, Any]) -> Line:
-    kept = {name: value for name, value in content.items() if name != "holds"}
-    return Line(**{**kept, "bar": Bar(**kept["bar"]) if kept["bar"] else None})
+    del content["holds"]
+    return Line(**{**content, "bar": Bar(**content["bar"]) if content["bar"] else None})
 
 
 def is_written_here(folder: Path) -> bool:

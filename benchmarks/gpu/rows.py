@@ -11,19 +11,15 @@ from benchmarks.gpu.worker import Check, OnCpu
 from pretrain.model.presets import Architecture
 
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
-SHARES = {"esm2_8m": 0.2, "esm2_650m": 0.5, "esm2_150m": 0.4, "esm2_35m": 0.3, "esm2_3b": 0.5}
-"""Share of the peak of matrix products that a preset must reach."""
-SECONDS = {"esm2_8m": 45, "esm2_35m": 45, "esm2_150m": 50, "esm2_650m": 55, "esm2_3b": 60}
-
 WAITS = Bar(1.0, "higher", "1 where nothing waits")
 
 
-def _speed(preset: str) -> Check:
+def _speed(preset: str, seconds: float, share: float | None = None) -> Check:
     return Check(
         name=f"speed {preset}",
         run=partial(speed.speed, preset=preset, profiled=preset in ("esm2_8m", "esm2_650m")),
-        seconds=SECONDS.get(preset, 50),
-        bar=Bar(SHARES[preset], "higher", "the rate of a bfloat16 product") if preset in SHARES else None,
+        seconds=seconds,
+        bar=Bar(share, "higher", "the rate of a bfloat16 product") if share else None,
         on_cpu="run" if preset == "esm2_8m" else "never",
     )
 
@@ -53,16 +49,6 @@ def _logits(name: str, preset: str, dry_preset: str) -> Check:
 def _parity(name: str, run: Callable[[Place], Iterator[Finding]], seconds: float, *, dries: bool = True) -> Check:
     on_cpu: OnCpu = "judged" if dries else "never"
     return Check(name=name, run=run, seconds=seconds, bar=parity.BAR, on_cpu=on_cpu)
-
-
-def _without_documents(architecture: Architecture) -> Check:
-    return Check(
-        name=f"{architecture}, a batch of pads alone",
-        run=partial(parity.without_documents, architecture=architecture),
-        seconds=5,
-        bar=Bar(1.0, "higher", "all parameters: their gradient is there, and 0"),
-        on_cpu="judged",
-    )
 
 
 def _muon(dtype: str, bar: float) -> Check:
@@ -103,7 +89,16 @@ CHECKS: tuple[Check, ...] = (
         for head_dim in (16, 64, 24, 32)
         for architecture in ARCHITECTURES
     ),
-    *(_without_documents(architecture) for architecture in ARCHITECTURES),
+    *(
+        Check(
+            name=f"{architecture}, a batch of pads alone",
+            run=partial(parity.without_documents, architecture=architecture),
+            seconds=5,
+            bar=Bar(1.0, "higher", "all parameters: their gradient is there, and 0"),
+            on_cpu="judged",
+        )
+        for architecture in ARCHITECTURES
+    ),
     Check(name="no waiting in a step", run=step.no_wait, seconds=10, bar=WAITS, on_cpu="run"),
     Check(
         name="float16 learns",
@@ -112,10 +107,10 @@ CHECKS: tuple[Check, ...] = (
         bar=Bar(0.95, "lower", "the loss 20 steps before"),
         on_cpu="judged",
     ),
-    _speed("esm2_8m"),
+    _speed("esm2_8m", 45, 0.2),
     _parity("compiled esm2", partial(parity.compiled, architecture="esm2"), 40),
-    _speed("esm2_650m"),
-    _speed("esm2_150m"),
+    _speed("esm2_650m", 55, 0.5),
+    _speed("esm2_150m", 50, 0.4),
     _logits("EsmForMaskedLM", "esm2_8m", "esm2_60k"),
     _logits("EsmcForMaskedLM", "modern_8m", "modern_60k"),
     _muon("float32", 1e-5),
@@ -127,8 +122,8 @@ CHECKS: tuple[Check, ...] = (
     _engine("FSDP2", 30),
     _engine("ZeRO-2", 40, "accelerate", "deepspeed"),
     _engine("ZeRO-3", 40, "accelerate", "deepspeed"),
-    _speed("esm2_35m"),
-    _speed("esm2_3b"),
+    _speed("esm2_35m", 45, 0.3),
+    _speed("esm2_3b", 60, 0.5),
     _against_transformers("esm2_8m", 15),
     _against_transformers("esm2_150m", 15),
     _against_transformers("esm2_650m", 25),
@@ -143,9 +138,9 @@ CHECKS: tuple[Check, ...] = (
         seconds=20,
         on_cpu="run",
     ),
-    _speed("modern_150m"),
+    _speed("modern_150m", 50),
     _parity("compiled modern", partial(parity.compiled, architecture="modern"), 40, dries=False),
-    _speed("modern_600m"),
+    _speed("modern_600m", 50),
     Check(name="no waiting in a compiled step", run=step.no_wait_compiled, seconds=40, bar=WAITS),
     _against_transformers("esm2_35m", 15),
     _against_transformers("esm2_3b", 40),

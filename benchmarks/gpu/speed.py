@@ -21,7 +21,7 @@ from benchmarks.data import lengths
 from benchmarks.gpu.machine import Place, peak_of, timed, wait
 from benchmarks.gpu.results import Finding, Table
 from benchmarks.proteins import Work, batches, draw, packed, representative, work
-from benchmarks.training import Side, activation_bytes, adamw, autocast, copied, on_device, train
+from benchmarks.training import Side, activation_bytes, autocast, copied, on_device, side, train
 from data.batches.batch import Batch
 from data.order.plan import SPECIAL_TOKENS
 from pretrain.model.attention.layout import layout_of
@@ -68,11 +68,6 @@ def fresh(shape: EsmShape, device: torch.device) -> MaskedLanguageModel:
             if parameter.ndim == 2:
                 torch.nn.init.normal_(parameter, std=0.02)
     return model
-
-
-def side(model: MaskedLanguageModel) -> Side:
-    """Ours, ready to train."""
-    return Side(model, adamw(model), lambda batch: model(batch).sum() / int(batch.counts))
 
 
 def micro_batches(slots: int, count: int, device: torch.device, crop: int = CROP) -> list[tuple[Batch, Work]]:

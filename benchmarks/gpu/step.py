@@ -42,7 +42,9 @@ def stepper(
         batches = [_pinned(batch) for batch in batches]
     moved = build_optimizer(parameter_groups(model, optimizer), optimizer)
     if not has("accelerate"):
-        return PlainStep(batches, model, moved, precision, rate, place.device), "forward, backward, update"
+        for group in moved.param_groups:
+            group["lr"] = rate
+        return plain_step(batches, model, moved, precision, place.device), "forward, backward, update"
     from accelerate import Accelerator
 
     from data.batches.loader import Step
@@ -64,37 +66,26 @@ def stepper(
     return take, "pretrain.step.train_step"
 
 
-class PlainStep:
-    """The parts of a step, for a machine without Accelerate."""
+def plain_step(
+    batches: list[Batch], model: nn.Module, optimizer: torch.optim.Optimizer, precision: str, device: torch.device
+) -> Callable[[], Tensor]:
+    """The parts of a step, for a machine without Accelerate; returns its mean loss, on the device."""
+    scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+    targets = sum(len(batch.targets[0].slots) for batch in batches)
 
-    def __init__(
-        self,
-        batches: list[Batch],
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        precision: str,
-        rate: float,
-        device: torch.device,
-    ) -> None:
-        self.batches, self.model, self.optimizer, self.device = batches, model, optimizer, device
-        self.dtype = COMPUTE[precision]
-        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
-        self.targets = sum(len(batch.targets[0].slots) for batch in batches)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-
-    def __call__(self) -> Tensor:
-        """The mean loss, on the device."""
-        total = torch.zeros((), device=self.device)
-        for batch in self.batches:
-            with torch.autocast(self.device.type, self.dtype):
-                loss = self.model(batch.to(self.device)).sum() / self.targets
-            torch.autograd.backward(self.scaler.scale(loss))
+    def take() -> Tensor:
+        total = torch.zeros((), device=device)
+        for batch in batches:
+            with torch.autocast(device.type, COMPUTE[precision]):
+                loss = model(batch.to(device)).sum() / targets
+            torch.autograd.backward(scaler.scale(loss))
             total += loss.detach()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
         return total
+
+    return take
 
 
 def _pinned(batch: Batch) -> Batch:
