@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 from data.transport.chunk_file import ChunkFile
 
-
 _FIRST_ROWS = 100
 _LETTERS = re.compile(r"\s*[A-Za-z]+\*?\s*")
 

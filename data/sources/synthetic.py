@@ -4,7 +4,7 @@ In: `Families`, the settings. Out: `families.fasta.gz` and `clusters.tsv`; and, 
 best possible predictor. Kept: nothing. The draws of this module make a file; they are no part of a run's state.
 
 One hidden Markov model (`SEGMENTS`) is shared by all families. A family is an ancestor drawn from it; a member is the
-ancestor with each site, independently with probability mu, drawn anew from the model's overall composition b.
+ancestor with each site, independently with probability mu, drawn again from the model's overall composition b.
 
 Why the floor is exact: take one member of a family that was not trained on. Given the path of hidden states, the
 ancestor's residues are independent, and sites are substituted independently, so each residue of the member has the

@@ -166,7 +166,7 @@ def build_locked(
     with suppress(FileNotFoundError):
         (folder / FAILED).unlink()
     # A build from standard input cannot be continued.
-    writer = StoreWriter(folder, key, anew=any(source.name == STANDARD_INPUT for source in sources))
+    writer = StoreWriter(folder, key, restart=any(source.name == STANDARD_INPUT for source in sources))
     try:
         budget = None if is_part and ingest.max_bad_fraction else ingest.max_bad_fraction
         ahead = Ahead(

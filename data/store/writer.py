@@ -59,14 +59,14 @@ class StoreWriter:
     Args:
         folder: folder of the store. What an earlier build committed there is kept; what it wrote after that is cut off.
         key: key of the build.
-        anew: whether to begin again even if an earlier build with this key committed something.
+        restart: whether to begin again even if an earlier build with this key committed something.
 
     Raises:
         ValueError: the folder holds an unfinished build with another key, or one that is damaged; or it cannot be
             written to.
     """
 
-    def __init__(self, folder: Path, key: str, *, anew: bool = False) -> None:
+    def __init__(self, folder: Path, key: str, *, restart: bool = False) -> None:
         self.folder = folder
         before = read_journal(folder)
         if before is not None and not before.num_read:
@@ -75,7 +75,7 @@ class StoreWriter:
             raise ValueError(
                 f"{folder} holds an unfinished store of other sources or settings; delete it, or choose another folder"
             )
-        if anew:
+        if restart:
             before = None
         self.committed = before or Journal(key=key)
         """What is safely on disk."""
