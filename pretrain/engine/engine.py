@@ -238,7 +238,7 @@ class Engine(Ranks):
             )
 
     def track(self, values: dict[str, float], step: int) -> None:
-        """Send numbers to the trackers, if any; one that cannot write them is reported once and gets no more."""
+        """Send numbers to the trackers, if any; one that cannot write them is reported once and then removed."""
         for tracker in list(self.accelerator.trackers):
             try:
                 tracker.log(values, step=step)

@@ -61,7 +61,7 @@ class LaunchRequest:
 
     world_size: int | None
     distributed_type: str
-    """As Accelerate names it; 'NO' without a launcher."""
+    """The name that Accelerate uses; 'NO' without a launcher."""
     precision: str
     origin: str
     """Who asked, for messages."""

@@ -109,7 +109,7 @@ class ZeroState(ParameterState):
         if not self._is_cut:
             self._zero.update_lp_params()
             return
-        self._zero.checkpoint_event_prologue()  # lets go of the small parameters, which are always whole
+        self._zero.checkpoint_event_prologue()  # releases the small parameters, which are always whole
         for index in range(len(self._flats)):
             self._zero._reassign_or_swap_out_partitioned_parameters(index)
         self._zero.checkpoint_event_epilogue()  # and gathers them again, now with the new values
