@@ -56,7 +56,7 @@ class Bin:
     lengths: NDArray[np.int64]
     """(documents,) number of tokens of the slice."""
     tokens_before_window: int
-    """As in `Cursor`; it decides the stage of masking."""
+    """The same as in `Cursor`; it decides the stage of masking."""
 
     @property
     def num_tokens(self) -> int:

@@ -71,7 +71,7 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """As errors and store.json call it."""
+        """The name that errors and store.json use for it."""
 
     @property
     def num_bytes(self) -> int | None:

@@ -122,7 +122,7 @@ _LEAST_TRIPLETS = 10
 """Fewest triplets that are checked for three-letter codes. One in 300 triplets of residues is a code by chance."""
 _PIR_HEADER = re.compile(rb"(?:P1|F1|D1|DL|DC|RL|RC|N1|N3|XX);\S")
 _CODES = "ALA ARG ASN ASP CYS GLN GLU GLY HIS ILE LEU LYS MET PHE PRO SER THR TRP TYR VAL SEC PYL ASX GLX XAA UNK MSE"
-_INSIST = "if it holds proteins all the same, set data.ingest.content = 'any'"
+_INSIST = "if it holds proteins nevertheless, set data.ingest.content = 'any'"
 
 
 def _ids(letters: str) -> NDArray[np.uint8]:

@@ -83,7 +83,7 @@ def answered(location: str) -> None:
 
 
 def _cause(error: Exception) -> BaseException:
-    """The exception behind `error`: fsspec turns every failure to read a web page into FileNotFoundError."""
+    """The exception that caused `error`: fsspec turns every failure to read a web page into FileNotFoundError."""
     return error.__cause__ or error if isinstance(error, (FileNotFoundError, TimeoutError)) else error
 
 

@@ -4,12 +4,12 @@
 
 In: `tests/mutations.toml`, and the tiers of tests as the Makefile has them. Out: a table of which test noticed what, in
 which tier and after how many seconds; the last line is one JSON object. The exit status is 1 where a mutation went
-unnoticed. Kept: `runs/mutations.jsonl`, so that a second call goes on where the first was interrupted. A result holds
+unnoticed. Kept: `runs/mutations.jsonl`, so that a second call continues where the first was interrupted. A result holds
 for one tree.
 
 A mutation is made in a copy of the tree. The tests that it names are run first, then all of `make test`. What these let
-through is shown to the named tests of the larger tiers that `.ci/run` has. In the end, every test that noticed something must pass in a
-copy without any mutation.
+through is shown to the named tests of the larger tiers that `.ci/run` has. In the end, every test that noticed
+something must pass in a copy without any mutation.
 """
 
 import argparse

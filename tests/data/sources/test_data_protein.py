@@ -115,7 +115,7 @@ MISTAKEN = {
 def test_letters_that_are_no_residues(tmp_path: Path, text: bytes, words: str) -> None:
     reason = mistaken(first_block(tmp_path, text))
     assert words in reason
-    assert reason.endswith("if it holds proteins all the same, set data.ingest.content = 'any'")
+    assert reason.endswith("if it holds proteins nevertheless, set data.ingest.content = 'any'")
 
 
 def test_an_alignment_whose_gaps_would_be_counted(tmp_path: Path) -> None:
