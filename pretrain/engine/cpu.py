@@ -36,7 +36,7 @@ def sharding_on_a_cpu(distributed_type: str) -> Iterator[None]:
 
 
 def _gloo(self: PartialState, *_: Any, **__: Any) -> tuple[str | None, DistributedType]:
-    """Backend and kind of a launch as on a machine with GPUs, from which Accelerate continues with FSDP or DeepSpeed."""
+    """Backend and kind of a launch as on a machine with GPUs, where Accelerate continues with FSDP or DeepSpeed."""
     if int(os.environ.get("LOCAL_RANK", -1)) == -1:
         return None, DistributedType.NO
     return "gloo", DistributedType.MULTI_GPU

@@ -258,7 +258,8 @@ SPOILERS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no head": (
         _without_head,
-        r"5 are not \(the first: lm_head\.bias\); give a checkpoint saved from EsmForMaskedLM",
+        r"5 weights of a masked language model are missing \(the first: lm_head\.bias\); "
+        "give a checkpoint saved from EsmForMaskedLM",
     ),
     "frequencies": (
         _other_frequencies,
