@@ -64,7 +64,7 @@ OF_A_JOB = (  # what the loop may not know of
     *("pretrain.corpus", "pretrain.evaluation", "pretrain.model", "pretrain.masked_language_job", "pretrain.ship"),
 )
 HOT_PATH_MAY_NAME = {
-    *("torch", "numpy", "numba", "llvmlite", "accelerate", "transformers", "safetensors"),
+    *("torch", "numpy", "accelerate", "transformers", "safetensors"),
     *(
         "huggingface_hub",
         "packaging",
@@ -74,7 +74,7 @@ HOT_PATH_MAY_NAME = {
 }
 # What a bare GPU machine may lack: all that we use, or will, besides the above.
 MAY_BE_ABSENT = (
-    *("isal", "pydantic", "rich", "wandb", "tensorboard", "Bio", "datasets", "peft", "tyro"),
+    *("numba", "llvmlite", "isal", "pydantic", "rich", "wandb", "tensorboard", "Bio", "datasets", "peft", "tyro"),
     *("duckdb", "fsspec", "pyarrow", "backports", "s3fs", "moto"),
     *("matplotlib", "pandas", "scipy", "sklearn", "tomli_w", "hypothesis"),
 )
@@ -217,7 +217,7 @@ def test_contributing_names_the_imports_of_the_hot_path() -> None:
     text = " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
     _, _, said = text.partition("The path of a training step imports ")
     named = set(said.partition(" alone")[0].replace(" and ", ", ").split(", "))
-    required_by_these = {"llvmlite", "huggingface_hub", "packaging", "psutil", "yaml"}
+    required_by_these = {"huggingface_hub", "packaging", "psutil", "yaml"}
     assert named == HOT_PATH_MAY_NAME - required_by_these
 
 

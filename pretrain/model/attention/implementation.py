@@ -137,7 +137,7 @@ def _active(name: Implementation) -> None:
 
 
 LENGTHS = (1, 7, 64, 129, 300, 513)
-"""Of documents: below, at and beyond what kernels take at a time; empty ones stand behind them, as in a layout."""
+"""Lengths of documents: below, at and above what kernels take at a time; empty ones follow, as in a layout."""
 HEADS = 4
 
 

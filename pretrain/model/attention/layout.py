@@ -23,17 +23,17 @@ class Layout(NamedTuple):
     backend: Backend
     spans: Tensor
     """(documents, 2) int64 on the host: first slot and end slot of each real document. A tensor and no tuple, so that
-    a compiled layer is not compiled anew for each batch."""
+    a compiled layer is not compiled again for each batch."""
     boundaries: Tensor | None
     """For `varlen`, (N + 1,) int32 on the device: where documents and stretches of pads begin, then S, repeated until N
     is a power of two."""
     longest: int
     """At least the length of the longest document, pads included; a power of two, because a compiled layer is compiled
-    anew for each value."""
+    again for each value."""
     documents: Tensor
     """(num_bins, T) int64 on the device: number of each slot's document."""
     query_boundaries: Tensor | None
-    """As `boundaries`, for the queries of the same stretches: those of this rank, counted from `first_query`."""
+    """Like `boundaries`, for the queries of the same stretches: those of this rank, counted from `first_query`."""
     first_query: int
     """Slot of the first query; above 0 where keys and values are gathered and queries are not."""
     exchange: Exchange | None

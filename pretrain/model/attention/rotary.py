@@ -47,6 +47,9 @@ def rotation(positions: Tensor, shape: EsmShape) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn queries or keys `x` ``(S, H, K)`` by the angles of their slots, in float32; same shape and dtype as `x`."""
-    first, second = x.float().chunk(2, dim=-1)
+    """Turn queries or keys `x` ``(S, H, K)`` by the angles of their slots; same shape and dtype as `x`.
+
+    It is computed in float32, or in float64 if `x` has that.
+    """
+    first, second = x.to(torch.promote_types(x.dtype, torch.float32)).chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)

@@ -13,7 +13,7 @@ from pretrain.model.attention.layout import Layout
 
 
 def per_document(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
-    """As `attend`, after the rotation: a call for each document, nothing computed for pads, which get zeros."""
+    """The same as `attend`, after the rotation: a call for each document; pads are not computed and get zeros."""
     pieces = list(_pieces(layout.spans.tolist(), key.shape[0]))
     first, last = layout.first_query, layout.first_query + query.shape[0]
     of_keys = [end - start for start, end, _ in pieces]
@@ -47,7 +47,7 @@ def _document(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def dense(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
-    """As `attend`, after the rotation: one masked call over whole bins. Pads gather from one another."""
+    """The same as `attend`, after the rotation: one masked call over whole bins. Pads gather from one another."""
     of_keys = of_queries = layout.documents
     if layout.exchange == "all_gather":  # a share need not be whole bins: all of them as one
         of_keys = of_keys.view(1, -1)

@@ -10,7 +10,7 @@ from pretrain.model.attention.layout import Layout
 
 
 def varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
-    """As `attend`, after the rotation. Stretches of pads are documents too, and gather from one another."""
+    """The same as `attend`, after the rotation. Stretches of pads are documents too, and gather from one another."""
     assert VARLEN is not None  # `choose` has asked
     boundaries, longest = layout.boundaries, layout.longest
     # By keyword alone, and no other: that much is the same in every torch that has it.

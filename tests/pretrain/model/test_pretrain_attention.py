@@ -6,9 +6,6 @@ where what is off is the matrix products that every backend shares, and each is 
 """
 
 import copy
-import subprocess
-import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -18,29 +15,17 @@ from torch import Tensor
 
 from data.alphabet import PAD
 from data.batches.batch import Batch
-from data.compiled import SWITCH, compiled
 from pretrain.model.attention import attend, choice
 from pretrain.model.attention.choice import Backend, choose
 from pretrain.model.attention.layout import layout_of
-from pretrain.model.attention.rotary import rotate, rotation
+from pretrain.model.attention.rotary import rotation
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from support.inputs.flat_batches import Document, document, gradients, mixed_bins, pack, perturb, relative, saved_bytes
-from support.places import ROOT
 
 ESM2 = EsmShape(layers=3, dim=64, heads=4)
 MODERN = EsmShape(layers=3, dim=64, heads=2, architecture="modern", token_dropout=False)
 CPU_BACKENDS: tuple[Backend, ...] = ("flash_cpu", "per_document")
-
-
-@pytest.fixture(params=["numba", "operators"])
-def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """With and without the compiled rotation."""
-    compiled.cache_clear()
-    if request.param == "operators":
-        monkeypatch.setenv(SWITCH, "0")
-    yield request.param
-    compiled.cache_clear()
 
 
 def model_of(shape: EsmShape, attention: choice.Request, dtype: torch.dtype = torch.float32) -> MaskedLanguageModel:
@@ -69,14 +54,12 @@ def errors(found: tuple[Tensor, dict[str, Tensor]], truth: tuple[Tensor, dict[st
 @pytest.mark.parametrize("shape", [ESM2, MODERN], ids=["esm2", "modern"])
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=["fp32", "bf16"])
-def test_backend_equals_the_reference(
-    shape: EsmShape, backend: Backend, autocast: torch.dtype | None, kernel: str
-) -> None:
+def test_backend_equals_the_reference(shape: EsmShape, backend: Backend, autocast: torch.dtype | None) -> None:
     batch = pack(mixed_bins())
     truth = outputs_and_gradients(model_of(shape, "dense", torch.float64), batch)
     of_reference = errors(outputs_and_gradients(model_of(shape, "dense"), batch, autocast), truth)
     of_backend = errors(outputs_and_gradients(model_of(shape, backend), batch, autocast), truth)
-    print(f"{backend} {kernel}: {of_backend}, reference {of_reference}")
+    print(f"{backend}: {of_backend}, reference {of_reference}")
     for ours, reference in zip(of_backend, of_reference, strict=True):
         assert 0 < ours <= 3 * reference
     # In float64 the two are one function.
@@ -113,24 +96,67 @@ def test_attention_in_float32_under_autocast_is_closer_to_the_truth() -> None:
     assert relative(bfloat16, truth) > relative(float32, truth)
 
 
-def test_rotation_kernel_equals_the_operators(kernel: str) -> None:
-    from pretrain.model.attention.rotary_kernel import turned
+def drawn(slots: int, channels: int) -> list[Tensor]:
+    """Queries, keys, values and the gradient of what is gathered, of three heads."""
+    generator = torch.Generator().manual_seed(channels)
+    return [torch.randn(slots, 3, channels, generator=generator) for _ in range(4)]
 
-    batch = pack(mixed_bins())
-    x = torch.randn(640, 3, 4, 16, generator=torch.Generator().manual_seed(1))[:, 1]  # strided, as a slice of qkv is
-    cos, sin = rotation(batch.positions, ESM2)
-    expected = rotate(x, cos, sin)
-    threads = torch.get_num_threads()
+
+def attended(inputs: list[Tensor], lengths: tuple[int, ...], backend: Backend = "flash_cpu") -> list[Tensor]:
+    """What each slot gathered, and gradients of queries, keys and values; what follows the documents are pads."""
+    *given, gradient = inputs
+    batch = pack([[document(n, 0.0, n) for n in lengths]], num_slots=len(gradient), most_documents=len(LENGTHS))
+    cos, sin = rotation(batch.positions, EsmShape(layers=1, dim=gradient[0].numel(), heads=3))
+    leaves = [x.clone().requires_grad_() for x in given]
+    gathered = attend(*leaves, cos, sin, layout_of(batch, backend))
+    gradients, again = (torch.autograd.grad(gathered, leaves, gradient, retain_graph=True) for _ in range(2))
+    torch.testing.assert_close(again, gradients, rtol=0, atol=0, equal_nan=True)
+    return [gathered.detach(), *gradients]
+
+
+LENGTHS = (2, 5, 7, 16, 33, 191, 192, 193, 385)
+"""Of documents: around the numbers of queries and keys that kernels for a CPU take at a time."""
+
+
+@pytest.mark.parametrize("channels", [12, 16, 24, 64])
+def test_neither_repetition_nor_threads_nor_neighbours_change_a_bit(channels: int) -> None:
+    inputs, threads = drawn(sum(LENGTHS), channels), torch.get_num_threads()
+    together = attended(inputs, LENGTHS)
+    assert all(map(torch.equal, attended(inputs, LENGTHS), together))
     try:
-        for count in (1, 2):
-            torch.set_num_threads(count)
-            found = turned(x, cos, sin, torch.float32)
-            torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
-            torch.testing.assert_close(turned(found, cos, sin, torch.float32, back=True), x, rtol=0, atol=2e-6)
-            half = turned(x.bfloat16(), cos, sin, torch.float32)
-            torch.testing.assert_close(half, rotate(x.bfloat16().float(), cos, sin), rtol=0, atol=1e-6)
+        for number in (1, 2, 3):
+            torch.set_num_threads(number)
+            assert all(map(torch.equal, attended(inputs, LENGTHS), together))
     finally:
         torch.set_num_threads(threads)
+    end = 0
+    for length in LENGTHS:
+        start, end = end, end + length
+        alone = attended([x[start:end].contiguous() for x in inputs], (length,))
+        assert all(torch.equal(x, y[start:end]) for x, y in zip(alone, together, strict=True))
+
+
+def test_scores_far_apart() -> None:
+    """Weights of nearly one and nearly nothing, and an exponential that would overflow without the maximum."""
+    query, key, value, gradient = drawn(400, 16)
+    inputs = [query * 10, key * 10, value, gradient]
+    truth = attended([x.double() for x in inputs], (400,), "dense")
+    ours, reference = attended(inputs, (400,)), attended(inputs, (400,), "dense")
+    for x, y, exact in zip(ours, reference, truth, strict=True):
+        assert relative(x.double(), exact) <= 3 * relative(y.double(), exact)
+
+
+def test_pads_get_zeros_and_what_is_not_a_number_stays_in_its_document() -> None:
+    inputs, documents = drawn(sum(LENGTHS) + 50, 16), sum(LENGTHS)
+    inputs[0][20, 1, 3] = float("nan")  # in the fourth document, slots 14 to 30
+    inputs[1][documents + 7] = float("nan")
+    gathered, *gradients = attended(inputs, LENGTHS)
+    assert gathered[20, 1].isnan().all()
+    assert gathered.isnan().sum() == 16
+    for x in gradients:
+        assert x.isnan().any(1).any(1).nonzero()[:, 0].tolist() in ([20], list(range(14, 30)))
+    for x in (gathered, *gradients):
+        assert not x[documents:].any()
 
 
 @pytest.mark.parametrize("shape", [ESM2, MODERN], ids=["esm2", "modern"])
@@ -191,7 +217,7 @@ def test_only_read_slots_of_the_last_layer_are_computed(monkeypatch: pytest.Monk
         assert float((gradient - expected[name]).norm() / expected[name].norm()) < 2e-6, name
 
 
-def test_compiled_operator_passes_torch_s_own_checks() -> None:
+def test_operator_passes_torch_s_own_checks() -> None:
     batch = pack(mixed_bins()[:1], num_slots=320)
     cos, sin = rotation(batch.positions, ESM2)
     inputs = [torch.randn(320, 4, 16, requires_grad=True) for _ in range(3)]
@@ -263,26 +289,6 @@ def test_a_gpu_before_ampere_goes_without_varlen(monkeypatch: pytest.MonkeyPatch
         choose.cache_clear()
     assert backend == "per_document"
     assert "varlen needs a GPU from Ampere on and this is Tesla T4" in line
-
-
-FORKS = """
-import os, signal, torch
-from pretrain.model.attention.rotary_kernel import turned
-torch.set_num_threads(2)
-x, cos, sin = torch.ones(640, 2, 16), torch.ones(640, 1, 8), torch.zeros(640, 1, 8)
-turns = lambda: (turned(x, cos, sin, torch.float32).numpy() == 1).all()
-assert turns()
-child = os.fork()  # no operator of torch's behind it: those may wait for threads that only the parent has
-if not child:
-    signal.alarm(20)
-    os._exit(0 if turns() else 1)
-raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def test_a_forked_child_has_threads_of_its_own() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKS], cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
