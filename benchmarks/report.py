@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from pretrain.run.directory import versions
+from pretrain.run.versions import versions
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,9 @@ from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, Topology, Trai
 from pretrain.checkpoint.retention import retain
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import NamedState
-from pretrain.run.directory import RunDirectory, versions
+from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import CheckpointError, StorageError
+from pretrain.run.versions import versions
 
 MOST_FAILED = 3
 _PAUSE_S = 10.0

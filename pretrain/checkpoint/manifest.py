@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +20,7 @@ from pretrain.checkpoint.canonical import (
     require_fields,
 )
 from pretrain.run.errors import CheckpointError
+from pretrain.run.versions import version
 
 SCHEMA = "zymogen.checkpoint/1"
 _PACKAGE = "zymogen"
@@ -66,7 +66,8 @@ class OtherVersion(CheckpointError, ValueError):
         written = writer.get(_PACKAGE, "?") if isinstance(writer, Mapping) else "?"
         super().__init__(
             path,
-            f"written by {_PACKAGE} {written}, this is {_PACKAGE} {_version()}, which does not know its form: {what}",
+            f"written by {_PACKAGE} {written}, this is {_PACKAGE} {version(_PACKAGE)}, which does not know its form: "
+            f"{what}",
             "it stays where it is; continue with the version that wrote it, or choose another run.directory",
         )
 
@@ -277,13 +278,6 @@ def _require_loss_scale(kept: Mapping[str, Any]) -> None:
     scale = require_fields("trainer.loss_scale", kept, _LOSS_SCALE)["scale"]
     if not 0 < scale < 2.0**128:
         raise InvalidCheckpoint("format", f"trainer.loss_scale.scale: got {scale}, allowed above 0, below 2^128")
-
-
-def _version() -> str:
-    try:
-        return metadata.version(_PACKAGE)
-    except metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def _require_utc(created: str) -> None:

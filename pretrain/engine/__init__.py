@@ -1,1 +1,6 @@
-"""How a run is spread: building the Accelerator, and the state of every engine by name."""
+"""How a run is spread over processes; the only room that knows Accelerate and DeepSpeed.
+
+In: what was launched, a model, an optimizer. Out: an `engine.Engine` that runs them, and their state by name. Kept:
+nothing. Begin with `launch`, then `engine` (one process and DDP), `fully_sharded` (FSDP2, HSDP), `zero` (DeepSpeed);
+`named_state` and `zero_state` are what checkpoints read, `context_parallel` spreads one sequence.
+"""

@@ -11,7 +11,6 @@ export.json          what was exported, so that an export that you changed is no
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,9 @@ from data.recipe.setting import SettingClass, settings_of
 from pretrain.run import records
 from pretrain.run.errors import placed
 from pretrain.run.lock import LEASE, LOCK, RunLock
+from pretrain.run.versions import versions
 
 FORMAT = "zymogen.run/1"
-_PACKAGES = ("zymogen", "torch", "accelerate", "deepspeed", "transformers", "safetensors", "numpy", "numba")
 
 
 class RunDirectory:
@@ -189,17 +188,6 @@ def _is_foreign(path: Path) -> bool:
     if path.name == LOCK:
         return not path.is_file() or path.stat().st_size > 0
     return path.name not in (LEASE, *(written_beside(Path(name)).name for name in (LEASE, "run.json")))
-
-
-def versions() -> dict[str, str]:
-    """Versions of the packages that the result depends on; a checkout that is not installed has none itself."""
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
 
 
 def _flat(content: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
