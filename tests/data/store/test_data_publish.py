@@ -263,7 +263,7 @@ def test_no_room_for_what_is_derived(tmp_path: Path, capfd: pytest.CaptureFixtur
                 lambda: open_split(store, clusters, 0.9, None),
                 lambda: open_clusters(store, other),
                 lambda: excluded(store, excluded_by),
-                clusters.members,
+                lambda: clusters.members,
             ):
                 with pytest.raises(ValueError, match="free space") as caught:
                     derive()
