@@ -107,8 +107,23 @@ def test_tree_keeps_the_rule(rule: Callable[[Path], list[str]]) -> None:
 
 
 def test_every_engine_has_its_yaml() -> None:
-    engines = {"single", "ddp", "fsdp2", "hsdp", "zero1", "zero2", "zero3", "zero3_offload"}
-    assert {p.stem for p in (ROOT / "accelerate_configs").glob("*.yaml")} == engines
+    """Distributed type, stage of ZeRO, and copies of a sharded model."""
+    asked = {}
+    for path in (ROOT / "accelerate_configs").glob("*.yaml"):
+        config = yaml.safe_load(path.read_text("utf-8"))
+        stage = config.get("deepspeed_config", {}).get("zero_stage")
+        copies = config.get("parallelism_config", {}).get("parallelism_config_dp_replicate_size")
+        asked[path.stem] = config["distributed_type"], stage, copies
+    assert asked == {
+        "single": ("NO", None, None),
+        "ddp": ("MULTI_GPU", None, None),
+        "fsdp2": ("FSDP", None, None),
+        "hsdp": ("FSDP", None, 2),
+        "zero1": ("DEEPSPEED", 1, None),
+        "zero2": ("DEEPSPEED", 2, None),
+        "zero3": ("DEEPSPEED", 3, None),
+        "zero3_offload": ("DEEPSPEED", 3, None),
+    }
 
 
 def test_git_sees_the_data_package() -> None:

@@ -79,7 +79,7 @@ def failure(copy: Path, marks: str, names: Sequence[str]) -> str | None:
     """The first test that fails in a copy of the tree, None if none does."""
     words = ["-m", "pytest", "-x", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", _OURS]
     words += [f"--basetemp={copy.parent / 'tmp'}", "-m", marks, *names]
-    environment = {**os.environ, "PYTHONPATH": f"{copy}:{copy / 'tests'}", "OMP_NUM_THREADS": "1", "COLUMNS": "999"}
+    environment = {**os.environ, "PYTHONPATH": f"{copy}:{copy / 'tests'}", "OMP_NUM_THREADS": "1"}
     environment.pop("PYTEST_ADDOPTS", None)  # what is asked of a tier, such as .ci/run's limit, is not asked of a copy
     piped: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     process = subprocess.Popen([sys.executable, *words], cwd=copy, env=environment, start_new_session=True, **piped)

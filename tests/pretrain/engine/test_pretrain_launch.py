@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate import Accelerator
 
 from data.recipe.settings import DataSettings
 from pretrain.__main__ import main
 from pretrain.engine import request
+from pretrain.engine.engine import Engine
+from pretrain.engine.launch import _check
 from pretrain.engine.request import LaunchRequest, requested
 from pretrain.engine.settings import ParallelSettings
 from pretrain.model.settings import ModelSettings
@@ -339,6 +342,12 @@ def test_bf16_computes_in_bf16_and_keeps_float32(
     assert any((tensor != tensor.bfloat16().float()).any() for tensor in tensors.values())
     (manifest,) = (tmp_path / "half/run/checkpoints").glob("step-*/manifest.json")
     assert json.loads(manifest.read_text())["topology"]["precision"] == "bf16"
+
+
+@pytest.mark.parametrize("kind", ["MULTI_CPU", "MULTI_GPU"])
+def test_fewer_processes_than_were_asked_for_are_refused(kind: str) -> None:
+    with pytest.raises(ValueError, match=rf"^2 processes were asked for .*, but 1 train together: .* {kind}, as it is"):
+        _check(asked(kind), Engine, Accelerator(cpu=True))
 
 
 @pytest.mark.launch
