@@ -147,7 +147,8 @@ def activate(command: str, checkout: Checkout) -> None:
 
 
 def show_help(command: str, checkout: Checkout) -> None:
-    assert "  schedule.total_tokens\n      training ends here [int, in tokens; default" in checkout.bash(command)
+    said = "  schedule.total_tokens\n      training ends here [int above 0, in tokens; default"
+    assert said in checkout.bash(command)
 
 
 def show_statistics(command: str, checkout: Checkout) -> None:
