@@ -78,7 +78,6 @@ def test_the_first_test_that_notices_is_named_with_its_tier(small: Path, old: st
 def test_what_nobody_notices_is_told_from_a_test_that_always_fails(small: Path) -> None:
     (small / "program.py").write_text("ONE, TWO, THREE, FOUR = 1, 2, 4, 4\n")
     with mutations.copied() as copy:
-        assert failure(copy, "launch", ["tests"]) is None
         assert failure(copy, "", ["tests/test_named.py"]) is None
         assert failure(copy, "", ["tests"]) == "tests/test_other.py::test_three"
 
