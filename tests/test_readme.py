@@ -182,7 +182,7 @@ RUNNERS: dict[str, Callable[[str, Checkout], None]] = {
     r"source \.venv/bin/activate": activate,
     r"python -m pretrain --help": show_help,
     r"python -m data stats \S+": show_statistics,
-    r"python -m pretrain\.ship\.export \S+": export,
+    r"python -m pretrain\.export \S+": export,
     r"accelerate launch --config_file accelerate_configs/\w+\.yaml (--\w+ \w+ )*-m pretrain recipes/.*": pretrain,
 }
 SLOW = ("make pretrain", "--num_processes")
