@@ -128,14 +128,14 @@ def table(chosen: Sequence[Mutation], jobs: int) -> Iterator[dict[str, Any]]:
     results, of_tree = ROOT / RESULTS, fingerprint()
     results.parent.mkdir(exist_ok=True)
     lines = results.read_text().splitlines() if results.exists() else []
-    known = {(row := json.loads(line))["key"]: row for line in lines}
+    known = {(made := json.loads(line)).pop("key"): made for line in lines}
 
     def row(mutation: Mutation) -> dict[str, Any]:
         key = hashlib.sha256(of_tree + json.dumps(mutation, sort_keys=True).encode()).hexdigest()
         if key not in known:
-            known[key] = {**{name: mutation[name] for name in ("contract", "breaks")}, **tried(mutation), "key": key}
+            known[key] = {"contract": mutation["contract"], "breaks": mutation["breaks"], **tried(mutation)}
             with results.open("a") as file:
-                file.write(json.dumps(known[key]) + "\n")
+                file.write(json.dumps({"key": key, **known[key]}) + "\n")
         return known[key]
 
     with ThreadPoolExecutor(jobs) as pool:
@@ -150,11 +150,13 @@ def main() -> None:
     options = parser.parse_args()
     if options.check or misfits():
         sys.exit("\n".join(misfits()) or 0)
-    began, words, rows, control = time.monotonic(), options.only, [], None
-    chosen = [
-        m for m in mutations() if not words or any(w == m["contract"] or w in m["breaks"] + m["file"] for w in words)
-    ]
-    for row in table(chosen, options.jobs):
+
+    def is_chosen(mutation: Mutation) -> bool:
+        text = f"{mutation['breaks']} {mutation['file']}"
+        return not options.only or any(word == mutation["contract"] or word in text for word in options.only)
+
+    began, rows, control = time.monotonic(), [], None
+    for row in table(list(filter(is_chosen, mutations())), options.jobs):
         rows.append(row)
         noticed = f"{row['tier']}: {row['by']}" if row["by"] else "NOT NOTICED"
         print(f"{row['contract']:4}{row['seconds']:6.1f} s  {row['breaks']}\n{'':14}{noticed}", flush=True)
@@ -163,12 +165,10 @@ def main() -> None:
             control = failure(copy, "", by)
     if control:
         print(f"{control} fails without a mutation, too, so that it notices nothing")
-    tier_counts = Counter(row["tier"] or "none" for row in rows)
-    seconds = round(time.monotonic() - began)
-    print(
-        json.dumps({"mutations": len(rows), "tiers": tier_counts, "control": control, "seconds": seconds, "rows": rows})
-    )
-    sys.exit(bool(control or tier_counts["none"]))
+    counts = Counter(row["tier"] or "none" for row in rows)
+    facts = {"mutations": len(rows), "tiers": counts, "control": control, "seconds": round(time.monotonic() - began)}
+    print(json.dumps({**facts, "rows": rows}))
+    sys.exit(bool(control or counts["none"]))
 
 
 if __name__ == "__main__":
