@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data.batches.batch import span_of_rank
+from pretrain.engine.context_parallel import ContextGroup
+from pretrain.engine.engine import Engine
 from pretrain.model.attention.layout import layout_of
 from pretrain.model.context import Exchange, choose_exchange
 from pretrain.model.settings import ExchangeRequest
@@ -119,3 +121,12 @@ def test_boundaries_of_queries_and_keys_equal_a_mask() -> None:
                 )
             )
         torch.testing.assert_close(torch.cat(found), expected.transpose(0, 1), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(("size", "data_ranks"), [(1, [0, 1, 2, 3]), (2, [0, 0, 1, 1]), (4, [0, 0, 0, 0])])
+def test_neighbours_share_their_bins(size: int, data_ranks: list[int]) -> None:
+    """With two ranks, any way to count them gives the same."""
+    worlds = (SimpleNamespace(process_index=rank, num_processes=4, device=torch.device("cpu")) for rank in range(4))
+    engines = [Engine(world, context=ContextGroup(rank % size, size)) for rank, world in enumerate(worlds)]
+    assert [engine.data_rank for engine in engines] == data_ranks
+    assert {engine.data_world_size for engine in engines} == {4 // size}
