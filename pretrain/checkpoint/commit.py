@@ -175,6 +175,7 @@ def _write_data(
             tensor = next(gathered)
             assert tensor is not None, "the writer is the first rank"
             writer.append(key, tensor)
+            del tensor  # before the next one is gathered
         return writer.close()
 
 
