@@ -7,8 +7,9 @@
                                  └────────── corpus ──────────┘
                                    a recipe's data, opened
 
-`recipe` defines the settings, `commands` is `python -m data`. All rooms may import the modules beside them: `alphabet`,
-`draw`, `compiled`, `durable`, `disk_error`, `progress_line`. The two wings do not import each other.
+`recipe` defines the settings, `commands` is `python -m data`. Files and arithmetic do not import each other. Every room
+may import the modules beside the rooms: `alphabet` (residues and tokens), `draw` (the keyed hash that gives order and
+masks), `compiled` (loops that numba compiles), `durable` (files that appear whole), `disk_error`, `progress_line`.
 
 What a step reads is a pure function of the corpora, the identity settings, the seed and a cursor; nothing else has
 state. An example: three proteins, two bins of 24 tokens a step, two ranks, seed 0.
@@ -23,6 +24,7 @@ state. An example: three proteins, two bins of 24 tokens a step, two ranks, seed
     step 0      takes both bins. They are dealt by their work: rank 0 gets bin 1 (documents 1 and 2), rank 1 gets bin 0
     the masks   a hash of (seed, pass, record, position) decides whether a residue is a target: on rank 0 the V of p2,
                 on rank 1 M, T and Q of p0. The model sees <mask> for V, M and T, and D for Q
-    the cursor  after step 0 it is (pass 0, window 0, bin 2, 0 tokens before the window). It is all that a checkpoint
-                holds of the data; any number of ranks can continue from it, with pass 1
+    the cursor  after step 0 it is (pass 0, window 0, bin 2, 0 tokens before the window); a window is what is packed at
+                a time, here the whole pass. It is all that a checkpoint holds of the data, and any number of ranks can
+                continue from it. Here pass 0 is used up, so that the next step begins pass 1
 """

@@ -11,5 +11,5 @@ which masked language modelling is one (`masked_language_job`). Imports `data`, 
 
 Beside the rooms stand `recipe` (what is trained, composed of each room's settings), `corpus` (its data, opened on
 every rank), `saves` (when a checkpoint is written, and what happens if the disk refuses it), `summary` (the closing
-words) and `export` (the command that writes the exported model once more).
+words) and `export` (the command that exports a run, by `ship`).
 """

@@ -1,5 +1,6 @@
-"""Bins to the input of a model: residues are gathered, masks drawn, tensors laid out. Only this room imports torch.
+"""Bins to the input of a model: residues are gathered, masks drawn, tensors laid out.
 
-In: bins of a plan, and the folders of the stores. Out: `loader.Step`s of `batch.Batch`es. Kept: the cursor of the last
-step. Begin with `batch`, then `contents`, `masking`, `collate`, `loader`.
+In: bins as `data.order.plan` gives them, and the folders of the stores. Out: `loader.Step`s of `batch.Batch`es. Kept:
+the cursor of the last step. Of the rooms of `data`, this one alone imports torch. Begin with `batch`, then `contents`
+(what a job puts into bins), `filling` (a bin that a worker has filled), `masking`, `collate`, `loader`.
 """

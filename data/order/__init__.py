@@ -1,6 +1,6 @@
 """The order of training: which sequence, crop and bin come when, by integer arithmetic in NumPy alone.
 
 In: the number of records of each corpus, their lengths, the settings, a seed and a position. Out: bins, and the rank
-that takes each. Kept: nothing; the whole state is a `plan.Cursor`. Begin with `permutation`, `sampler`, `plan`,
-`dealing`.
+that takes each. Kept: nothing; the whole state is a `plan.Cursor`. Begin with `permutation` (the order of records),
+`sampler` (which corpus is next), `packing` (documents to bins), `plan` (bins of a step), `dealing` (bins to ranks).
 """

@@ -1,5 +1,6 @@
 """What a recipe may say about data, and how a recipe file is read.
 
 In: TOML and overrides from the command line. Out: frozen dataclasses whose values are checked. Kept: nothing.
-Begin with `settings`; `setting` declares one field, `toml_file` reads a file into any dataclass.
+Begin with `settings`, and `packing`, which holds the settings of packing alone; `setting` declares one field,
+`toml_file` reads a file into any dataclass.
 """

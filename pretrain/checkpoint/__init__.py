@@ -1,7 +1,8 @@
 """Checkpoints: written whole or not at all, checked to the last byte before they are used.
 
 Read in this order: canonical (how JSON is written), manifest (what is recorded), tensors (names and pieces on disk),
-commit (the write), load (find, verify, restore), frozen (what is not trained), retention (what is kept).
+commit (written under a temporary name, then published under the final one), load (find, verify, restore), frozen (how
+parameters that are not trained are identified), retention (what is kept).
 """
 
 from pretrain.checkpoint.canonical import InvalidCheckpoint

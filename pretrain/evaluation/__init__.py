@@ -1,5 +1,5 @@
 """Scores on held-out proteins.
 
 In: a model and the bins of the validation side. Out: losses with their uncertainty. Kept: nothing.
-Begin with `evaluate`; `scores` is what the loop and the closing words read of it.
+Begin with `evaluate`; `scores` holds the results, which `pretrain.loop` and `pretrain.summary` read.
 """

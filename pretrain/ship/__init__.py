@@ -1,5 +1,5 @@
 """What leaves a run: a model directory that transformers loads, and its card.
 
-In: a trained model. Out: export/. Kept: nothing else.
-Begin with `export`; how weights are named there stands in `pretrain.model.weights`.
+In: a trained model. Out: export/. Kept: that folder.
+Begin with `export`; `pretrain.model.weights` converts the weights for it.
 """
