@@ -19,7 +19,7 @@ STEPS_16 = ("schedule.total_tokens=11_800", CONSTANT)
 STEPS_12 = ("schedule.total_tokens=8_800", CONSTANT)
 STEP_1 = ("schedule.total_tokens=1", CONSTANT)
 STEPS_30 = ()
-"""The recipe's own: its learning rate falls, and ZeRO's rounding evens out where the world is no power of two."""
+"""The recipe's own, with a learning rate that falls."""
 BF16 = ("--mixed_precision", "bf16")
 
 

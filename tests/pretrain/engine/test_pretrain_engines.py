@@ -39,11 +39,11 @@ def in_its_tier(cell: Cell) -> object:
 
 @pytest.mark.parametrize("cell", [in_its_tier(cell) for cell in FULL])
 def test_every_engine_ends_where_one_process_ends(trained: Trained, cell: Cell) -> None:
-    one = trained("single", 1, cell.model, cell.length)
+    one = trained("single", 1, cell.model)
     assert largest_difference(one.end, trained("single", 1, cell.model, STEP_1).end) > 1e-3  # parameters moved
-    of_weights, of_losses = yardstick(trained, cell.model, cell.length)
+    of_weights, of_losses = yardstick(trained, cell.model)
     assert of_weights < 2e-6  # what rounding in float32 amounts to over these steps
-    other = trained(cell.engine, cell.processes, cell.overrides, cell.length)
+    other = trained(cell.engine, cell.processes, cell.overrides)
     assert other.end.cursor == one.end.cursor
     weights, losses = distances(one, other)
     print(f"{cell.name}: weights {weights / of_weights:.2f} and losses {losses / of_losses:.2f} times rounding")

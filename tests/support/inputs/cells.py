@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations, product
 from typing import NamedTuple
 
-from support.kept_runs import STEPS_16, STEPS_30
-
 
 class Cell(NamedTuple):
     """One way to spread a run, and what it trains."""
@@ -33,11 +31,6 @@ class Cell(NamedTuple):
         shared = () if self.sharing == "none" else ("parallel.context=2", f"parallel.exchange={self.sharing}")
         checkpointed = () if self.checkpointing == "none" else (f"compute.checkpointing={self.checkpointing}",)
         return *self.model, *shared, *checkpointed
-
-    @property
-    def length(self) -> tuple[str, ...]:
-        """ZeRO rounds a gradient twice where the world is no power of two: few steps do not even that out."""
-        return STEPS_30 if self.processes == 3 else STEPS_16
 
     def _others(self) -> dict[str, str]:
         """What is not the recipe's own, by field."""
