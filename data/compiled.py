@@ -1,35 +1,32 @@
-"""Compiled kernels: functions with loops over arrays, compiled by numba if it is installed.
+"""Compiled kernels: functions with loops over arrays, compiled by numba.
 
-In: a module-level function. Out: its compiled form, or None; then the caller computes the same result without it, in
-NumPy or byte by byte.
-Kept: machine code, in numba's own cache beside the module or in the user's cache folder.
+In: a module-level function. Out: its compiled form. Kept: machine code, in numba's own cache beside the module or in
+the user's cache folder.
 
-numba is imported when the first kernel is requested, so that importing the data package does not take its time.
+numba is imported when the first kernel is requested, so that importing the data package does not take its time. It is
+absent only where benchmarks run on a GPU machine that has torch and NumPy alone. There the function itself makes the
+same arrays, about a microsecond a token.
 """
 
-import os
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-SWITCH = "ZYMOGEN_COMPILED"
-"""Set this environment variable to 0 to use no compiled kernels."""
-
 
 @cache
-def compiled(function: Callable[..., Any], *helpers: Callable[..., Any]) -> Callable[..., Any] | None:
-    """The compiled form of `function`, which releases the interpreter's lock; None if `available` is false.
+def compiled(function: Callable[..., Any], *helpers: Callable[..., Any]) -> Callable[..., Any]:
+    """The compiled form of `function`, which releases the interpreter's lock; without numba, `function` as it is.
 
     Args:
         function: the kernel. It is compiled again when its own file changes, but not when that of a helper changes.
         helpers: plain functions that it calls, except `trailing_zeros`.
     """
-    if not available():
-        return None
-    import numba
-
+    try:
+        import numba
+    except ImportError:
+        return np.errstate(over="ignore")(function)  # NumPy warns where compiled integers wrap around
     _register_trailing_zeros()
     for helper in helpers:
         _register(helper)
@@ -56,14 +53,3 @@ def _register_trailing_zeros() -> None:
     from numba.extending import overload
 
     overload(trailing_zeros)(lambda word: lambda word: count(word))  # type: ignore[call-arg]
-
-
-def available() -> bool:
-    """Whether numba is installed and not switched off."""
-    if os.environ.get(SWITCH) == "0":
-        return False
-    try:
-        import numba  # noqa: F401
-    except ImportError:
-        return False
-    return True

@@ -29,14 +29,13 @@ def lay_out(
         pinned: whether to use page-locked memory, from which a copy to a GPU does not block.
     """
     slots, documents_per_bin = settings.bin_tokens, settings.documents_per_bin
-    spread = compiled(_spread) or _spread_by_arrays
     rows = _empty((3, len(bins) * slots), np.int64, pinned)
     cu_seqlens = _empty((len(bins) * (documents_per_bin + 1) + 1,), np.int32, pinned)
     cu_seqlens[-1] = rows.shape[1]
     spans: list[tuple[int, int]] = []
     for index, filled in enumerate(bins):
         first, first_document = index * slots, index * (documents_per_bin + 1)
-        spread(rows[:, first : first + slots], filled.lengths, filled.inputs, first_document)
+        compiled(_spread)(rows[:, first : first + slots], filled.lengths, filled.inputs, first_document)
         ends = (np.cumsum(filled.lengths) + first).tolist()
         starts = [first, *ends[:-1]]
         # The pad tokens are one more document, which starts where the last real one ends.
@@ -77,22 +76,10 @@ def _empty(shape: tuple[int, ...], dtype: Any, pinned: bool) -> NDArray[Any]:
     return np.asarray(made.numpy())
 
 
-def _spread_by_arrays(
-    flat: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    inputs: NDArray[np.uint8],
-    first_document: int,
+def _spread(
+    flat: NDArray[np.int64], lengths: NDArray[np.int64], inputs: NDArray[np.uint8], first_document: int
 ) -> None:
     """Write tokens, positions and documents of one bin into the three rows of `flat`."""
-    slots, used = flat.shape[1], len(inputs)
-    flat[0, :used] = inputs
-    flat[0, used:] = PAD
-    every = np.append(lengths, slots - used)
-    flat[1] = np.arange(slots) - np.repeat(np.cumsum(every) - every, every)
-    flat[2] = first_document + np.repeat(np.arange(len(every)), every)
-
-
-def _spread(flat, lengths, inputs, first_document):  # type: ignore[no-untyped-def]
     slot, one = np.uint64(0), np.uint64(1)
     for document in range(len(lengths)):
         for position in range(lengths[document]):

@@ -43,11 +43,9 @@ def corrupt(
         keys = np.concatenate([_keys(seed, pass_index) for pass_index in bin_.passes.tolist()])
     select_prob = stage_value(mask.select_stages, mask.select_prob, bin_.tokens_before_window)
     limits = select_prob, mask.mask_prob, mask.mask_prob + mask.random_prob
-    kernel = compiled(_corrupt, _hashed, draw.mixed)
-    if kernel is None:
-        return _corrupt_by_arrays(tokens, bin_, keys, *limits)
     inputs, targets = np.empty_like(tokens), np.empty(len(tokens), np.int32)
     documents = bin_.samples, bin_.starts, bin_.lengths
+    kernel = compiled(_corrupt, _hashed, draw.mixed)
     count = kernel(tokens, keys, *documents, *_thresholds(*limits), inputs, targets)
     return inputs, targets[:count]
 
@@ -65,38 +63,13 @@ def _thresholds(*limits: float) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
     return np.array([max(t - 1, 0) for t in thresholds], np.uint64), np.array([t > 0 for t in thresholds])
 
 
-def _corrupt_by_arrays(
-    tokens: NDArray[np.uint8],
-    bin_: Bin,
-    keys: NDArray[np.uint64],
-    select: float,
-    masked_below: float,
-    replaced_below: float,
-) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    lengths = bin_.lengths
-    select_keys, replace_keys = draw.hashes(keys.T, bin_.samples)
-    firsts = np.cumsum(lengths) - lengths
-    residues = np.arange(len(tokens)) - np.repeat(firsts - bin_.starts, lengths) - 1
-    drawn = draw.hashes(np.repeat(select_keys, lengths), residues)
-    targets = np.flatnonzero(draw.below(drawn, select) & IS_TARGET[tokens])
-
-    inputs = tokens.copy()
-    fate = draw.hashes(np.repeat(replace_keys, lengths)[targets], residues[targets])
-    masked = draw.below(fate, masked_below)
-    replaced = draw.below(fate, replaced_below) & ~masked
-    inputs[targets[masked]] = MASK
-    # `fate` itself is no longer random here, as it lies in [mask_prob, mask_prob + random_prob), so it is hashed again.
-    inputs[targets[replaced]] = STANDARD_IDS[draw.integers(draw.hashes(0, fate[replaced]), len(STANDARD_IDS))]
-    return inputs, targets.astype(np.int32)
-
-
 def _hashed(key: Any, counter: Any) -> Any:
     """`draw.hashes` of one counter, for the kernel."""
     return draw.mixed((counter + np.uint64(1)) * draw.GOLDEN + key)
 
 
 def _corrupt(tokens, keys, samples, starts, lengths, most, possible, inputs, targets):  # type: ignore[no-untyped-def]
-    """`_corrupt_by_arrays` in one loop."""
+    """Write inputs and the slots of targets; return the number of targets. `_thresholds` gives `most`, `possible`."""
     slot = count = np.uint64(0)  # unsigned, so that numba need not check whether an index is negative
     one = np.uint64(1)
     never = not possible[0]

@@ -45,7 +45,7 @@ class Shelves:
         Raises:
             ValueError: the offsets of a store are damaged.
         """
-        gather = compiled(_gather) or _gather_by_slices
+        gather = compiled(_gather)
         out = np.empty(bin_.num_tokens, np.uint8)
         places = np.cumsum(bin_.lengths) - bin_.lengths
         corpora = bin_.samples >> CORPUS_BITS
@@ -146,7 +146,7 @@ def _lengths(residues: NDArray[np.uint8], offsets: NDArray[np.uint64], records: 
     return np.where((begins < ends) & (ends <= len(residues)), ends - begins, 0).astype(np.int64)
 
 
-def _gather_by_slices(
+def _gather(
     residues: NDArray[np.uint8],
     offsets: NDArray[np.uint64],
     records: NDArray[np.int64],
@@ -171,22 +171,6 @@ def _gather_by_slices(
     Returns:
         The first document that does not lie in `residues` as the offsets say, which is not copied; -1 if all do.
     """
-    begins, ends = (offsets[records + step].astype(np.int64).tolist() for step in (0, 1))
-    documents = zip(begins, ends, starts.tolist(), lengths.tolist(), places.tolist(), strict=True)
-    for document, (begin, end, start, length, place) in enumerate(documents):
-        if not 0 <= begin < end <= len(residues) or start + length > end - begin + 2:
-            return document
-        inside = residues[begin + max(start - 1, 0) : min(begin + start + length - 1, end)]
-        at = place + (start == 0)
-        out[at : at + len(inside)] = inside
-        if start == 0:
-            out[place] = CLS
-        if start + length == end - begin + 2:
-            out[place + length - 1] = EOS
-    return _WHOLE
-
-
-def _gather(residues, offsets, records, starts, lengths, places, out):  # type: ignore[no-untyped-def]
     for document in range(len(records)):
         begin = np.int64(offsets[records[document]])
         end = np.int64(offsets[records[document] + 1])

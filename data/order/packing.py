@@ -8,7 +8,6 @@ bin; if a window has many times more documents than a bin, no more slots are was
 bins with documents of similar length, for models that pad inside a bin and for ablations.
 """
 
-from bisect import bisect_left, insort
 from typing import NamedTuple
 
 import numpy as np
@@ -48,8 +47,7 @@ def pack(lengths: NDArray[np.int64], bin_tokens: int, documents_per_bin: int) ->
     """
     if not len(lengths):
         return Groups(np.empty(0, np.int64), np.zeros(1, np.int64))
-    best_fit = compiled(_best_fit) or _best_fit_by_bisection
-    chosen, num_bins = best_fit(lengths, bin_tokens, documents_per_bin, int(lengths.min()))
+    chosen, num_bins = compiled(_best_fit)(lengths, bin_tokens, documents_per_bin, int(lengths.min()))
     return Groups(
         np.argsort(chosen.astype(np.uint16) if num_bins < 1 << 16 else chosen, kind="stable"),
         np.concatenate([[0], np.cumsum(np.bincount(chosen, minlength=num_bins))]),
@@ -70,39 +68,13 @@ def bucket(lengths: NDArray[np.int64], bin_tokens: int, documents_per_bin: int) 
     return Groups(members, np.array(first, np.int64))
 
 
-def _best_fit_by_bisection(
-    lengths: NDArray[np.int64], bin_tokens: int, documents_per_bin: int, shortest: int
-) -> tuple[NDArray[np.int64], int]:
-    chosen = np.empty(len(lengths), np.int64)
-    rooms: list[int] = []  # the different rooms of open bins, sorted: the first that is large enough is the best fit
-    open_bins: dict[int, list[int]] = {}
-    held: list[int] = []
-    for index, length in enumerate(lengths.tolist()):
-        at = bisect_left(rooms, length)
-        if at < len(rooms):
-            room = rooms[at]
-            target = open_bins[room].pop()
-            if not open_bins[room]:
-                del rooms[at], open_bins[room]
-        else:
-            room, target = bin_tokens, len(held)
-            held.append(0)
-        chosen[index] = target
-        held[target] += 1
-        if room - length >= shortest and held[target] < documents_per_bin:
-            if room - length not in open_bins:
-                insort(rooms, room - length)
-                open_bins[room - length] = []
-            open_bins[room - length].append(target)
-    return chosen, len(held)
-
-
 def _best_fit(
     lengths: NDArray[np.int64], bin_tokens: int, documents_per_bin: int, shortest: int
 ) -> tuple[NDArray[np.int64], int]:
-    """`_best_fit_by_bisection` for the compiler: a stack of open bins for each room, and a tree of bits to find one.
+    """The bin of each document, and how many bins there are; a bin with less room than `shortest` takes no more.
 
-    Bit r of `rooms` is set if the stack of room r has a bin, bit w of `summary` if word w of `rooms` is not zero.
+    Open bins are on a stack for each room that is left, and a tree of bits finds the first room that is large enough:
+    bit r of `rooms` is set if the stack of room r has a bin, bit w of `summary` if word w of `rooms` is not zero.
     """
     num_words = bin_tokens // 64 + 1
     rooms = np.zeros(num_words, np.uint64)

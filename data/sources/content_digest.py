@@ -19,8 +19,6 @@ _KEY = 0x636F6E74656E74
 _TABLE = hashes(_KEY, np.arange(256))
 _BASE = 0xA0761D6478BD642F
 _LENGTH_WEIGHT = 0xE7037ED1A0B428DB
-_SPAN = 1 << 16
-"""Tokens that NumPy sums at a time, so that the table of powers stays in the cache."""
 
 _U = np.uint64
 _P1, _P2, _P3, _P4, _P5, _P6, _P7, _P8 = (_U(pow(_BASE, power, 1 << 64)) for power in range(1, 9))
@@ -37,14 +35,11 @@ def content_digests(tokens: NDArray[np.uint8], lengths: NDArray[np.int64]) -> ND
         lengths: (records,) number of residues of each; 0 is allowed.
 
     Returns:
-        (records,) ``uint64``, the same with and without compiled kernels.
+        (records,) ``uint64``.
     """
     assert int(lengths.sum()) == len(tokens), (int(lengths.sum()), len(tokens))
-    kernel = compiled(_digests, mixed)
-    if kernel is None:
-        return mixed(_sums(tokens, lengths) + lengths.astype(np.uint64) * _K)
     digests = np.empty(len(lengths), np.uint64)
-    kernel(np.ascontiguousarray(tokens), lengths, _TABLE, digests)
+    compiled(_digests, mixed)(np.ascontiguousarray(tokens), lengths, _TABLE, digests)
     return digests
 
 
@@ -76,34 +71,3 @@ def _digests(
             total += table[tokens[i]] * weight
             i += _1
         digests[record] = mixed(total)
-
-
-def _sums(tokens: NDArray[np.uint8], lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """(records,) sum of T[id_i] * P**(i + 1).
-
-    Powers are counted from the beginning of a span; as P is odd it has an inverse, which shifts each sum to its record.
-    """
-    sums = np.zeros(len(lengths), np.uint64)
-    ends = np.cumsum(lengths)
-    starts = ends - lengths
-    powers = _powers(_BASE, _SPAN)
-    inverses = _powers(pow(_BASE, -1, 1 << 64), _SPAN)
-    for begin in range(0, len(tokens), _SPAN):
-        end = min(begin + _SPAN, len(tokens))
-        first, last = np.searchsorted(ends, begin, "right"), np.searchsorted(starts, end, "left")
-        inside = first + np.flatnonzero(lengths[first:last])
-        terms = _TABLE[tokens[begin:end]] * powers[: end - begin]
-        cuts = np.maximum(starts[inside], begin) - begin
-        parts = np.add.reduceat(terms, cuts)
-        # All records except the first begin inside this span; the first may have begun many spans before.
-        shift = inverses[cuts]
-        shift[0] = _U(pow(_BASE, int(begin - starts[inside[0]]), 1 << 64)) if cuts[0] == 0 else shift[0]
-        sums[inside] += parts * _U(_BASE) * shift
-    return sums
-
-
-def _powers(base: int, count: int) -> NDArray[np.uint64]:
-    """(count,) base**0, base**1, ... modulo 2**64."""
-    factors = np.full(count, base, np.uint64)
-    factors[0] = 1
-    return np.cumprod(factors)

@@ -3,20 +3,18 @@
 In: a local file, standard input or a URL; uncompressed, gzip or zstd. Out: `Block`s. Kept: nothing between two blocks.
 
 Ordinary records are parsed by the compiled parser of `data.sources.fasta_kernel`. Any other record is read here, and
-`data.sources.protein` decides whether it is a protein and what is wrong with it. Without numba all records are read
-here: the blocks are the same, but it takes many times as long.
+`data.sources.protein` decides whether it is a protein and what is wrong with it.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import LETTER_IDS
-from data.compiled import available, compiled
+from data.compiled import compiled
 from data.recipe.settings import IngestSettings, LetterPolicy
 from data.sources.block import START, Block, Position, Rejected
 from data.sources.fasta_text import Piece, from_first_record, from_record, pieces, within_line_cap
@@ -75,7 +73,10 @@ class _Reading:
         self.start = start
         self.num_records = start.records
         self.last_header = b""
-        self._kernel = _kernel()
+        # Imported here, as it imports numba, which takes time.
+        from data.sources.fasta_kernel import LETTER_TABLE, parse
+
+        self._kernel, self._letter_table = compiled(parse), LETTER_TABLE
         self._lengths = np.empty((2, 0), np.int64)
 
     @property
@@ -121,23 +122,24 @@ class _Reading:
         text = np.frombuffer(piece.text, np.uint8)
         at = piece.begin
         while at < piece.end:
-            if self._kernel is not None:
-                at, num_records, building.num_tokens, building.num_header_bytes = self._kernel(
-                    text,
-                    at,
-                    piece.end,
-                    self.limits.max_header_bytes,
-                    self.limits.max_residues,
-                    building.tokens,
-                    building.num_tokens,
-                    building.headers,
-                    building.num_header_bytes,
-                    lengths,
-                    header_lengths,
-                )
-                building.lengths.append(lengths[:num_records].copy())
-                building.header_lengths.append(header_lengths[:num_records].copy())
-                self.num_records += num_records
+            at, num_records, building.num_tokens, building.num_header_bytes = self._kernel(
+                text,
+                at,
+                piece.end,
+                self.limits.max_header_bytes,
+                self.limits.max_residues,
+                building.tokens,
+                building.num_tokens,
+                building.headers,
+                building.num_header_bytes,
+                lengths,
+                header_lengths,
+                LETTER_IDS,
+                self._letter_table,
+            )
+            building.lengths.append(lengths[:num_records].copy())
+            building.header_lengths.append(header_lengths[:num_records].copy())
+            self.num_records += num_records
             if at < piece.end:
                 end = piece.text.find(b"\n>", at, piece.end) + 1 or piece.end
                 self._add_unusual(piece.text[at:end], piece.offset + at - piece.begin, building)
@@ -195,12 +197,3 @@ class _Building:
             end=end,
             bytes_read=bytes_read,
         )
-
-
-def _kernel() -> Callable[..., Any] | None:
-    if not available():  # checked before the import, as the kernel's module imports numba
-        return None
-    from data.sources.fasta_kernel import LETTER_TABLE, parse
-
-    kernel = compiled(parse)
-    return kernel and (lambda *arguments: kernel(*arguments, LETTER_IDS, LETTER_TABLE))

@@ -3,7 +3,7 @@
 In: text that begins and ends between two records. Out: token ids, headers and their lengths, and where parsing stopped:
 before a record that is not plain, which `data.sources.fasta` then reads byte by byte. Nothing is kept.
 
-This module is imported only where numba is installed. Without it, `data.sources.fasta` reads every record itself.
+This module imports numba, so it is imported where the first file is read.
 """
 
 from collections.abc import Callable

@@ -15,6 +15,7 @@ import torch
 from data.alphabet import CLS, EOS, PAD
 from data.batches.batch import IGNORED, Batch
 from data.batches.contents import MaskedContents
+from data.batches.filling import filled
 from data.batches.loader import Loader, Step
 from data.corpus.shelves import Shelves
 from data.order.chain import GENESIS, extend
@@ -23,7 +24,8 @@ from data.order.plan import Bin, Cursor, Plan
 from data.order.sampler import CORPUS_BITS
 from data.recipe.settings import DataSettings, MaskSettings
 from support.inputs.flat_batches import labels_of
-from support.inputs.raw_store import Records, plan_over, without_kernels, write_store
+from support.inputs.raw_store import Records, plan_over, without_numba, write_store
+from support.reference_kernels import corrupted, gathered, spread
 
 SETTINGS = DataSettings(
     sources=("-",),
@@ -126,24 +128,38 @@ def test_the_flat_layout(shelves: Shelves) -> None:
     assert batch.to("cpu").tokens.equal(batch.tokens)
 
 
-def test_arrays_give_the_bytes_of_the_kernels(shelves: Shelves, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_give_the_bytes_of_the_kernels(shelves: Shelves) -> None:
     rates = MaskSettings(mask_prob=0.5, random_prob=0.4)
     bins = window(shelves)[:20]
-    compiled = masked(shelves, mask=rates, seed=3).batch(bins, range(20))
-    without_kernels(monkeypatch)
-    arrays = masked(shelves, mask=rates, seed=3).batch(window(shelves)[:20], range(20))
+    batch = masked(shelves, mask=rates, seed=3).batch(bins, range(20))
+    rows, of_bins = [], []
+    for index, bin_ in enumerate(bins):
+        tokens = gathered(shelves, bin_)
+        inputs, targets = corrupted(tokens, bin_, rates, seed=3)
+        of_bins.append(filled(bin_, inputs, (targets, tokens[targets])))
+        rows.append(spread(bin_.lengths, inputs, 128, index * (SETTINGS.documents_per_bin + 1)))
+    for name, expected in zip(("tokens", "positions", "documents"), np.concatenate(rows, axis=1), strict=True):
+        assert np.array_equal(getattr(batch, name), expected), name
+    assert batch.digests.numpy().view(np.uint64).tolist() == [of_bin.digest for of_bin in of_bins]
+    each = [of_bin.targets[0] for of_bin in of_bins]
+    assert batch.targets[0].slots.tolist() == [128 * i + s for i, (slots, _) in enumerate(each) for s in slots]
+    assert batch.targets[0].labels.tolist() == [label for _, labels in each for label in labels]
+    assert batch.counts.tolist() == [sum(len(slots) for slots, _ in each)]
+
+
+@pytest.mark.filterwarnings("error")  # NumPy's, of integers that wrap around
+def test_batches_are_the_same_without_numba(shelves: Shelves, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = MaskSettings(mask_prob=0.5, random_prob=0.4)
+    compiled = masked(shelves, mask=rates, seed=3).batch(window(shelves)[:20], range(20))
+    without_numba(monkeypatch)
+    plain = masked(shelves, mask=rates, seed=3).batch(window(shelves)[:20], range(20))
     for name in ("tokens", "positions", "documents", "cu_seqlens", "counts", "digests"):
-        assert torch.equal(getattr(compiled, name), getattr(arrays, name)), name
+        assert torch.equal(getattr(compiled, name), getattr(plain, name)), name
     for name in ("slots", "labels"):
-        assert torch.equal(getattr(compiled.targets[0], name), getattr(arrays.targets[0], name)), name
+        assert torch.equal(getattr(compiled.targets[0], name), getattr(plain.targets[0], name)), name
 
 
-@pytest.mark.parametrize("kernels", [True, False])
-def test_documents_are_slices_with_termini_where_they_are(
-    shelves: Shelves, kernels: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not kernels:
-        without_kernels(monkeypatch)
+def test_documents_are_slices_with_termini_where_they_are(shelves: Shelves) -> None:
     length = (
         int(shelves.num_residues(np.array([record := int(np.argmax(shelves.num_residues(np.arange(300))))]))[0]) + 2
     )

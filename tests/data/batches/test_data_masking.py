@@ -11,17 +11,11 @@ from data.alphabet import CLS, EOS, IS_TARGET, MASK, STANDARD_IDS, TOKENS, UNK
 from data.batches.masking import corrupt
 from data.order.plan import Bin
 from data.recipe.settings import MaskSettings
-from support.inputs.raw_store import without_kernels
+from support.reference_kernels import corrupted
 
 RATES = MaskSettings()
 NUM = 200_000
 TOKENS_IN = STANDARD_IDS[np.random.default_rng(0).integers(0, 20, NUM)]
-
-
-@pytest.fixture(params=["compiled", "arrays"], autouse=True)
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "arrays":
-        without_kernels(monkeypatch)
 
 
 def documents(shift: int = 0, pass_index: int = 0, start: int = 0) -> Bin:
@@ -34,6 +28,35 @@ def documents(shift: int = 0, pass_index: int = 0, start: int = 0) -> Bin:
 def within(successes: int, trials: int, probability: float) -> bool:
     """Whether a count lies within 4 binomial standard deviations."""
     return abs(successes - trials * probability) <= 4 * np.sqrt(trials * probability * (1 - probability))
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        RATES,
+        *(
+            MaskSettings(select_prob=select, mask_prob=mask, random_prob=rest)
+            for select, mask, rest in product((1e-15, 0.4, 1.0), (0.0, 0.3, 1.0), (0.0, 0.7, 1.0))
+            if mask + rest <= 1
+        ),
+        MaskSettings(select_prob=0.4, select_stages=((1000, 0.1),)),
+    ],
+)
+def test_the_kernel_is_the_arrays(rates: MaskSettings) -> None:
+    rng = np.random.default_rng(1)
+    tokens = rng.integers(0, len(TOKENS), 40_000).astype(np.uint8)
+    for start, before in ((0, 0), (1, 999), (700, 1000)):
+        samples, passes = rng.integers(0, 1 << 60, 200), rng.integers(0, 3, 200)
+        starts = start * rng.integers(0, 2, 200)
+        lengths = np.diff(
+            np.concatenate([[0], np.sort(rng.choice(np.arange(1, 40_000), 199, replace=False)), [40_000]])
+        )
+        bin_ = Bin(samples, passes, starts, lengths, before)
+        inputs, targets = corrupt(tokens, bin_, rates, seed=5)
+        expected = corrupted(tokens, bin_, rates, seed=5)
+        assert np.array_equal(inputs, expected[0])
+        assert np.array_equal(targets, expected[1])
+        assert targets.dtype == np.int32
 
 
 def test_rates() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from data.compiled import SWITCH
 from data.corpus.consumed import Consumed
 from data.order.plan import Cursor
 from data.recipe.settings import IngestSettings
@@ -22,7 +21,6 @@ WINDOW = 50
 
 @pytest.fixture(autouse=True)
 def _builders(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(SWITCH, "0")  # compiled kernels change no byte, and cost each process a second
     yield
     while stream._builders:
         builder = stream._builders.pop()

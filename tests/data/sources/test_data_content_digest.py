@@ -1,19 +1,10 @@
-"""Content digests: the number that is defined, with and without compiled kernels, and another one for any change."""
+"""Content digests: the number that is defined, and another one for any change."""
 
 import numpy as np
 import pytest
 
 import data.sources.content_digest
 from data.sources.content_digest import content_digests
-
-
-@pytest.fixture(params=["compiled", "numpy"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "compiled":
-        pytest.importorskip("numba")
-    else:
-        monkeypatch.setattr(data.sources.content_digest, "compiled", lambda *_: None)
-    return request.param
 
 
 def slow_digest(tokens: list[int]) -> int:
@@ -34,7 +25,7 @@ def slow_digest(tokens: list[int]) -> int:
     [[], [0], [0, 0], [5], [1, 8, 7, 9, 16, 0, 3], [0, 150_000, 3, 0, 65_536, 65_536, 1, 0, 70_000, 0]],
     ids=lambda lengths: f"{len(lengths)} records",
 )
-def test_digests_are_what_they_are_defined_as(lengths: list[int], way: str) -> None:
+def test_digests_are_what_they_are_defined_as(lengths: list[int]) -> None:
     tokens = np.random.default_rng(0).integers(3, 29, sum(lengths)).astype(np.uint8)
     digests = content_digests(tokens, np.array(lengths, np.int64))
     assert digests.dtype == np.uint64

@@ -1,4 +1,4 @@
-"""FASTA: the records that Biopython reads, the same blocks with and without compiled kernels, and what is rejected."""
+"""FASTA: the records that Biopython reads, and what is rejected."""
 
 import gzip
 import io

@@ -1,8 +1,6 @@
 """Blocks of a FASTA file: reading continues after any of them; neither chunks nor the parser change what they hold."""
 
 import gzip
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 import data.sources.fasta
 from data.sources.block import Block, Position
 from data.sources.fasta import FastaSource
-from support.inputs.fasta_content import LIMITS, TIDY, content, in_pieces, many, read, written
+from support.inputs.fasta_content import LIMITS, TIDY, byte_by_byte, content, in_pieces, many, read, written
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
@@ -51,24 +49,22 @@ def test_chunks_may_end_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_blocks_are_the_same_without_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("numba")
     monkeypatch.setattr(data.sources.fasta, "BLOCK_BYTES", 10_000)
     in_pieces(monkeypatch, 3000)
     for policy in ("refuse", "count"):
         source = FastaSource(written(tmp_path, many(2)), policy, LIMITS)
         compiled = list(source.blocks())
         with monkeypatch.context() as without:
-            without.setenv("ZYMOGEN_COMPILED", "0")
-            byte_by_byte = list(source.blocks())
-        assert len(compiled) == len(byte_by_byte) > 3
-        for ours, theirs in zip(compiled, byte_by_byte, strict=True):
+            byte_by_byte(without)
+            slow = list(source.blocks())
+        assert len(compiled) == len(slow) > 3
+        for ours, theirs in zip(compiled, slow, strict=True):
             for name in Block.__slots__:
                 a, b = getattr(ours, name), getattr(theirs, name)
                 assert a.tolist() == b.tolist() if isinstance(a, np.ndarray) else a == b
 
 
 def test_what_is_common_is_not_read_byte_by_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("numba")
     read(written(tmp_path, TIDY))
 
     def too_slow(*_: object) -> None:
@@ -78,16 +74,3 @@ def test_what_is_common_is_not_read_byte_by_byte(tmp_path: Path, monkeypatch: py
     text = TIDY * 20
     for changed in (text, text.replace(b"\n", b"\r\n"), text.lower(), text.replace(b"QRQ", b"Q\tR \vQ\f\n\n*")):
         assert len(read(written(tmp_path, changed)).records) == 40
-
-
-def test_without_numba(tmp_path: Path) -> None:
-    program = (
-        "import sys; sys.modules['numba'] = None\n"
-        "from data.sources.fasta import FastaSource\n"
-        "from data.recipe.settings import IngestSettings\n"
-        "(block,) = FastaSource(sys.argv[1], 'refuse', IngestSettings()).blocks()\n"
-        "print(block.digests.tolist())"
-    )
-    path = written(tmp_path, TIDY)
-    said = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True).stdout
-    assert said.strip() == str(read(path).digests)

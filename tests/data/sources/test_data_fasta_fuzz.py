@@ -18,11 +18,11 @@ from data.recipe.settings import IngestSettings, LetterPolicy
 from data.sources.fasta import FastaSource
 from data.transport.byte_stream import ByteStream
 from data.transport.compression import compression
+from support.inputs.fasta_content import byte_by_byte
 
 LIMITS = IngestSettings(max_header_bytes=20, max_residues=150, max_line_bytes=160)
 LETTERS = b"ACDEFGHIKLMNPQRSTVWYBJOUXZ"
 SPACES = b" \t\r\n\v\f"
-pytest.importorskip("numba")
 
 
 class Read(NamedTuple):
@@ -99,13 +99,14 @@ def check(monkeypatch: pytest.MonkeyPatch, path: Path, text: bytes, policy: Lett
                 whole = b"".join(super().chunks(offset))
                 yield from (whole[at : at + size] for at in range(0, len(whole), size))
 
-        for switch in ("1", "0"):
+        for kernel in (True, False):
             with monkeypatch.context() as patched:
-                patched.setenv("ZYMOGEN_COMPILED", switch)
+                if not kernel:
+                    byte_by_byte(patched)
                 patched.setattr(data.sources.fasta, "ByteStream", Slow)
                 patched.setattr("data.sources.fasta_text._LONG_BYTES", 40 if size < 64 else 1 << 20)
                 patched.setattr(data.sources.fasta, "BLOCK_BYTES", 64 if size < 64 else 1 << 16)
-                assert through_blocks(path, policy) == expected, (size, switch)
+                assert through_blocks(path, policy) == expected, (size, kernel)
 
 
 PARTS = (
@@ -161,9 +162,10 @@ def test_good_files_against_biopython(
     path.write_bytes(text.encode())
     theirs = [(r.description, str(r.seq).upper()) for r in SeqIO.parse(io.StringIO(text, newline=None), "fasta")]
     monkeypatch.setattr("data.transport.compression.PIECE_BYTES", size)
-    for switch in ("1", "0"):
+    for kernel in (True, False):
         with monkeypatch.context() as patched:
-            patched.setenv("ZYMOGEN_COMPILED", switch)
+            if not kernel:
+                byte_by_byte(patched)
             ours = []
             for block in FastaSource(str(path), "refuse", IngestSettings()).blocks():
                 letters_left, headers_left = decode(block.tokens), block.headers.tobytes()

@@ -11,7 +11,6 @@ import pytest
 
 from data.__main__ import main
 from data.alphabet import decode
-from data.compiled import SWITCH
 from data.store.token_store import Store
 from support.inputs.hostile_inputs import ELSEWHERE, INPUTS, PLAIN, TWO, Hostile, Records
 from support.places import ROOT
@@ -59,9 +58,7 @@ def test_is_read_rightly_or_refused_in_one_line(tmp_path: Path, about: str, capf
 def test_a_process_of_its_own_says_the_same(tmp_path: Path, about: str) -> None:
     path, stores = write(tmp_path, INPUTS[about]), tmp_path / "stores"
     command = [sys.executable, "-m", "data", "build", path, "--store-dir", str(stores)]
-    ended = subprocess.run(
-        command, cwd=ROOT, capture_output=True, timeout=60, check=False, env={**os.environ, SWITCH: "0"}
-    )
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=False)
     judge(INPUTS[about], path, stores, ended.returncode, ended.stderr.decode())
 
 

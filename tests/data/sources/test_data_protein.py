@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from data.compiled import SWITCH
 from data.recipe.settings import CorpusSettings, IngestSettings
 from data.sources.block import Block
 from data.sources.fasta import FastaSource
@@ -25,11 +24,6 @@ from support.places import REAL
 CODES = "ALAARGASNASPCYSGLNGLUGLYHISILELEULYSMETPHEPROSERTHRTRPTYRVAL"
 PROTEINS = [f"M{''.join(random.Random(i).choices('ACDEFGHIKLMNPQRSTVWY', k=59))}" for i in range(40)]
 DNA = ["".join(random.Random(i).choices("ACGT", k=60)) for i in range(40)]
-
-
-@pytest.fixture(autouse=True)
-def _quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SWITCH, "0")  # compiled kernels change no byte, and cost each process a second
 
 
 def fasta(sequences: list[str], name: str = ">p{} about it") -> bytes:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from data.compiled import SWITCH
 from data.recipe.settings import IngestSettings
 from data.sources.block import Source
 from data.sources.fasta import FastaSource
@@ -34,11 +33,6 @@ NAMES = (
 )
 RESERVED = {*Counts().file_sizes(), "rejected.jsonl", FACTS, JOURNAL}
 """What a folder of ours holds, or will before it is finished."""
-
-
-@pytest.fixture(autouse=True)
-def _quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SWITCH, "0")  # compiled kernels change no byte, and cost each process a second
 
 
 def quiet(*_: object) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.compiled import SWITCH
 from data.progress_line import BuildLine
 from data.recipe.settings import IngestSettings
 from data.sources.block import Source
@@ -27,11 +26,6 @@ from support.inputs.seeded_source import BulkSource, SeededSource, contents
 
 QUARTER = IngestSettings(max_bad_fraction=0.25)
 SOURCES = [SeededSource("a", 1, 300, bad_every=9), SeededSource("b", 2, 250), SeededSource("c", 3, 70, bad_every=5)]
-
-
-@pytest.fixture(autouse=True)
-def _quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SWITCH, "0")  # compiled kernels change no byte, and cost each process a second
 
 
 def quiet(*_: object) -> None:

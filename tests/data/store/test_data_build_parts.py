@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data.compiled import SWITCH
 from data.recipe.settings import IngestSettings, LetterPolicy
 from data.sources.block import Source
 from data.sources.fasta import FastaSource
@@ -30,11 +29,6 @@ SOURCES = [
     *(SeededSource("a", 1, 300, bad_every=9), SeededSource("b", 2, 250)),
     *(SeededSource("c", 3, 70, bad_every=5), SeededSource("d", 4, 200)),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SWITCH, "0")  # compiled kernels change no byte, and cost each process a second
 
 
 def quiet(*_: object) -> None:
@@ -72,9 +66,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     work = tmp_path_factory.mktemp("killed")
     folder, gate = work / "store", work / "gate"
     slow = replace(SOURCES[0], gate=gate), *SOURCES[1:3], replace(SOURCES[3], gate=gate, gate_at=100)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(SWITCH, "0")
-        builder = start(parallel_build, folder, list(slow))
+    builder = start(parallel_build, folder, list(slow))
     parts = [folder / PARTS / f"{number:04d}" for number in range(1, 4)]
 
     def is_so_far() -> bool:

@@ -19,7 +19,7 @@ from data.store import checked
 from data.store.build import build_into
 from data.store.token_store import Store, facts_text, hash_of, new_hash
 from support.forked import in_process
-from support.inputs.raw_store import flip, without_kernels, write_store
+from support.inputs.raw_store import flip, write_store
 from support.inputs.seeded_source import SeededSource, contents
 from support.places import ROOT
 
@@ -38,13 +38,8 @@ def bin_of(samples: np.ndarray, lengths: np.ndarray) -> Bin:
     return Bin(samples, zeros, zeros, lengths, 0.15)
 
 
-@pytest.mark.parametrize("kernels", [True, False])
 @pytest.mark.parametrize("bit", [0, 5, 20, 40, 63])
-def test_one_bit_of_the_offsets_ends_in_one_error(
-    tmp_path: Path, bit: int, kernels: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not kernels:
-        without_kernels(monkeypatch)
+def test_one_bit_of_the_offsets_ends_in_one_error(tmp_path: Path, bit: int) -> None:
     lengths = np.full(40, 50)
     folder = write_store(tmp_path, lengths)
     samples = np.arange(40)
@@ -67,11 +62,8 @@ def test_one_bit_of_the_offsets_ends_in_one_error(
     assert np.array_equal(read(), whole)
 
 
-@pytest.mark.parametrize("kernels", [True, False])
-def test_any_bit_of_the_offsets(tmp_path: Path, kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_bit_of_the_offsets(tmp_path: Path) -> None:
     """Random bits, in a process of its own: whatever a bin says, no read leaves the map."""
-    if not kernels:
-        without_kernels(monkeypatch)
     random = np.random.default_rng(0)
     lengths = random.integers(1, 90, 60)
     folder = write_store(tmp_path, lengths)

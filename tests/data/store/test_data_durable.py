@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from data.compiled import SWITCH
 from data.durable import published, replaced, write_whole
 from data.recipe.settings import IngestSettings
 from data.store import writer as store_writer
@@ -49,7 +48,6 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    monkeypatch.setenv(SWITCH, "0")
     return Disk(monkeypatch)
 
 

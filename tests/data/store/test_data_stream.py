@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.compiled import SWITCH
 from data.corpus.shelves import Shelves
 from data.recipe.settings import CorpusSettings, IngestSettings
 from data.store import growing as stream
@@ -29,11 +28,6 @@ from support.inputs.stream_builders import is_finished, start_builder_of
 from support.places import ROOT, TESTS
 
 INGEST = IngestSettings()
-
-
-@pytest.fixture(autouse=True)
-def _quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SWITCH, "0")  # compiled kernels change no byte, and cost each process a second
 
 
 @pytest.fixture(autouse=True)

@@ -67,6 +67,26 @@ def in_pieces(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(data.sources.fasta, "ByteStream", Slow)
 
 
+def byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every record read as those are that the compiled parser leaves."""
+
+    def parse(
+        text: object,
+        begin: int,
+        end: int,
+        most: object,
+        longest: object,
+        tokens: object,
+        num_tokens: int,
+        headers: object,
+        num_header_bytes: int,
+        *_: object,
+    ) -> tuple[int, int, int, int]:
+        return begin, 0, num_tokens, num_header_bytes
+
+    monkeypatch.setattr(data.sources.fasta, "compiled", lambda _: parse)
+
+
 def many(seed: int = 0, count: int = 300) -> bytes:
     """Records of all widths and lengths, one in seven with a letter that is none."""
     rng = np.random.default_rng(seed)

@@ -1,5 +1,6 @@
 """Stores of random residues and samplers over them, for tests that are not about reading files."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from data.alphabet import STANDARD_IDS
+from data.compiled import compiled
 from data.corpus.shelves import Shelves
 from data.order.plan import Plan
 from data.order.sampler import Passes
@@ -16,10 +18,11 @@ from data.recipe.settings import DataSettings
 KERNELS = ("data.order.packing", "data.batches.masking", "data.corpus.shelves", "data.batches.collate")
 
 
-def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let NumPy do what compiled kernels do."""
+def without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the kernels run as plain functions, as they do where numba is not installed."""
+    monkeypatch.setitem(sys.modules, "numba", None)
     for module in KERNELS:
-        monkeypatch.setattr(f"{module}.compiled", lambda *_: None)
+        monkeypatch.setattr(f"{module}.compiled", compiled.__wrapped__)  # which remembers no compiled form
 
 
 def write_store(folder: Path, lengths: NDArray[np.int64], seed: int = 0) -> Path:
