@@ -6,7 +6,6 @@ which the rate is computed.
 
 import sys
 import time
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 
@@ -34,9 +33,7 @@ class ProgressLine:
             self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar:
             self._bar.stop()
 
@@ -103,11 +100,9 @@ class BuildLine(ProgressLine):
 
 
 def _bar(stream: TextIO, transient: bool) -> Any:
-    try:
-        from rich.console import Console
-        from rich.progress import Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-    except ImportError:
-        return None
+    from rich.console import Console
+    from rich.progress import Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
     # The text and the other columns take 80 characters; with a bar, the text would be cut.
     columns = TextColumn("{task.description}", markup=False), TaskProgressColumn(), TimeRemainingColumn()
     return Progress(*columns, console=Console(file=stream), transient=transient)

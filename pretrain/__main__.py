@@ -48,14 +48,14 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
     from pretrain.engine.launch import launch
     from pretrain.loop import train
     from pretrain.masked_language_job import MaskedLanguageJob
-    from pretrain.summary import closing_words
+    from pretrain.summary import closing_words, next_commands
 
     with launch(recipe) as engine:
         summary = train(recipe, MaskedLanguageJob, engine, allow_schedule_change=options.allow_schedule_change)
         if engine.is_main:
             launched = engine.name, engine.world_size, engine.precision
-            words = closing_words(summary, options.recipe, options.overrides, *launched)
-            print(words, flush=True)
+            commands = next_commands(summary, options.recipe, options.overrides, *launched)
+            print(closing_words(summary, commands), flush=True)
 
 
 def _mistake(error: Exception, text: str, rank: int) -> int:

@@ -17,29 +17,12 @@ PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
 """An example to fill in: the start of asparagine synthetase A of E. coli, with a leucine hidden."""
 
 
-def closing_words(
-    summary: Summary[MaskedLanguageScores],
-    recipe: Path,
-    overrides: Sequence[str],
-    engine: str,
-    world_size: int,
-    precision: str,
-) -> str:
-    """A few lines for the user who started the run; every command in them works as printed.
-
-    Args:
-        summary: the run's results.
-        recipe: the file that it was started with.
-        overrides: the settings that were given on top of it.
-        engine: the name of its engine, which is that of a file in `accelerate_configs/`.
-        world_size: number of its processes.
-        precision: precision of the launch: 'no', 'bf16' or 'fp16'.
-    """
+def closing_words(summary: Summary[MaskedLanguageScores], commands: Sequence[tuple[str, str]]) -> str:
+    """A few lines for the user who started the run: its results, and the `next_commands`."""
     state, model = summary.state, summary.run.export
     judged = summary.scores.evaluations["mask_all"]
     floor_head = f"{'floor':>8}" if judged.floor is not None else ""
     of_proteins = f" of {training:,} proteins" if (training := summary.scores.num_training) else ""
-    commands = next_commands(summary, recipe, overrides, engine, world_size, precision)
     lines = [
         "",
         f"Trained on {state.tokens_seen:,} tokens{of_proteins} in {state.step} steps "
@@ -64,7 +47,16 @@ def next_commands(
     world_size: int,
     precision: str,
 ) -> list[tuple[str, str]]:
-    """(what it does, command) of three things to do with a new model, launched as its run was."""
+    """(what it does, command) of three things to do with a new model; every command works as printed.
+
+    Args:
+        summary: the run's results.
+        recipe: the file that the run was started with.
+        overrides: the settings that were given on top of it.
+        engine: the name of its engine, which is that of a file in `accelerate_configs/`.
+        world_size: number of its processes.
+        precision: precision of the launch: 'no', 'bf16' or 'fp16'.
+    """
     binaries = Path(sys.executable).parent
     if binaries.is_relative_to(Path.cwd()):
         binaries = binaries.relative_to(Path.cwd())

@@ -10,12 +10,13 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from data.progress_line import BuildLine
-from data.recipe.settings import IngestSettings, LetterPolicy, SourceContent
+from data.recipe.settings import IngestSettings, LetterPolicy
 from data.sources.block import Block, Source
 from data.sources.protein import BEGINNING_RECORDS, mistaken, shown
 from data.store.builder_process import Send, Unusable, start
@@ -33,6 +34,42 @@ Progress = Callable[[int, int, int, int | None], None]
 
 BUDGET_RECORDS = 10_000
 """`max_bad_fraction` is checked each time so many more records were read, and at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a store is built from, and the settings that decide its bytes."""
+
+    sources: Sequence[Source]
+    """They are read one after the other, or `ingest.processes` at a time; the bytes are the same."""
+    stamps: Sequence[list[str | int]]
+    """The stamps that the sources had at the beginning."""
+    unknown_letters: LetterPolicy
+    """What to do with letters outside the alphabet."""
+    ingest: IngestSettings
+    """Limits and budget."""
+
+    @classmethod
+    def of(cls, sources: Sequence[Source], unknown_letters: LetterPolicy, ingest: IngestSettings) -> "Inputs":
+        """The inputs with the stamps that the sources have now."""
+        return cls(sources, [source.stamp() for source in sources], unknown_letters, ingest)
+
+    @property
+    def key(self) -> str:
+        """Hash of everything that decides the bytes of a store and whether it can be built; 20 hexadecimal digits."""
+        ingest, stamps = self.ingest, map(list, self.stamps)
+        insisted = [ingest.content] if ingest.content != "protein" else []
+        content = [FORMAT, self.unknown_letters, ingest.max_residues, ingest.max_header_bytes, *insisted, *stamps]
+        return hashlib.blake2b(json.dumps(content).encode(), digest_size=10).hexdigest()
+
+    @property
+    def has_standard_input(self) -> bool:
+        """Whether a source is standard input, which can be read only once."""
+        return any(source.name == STANDARD_INPUT for source in self.sources)
+
+    def alone(self, number: int) -> "Inputs":
+        """The source of this number alone."""
+        return replace(self, sources=[self.sources[number]], stamps=[self.stamps[number]])
 
 
 def open_or_build(
@@ -61,9 +98,8 @@ def open_or_build(
             no record at all; the disk is full. Then nothing is published. What was committed stays, unless the content
             itself is wrong.
     """
-    stamps = [source.stamp() for source in sources]
-    folder = store_dir / build_key(stamps, unknown_letters, ingest)
-    return _built(folder, sources, stamps, unknown_letters, ingest, progress)
+    inputs = Inputs.of(sources, unknown_letters, ingest)
+    return _built(store_dir / inputs.key, inputs, progress)
 
 
 def build_into(
@@ -80,109 +116,82 @@ def build_into(
         ValueError: as in `open_or_build`; or the folder holds a store of other sources or settings, finished or not;
             or it is neither empty nor ours (`data.store.folder`).
     """
-    stamps = [source.stamp() for source in sources]
-    return _built(folder, sources, stamps, unknown_letters, ingest, progress)
+    return _built(folder, Inputs.of(sources, unknown_letters, ingest), progress)
 
 
-def build_key(stamps: Sequence[Sequence[str | int]], unknown_letters: LetterPolicy, ingest: IngestSettings) -> str:
-    """Hash of everything that decides the bytes of a store and whether it can be built; 20 hexadecimal digits."""
-    insisted = [ingest.content] if ingest.content != "protein" else []
-    content = [FORMAT, unknown_letters, ingest.max_residues, ingest.max_header_bytes, *insisted, *map(list, stamps)]
-    return hashlib.blake2b(json.dumps(content).encode(), digest_size=10).hexdigest()
-
-
-def _built(
-    folder: Path,
-    sources: Sequence[Source],
-    stamps: Sequence[list[str | int]],
-    unknown_letters: LetterPolicy,
-    ingest: IngestSettings,
-    progress: Progress | None,
-) -> Store:
+def _built(folder: Path, inputs: Inputs, progress: Progress | None) -> Store:
     # Before the lock is taken, as a finished store may lie where nothing can be written.
-    if (store := finished(folder, sources, build_key(stamps, unknown_letters, ingest), ingest)) is not None:
+    if (store := finished(folder, inputs)) is not None:
         return store
     text = f"{folder}: another process builds this store; waiting for it"
     with locked(folder, lambda: print(text, file=sys.stderr, flush=True)):
         try:
             with BuildLine() if progress is None else nullcontext(progress) as line:
-                return build_locked(folder, sources, stamps, unknown_letters, ingest, line)
+                return build_locked(folder, inputs, line)
         except Unusable as error:  # its list of files to keep matters only to `build_locked`
             raise ValueError(str(error)) from None
 
 
-def finished(folder: Path, sources: Sequence[Source], key: str, ingest: IngestSettings) -> Store | None:
+def finished(folder: Path, inputs: Inputs) -> Store | None:
     """The store in `folder`; None if it is not finished.
 
     Raises:
-        ValueError: it is of other sources or settings, has more bad records than `ingest` allows, or is damaged.
+        ValueError: it is of other sources or settings, has more bad records than they allow, or is damaged.
     """
     if not (folder / FACTS).exists():
         return None
     store = Store(folder)
-    if store.facts["key"] != key:
+    if store.facts["key"] != inputs.key:
         raise ValueError(
             f"{folder} holds a store of other sources or settings, those of {', '.join(store.facts['sources'][:3])}; "
             "choose another folder, or delete it"
         )
-    if any(source.name == STANDARD_INPUT for source in sources):
+    if inputs.has_standard_input:
         raise ValueError(
             f"{folder} holds a store already, and standard input cannot be compared with it; choose another folder, or "
             "delete it"
         )
     num_rejected = store.facts["rejected"]
-    _require_within_budget(folder, num_rejected, num_rejected + store.num_records, ingest.max_bad_fraction)
+    budget = inputs.ingest.max_bad_fraction
+    _require_within_budget(folder, num_rejected, num_rejected + store.num_records, budget)
     with suppress(OSError):  # the store is another user's, or lies where nothing can be written
         remove_journal(folder)  # left if a builder was killed between its last two steps
     return store
 
 
 def build_locked(
-    folder: Path,
-    sources: Sequence[Source],
-    stamps: Sequence[list[str | int]],
-    unknown_letters: LetterPolicy,
-    ingest: IngestSettings,
-    progress: Progress,
-    *,
-    is_part: bool = False,
-    is_followed: bool = False,
+    folder: Path, inputs: Inputs, progress: Progress, *, is_part: bool = False, is_followed: bool = False
 ) -> Store:
     """Find, continue or build the store in `folder`, whose lock the caller holds; see `open_or_build`.
 
     Args:
         folder: folder of the store.
-        sources: the sources to read.
-        stamps: the stamps of the sources.
-        unknown_letters: what to do with letters outside the alphabet.
-        ingest: limits and budget.
+        inputs: the sources to read, and the settings.
         progress: called after each block.
         is_part: whether this store will be appended to a larger one, for which the budget is checked.
         is_followed: whether other processes read what was committed. It then stays, even if the rest is unusable.
     """
-    key = build_key(stamps, unknown_letters, ingest)
-    if (store := finished(folder, sources, key, ingest)) is not None:
+    if (store := finished(folder, inputs)) is not None:
         return store
-    with suppress(FileNotFoundError):
-        (folder / FAILED).unlink()
-    # A build from standard input cannot be continued.
-    writer = StoreWriter(folder, key, restart=any(source.name == STANDARD_INPUT for source in sources))
+    (folder / FAILED).unlink(missing_ok=True)
+    sources, ingest = inputs.sources, inputs.ingest
+    writer = StoreWriter(folder, inputs.key, restart=inputs.has_standard_input)
     try:
         budget = None if is_part and ingest.max_bad_fraction else ingest.max_bad_fraction
         ahead = Ahead(
             folder,
             sources,
-            [build_key([stamp], unknown_letters, ingest) for stamp in stamps],
+            [inputs.alone(number).key for number in range(len(sources))],
             writer.journal,
             ingest.processes,
-            lambda part, n: start(build_part, part, sources[n], stamps[n], unknown_letters, ingest),
+            lambda part, number: start(build_part, part, inputs.alone(number)),
         )
         if budget == 0.0:
             _require_none_rejected(writer, ahead)
         with ahead:
             tally = _Tally(sources, ahead, progress)
             for number in range(writer.journal.source, len(sources)):
-                _read_source(writer, ahead, tally, number, sources[number], stamps[number], budget, ingest.content)
+                _read_source(writer, ahead, tally, number, inputs, budget)
         journal = writer.journal
         if budget is not None:
             _require_within_budget(folder, journal.num_rejected, journal.num_read, budget)
@@ -207,34 +216,21 @@ def build_locked(
     return Store(folder)
 
 
-def build_part(
-    send: Send,
-    folder: Path,
-    source: Source,
-    stamp: list[str | int],
-    unknown_letters: LetterPolicy,
-    ingest: IngestSettings,
-) -> None:
+def build_part(send: Send, folder: Path, inputs: Inputs) -> None:
     """Build the store of one source; `Ahead` calls this in a separate process."""
     with locked(folder):
-        build_locked(folder, [source], [stamp], unknown_letters, ingest, Report(send), is_part=True)
+        build_locked(folder, inputs, Report(send), is_part=True)
 
 
 def _read_source(
-    writer: StoreWriter,
-    ahead: Ahead,
-    tally: "_Tally",
-    number: int,
-    source: Source,
-    stamp: list[str | int],
-    budget: float | None,
-    content: SourceContent,
+    writer: StoreWriter, ahead: Ahead, tally: "_Tally", number: int, inputs: Inputs, budget: float | None
 ) -> None:
-    """Append what is left of one source."""
+    """Append what is left of the source of this number."""
+    source = inputs.sources[number]
     tally.begin(number, writer.journal.counts)
     reader, is_part = ahead.take(number, tally.waiting)
     # The process that built a part has checked its beginning; so has an earlier call that read far enough.
-    judged = content != "protein" or is_part or writer.journal.position.records >= BEGINNING_RECORDS
+    judged = inputs.ingest.content != "protein" or is_part or writer.journal.position.records >= BEGINNING_RECORDS
     try:
         for block in reader.blocks(writer.journal.position):
             if not judged and (reason := mistaken(block)):
@@ -248,7 +244,7 @@ def _read_source(
             tally.here(writer.journal.counts, block.bytes_read)
     except Changed as error:
         raise Unusable(str(error)) from error
-    if not _is_pipe(source) and source.stamp() != stamp:
+    if not _is_pipe(source) and source.stamp() != inputs.stamps[number]:
         raise Unusable(f"{source.name} was changed while it was read; the same command reads it again")
     writer.end_source()
     ahead.appended(number)

@@ -78,20 +78,19 @@ def serve(
     store_dir: Path,
 ) -> None:
     """Build the store of some sources unless it is finished, and `send` its folder."""
-    from data.store.build import build_key, build_locked, finished
+    from data.store.build import Inputs, build_locked, finished
     from data.store.lock import locked
 
-    stamps = [source.stamp() for source in sources]
-    key = build_key(stamps, unknown_letters, ingest)
-    folder = store_dir / key
-    if finished(folder, sources, key, ingest) is not None:
+    inputs = Inputs.of(sources, unknown_letters, ingest)
+    folder = store_dir / inputs.key
+    if finished(folder, inputs) is not None:
         send(folder=str(folder))
         return
     with locked(folder, lambda: send(folder=str(folder))):
         (folder / FAILED).unlink(missing_ok=True)
         send(folder=str(folder))
         try:
-            build_locked(folder, sources, stamps, unknown_letters, ingest, lambda *_: None, is_followed=True)
+            build_locked(folder, inputs, lambda *_: None, is_followed=True)
         except ValueError as error:
             write_failure(folder, str(error))
         except Exception as error:

@@ -5,16 +5,16 @@ module, so that no file knows which engine wrote it. Kept across restarts: train
 optimizer's step per parameter. Not kept: frozen parameters, which are read again from their source, and learning rate
 and other group settings, which belong to the recipe.
 
-There is one class for each way of holding state; it has the methods of `NamedState`, and inherits from
-`ParameterState`. `TorchState` serves every engine of torch's own: one process and DDP, where each rank holds every
-tensor whole, and FSDP2 and HSDP, where a tensor is a DTensor. `zero_state.ZeroState` serves DeepSpeed.
+There is one `NamedState` for each way of holding state. `TorchState` serves every engine of torch's own: one process
+and DDP, where each rank holds every tensor whole, and FSDP2 and HSDP, where a tensor is a DTensor.
+`zero_state.ZeroState` serves DeepSpeed.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from functools import partial
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.distributed as dist
@@ -29,70 +29,6 @@ from pretrain.engine.spans import Read, Span, dealt, gathered, is_first_rank, wh
 _WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module"})
 # Floating types that fit into fp32 without losing a bit.
 _FITS_FP32 = frozenset({torch.float32, torch.bfloat16, torch.float16})
-
-
-class NamedState(Protocol):
-    """What a checkpoint needs of an engine."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Names of the trained parameters of the plain module, in module order, tied ones once."""
-
-    @property
-    def frozen(self) -> Sequence[str]:
-        """Names of the parameters that are not trained, likewise: `shape`, `gather` and `scatter` take them, too."""
-
-    @property
-    def aliases(self) -> Mapping[str, str]:
-        """Second names of tied parameters -> the name they are stored under."""
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Whole shape of a parameter and of each of its moments."""
-
-    def moments(self, name: str) -> list[str]:
-        """Sorted keys of the optimizer's tensors for a parameter; empty before its first step."""
-
-    def step_of(self, name: str) -> int:
-        """How many times the optimizer moved this parameter."""
-
-    def gather(self, name: str, key: str) -> Tensor | None:
-        """Whole fp32 tensor on the first rank's CPU, None on the others, which copy nothing; collective.
-
-        `key` is "param" or one of `moments(name)`. May share memory with the live tensor: write or copy it before the
-        next step.
-        """
-
-    def begin_load(self) -> None:
-        """Let the optimizer allocate its moments; no parameter is moved and no step is counted."""
-
-    def scatter(self, name: str, key: str, read: Read) -> None:
-        """Fill this rank's part of a tensor with what `read` returns of the whole one; ranks do not communicate."""
-
-    def set_step(self, name: str, step: int) -> None:
-        """Set the optimizer's step of one parameter."""
-
-    def end_load(self) -> None:
-        """Make what was scattered visible to the forward pass; collective."""
-
-
-Weights = Mapping[str, Callable[[], Tensor]]
-"""Draws or reads whole parameters by name, one at a time: float32 on the host."""
-
-
-def fill(state: NamedState, names: Iterable[str], weights: Weights) -> None:
-    """Give parameters their values, `weights[name]()` in the parameter's shape; collective.
-
-    Only one whole tensor exists at a time, besides the parts that are kept.
-    """
-    for name in names:
-        value = weights[name]()
-        assert tuple(value.shape) == state.shape(name), f"{name!r}: {tuple(value.shape)} into {state.shape(name)}"
-        state.scatter(name, "param", partial(_span, value.flatten()))
-    state.end_load()
-
-
-def _span(flat: Tensor, start: int, stop: int) -> Tensor:
-    return flat[start:stop]
 
 
 def plain_module(model: nn.Module) -> nn.Module:
@@ -122,8 +58,8 @@ def named_parameters(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[st
     return parameters, aliases
 
 
-class ParameterState(ABC):
-    """What all ways of holding state have in common: the names of parameters, and the optimizer's record of each.
+class NamedState(ABC):
+    """What a checkpoint needs of an engine: the names of parameters, and the whole tensors of each.
 
     Args:
         model: as an engine prepared it.
@@ -143,7 +79,7 @@ class ParameterState(ABC):
 
     @property
     def frozen(self) -> Sequence[str]:
-        """Names of the parameters that are not trained, likewise."""
+        """Names of the parameters that are not trained, likewise: `shape`, `gather` and `scatter` take them, too."""
         return tuple(name for name, parameter in self._parameters.items() if not parameter.requires_grad)
 
     @property
@@ -186,6 +122,30 @@ class ParameterState(ABC):
         else:
             cell["step"] = step
 
+    @abstractmethod
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Whole shape of a parameter and of each of its moments."""
+
+    @abstractmethod
+    def gather(self, name: str, key: str) -> Tensor | None:
+        """Whole fp32 tensor on the first rank's CPU, None on the others, which copy nothing; collective.
+
+        `key` is "param" or one of `moments(name)`. May share memory with the live tensor: write or copy it before the
+        next step.
+        """
+
+    @abstractmethod
+    def begin_load(self) -> None:
+        """Let the optimizer allocate its moments; no parameter is moved and no step is counted."""
+
+    @abstractmethod
+    def scatter(self, name: str, key: str, read: Read) -> None:
+        """Fill this rank's part of a tensor with what `read` returns of the whole one; ranks do not communicate."""
+
+    @abstractmethod
+    def end_load(self) -> None:
+        """Make what was scattered visible to the forward pass; collective."""
+
     moved: ClassVar[str]
     """The word for what the optimizer moves, for errors."""
 
@@ -198,7 +158,27 @@ class ParameterState(ABC):
         """What the optimizer keeps for that tensor; empty before its first step."""
 
 
-class TorchState(ParameterState):
+Weights = Mapping[str, Callable[[], Tensor]]
+"""Draws or reads whole parameters by name, one at a time: float32 on the host."""
+
+
+def fill(state: NamedState, names: Iterable[str], weights: Weights) -> None:
+    """Give parameters their values, `weights[name]()` in the parameter's shape; collective.
+
+    Only one whole tensor exists at a time, besides the parts that are kept.
+    """
+    for name in names:
+        value = weights[name]()
+        assert tuple(value.shape) == state.shape(name), f"{name!r}: {tuple(value.shape)} into {state.shape(name)}"
+        state.scatter(name, "param", partial(_span, value.flatten()))
+    state.end_load()
+
+
+def _span(flat: Tensor, start: int, stop: int) -> Tensor:
+    return flat[start:stop]
+
+
+class TorchState(NamedState):
     """State of one process, of DDP, FSDP2 or HSDP.
 
     Args:

@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pretrain.engine.named_state import ParameterState, prime, require_held
+from pretrain.engine.named_state import NamedState, prime, require_held
 from pretrain.engine.spans import Read, Span, dealt, gathered, is_first_rank, whole_on_host
 
 
-class ZeroState(ParameterState):
+class ZeroState(NamedState):
     """State of ZeRO-1, 2 and 3.
 
     Args:

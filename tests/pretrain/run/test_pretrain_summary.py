@@ -9,7 +9,7 @@ import pytest
 from pretrain.evaluation.evaluate import Evaluation
 from pretrain.evaluation.scores import MaskedLanguageScores
 from pretrain.run.directory import RunDirectory
-from pretrain.summary import closing_words
+from pretrain.summary import closing_words, next_commands
 
 
 def words(
@@ -30,7 +30,8 @@ def words(
         seconds=3.0,
     )
     overrides = ["run.seed=1", "data.sources=['a b.fasta']"]
-    return closing_words(summary, Path("r.toml"), overrides, engine, world_size, precision)
+    commands = next_commands(summary, Path("r.toml"), overrides, engine, world_size, precision)
+    return closing_words(summary, commands)
 
 
 def test_scores_as_the_loop_reads_them() -> None:
