@@ -18,10 +18,9 @@ import torch
 
 from benchmarks.proteins import draw
 from benchmarks.report import Row, report
-from benchmarks.training import DTYPES, Precision, bytes_per_token, packed_whole, side, train
+from benchmarks.training import DTYPES, Precision, bytes_per_token, initial, packed_whole, side, train
 from pretrain.model.compute import configure
 from pretrain.model.encoder import Checkpointing
-from pretrain.model.initial import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.model.settings import ComputeSettings
@@ -33,8 +32,7 @@ MEMORY_GIB = 24
 
 def model_of(preset: str, checkpointing: Checkpointing, dtype: torch.dtype) -> MaskedLanguageModel:
     """The preset with the weights of seed 0, set up for the CPU."""
-    model = MaskedLanguageModel(PRESETS[preset])
-    initialise(model, 0)
+    model = initial(preset)
     configure(model.encoder, ComputeSettings(checkpointing=checkpointing), CPU, dtype)
     return model
 

@@ -73,16 +73,17 @@ def side(model: MaskedLanguageModel) -> Side:
 
 def ours(case: Case, device: torch.device) -> Side:
     """Our model with the weights that seed 0 gives."""
-    return side(_initial(case).to(device))
+    return side(initial(f"esm2_{case.preset}").to(device))
 
 
 def theirs(case: Case, device: torch.device) -> Side:
     """`EsmForMaskedLM` with the weights of `ours`; its batches are those of `padded`."""
-    return copied(_initial(case), device)
+    return copied(initial(f"esm2_{case.preset}"), device)
 
 
-def _initial(case: Case) -> MaskedLanguageModel:
-    model = MaskedLanguageModel(case.shape)
+def initial(preset: str) -> MaskedLanguageModel:
+    """The model of a preset with the weights that seed 0 gives."""
+    model = MaskedLanguageModel(PRESETS[preset])
     initialise(model, 0)
     return model
 

@@ -15,9 +15,8 @@ model in a world of one.
 import gc
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from statistics import median
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +24,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.data import lengths
@@ -33,11 +31,11 @@ from benchmarks.gpu.machine import Place, has, timed, wait
 from benchmarks.gpu.parity import batch_of
 from benchmarks.gpu.ranks import together
 from benchmarks.gpu.results import Bar, Finding
+from benchmarks.gpu.step import CLIP, plain_step, program_step, whole
+from benchmarks.training import initial
 from data.batches.batch import Batch
 from data.order.plan import SPECIAL_TOKENS
-from pretrain.model.initial import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
-from pretrain.model.presets import PRESETS
 from pretrain.optimizer.build import build_optimizer
 from pretrain.optimizer.groups import parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings
@@ -47,7 +45,7 @@ Kind = Literal["DDP", "FSDP2", "ZeRO-2", "ZeRO-3"]
 PRESET, BINS, SLOTS = "esm2_35m", 4, 8192
 """The model, bins of a step, and slots of a bin: this takes 7 of an H200's 139 GiB."""
 DRY = "esm2_60k", 512
-STEPS, RATE, CLIP = 5, 1e-3, 1.0
+STEPS, RATE = 5, 1e-3
 OPTIMIZER = OptimizerSettings(eps=1e-6)
 VARIABLES: dict[str, dict[str, str]] = {
     "FSDP2": {
@@ -94,15 +92,12 @@ def of_a_rank(place: Place, kind: Kind) -> Iterator[Finding]:
     lengths_of_bins, slots = _bins(place.dry)
     batches = [_placed(lengths_of_bins, slots, first, 2, place) for first in range(0, BINS, 2)]
     regrouped = [_placed(lengths_of_bins, slots, first, 1, place) for first in range(BINS)]
-    plain = _trained(Direct(place, batches).way(), place)
+    plain = _trained(_direct(place, batches), place)
     _let_go(place)
-    noise = _distance(plain.weights, _trained(Direct(place, regrouped).way(), place, timing=False).weights)
-    moved = _distance(plain.weights, Direct(place, batches).weights())
+    noise = _distance(plain.weights, _trained(_direct(place, regrouped), place, timing=False).weights)
+    moved = _distance(plain.weights, _direct(place, batches).weights())
     _let_go(place)
-    if kind != "DDP" and has("accelerate"):
-        way = _launched(place, kind, batches, lengths_of_bins)
-    else:
-        way = Direct(place, batches, kind).way()
+    way = (_launched if kind != "DDP" and has("accelerate") else _direct)(place, batches, kind)
     found = _trained(way, place)
     off = _distance(plain.weights, found.weights)
     note = f"{off:.1e} from one process after {STEPS} steps, regrouping {noise:.1e}, weights moved by {moved:.1e}"
@@ -158,64 +153,28 @@ def _placed(bins: Sequence[Sequence[int]], slots: int, first: int, count: int, p
 
 
 def _model(place: Place) -> MaskedLanguageModel:
-    model = MaskedLanguageModel(PRESETS[DRY[0] if place.dry else PRESET])
-    initialise(model, 0)
-    return model.to(place.device)
+    return initial(DRY[0] if place.dry else PRESET).to(place.device)
 
 
 # Torch's parts ------------------------------------------------------------------------------------
 
 
-class Direct:
+def _direct(place: Place, batches: Sequence[Batch], kind: Kind | None = None) -> Way:
     """A single process, DDP or FSDP2, with the step of `pretrain.step` in a few lines."""
+    model = _model(place)
+    wrapped: nn.Module = model
+    if kind == "DDP":
+        wrapped = ddp = DistributedDataParallel(model, device_ids=None if place.dry else [0])
+        ddp.register_comm_hook(None, lambda _, bucket: _summed(bucket))
+    elif kind == "FSDP2":
+        _cut(model, place.device)
+    take = plain_step(wrapped, build_optimizer(parameter_groups(model, OPTIMIZER), OPTIMIZER), batches, RATE, "bf16")
+    name = "torch's parts, as the engine puts them together"
+    return Way(take, lambda: _copied(dict(model.named_parameters())), name)
 
-    def __init__(self, place: Place, batches: Sequence[Batch], kind: Kind | None = None) -> None:
-        self.device, self.batches, self.model = place.device, batches, _model(place)
-        self.targets = sum(int(batch.counts.sum()) for batch in batches)
-        self.wrapped: nn.Module = self.model
-        if kind == "DDP":
-            ddp = DistributedDataParallel(self.model, device_ids=None if place.dry else [0])
-            ddp.register_comm_hook(None, lambda _, bucket: _summed(bucket))
-            self.wrapped = ddp
-        elif kind == "FSDP2":
-            _cut(self.model, place.device)
-        self.optimizer = build_optimizer(parameter_groups(self.model, OPTIMIZER), OPTIMIZER)
-        for group in self.optimizer.param_groups:
-            group["lr"] = RATE
 
-    def way(self) -> Way:
-        """This as a `Way`."""
-        return Way(self, self.weights, "torch's parts, as the engine puts them together")
-
-    def __call__(self) -> None:
-        """One step."""
-        for index, batch in enumerate(self.batches):
-            with self._accumulating(last=index + 1 == len(self.batches)):
-                with torch.autocast(self.device.type, torch.bfloat16):
-                    loss = self.wrapped(batch).sum() / self.targets
-                torch.autograd.backward(loss)
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = nn.utils.get_total_norm(gradients)
-        whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        nn.utils.clip_grads_with_norm_(self.model.parameters(), CLIP, whole)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-
-    def weights(self) -> Weights:
-        """Whole weights, in copies on the host."""
-        found = {}
-        for name, parameter in self.model.named_parameters():
-            whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
-            found[name] = whole.detach().to("cpu", copy=True)
-        return found
-
-    def _accumulating(self, *, last: bool) -> AbstractContextManager[None]:
-        if isinstance(self.wrapped, FSDPModule):
-            self.wrapped.set_is_last_backward(last)
-            self.wrapped.set_requires_all_reduce(last)
-        if isinstance(self.wrapped, DistributedDataParallel) and not last:
-            return cast(AbstractContextManager[None], self.wrapped.no_sync())
-        return nullcontext()
+def _copied(parameters: Weights) -> Weights:
+    return {name: whole(parameter).detach().to("cpu", copy=True) for name, parameter in parameters.items()}
 
 
 def _summed(bucket: Any) -> torch.futures.Future[Tensor]:
@@ -237,16 +196,13 @@ def _cut(model: MaskedLanguageModel, device: torch.device) -> None:
 # The engines --------------------------------------------------------------------------------------
 
 
-def _launched(place: Place, kind: Kind, batches: Sequence[Batch], bins: Sequence[Sequence[int]]) -> Way:
+def _launched(place: Place, batches: Sequence[Batch], kind: Kind) -> Way:
     """An engine as `pretrain.engine.launch` builds it."""
     os.environ.update(VARIABLES[kind])
     from accelerate import Accelerator
 
-    from data.batches.loader import Step
-    from data.order.plan import Cursor
     from pretrain.engine.cpu import sharding_on_a_cpu
     from pretrain.engine.engine import Engine
-    from pretrain.step import train_step
 
     of_engine: type[Engine]
     if kind == "FSDP2":
@@ -262,20 +218,10 @@ def _launched(place: Place, kind: Kind, batches: Sequence[Batch], bins: Sequence
     model = _model(place)
     prepared, optimizer = running.prepare(model, build_optimizer(parameter_groups(model, OPTIMIZER), OPTIMIZER))
     state = running.named_state(prepared, optimizer)
-    documents = [tokens for some in bins for tokens in some]
-    squares = sum(tokens**2 for tokens in documents)
-    step = Step(tuple(batches), len(batches), tuple(range(BINS)), sum(documents), squares, Cursor(), 1.0)
-
-    def take() -> object:
-        how = {"bins_per_step": BINS, "clip_norm": CLIP, "learning_rate": RATE}
-        return train_step(step, prepared, optimizer, running, weights=torch.ones(1, device=place.device), **how)
 
     def weights() -> Weights:
-        found = {}
-        for name in state.names:
-            whole = state.gather(name, "param")
-            assert whole is not None, "the first rank alone has whole weights, and this world has one"
-            found[name] = whole.to("cpu", copy=True)
-        return found
+        found = {name: state.gather(name, "param") for name in state.names}
+        return _copied({name: tensor for name, tensor in found.items() if tensor is not None})
 
+    take = program_step(running, prepared, optimizer, batches, RATE)
     return Way(take, weights, f"pretrain.engine's {running.name}, pretrain.step.train_step")

@@ -22,7 +22,7 @@ from benchmarks.gpu.machine import Place
 from benchmarks.gpu.results import Bar, Finding
 from benchmarks.proteins import draw, filled
 from data.alphabet import PAD
-from data.batches.batch import Batch, Targets
+from data.batches.batch import Batch
 from data.batches.collate import lay_out
 from data.recipe.settings import DataSettings
 from pretrain.model.attention.choice import Request
@@ -62,25 +62,11 @@ class Errors(NamedTuple):
     """Norm of the error of all gradients together, over their norm."""
 
 
-def batch_of(bins: Sequence[Sequence[int]], slots: int, seed: int = 0) -> Batch:
+def batch_of(bins: Sequence[Sequence[int]], slots: int, seed: int = 0, *, pinned: bool = False) -> Batch:
     """Bins of `slots` slots with random proteins of these lengths; most of the documents that would fit are empty."""
     settings = DataSettings(sources=("-",), bin_tokens=slots, crop_tokens=slots)
     made = [filled(draw(np.array(lengths), seed + number)) for number, lengths in enumerate(bins)]
-    return lay_out(made, settings, range(len(bins)))
-
-
-def pads_alone(slots: int, documents: int = 5) -> Batch:
-    """A bin without a protein."""
-    return Batch(
-        tokens=torch.full((slots,), PAD),
-        positions=torch.arange(slots),
-        documents=torch.zeros(slots, dtype=torch.int64),
-        cu_seqlens=torch.tensor([0] + [slots] * (documents + 1), dtype=torch.int32),
-        targets=(Targets(*torch.zeros(2, 0, dtype=torch.int64)),),
-        draw_keys=(0,),
-        digests=torch.zeros(1, dtype=torch.int64),
-        spans=(),
-    )
+    return lay_out(made, settings, range(len(bins)), pinned=pinned)
 
 
 @lru_cache(maxsize=2)
@@ -239,7 +225,7 @@ def without_documents(place: Place, architecture: Architecture) -> Iterator[Find
     for backend, autocast in _taken(place):
         model = perturbed(shape_of(architecture, 16), backend, place.device)
         with torch.autocast(place.device.type, autocast or torch.bfloat16, enabled=autocast is not None):
-            loss = model(pads_alone(320).to(place.device)).sum()
+            loss = model(batch_of([[320]], 320).idle().to(place.device)).sum()
         loss.backward()
         wrong = [n for n, p in model.named_parameters() if p.grad is None or bool((p.grad != 0).any())]
         share = 1 - len(wrong) / len(list(model.parameters()))

@@ -1,85 +1,89 @@
 """One training step on a GPU: nothing waits for the device, float16 learns, Muon is that of the papers.
 
-In: a place. Out: findings. Kept: nothing.
+In: a place. Out: findings; steps, which `benchmarks.gpu.engines` takes too. Kept: nothing.
 
 The step is `pretrain.step.train_step` where Accelerate can be imported, else one of the same parts, written here.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.gpu.machine import Place, has, wait
 from benchmarks.gpu.parity import batch_of
 from benchmarks.gpu.results import Finding
+from benchmarks.training import initial
 from data.batches.batch import Batch
 from pretrain.model.compute import configure
-from pretrain.model.initial import initialise
-from pretrain.model.masked_language_model import MaskedLanguageModel
-from pretrain.model.presets import PRESETS
 from pretrain.model.settings import ComputeSettings
 from pretrain.optimizer.build import build_optimizer
 from pretrain.optimizer.groups import parameter_groups
 from pretrain.optimizer.muon import Muon
 from pretrain.optimizer.settings import OptimizerSettings
 
+if TYPE_CHECKING:
+    from pretrain.engine.engine import Engine
+
 COMPUTE = {"bf16": torch.bfloat16, "fp16": torch.float16}
+CLIP = 1.0
 
 
-def stepper(
-    place: Place, precision: str, optimizer: OptimizerSettings, compute: ComputeSettings, rate: float
-) -> tuple[Callable[[], Any], str]:
-    """A function that takes a step on two micro-batches and returns the mean loss on the device; the step's name."""
-    model = MaskedLanguageModel(PRESETS["esm2_60k" if place.dry else "esm2_8m"])
-    initialise(model, 0)
-    configure(model.encoder, compute, place.device, COMPUTE[precision])
-    model.to(place.device)
-    batches = [batch_of([[100, 60, 33], [70, 90]], 256, seed) for seed in (1, 2)]
-    if place.device.type == "cuda":
-        batches = [_pinned(batch) for batch in batches]
-    moved = build_optimizer(parameter_groups(model, optimizer), optimizer)
-    if not has("accelerate"):
-        for group in moved.param_groups:
-            group["lr"] = rate
-        return plain_step(batches, model, moved, precision, place.device), "forward, backward, update"
-    from accelerate import Accelerator
-
+def program_step(
+    engine: "Engine", model: nn.Module, optimizer: torch.optim.Optimizer, batches: Sequence[Batch], rate: float
+) -> Callable[[], Tensor]:
+    """`pretrain.step.train_step` with what `engine` prepared; returns the mean loss, on the device."""
     from data.batches.loader import Step
     from data.order.plan import Cursor
-    from pretrain.engine.engine import Engine
     from pretrain.step import train_step
 
-    engine = Engine(Accelerator(cpu=place.dry, mixed_precision="no"), precision)
-    prepared, wrapped = engine.prepare(model, moved)
-    step = Step(tuple(batches), len(batches), (0, 1, 2, 3), 706, 0, Cursor(), 1.0)
-
-    weights = torch.ones(1, device=place.device)
+    tokens = [end - start for batch in batches for start, end in batch.spans]
+    bins = sum(batch.num_bins for batch in batches)
+    squares = sum(n * n for n in tokens)
+    step = Step(tuple(batches), len(batches), tuple(range(bins)), sum(tokens), squares, Cursor(), 1.0)
+    weights = torch.ones(1, device=engine.device)
 
     def take() -> Tensor:
-        how = {"bins_per_step": 4, "clip_norm": 1.0, "learning_rate": rate}
-        outcome = train_step(step, prepared, wrapped, engine, weights=weights, **how)
-        return outcome.losses
+        how: dict[str, Any] = {"bins_per_step": bins, "clip_norm": CLIP, "learning_rate": rate}
+        return train_step(step, model, optimizer, engine, weights=weights, **how).losses
 
-    return take, "pretrain.step.train_step"
+    return take
 
 
 def plain_step(
-    batches: list[Batch], model: nn.Module, optimizer: torch.optim.Optimizer, precision: str, device: torch.device
+    model: nn.Module, optimizer: torch.optim.Optimizer, batches: Sequence[Batch], rate: float, precision: str
 ) -> Callable[[], Tensor]:
-    """The parts of a step, for a machine without Accelerate; returns its mean loss, on the device."""
+    """The parts of a step, for a machine without Accelerate; returns the mean loss, on the device.
+
+    Args:
+        model: the model itself, in DDP, or cut by FSDP2.
+        optimizer: optimizer of its parameters.
+        batches: micro-batches of the step.
+        rate: learning rate.
+        precision: "bf16" or "fp16".
+    """
+    device = next(model.parameters()).device
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
     targets = sum(len(batch.targets[0].slots) for batch in batches)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
 
     def take() -> Tensor:
         total = torch.zeros((), device=device)
-        for batch in batches:
-            with torch.autocast(device.type, COMPUTE[precision]):
-                loss = model(batch.to(device)).sum() / targets
-            torch.autograd.backward(scaler.scale(loss))
+        for index, batch in enumerate(batches):
+            with _accumulating(model, last=index + 1 == len(batches)):
+                with torch.autocast(device.type, COMPUTE[precision]):
+                    loss = model(batch.to(device)).sum() / targets
+                torch.autograd.backward(scaler.scale(loss))
             total += loss.detach()
+        scaler.unscale_(optimizer)
+        norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+        nn.utils.clip_grads_with_norm_(model.parameters(), CLIP, whole(norm))
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
@@ -88,11 +92,37 @@ def plain_step(
     return take
 
 
-def _pinned(batch: Batch) -> Batch:
-    moved: dict[str, Any] = {
-        f.name: value.pin_memory() for f in fields(batch) if isinstance(value := getattr(batch, f.name), Tensor)
-    }
-    return replace(batch, **moved)
+def whole(tensor: Tensor) -> Tensor:
+    """The tensor of all ranks together."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _accumulating(model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+    if isinstance(model, FSDPModule):
+        model.set_is_last_backward(last)
+        model.set_requires_all_reduce(last)
+    if isinstance(model, DistributedDataParallel) and not last:
+        return cast(AbstractContextManager[None], model.no_sync())
+    return nullcontext()
+
+
+def stepper(
+    place: Place, precision: str, settings: OptimizerSettings, compute: ComputeSettings, rate: float
+) -> tuple[Callable[[], Tensor], str]:
+    """A function that takes a step on two micro-batches and returns the mean loss on the device; the step's name."""
+    model = initial("esm2_60k" if place.dry else "esm2_8m")
+    configure(model.encoder, compute, place.device, COMPUTE[precision])
+    model.to(place.device)
+    batches = [batch_of([[100, 60, 33], [70, 90]], 256, seed, pinned=not place.dry) for seed in (1, 2)]
+    optimizer = build_optimizer(parameter_groups(model, settings), settings)
+    if not has("accelerate"):
+        return plain_step(model, optimizer, batches, rate, precision), "forward, backward, update"
+    from accelerate import Accelerator
+
+    from pretrain.engine.engine import Engine
+
+    engine = Engine(Accelerator(cpu=place.dry, mixed_precision="no"), precision)
+    return program_step(engine, *engine.prepare(model, optimizer), batches, rate), "pretrain.step.train_step"
 
 
 def no_wait(place: Place) -> Iterator[Finding]:

@@ -30,7 +30,7 @@ DEVICE_LOST = 70
 """Exit status of a worker whose device can no longer be used."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Check:
     """A check, which gives one or more rows."""
 
