@@ -69,7 +69,7 @@ class Plan:
         """Validation loss of the run in nats a target, every target masked; trains the run if it does not exist yet."""
         folder = self.directory(arm, rate, seed)
         if not (folder / "export" / "config.json").exists():
-            environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+            environment = {"OMP_NUM_THREADS": "1", **os.environ}
             subprocess.run(self.command(arm, rate, seed), env=environment, stdout=subprocess.DEVNULL, check=True)
         sources = json.loads((folder / "run.json").read_text())["recipe"]["data"]["sources"]
         if sources != list(self.sources):

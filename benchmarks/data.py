@@ -9,36 +9,32 @@ log-normal lengths of mean 280, UniRef headers, lines of 60.
 import argparse
 import gzip
 import os
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from statistics import median
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from Bio.SeqIO.FastaIO import SimpleFastaParser
+from isal import igzip
+from transformers import DataCollatorForLanguageModeling, EsmTokenizer
 
+from benchmarks.proteins import lengths
 from benchmarks.report import Row, report
-from data.alphabet import STANDARD_RESIDUES
-
-if TYPE_CHECKING:
-    from data.corpus.corpora import Corpora
-    from data.recipe.settings import DataSettings
-
-ROUNDS = 5
-Work = Callable[[], object]
-
-
-def lengths(count: int, seed: int = 0) -> NDArray[np.int64]:
-    """Residues of `count` proteins: log-normal, mean 280, median 203."""
-    drawn = np.random.default_rng(seed).lognormal(np.log(203), 0.8, count)
-    return np.clip(drawn, 16, 35_000).astype(np.int64)
+from benchmarks.resident_memory import peak_mib
+from benchmarks.timing import Work, side_by_side
+from data.alphabet import CLS, EOS, LETTER_IDS, STANDARD_RESIDUES, TOKENS
+from data.batches.loader import Loader
+from data.commands.digest import cursor_at
+from data.corpus.corpora import Corpora
+from data.corpus.prepare import open_corpora, prepare
+from data.order.dealing import attention_cost, deal, imbalance
+from data.order.plan import SPECIAL_TOKENS, Cursor, Plan
+from data.recipe.settings import DataSettings, IngestSettings
+from data.sources.fasta import FastaSource
 
 
 def write_fasta(path: Path, count: int) -> None:
@@ -55,22 +51,8 @@ def write_fasta(path: Path, count: int) -> None:
             file.writelines(sequence[start : start + 60] + b"\n" for start in range(0, length, 60))
 
 
-def side_by_side(*works: Work, rounds: int = ROUNDS) -> list[float]:
-    """Median CPU seconds of each, after one round that warms up."""
-    seconds: list[list[float]] = [[] for _ in works]
-    for round_ in range(rounds + 1):
-        for mine, work in zip(seconds, works, strict=True):
-            started = time.process_time()
-            work()
-            if round_:
-                mine.append(time.process_time() - started)
-    return [median(mine) for mine in seconds]
-
-
 def ours(path: Path) -> Work:
     """Token ids and offsets of a FASTA file, by this project."""
-    from data.recipe.settings import IngestSettings
-    from data.sources.fasta import FastaSource
 
     def read() -> int:
         return sum(len(block.tokens) for block in FastaSource(str(path), "refuse", IngestSettings()).blocks())
@@ -80,10 +62,6 @@ def ours(path: Path) -> Work:
 
 def biopython(path: Path) -> Work:
     """The same result by Biopython's fastest parser, one join and one translate."""
-    from Bio.SeqIO.FastaIO import SimpleFastaParser
-
-    from data.alphabet import LETTER_IDS
-
     table = LETTER_IDS.tobytes()
 
     def read() -> int:
@@ -98,8 +76,6 @@ def biopython(path: Path) -> Work:
 
 def isal_alone(path: Path) -> Work:
     """Decompression by isal through its fastest interface; the output is not used."""
-    from isal import igzip
-
     buffer = bytearray(4 << 20)
 
     def read() -> None:
@@ -124,15 +100,8 @@ def parsing(folder: Path, count: int) -> list[Row]:
     ]
 
 
-def filling(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
+def filling(corpora: Corpora, settings: DataSettings) -> list[Row]:
     """Gather + mask + labels: bins of ours against transformers' collator on batches sorted by length."""
-    import torch
-    from transformers import DataCollatorForLanguageModeling, EsmTokenizer
-
-    from data.alphabet import CLS, EOS, TOKENS
-    from data.batches.contents import MaskedContents
-    from data.order.plan import SPECIAL_TOKENS
-
     bins = corpora.plan(0).window(0, 0, 0)
     assert bins is not None
     chosen = bins[:32]
@@ -158,7 +127,7 @@ def filling(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
         for features in batches:
             collator(features)
 
-    masked = MaskedContents(corpora.shelves, settings, settings.mask, 0)
+    masked = corpora.masked(0)
 
     def mine() -> None:
         for packed in chosen:
@@ -172,14 +141,8 @@ def filling(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
     return [Row("gather + mask + labels, packed", "HF collator, sorted by length", ratio, 50.0, "higher")]
 
 
-def planning(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
+def planning(corpora: Corpora, settings: DataSettings) -> list[Row]:
     """Waste, the planner's share of the work, the start far into a run, and the balance of ranks."""
-    from data.batches.contents import MaskedContents
-    from data.batches.loader import Loader
-    from data.commands.digest import cursor_at
-    from data.order.dealing import attention_cost, deal, imbalance
-    from data.order.plan import Cursor, Plan
-
     plan = corpora.plan(0)
     bucketed = Plan(plan.sampler, plan.num_residues, replace(settings, composition="bucketed"), 0)
     rows = []
@@ -192,7 +155,7 @@ def planning(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
 
     bins = plan.window(0, 0, 0) or []
     some = bins[:: len(bins) // 64]
-    masked = MaskedContents(corpora.shelves, settings, settings.mask, 0)
+    masked = corpora.masked(0)
     window_s, fill_s = side_by_side(
         lambda: plan.window(0, 1, 0),
         lambda: [masked.batch([b], [0]).num_bins for b in some],
@@ -226,13 +189,8 @@ def planning(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
     return rows
 
 
-def rates(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
+def rates(corpora: Corpora, settings: DataSettings) -> list[Row]:
     """Wall-clock rate of the loader; the bar is for a GPU machine."""
-    import torch
-
-    from data.batches.loader import Loader
-    from data.order.plan import Cursor
-
     best = 0.0
     for workers in (0, 1, 2, 4):
         if workers > (os.cpu_count() or 1):
@@ -250,48 +208,6 @@ def rates(corpora: "Corpora", settings: "DataSettings") -> list[Row]:
         best = max(best, rate)
     on_gpu = best / 3e6 if torch.cuda.is_available() else None
     return [Row("at most 4 workers, pinned batches, GPU machine", "3 M tokens a second", on_gpu, 1.0, "higher")]
-
-
-WATCHED = """
-import sys
-from pathlib import Path
-from benchmarks import data
-data.{what}(Path(sys.argv[1]))
-print([line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")][0])
-"""
-
-
-def peak_mib(what: str, folder: Path) -> float:
-    """Largest resident size of a process of its own that does `what` in `folder`, mapped files included, in MiB.
-
-    It is read from /proc, because what `getrusage` reports of a child begins at its parent's size.
-    """
-    command = [sys.executable, "-c", WATCHED.format(what=what), str(folder)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return int(done.stdout.split()[-1]) / 1024
-
-
-def build_large(folder: Path) -> None:
-    """Build the store of large.fasta."""
-    from data.recipe.settings import IngestSettings
-    from data.sources.fasta import FastaSource
-    from data.store.build import open_or_build
-
-    ingest = IngestSettings()
-    open_or_build([FastaSource(str(folder / "large.fasta"), "refuse", ingest)], folder / "stores", "refuse", ingest)
-
-
-def iterate_large(folder: Path) -> None:
-    """Fill every bin of the first windows of that store, as a worker does: plan and residues, no batches."""
-    from data.corpus.prepare import open_corpora, prepare
-    from data.order.plan import Cursor
-    from data.recipe.settings import DataSettings
-
-    settings = DataSettings(sources=(str(folder / "large.fasta"),), store_dir=str(folder / "stores"))
-    corpora = open_corpora(settings, prepare(settings))
-    contents = corpora.masked(0)
-    for packed, _ in islice(corpora.plan(0).bins(Cursor()), 8000):
-        contents.fill(packed)
 
 
 def memory(folder: Path, store_mb: int) -> list[Row]:
@@ -318,9 +234,6 @@ def main() -> None:
         "--store-mb", type=int, default=2000, help="FASTA for the memory rows, in MB; 0 leaves them out"
     )
     options = parser.parse_args()
-    from data.corpus.prepare import open_corpora, prepare
-    from data.recipe.settings import DataSettings
-
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         rows = parsing(folder, min(options.records, 250_000))

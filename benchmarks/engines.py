@@ -11,8 +11,6 @@ grouping of a step's bins into forward passes differs: that is rounding, in the 
 import argparse
 import contextlib
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.launch import launched
 from benchmarks.report import Row, report
 from pretrain.checkpoint.load import newest_valid
 from pretrain.checkpoint.tensors import TensorReader
@@ -39,20 +38,19 @@ TOKENS = 60_000
 """About 18 steps."""
 UNTIED = ("model.preset=modern_60k",)
 CONTEXT = ("parallel.context=2",)
-FLOAT32, BF16 = ("--mixed_precision", "no"), ("--mixed_precision", "bf16")
-Case = tuple[str, int, tuple[str, ...], tuple[str, ...]]
-"""Engine, processes, overrides of the recipe, flags of the launcher."""
+Case = tuple[str, int, tuple[str, ...], str]
+"""Engine, processes, overrides of the recipe, precision as the launcher names it."""
 CASES: list[Case] = [
-    *((engine, 2, (), ()) for engine in ("ddp", "fsdp2", "zero1", "zero2", "zero3")),
-    ("hsdp", 4, (), ()),
-    ("ddp", 3, (), ()),
-    *((engine, 2, CONTEXT, ()) for engine in ("ddp", "fsdp2", "zero1", "zero2", "zero3")),
-    ("fsdp2", 2, (*CONTEXT, "parallel.exchange=all_gather"), ()),
-    ("hsdp", 4, CONTEXT, ()),
-    *((engine, 4, CONTEXT, ()) for engine in ("ddp", "fsdp2", "zero3")),
-    *((engine, 2, (*UNTIED, *CONTEXT), ()) for engine in ("fsdp2", "zero3")),
-    ("fsdp2", 2, (*UNTIED, "optimizer.name=muon"), ()),
-    *((engine, 2, (), BF16) for engine in ("ddp", "fsdp2", "zero3")),
+    *((engine, 2, (), "no") for engine in ("ddp", "fsdp2", "zero1", "zero2", "zero3")),
+    ("hsdp", 4, (), "no"),
+    ("ddp", 3, (), "no"),
+    *((engine, 2, CONTEXT, "no") for engine in ("ddp", "fsdp2", "zero1", "zero2", "zero3")),
+    ("fsdp2", 2, (*CONTEXT, "parallel.exchange=all_gather"), "no"),
+    ("hsdp", 4, CONTEXT, "no"),
+    *((engine, 4, CONTEXT, "no") for engine in ("ddp", "fsdp2", "zero3")),
+    *((engine, 2, (*UNTIED, *CONTEXT), "no") for engine in ("fsdp2", "zero3")),
+    ("fsdp2", 2, (*UNTIED, "optimizer.name=muon"), "no"),
+    *((engine, 2, (), "bf16") for engine in ("ddp", "fsdp2", "zero3")),
 ]
 
 
@@ -67,17 +65,11 @@ class Run:
 
 def trained(folder: Path, case: Case) -> Run:
     """One launch."""
-    engine, processes, overrides, flags = case
-    run = folder / "-".join([engine, str(processes), *overrides, *flags])
-    words = [sys.executable, "-m", "accelerate.commands.launch"]
-    words += ["--config_file", f"accelerate_configs/{engine}.yaml", "--num_processes", str(processes)]
-    words += [*FLOAT32, *flags]
-    words += ["-m", "pretrain", "recipes/quickstart.toml", *SETTINGS, f"schedule.total_tokens={TOKENS}"]
+    engine, processes, overrides, precision = case
+    run = folder / "-".join([engine, str(processes), *overrides, precision])
+    words = ["pretrain", "recipes/quickstart.toml", *SETTINGS, f"schedule.total_tokens={TOKENS}"]
     words += [f"run.directory={run}", f"data.store_dir={folder / 'stores'}", *overrides]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(words)}\n{done.stdout}{done.stderr}")
+    launched(engine, processes, *words, precision=precision)
     with contextlib.redirect_stderr(sys.stdout):
         checkpoint = newest_valid(run / "checkpoints", writer=False)
     if checkpoint is None:
@@ -109,18 +101,19 @@ def main() -> None:
                 made[case] = trained(Path(scratch), case)
             return made[case]
 
-        for engine, processes, overrides, flags in CASES:
+        for engine, processes, overrides, precision in CASES:
             if chosen and engine not in chosen:
                 continue
             model = tuple(o for o in overrides if o.startswith(("model.", "optimizer.")))
-            one = run("single", 1, model, flags)
+            one = run("single", 1, model, precision)
             moved, _ = distances(
-                one, Run(run("single", 1, (*model, "schedule.total_tokens=1"), flags).weights, one.losses)
+                one, Run(run("single", 1, (*model, "schedule.total_tokens=1"), precision).weights, one.losses)
             )
-            groupings = [run("single", 1, (*model, f"data.bins_per_forward={n}"), flags) for n in (3, 7)]
+            groupings = [run("single", 1, (*model, f"data.bins_per_forward={n}"), precision) for n in (3, 7)]
             of_weights, of_losses = (max(each) for each in zip(*(distances(one, g) for g in groupings), strict=True))
-            weights, losses = distances(one, run(engine, processes, overrides, flags))
-            name = ", ".join([engine, f"{processes} processes", *overrides, *flags[1:]])
+            weights, losses = distances(one, run(engine, processes, overrides, precision))
+            lower = [] if precision == "no" else [precision]
+            name = ", ".join([engine, f"{processes} processes", *overrides, *lower])
             print(
                 f"{name}: moved {moved:.1e}; differs by {weights:.1e} (regrouping {of_weights:.1e}), "
                 f"losses by {losses:.1e} ({of_losses:.1e})",

@@ -9,15 +9,14 @@ resident memory, everything included.
 """
 
 import argparse
-import re
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from benchmarks.proteins import draw
 from benchmarks.report import Row, report
+from benchmarks.resident_memory import peak_resident_mib
 from benchmarks.training import DTYPES, Precision, bytes_per_token, initial, packed_whole, side, train
 from pretrain.model.compute import configure
 from pretrain.model.encoder import Checkpointing
@@ -52,8 +51,7 @@ def one_protein(residues: int, checkpointing: Checkpointing) -> Row:
     started, cpu_started = time.perf_counter(), time.process_time()
     loss = train(mine, [batch], "fp32", CPU)
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
-    (kib,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    gib = int(kib) / 2**20
+    gib = peak_resident_mib() / 1024
     print(
         f"one protein of {residues:,} residues, checkpointing {checkpointing}: loss {float(loss):.4f}, "
         f"peak resident memory {gib:.2f} GiB, {seconds:.0f} s ({cpu_seconds:.0f} CPU s)"

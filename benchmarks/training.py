@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.proteins import Document, batches, draw, packed, padded, representative, work
+from benchmarks.timing import side_by_side
 from pretrain.model.flops import training_flops
 from pretrain.model.initial import initialise
 from pretrain.model.linear import EMULATES_BFLOAT16
@@ -138,13 +139,7 @@ def own_products(case: Case, device: torch.device) -> float:
         x, weight, gradient = (torch.randn(shape, device=device).to(dtype) for shape in shapes)
         for out, left, right in ((gradient, x, weight.t()), (x, gradient, weight), (weight, gradient.t(), x)):
             product = partial(torch.mm, left, right, out=torch.empty_like(out))
-            product()
-            times = []
-            for _ in range(5):
-                started = clock(device)
-                product()
-                times.append(clock(device) - started)
-            seconds += median(times)
+            seconds += side_by_side(product, clock=partial(clock, device))[0]
             flops += 2 * case.bin_tokens * rows * columns
     return flops / seconds
 

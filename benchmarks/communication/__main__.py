@@ -12,9 +12,6 @@ own rules require; an all-reduce counts twice.
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +22,7 @@ import torch
 
 from benchmarks.communication.expected import Case, Work, expected, weighted
 from benchmarks.communication.rank import MICRO_BATCHES, STEPS
+from benchmarks.launch import launched
 from benchmarks.report import Row, report
 
 CASES = (
@@ -57,10 +55,7 @@ class Traffic(Row):
 def measured(case: Case, preset: str, bin_tokens: int, folder: Path) -> Traffic:
     """Launch one case, and read what its ranks measured."""
     bins = MICRO_BATCHES * case.processes // case.context
-    words = [sys.executable, "-m", "accelerate.commands.launch", "--config_file"]
-    words += [f"accelerate_configs/{case.engine}.yaml", "--num_processes", str(case.processes)]
-    words += ["--mixed_precision", "no"]
-    words += ["-m", "benchmarks.communication.rank", str(folder / "results.json"), "recipes/quickstart.toml"]
+    words = ["benchmarks.communication.rank", str(folder / "results.json"), "recipes/quickstart.toml"]
     words += [f"model.preset={preset}", f"data.bin_tokens={bin_tokens}", f"data.bins_per_step={bins}"]
     words += [f"data.crop_tokens={min(512, bin_tokens)}", "schedule.warmup_tokens=0"]
     # Bins are not quite full, so this takes STEPS steps at least.
@@ -68,10 +63,7 @@ def measured(case: Case, preset: str, bin_tokens: int, folder: Path) -> Traffic:
     words += [f"run.directory={folder / case.name}", f"data.store_dir={folder / 'stores'}"]
     if case.exchange:
         words += [f"parallel.context={case.context}", f"parallel.exchange={case.exchange}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(words)}\n{done.stdout}{done.stderr}")
+    launched(case.engine, case.processes, *words)
     found = json.loads((folder / "results.json").read_text())
     return _traffic(case, found["ranks"], Work(preset, bin_tokens, MICRO_BATCHES, bins, found["device"]))
 

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from benchmarks.gpu.machine import Place, wait
+from benchmarks.gpu.machine import Place, peak_memory
 from benchmarks.gpu.parity import (
     HOST,
     Answer,
@@ -169,8 +169,6 @@ def _bytes(model: MaskedLanguageModel, batch: Batch, place: Place) -> tuple[int,
     if place.dry:
         return kept, 0
     torch.autograd.backward(forward())  # gradients are allocated from here on
-    wait(place.device)
     before = torch.cuda.memory_allocated(place.device)
-    torch.cuda.reset_peak_memory_stats(place.device)
-    torch.autograd.backward(forward())
-    return kept, torch.cuda.max_memory_allocated(place.device) - before
+    _, most = peak_memory(place, lambda: torch.autograd.backward(forward()))
+    return kept, most - before

@@ -26,12 +26,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.data import lengths
-from benchmarks.gpu.machine import Place, has, timed, wait
+from benchmarks.gpu.machine import Place, has, peak_memory, timed
 from benchmarks.gpu.parity import batch_of
 from benchmarks.gpu.ranks import together
 from benchmarks.gpu.results import Bar, Finding
 from benchmarks.gpu.step import CLIP, plain_step, program_step, whole
+from benchmarks.proteins import lengths
 from benchmarks.training import initial
 from data.batches.batch import Batch
 from data.order.plan import SPECIAL_TOKENS
@@ -112,14 +112,11 @@ def of_a_rank(place: Place, kind: Kind) -> Iterator[Finding]:
 def _trained(way: Way, place: Place, *, timing: bool = True) -> Trained:
     for _ in range(STEPS):
         way.take()
-    weights, step_s, peak = way.weights(), 0.0, 0
-    if timing:
-        wait(place.device)
-        if not place.dry:
-            torch.cuda.reset_peak_memory_stats(place.device)
-        step_s = median(timed(place.device, [way.take], 0.1 if place.dry else 1.0)[0])
-        peak = 0 if place.dry else torch.cuda.max_memory_allocated(place.device)
-    return Trained(weights, step_s, peak)
+    weights = way.weights()
+    if not timing:
+        return Trained(weights, 0.0, 0)
+    (times,), peak_bytes = peak_memory(place, lambda: timed(place.device, [way.take], 0.1 if place.dry else 1.0))
+    return Trained(weights, median(times), peak_bytes)
 
 
 def _let_go(place: Place) -> None:

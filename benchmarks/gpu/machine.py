@@ -12,6 +12,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from itertools import pairwise
 from statistics import median
+from typing import TypeVar
 
 import torch
 
@@ -19,6 +20,8 @@ from benchmarks.gpu.results import Finding, Results
 from benchmarks.report import processor
 from pretrain.model.attention.choice import VARLEN, choose
 from pretrain.telemetry.peak import known_peak
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,16 @@ def _round(device: torch.device, works: Sequence[Callable[[], object]]) -> list[
         work()
         marks_s.append(time.perf_counter())
     return [b - a for a, b in pairwise(marks_s)]
+
+
+def peak_memory(place: Place, work: Callable[[], Result]) -> tuple[Result, int]:
+    """What `work` returns, and the most bytes that are allocated on the device until it has ended; 0 in a dry run."""
+    wait(place.device)
+    if not place.dry:
+        torch.cuda.reset_peak_memory_stats(place.device)
+    result = work()
+    wait(place.device)
+    return result, 0 if place.dry else torch.cuda.max_memory_allocated(place.device)
 
 
 def has(package: str) -> bool:

@@ -17,10 +17,9 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.data import lengths
-from benchmarks.gpu.machine import Place, peak_of, timed, wait
+from benchmarks.gpu.machine import Place, peak_memory, peak_of, timed, wait
 from benchmarks.gpu.results import Finding, Table
-from benchmarks.proteins import Work, batches, draw, packed, representative, work
+from benchmarks.proteins import Work, batches, draw, lengths, packed, representative, work
 from benchmarks.training import Side, activation_bytes, autocast, copied, on_device, side, train
 from data.batches.batch import Batch
 from data.order.plan import SPECIAL_TOKENS
@@ -103,18 +102,15 @@ def measured(mine: Side, shape: EsmShape, some: Sequence[tuple[Batch, Work]], pl
         train(mine, [batch], "bf16", place.device)
     wait(place.device)
     warm_up_s = time.perf_counter() - started
-    if not place.dry:
-        torch.cuda.reset_peak_memory_stats(place.device)
     steps = [partial(train, mine, [batch], "bf16", place.device) for batch, _ in some]
-    times = timed(place.device, steps, least)
+    times, peak_bytes = peak_memory(place, partial(timed, place.device, steps, least))
     speeds = [
         (asked.tokens / s, training_flops(shape, *asked, pruned=True) / s, s)
         for (_, asked), seconds in zip(some, times, strict=True)
         for s in seconds
     ]
-    kept = 0 if place.dry else torch.cuda.max_memory_allocated(place.device)
     tokens, flops, step_s = (median(column) for column in zip(*speeds, strict=True))
-    return Speed(tokens, flops, step_s, warm_up_s, kept)
+    return Speed(tokens, flops, step_s, warm_up_s, peak_bytes)
 
 
 def speed(place: Place, preset: str, *, profiled: bool = False) -> Iterator[Finding | Table]:
@@ -217,9 +213,7 @@ def _step_bytes(mine: Side, batch: Batch, place: Place) -> int:
     if place.dry:
         return activation_bytes(partial(mine.mean_loss, batch), mine.model)
     train(mine, [batch], "bf16", place.device)
-    torch.cuda.reset_peak_memory_stats(place.device)
-    train(mine, [batch], "bf16", place.device)
-    return torch.cuda.max_memory_allocated(place.device)
+    return peak_memory(place, partial(train, mine, [batch], "bf16", place.device))[1]
 
 
 def empty_documents(place: Place, preset: str) -> Iterator[Finding]:

@@ -1,0 +1,55 @@
+"""The most memory that a process has had, and two works on a store that are measured so.
+
+In: a work and a folder that holds large.fasta. Out: its largest resident size. Kept: the store, in that folder.
+
+Each work is a process of its own, which imports what the work needs and nothing else.
+"""
+
+import re
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+
+def peak_resident_mib() -> float:
+    """Largest resident size of this process so far, mapped files included, in MiB.
+
+    It is read from /proc, because what `getrusage` reports of a child begins at its parent's size.
+    """
+    (kib,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(kib) / 1024
+
+
+def peak_mib(work: str, folder: Path) -> float:
+    """`peak_resident_mib` of a process of its own that does `work`, a function of this module, in `folder`."""
+    command = [sys.executable, "-m", "benchmarks.resident_memory", work, str(folder)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+
+
+def build_large(folder: Path) -> None:
+    """Build the store of large.fasta."""
+    from data.recipe.settings import IngestSettings
+    from data.sources.fasta import FastaSource
+    from data.store.build import open_or_build
+
+    ingest = IngestSettings()
+    open_or_build([FastaSource(str(folder / "large.fasta"), "refuse", ingest)], folder / "stores", "refuse", ingest)
+
+
+def iterate_large(folder: Path) -> None:
+    """Fill every bin of the first windows of that store, as a worker does: plan and residues, no batches."""
+    from data.corpus.prepare import open_corpora, prepare
+    from data.order.plan import Cursor
+    from data.recipe.settings import DataSettings
+
+    settings = DataSettings(sources=(str(folder / "large.fasta"),), store_dir=str(folder / "stores"))
+    corpora = open_corpora(settings, prepare(settings))
+    contents = corpora.masked(0)
+    for packed, _ in islice(corpora.plan(0).bins(Cursor()), 8000):
+        contents.fill(packed)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](Path(sys.argv[2]))
+    print(peak_resident_mib())
