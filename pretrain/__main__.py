@@ -3,7 +3,7 @@
     accelerate launch --config_file accelerate_configs/ddp.yaml -m pretrain recipes/quickstart.toml run.seed=1
 
 In: a recipe, overrides. Out: a run directory, exit status 0; 2 for a mistake in the input, 74 if the disk is full
-or cannot store a checkpoint, 1 for anything else.
+or cannot store a checkpoint, 130 and 143 after Ctrl-C and SIGTERM, 1 for anything else.
 """
 
 import argparse
@@ -18,18 +18,23 @@ from data.disk_error import CLOSED, one_line
 from data.recipe.toml_file import documented, read
 from pretrain.recipe import Recipe
 from pretrain.run.errors import PeerError, StorageError, is_no_room
+from pretrain.run.stop import Stopped, consequences, listening
 
 _PATIENCE_S = 5.0
 """How long other ranks wait for rank 0 to report a mistake in the input."""
 
 
+@listening()
 def main(arguments: list[str] | None = None) -> int:
     """Run one attempt of a training run; the exit status."""
     options = _parser().parse_intermixed_args(arguments)
     rank = int(os.environ.get("RANK", "0"))
     try:
         recipe = read(Recipe, options.recipe, options.overrides)
-        _train(recipe, options)
+        with consequences():
+            _train(recipe, options)
+    except Stopped as stopped:
+        return _stopped(stopped, rank)
     except ValueError as error:
         return _mistake(error, str(error), rank)
     except KeyboardInterrupt:
@@ -56,6 +61,16 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
             launched = engine.name, engine.world_size, engine.precision
             commands = next_commands(summary, options.recipe, options.overrides, *launched)
             print(closing_words(summary, commands), flush=True)
+
+
+def _stopped(stopped: Stopped, rank: int) -> int:
+    """Rank 0 prints what a signal ended and the command that continues; return the exit status."""
+    if rank == 0:
+        from pretrain.engine.request import command_line
+
+        saved = f"saved: {stopped.checkpoint}; to continue" if stopped.checkpoint else "to begin again or continue"
+        print(f"{stopped.outcome}; {saved}: {command_line()}", file=sys.stderr, flush=True)
+    return stopped.status
 
 
 def _mistake(error: Exception, text: str, rank: int) -> int:

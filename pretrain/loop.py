@@ -6,8 +6,6 @@ It claims the directory, starts an attempt, restores, takes steps, skips some, l
 trained, on what and with which scores, the `Job` knows.
 """
 
-import hashlib
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -18,12 +16,12 @@ from typing import Generic, TypeVar
 
 import torch
 
-from data.batches.loader import Step
+from data.batches.loader import Loader, Step
 from data.disk_error import said
 from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor
 from data.progress_line import ProgressLine
-from data.recipe.setting import SettingClass, settings_of
+from data.recipe.setting import settings_of
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.frozen import fill_frozen
 from pretrain.checkpoint.load import Verified, newest_valid, open_checkpoint, restore
@@ -33,12 +31,15 @@ from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import fill
 from pretrain.job import Built, Job, Scores, TrainingRecipe
 from pretrain.optimizer.build import build_optimizer, learning_rate
-from pretrain.run import records
+from pretrain.run import records, stop
 from pretrain.run.attempts import recorded
 from pretrain.run.directory import RunDirectory
+from pretrain.run.due import Due
 from pretrain.run.errors import CheckpointError
+from pretrain.run.identity import fingerprints_of
+from pretrain.run.stop import Stopped
 from pretrain.saves import Saves
-from pretrain.step import Reading, train_step
+from pretrain.step import Reading, Told, train_step
 from pretrain.telemetry.peak import peak
 from pretrain.telemetry.speed import Clock, Speed
 
@@ -66,24 +67,37 @@ class Summary(Generic[S]):
 def train(
     recipe: R, open_job: Callable[[R, Engine], Job[S]], engine: Engine, *, allow_schedule_change: bool = False
 ) -> Summary[S]:
-    """Train to the recipe's last token, from the newest whole checkpoint if there is one; collective."""
+    """Train to the recipe's last token, from the newest whole checkpoint if there is one; collective.
+
+    Raises:
+        Stopped: a signal ended the run before that.
+    """
     started = time.perf_counter()
     run = RunDirectory(Path(recipe.run.directory))
 
-    def begin() -> tuple[int, tuple[Path, str] | None]:
+    def begin() -> tuple[int, int, tuple[Path, str] | None]:
         run.claim(recipe, allow_schedule_change=allow_schedule_change)
         sweep(run.checkpoints)
-        found = newest_valid(run.checkpoints, writer=True)
-        attempt = run.start_attempt(engine.world_size, found.trainer.step if found else 0)
-        return attempt, (found.path, found.manifest_sha256) if found else None
+        with stop.at_once():
+            found = newest_valid(run.checkpoints, writer=True)
+        step = found.trainer.step if found else 0
+        attempt = run.start_attempt(engine.world_size, step)
+        return attempt, step, (found.path, found.manifest_sha256) if found else None
 
-    attempt, chosen = engine.on_main(begin)
+    with stop.deferred():
+        attempt, base_step, chosen = engine.on_main(begin)
     training: Training[S] | None = None
 
     def position() -> dict[str, object]:
-        return {"step": training.state.step, "phase": training.phase} if training else {"phase": "start"}
+        if training is None:
+            return {"step": base_step, "phase": "start"}
+        return {"step": training.state.step, "phase": training.phase}
 
-    with recorded(run, engine.rank, attempt, position):
+    def newest() -> Path | None:
+        return training.saves.newest if training else chosen[0] if chosen else None
+
+    with recorded(run, engine.rank, attempt, position, newest), stop.consequences():
+        stop.heed()
         job = open_job(recipe, engine)
         engine.on_main(lambda: run.describe_corpus(job.description()))
         engine.on_main(lambda: engine.start_trackers(dict(_flat_settings(recipe)), run.root))
@@ -124,7 +138,7 @@ class Training(Generic[S]):
     ) -> None:
         self.recipe, self.job, self.engine, self.run, self.attempt = recipe, job, engine, run, attempt
         self.phase = "start"
-        fingerprints = _fingerprints(recipe) | job.fingerprints()
+        fingerprints = fingerprints_of(recipe) | job.fingerprints()
         built = self._build(checkpoint, fingerprints)
         self._prepare(built, checkpoint)
         if frozen := fill_frozen(self.named, built.first, engine.gather):
@@ -168,48 +182,73 @@ class Training(Generic[S]):
         return state
 
     def run_to_end(self) -> None:
-        """Train until the recipe's tokens are seen."""
-        settings, schedule = self.recipe.run, self.recipe.schedule
+        """Train until the recipe's tokens are seen.
+
+        Raises:
+            Stopped: a signal ended it; every step that was taken is saved.
+        """
         self.phase = "train"
         self.model.train()
+        total_tokens = self.recipe.schedule.total_tokens
         loader = self.job.loader(Cursor(**self.state.cursor), self.state.step)
-        settled = False
-        with closing(loader), ProgressLine(schedule.total_tokens, self.engine.is_main) as progress:
+        with stop.deferred(), closing(loader), ProgressLine(total_tokens, self.engine.is_main) as progress:
             for line in self.opening_lines:
                 progress.say(line)
             if self.state.step:
                 progress.say(f"continuing {self.run.root} at step {self.state.step}")
-            clock = Clock()
-            while self.state.tokens_seen < schedule.total_tokens:
-                with clock.waiting():
-                    step = next(loader)
-                if not settled:
-                    self.engine.settle(self.model, step.batches[0])
-                    settled = True
-                rate = learning_rate(schedule, self.state.tokens_seen + step.num_tokens)
-                outcome = train_step(
-                    step,
-                    self.model,
-                    self.optimizer,
-                    self.engine,
-                    bins_per_step=self.recipe.data.bins_per_step,
-                    weights=self.weights,
-                    clip_norm=self.recipe.optimizer.clip_norm,
-                    learning_rate=rate,
-                ).read()
-                self._consume(step.cursor, step.num_tokens, outcome)
-                self._bind()
-                clock.count(step.num_tokens, self.job.flops(step, outcome))
-                if self.state.step % settings.log_every == 0:
-                    line = self._log(outcome, step, rate, clock.read())
-                    progress.update(self.state.tokens_seen, line)
-                is_last = self.state.tokens_seen >= schedule.total_tokens
-                if self.state.step % settings.checkpoint_every == 0 or is_last:
-                    self.save(progress.say, is_last=is_last)
-                    clock = Clock()
-                if self.state.step % settings.evaluate_every == 0:  # after the save: what ends it costs no step
-                    progress.say(f"step {self.state.step} | {self.validate().line()}")
-                    clock = Clock()
+            try:
+                self._take_steps(loader, progress)
+            except Stopped as stopped:
+                if not (stopped.agreed or self.engine.world_size == 1):
+                    raise
+                if self.state.step:
+                    self.save(progress.say, is_last=True)
+                raise
+
+    def _take_steps(self, loader: Loader, progress: ProgressLine) -> None:
+        settings, schedule = self.recipe.run, self.recipe.schedule
+        alone, settled = self.engine.world_size == 1, False
+        lines = Due("run.log_every", settings.log_every)
+        checkpoints = Due("run.checkpoint_every", settings.checkpoint_every)
+        validations = Due("run.evaluate_every", settings.evaluate_every)
+        clock = Clock()
+        while self.state.tokens_seen < schedule.total_tokens:
+            with clock.waiting(), stop.at_once(alone):  # with several ranks, the others would wait for this one's step
+                step = next(loader)
+            if not settled:
+                self.engine.settle(self.model, step.batches[0])
+            rate = learning_rate(schedule, self.state.tokens_seen + step.num_tokens)
+            by_clock = (checkpoints.by_clock(), validations.by_clock()) if self.engine.is_main else ()
+            outcome = train_step(
+                step,
+                self.model,
+                self.optimizer,
+                self.engine,
+                bins_per_step=self.recipe.data.bins_per_step,
+                weights=self.weights,
+                clip_norm=self.recipe.optimizer.clip_norm,
+                learning_rate=rate,
+                told=Told(stop.word(), *by_clock),
+            ).read()
+            self._consume(step.cursor, step.num_tokens, outcome)
+            self._bind()
+            clock.count(step.num_tokens, self.job.flops(step, outcome))
+            is_last = self.state.tokens_seen >= schedule.total_tokens
+            if lines.at(self.state.step) or lines.by_clock(first=not settled, last=is_last):
+                line = self._log(outcome, step, rate, clock.read())
+                progress.update(self.state.tokens_seen, line)
+                lines.done()
+            settled = True
+            stop.obey(outcome.told.stop)
+            if checkpoints.at(self.state.step) or outcome.told.save or is_last:
+                self.save(progress.say, is_last=is_last)
+                checkpoints.done()
+                clock = Clock()
+            # After the save: what ends it costs no step.
+            if validations.at(self.state.step) or outcome.told.validate:
+                progress.say(f"step {self.state.step} | {self.validate().line()}")
+                validations.done()
+                clock = Clock()
 
     def validate(self) -> S:
         """Score the weights as they are, and write it down; collective."""
@@ -243,10 +282,15 @@ class Training(Generic[S]):
     def finish(self) -> S:
         """Validate and publish the final weights; collective."""
         self._bind()
-        scores = self.scores.get(self.state.step) or self.validate()
+        with stop.deferred():
+            scores = self.scores.get(self.state.step) or self.validate()
         self.phase = "export"
-        self.engine.on_main(lambda: self.job.publish(self.run))
+        self.engine.on_main(self._publish)
         return scores
+
+    def _publish(self) -> None:
+        with stop.at_once():
+            self.job.publish(self.run)
 
     def _bind(self) -> None:
         """Write the recipe that later starts must agree with; a start that failed before it trained has written none.
@@ -353,11 +397,3 @@ def _flat_settings(recipe: TrainingRecipe) -> list[tuple[str, object]]:
     return [
         (name, value if isinstance(value, (bool, int, float)) else str(value)) for name, _, value in settings_of(recipe)
     ]
-
-
-def _fingerprints(recipe: TrainingRecipe) -> dict[str, str]:
-    def of(setting_class: SettingClass) -> str:
-        chosen = {name: value for name, its_class, value in settings_of(recipe) if its_class is setting_class}
-        return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
-
-    return {"identity": of(SettingClass.IDENTITY), "schedule": of(SettingClass.SCHEDULE)}

@@ -58,7 +58,8 @@ class Saves:
         self._run, self._engine, self._named, self._attempt = run, engine, named, attempt
         self._fingerprints, self._keep, self._shared = fingerprints, keep, shared
         self._parent = newest.manifest_sha256 if newest else None  # on the writer only, later ones too
-        self._newest = newest.path.name if newest else None
+        self.newest = newest.path if newest else None
+        """The newest checkpoint that this attempt knows of, on every rank."""
         self._step = newest.manifest.step if newest else -1
         self._in_a_row = 0
         self.failed = 0
@@ -135,11 +136,11 @@ class Saves:
 
         reason, name = self._engine.on_main(conclude)
         if reason is None:
-            self._newest, self._step = name, state.step
+            self.newest, self._step = self._run.checkpoints / name, state.step
         return reason
 
     def _newest_in_words(self) -> str:
-        return f"the newest checkpoint is {self._newest}" if self._newest else "there is no checkpoint yet"
+        return f"the newest checkpoint is {self.newest.name}" if self.newest else "there is no checkpoint yet"
 
     def _give_up(self, reason: str) -> None:
         def end() -> None:

@@ -11,12 +11,28 @@ parallelism give the gradient of one big batch, however unevenly the targets are
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from data.batches.loader import Step
 from pretrain.engine.engine import Engine
+from pretrain.run import stop
+
+
+class Told(NamedTuple):
+    """What a rank tells all others with a step, as numbers that are summed over ranks."""
+
+    stop: int = 0
+    """`run.stop.word` of each rank."""
+    save: int = 0
+    """Rank 0: whether its clock says that a checkpoint is due."""
+    validate: int = 0
+    """Rank 0: whether its clock says that a validation is due."""
+
+
+NOTHING = Told()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +45,8 @@ class Outcome:
     """(objectives,) int64: targets of the step."""
     digests: Tensor
     """(bins_per_step,) int64: digest of each bin of the step, in global bin order."""
+    told: Tensor
+    """(3,) int64: the sum over ranks of what each was `Told`."""
     grad_norm: Tensor
     """() float32: global gradient norm before clipping."""
     loss_scale: Tensor
@@ -39,11 +57,12 @@ class Outcome:
     def read(self) -> "Reading":
         """The same on the host, in one copy: waits until the device has done all that is queued."""
         floats = torch.cat([torch.stack([self.grad_norm, self.loss_scale, self.skipped]), self.losses]).double()
-        words = torch.cat([self.counts, self.digests, floats.view(torch.int64)]).cpu()
-        objectives, integers = len(self.counts), len(self.counts) + len(self.digests)
+        words = torch.cat([self.counts, self.digests, self.told, floats.view(torch.int64)]).cpu()
+        objectives, integers = len(self.counts), len(words) - len(floats)
         grad_norm, loss_scale, skipped, *losses = words[integers:].view(torch.float64).tolist()
-        counts, digests = words[:objectives].tolist(), words[objectives:integers].tolist()
-        return Reading(losses, counts, digests, grad_norm, loss_scale, applied=not skipped)
+        counts, digests = words[:objectives].tolist(), words[objectives : integers - len(self.told)].tolist()
+        told = Told(*words[integers - len(self.told) : integers].tolist())
+        return Reading(losses, counts, digests, told, grad_norm, loss_scale, applied=not skipped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +72,7 @@ class Reading:
     losses: list[float]
     counts: list[int]
     digests: list[int]
+    told: Told
     grad_norm: float
     loss_scale: float
     applied: bool
@@ -69,6 +89,7 @@ def train_step(
     weights: Tensor,
     clip_norm: float,
     learning_rate: float,
+    told: Told = NOTHING,
 ) -> Outcome:
     """Read the window, count once, forward and backward by micro-batch, clip, update.
 
@@ -81,18 +102,26 @@ def train_step(
         weights: (objectives,) float32 on the device.
         clip_norm: largest global norm of the gradient.
         learning_rate: of this step.
+        told: what this rank has for the others.
+
+    Raises:
+        Stopped: on a CPU, on every rank and before anything was computed, where a signal came before the step. On a GPU
+            the host would have to wait to know of it, so that this step is taken and the loop stops after it.
     """
     batches = engine.micro_batches(step)
 
-    # ---- count: targets of the whole step, and the digests for the sample chain, in one all-reduce
+    # ---- count: targets of the whole step, the digests for the sample chain and what is told, in one all-reduce
     local_counts = torch.stack([batch.counts for batch in batches]).sum(0)
     objectives = len(local_counts)
-    ledger = torch.zeros(objectives + bins_per_step, dtype=torch.int64)
+    ledger = torch.zeros(objectives + bins_per_step + len(told), dtype=torch.int64)
     ledger[:objectives] = local_counts
+    ledger[-len(told) :] = torch.tensor(told)
     if engine.context.rank == 0:  # once for each bin, though a context-parallel group shares it
         ledger[objectives + torch.tensor(step.bins)] = torch.cat([b.digests for b in step.batches])
     ledger = engine.sum_over_ranks(engine.on_device(ledger))
-    counts, digests = ledger[:objectives], ledger[objectives:]
+    counts, digests, all_told = ledger[:objectives], ledger[objectives : -len(told)], ledger[-len(told) :]
+    if all_told.is_cpu:
+        stop.obey(int(all_told[0]))
     divisor = counts.clamp(min=1)
 
     # ---- forward and backward: the engine decides what is exchanged with each micro-batch or the last
@@ -111,4 +140,4 @@ def train_step(
         group["lr"] = learning_rate * group.get("lr_scale", 1.0)
     grad_norm, skipped = engine.update(model, optimizer, clip_norm)
     losses = engine.sum_over_ranks(sums) / divisor
-    return Outcome(losses, counts, digests, grad_norm, loss_scale, skipped)
+    return Outcome(losses, counts, digests, all_told, grad_norm, loss_scale, skipped)

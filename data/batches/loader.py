@@ -10,8 +10,11 @@ each batch, and knows nothing about samples, shuffling or position.
 """
 
 import multiprocessing
+import os
+import signal
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from multiprocessing.context import BaseContext
@@ -85,18 +88,19 @@ class Loader:
         self._pinned = torch.cuda.is_available()
         self._planned: deque[_Planned] = deque()
         workers = settings.workers
-        self._filled = iter(
-            DataLoader(
-                _Filler(contents),
-                batch_size=None,
-                collate_fn=_as_it_is,
-                sampler=self._tasks(),
-                num_workers=workers,
-                prefetch_factor=settings.prefetch if workers else None,
-                # Not fork, which would copy the locks of the training process; spawn would start each worker slowly.
-                multiprocessing_context=_forkserver() if workers else None,
-            )
+        filled = DataLoader(
+            _Filler(contents),
+            batch_size=None,
+            collate_fn=_as_it_is,
+            sampler=self._tasks(),
+            num_workers=workers,
+            prefetch_factor=settings.prefetch if workers else None,
+            worker_init_fn=_leave_signals_to_the_trainer,
+            # Not fork, which would copy the locks of the training process; spawn would start each worker slowly.
+            multiprocessing_context=_forkserver() if workers else None,
         )
+        with _signals_blocked():  # also in the server that forks the workers
+            self._filled = iter(filled)
 
     def __iter__(self) -> Iterator[Step]:
         return self
@@ -166,6 +170,30 @@ def _forkserver() -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["data.batches.loader", "numba"])  # imported once, not by each worker
     return context
+
+
+_TO_END = (signal.SIGINT, signal.SIGTERM)
+"""Signals that go to a whole group of processes, and that only the training process answers: it needs its workers until
+the step that it takes is finished."""
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _TO_END)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _leave_signals_to_the_trainer(worker: int) -> None:
+    """Put a worker into a group of its own, where only the training process ends it."""
+    del worker
+    os.setsid()
+    for each in _TO_END:
+        before = signal.signal(each, signal.SIG_IGN)  # drops one that came by now
+        signal.signal(each, before or signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _TO_END)
 
 
 def _as_it_is(filled: T) -> T:

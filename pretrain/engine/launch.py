@@ -6,6 +6,7 @@ In: what the launcher set up. Out: an `Engine`. Kept: the process group, until t
 import gc
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from pretrain.engine.engine import Engine
 from pretrain.engine.ranks import TIMEOUT
 from pretrain.engine.request import LaunchRequest, requested
 from pretrain.engine.settings import LaunchSettings
+from pretrain.run.stop import Stopped
 
 
 @contextmanager
@@ -40,7 +42,13 @@ def launch(recipe: LaunchSettings) -> Iterator[Engine]:
         _check(asked, kind, accelerator)
         context = context_group(recipe.parallel.context, accelerator.process_index, accelerator.num_processes)
         yield kind(accelerator, asked.precision, context)
-    except BaseException:
+    except BaseException as error:
+        # What a traceback holds cannot be released, and the model is in it.
+        traceback.clear_frames(error.__traceback__)
+        if isinstance(error, Stopped) and error.agreed and accelerator:
+            _release(accelerator)
+            accelerator.end_training()
+            raise
         # NCCL's shutdown waits for the other ranks, and they may never come; the launcher ends them with this process.
         if dist.is_initialized() and dist.get_backend() != "nccl":
             _release(accelerator)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from signal import Signals
 from typing import Any, TypeVar, cast
 
 import torch
@@ -14,7 +15,9 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from torch import Tensor
 
+from pretrain.run import stop
 from pretrain.run.errors import PeerError
+from pretrain.run.stop import Stopped
 
 T = TypeVar("T")
 
@@ -76,11 +79,23 @@ class Ranks:
         dist.all_gather_object(values, value)
         return cast(list[T], values)
 
+    def stop_together(self) -> None:
+        """Stop here, on every rank, if any rank got a signal; collective.
+
+        Raises:
+            Stopped: with `agreed`.
+        """
+        word = stop.word()
+        if self.world_size > 1:
+            word = int(self.sum_over_ranks(self.on_device(torch.tensor([word]))))
+        stop.obey(word)
+
     def on_main(self, work: Callable[[], T]) -> T:
         """Do `work` on rank 0, and return its result on every rank. If it raises there, every rank stops.
 
         Raises:
             PeerError: on the other ranks, where `work` raised on rank 0.
+            Stopped: on all of them, where a signal ended `work`.
         """
         if self.world_size == 1:
             return work()
@@ -89,11 +104,15 @@ class Ranks:
         if self.is_main:
             try:
                 answer[0] = work()
+            except Stopped as stopped:
+                failure, answer[1] = stopped, stopped.by
             except Exception as error:
                 failure, answer[1] = error, f"{type(error).__name__}: {error}"
         dist.broadcast_object_list(answer, src=0, device=self.device)
         if failure:
             raise failure
+        if isinstance(answer[1], Signals):
+            raise Stopped(answer[1])
         if answer[1] is not None:
             raise PeerError(f"rank 0 failed: {answer[1]}")
         return cast(T, answer[0])

@@ -8,7 +8,9 @@ In: the process tree and the environment. Out: `LaunchRequest`. Kept: nothing.
 """
 
 import os
-from collections.abc import Callable, Mapping
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -173,16 +175,37 @@ def requested() -> LaunchRequest:
     return replace(request, config={**request.config, "environment": from_flags})
 
 
+def command_line() -> str:
+    """The command that started this run, launcher included, for a shell in the same folder."""
+    words = sys.orig_argv
+    for command, _, _ in _launches():
+        words = command
+        break
+    # The shell has started the interpreter for a program such as `accelerate`, which it finds without.
+    if len(words) > 1 and os.path.basename(words[0]).startswith("python") and os.access(words[1], os.X_OK):
+        words = words[1:]
+    program = Path(words[0])
+    if program.is_absolute() and program.is_relative_to(Path.cwd()):
+        program = program.relative_to(Path.cwd())
+    return shlex.join([str(program), *words[1:]])
+
+
 def _requested() -> LaunchRequest:
+    for _, arguments, folder in _launches():
+        return _from_accelerate(arguments, folder)
+    return _from_environment()
+
+
+def _launches() -> Iterator[tuple[list[str], list[str], Path]]:
+    """(command line, arguments, working folder) of each launcher above this process, the nearest first."""
     for ancestor in psutil.Process().parents():
         try:
-            arguments = _launch_arguments(ancestor.cmdline())
-            folder = ancestor.cwd()
+            command, folder = ancestor.cmdline(), Path(ancestor.cwd())
         except psutil.Error:
             continue
+        arguments = _launch_arguments(command)
         if arguments is not None:
-            return _from_accelerate(arguments, Path(folder))
-    return _from_environment()
+            yield command, arguments, folder
 
 
 def _launch_arguments(command: list[str]) -> list[str] | None:

@@ -108,6 +108,7 @@ def evaluate(
         # Every rank takes as many forward passes, the last one idle if need be: an engine that shards parameters needs
         # all ranks in each of them.
         for first in range(0, len(bins), engine.data_world_size):
+            engine.stop_together()
             index = first + engine.data_rank
             batch = contents.batch([bins[min(index, len(bins) - 1)]], [0])
             batch = engine.share(batch if index < len(bins) else batch.idle())

@@ -1,21 +1,32 @@
 """How an attempt ends: every rank writes its error to its own file, rank 0 writes the attempt's end.
 
-In: an exception. Out: one JSON line in ranks/rank-NNNNN.jsonl and one in attempts.jsonl. Kept: nothing.
+In: an exception. Out: one JSON line in ranks/rank-NNNNN.jsonl and one in attempts.jsonl; or, of the first start of a
+run, nothing at all if it was refused or stopped before its first step. Kept: nothing.
+
+An error of the class "error" is recorded in any case, because its files are needed to understand it.
 """
 
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from data.disk_error import CLOSED
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import PeerError, StorageError, is_no_room
+from pretrain.run.stop import Stopped
 
 
 @contextmanager
-def recorded(run: RunDirectory, rank: int, attempt: int, position: Callable[[], dict[str, object]]) -> Iterator[None]:
+def recorded(
+    run: RunDirectory,
+    rank: int,
+    attempt: int,
+    position: Callable[[], dict[str, object]],
+    newest: Callable[[], Path | None],
+) -> Iterator[None]:
     """Context of one attempt; an error inside is written down and raised again.
 
     Args:
@@ -23,29 +34,45 @@ def recorded(run: RunDirectory, rank: int, attempt: int, position: Callable[[], 
         rank: number of this process.
         attempt: number of the attempt.
         position: step and phase at the time of the error.
+        newest: the newest checkpoint then, for the user who stops the run.
     """
-    exit_class = "finished"
     try:
         yield
     except BaseException as error:
-        exit_class = _exit_class(error)
+        where, exit_class = position(), _exit_class(error)
+        if isinstance(error, Stopped):
+            error.checkpoint = newest()
+            error.outcome += f" at step {where['step']}" if where["step"] else " before the first step"
+        began = attempt > 1 or where["step"] or run.has_trained
+        with _as_far_as_the_disk_goes(run):
+            if began or exit_class == "error" or (rank == 0 and not run.remove()):
+                _record(run, rank, attempt, error, exit_class, where)
+        raise
+    if rank == 0:
+        with _as_far_as_the_disk_goes(run):
+            run.end_attempt(attempt, "finished")
+
+
+def _record(
+    run: RunDirectory, rank: int, attempt: int, error: BaseException, exit_class: str, where: dict[str, object]
+) -> None:
+    if isinstance(error, Stopped):
+        exit_class = error.outcome
+    else:
         line = {
             "time": records.now(),
             "attempt": attempt,
             "rank": rank,
             "class": exit_class,
-            **position(),
+            **where,
             "error": type(error).__name__,
             "message": str(error),
             "traceback": traceback.format_exc(),
         }
         with _as_far_as_the_disk_goes(run):
             records.append(run.rank_file(rank), line)
-        raise
-    finally:
-        if rank == 0:
-            with _as_far_as_the_disk_goes(run):
-                run.end_attempt(attempt, exit_class)
+    if rank == 0:
+        run.end_attempt(attempt, exit_class)
 
 
 @contextmanager
@@ -59,7 +86,7 @@ def _as_far_as_the_disk_goes(run: RunDirectory) -> Iterator[None]:
 
 def _exit_class(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
+        return "stopped" if isinstance(error, Stopped) else "interrupted"
     if isinstance(error, PeerError):
         return "peer"
     if isinstance(error, StorageError) or is_no_room(error):

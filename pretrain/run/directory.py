@@ -9,7 +9,9 @@ export.json          what was exported, so that an export that you changed is no
 """
 
 import json
+import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,9 @@ from pretrain.run.lock import LEASE, LOCK, RunLock
 from pretrain.run.versions import versions
 
 FORMAT = "zymogen.run/1"
+_ATTEMPTS, _RANKS = "attempts.jsonl", "ranks"
+_OF_A_START = ("run.json", _ATTEMPTS, _RANKS, "zymogen", "wandb", LEASE, LOCK)
+"""What a start may have made before its first step, trackers included, in the order in which it is removed."""
 
 
 class RunDirectory:
@@ -35,6 +40,7 @@ class RunDirectory:
         self.exported = root / "export.json"
         self.metrics = root / "metrics.jsonl"
         self._lock: RunLock | None = None
+        self._made: list[Path] = []  # folders that this start made, the innermost first
 
     def claim(self, recipe: Any, *, allow_schedule_change: bool) -> None:
         """Claim the directory for this run, or check that it is this run's already; rank 0 only.
@@ -57,6 +63,7 @@ class RunDirectory:
             raise ValueError(
                 f"{self.root} exists and is not a run directory (it has no run.json); choose another run.directory"
             )
+        self._made = [path for path in (self.root, *self.root.parents) if not path.exists()]
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self._lock = RunLock(self.root)
@@ -71,6 +78,25 @@ class RunDirectory:
     def has_trained(self) -> bool:
         """Whether there is anything to continue; a start that failed before its first step leaves nothing."""
         return self.metrics.exists() or self.checkpoints.exists()
+
+    def remove(self) -> bool:
+        """Remove what the first start of the run made before its first step; rank 0 only.
+
+        Returns:
+            Whether that was all that the directory held; otherwise it stays as it is.
+        """
+        if any(path.name not in _OF_A_START for path in self.root.iterdir()):
+            return False
+        for name in _OF_A_START:  # the lock last, so that no other start begins here before that
+            path = self.root / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        with suppress(OSError):  # another start, or the user, has put something there
+            for folder in self._made:
+                folder.rmdir()
+        return True
 
     def describe_recipe(self, recipe: Any) -> None:
         """Write the recipe to run.json; once the run has trained, later starts must agree with it."""
@@ -131,13 +157,13 @@ class RunDirectory:
         Raises:
             OSError: the disk cannot store it; the error names the file.
         """
-        path = self.root / "attempts.jsonl"
+        path = self.root / _ATTEMPTS
         lines = list(records.read(path))
         attempt = max((line["attempt"] for line in lines), default=0) + 1
         ended = {line["attempt"]: line["exit"] for line in lines if "exit" in line}
-        cause = "fresh" if attempt == 1 else f"continued: attempt {attempt - 1} ended as "
-        if attempt > 1:
-            cause += ended.get(attempt - 1, "killed")
+        how = ended.get(attempt - 1, "killed")
+        how = f"was {how}" if how.startswith("stopped") else f"ended as {how}"
+        cause = "fresh" if attempt == 1 else f"continued: attempt {attempt - 1} {how}"
         line = {
             "attempt": attempt,
             "time": records.now(),
@@ -151,11 +177,11 @@ class RunDirectory:
 
     def end_attempt(self, attempt: int, exit_class: str) -> None:
         """Write down how an attempt ended; a killed one has no such line."""
-        records.append(self.root / "attempts.jsonl", {"attempt": attempt, "time": records.now(), "exit": exit_class})
+        records.append(self.root / _ATTEMPTS, {"attempt": attempt, "time": records.now(), "exit": exit_class})
 
     def rank_file(self, rank: int) -> Path:
         """Where one rank writes its errors."""
-        return self.root / "ranks" / f"rank-{rank:05d}.jsonl"
+        return self.root / _RANKS / f"rank-{rank:05d}.jsonl"
 
     def _check_identity(self, recipe: Any, allow_schedule_change: bool) -> None:
         before = dict(_flat(self.read()["recipe"]))
@@ -187,7 +213,7 @@ def _is_foreign(path: Path) -> bool:
     """Whether a file in a folder without run.json cannot come from a start that died before it wrote run.json."""
     if path.name == LOCK:
         return not path.is_file() or path.stat().st_size > 0
-    return path.name not in (LEASE, *(written_beside(Path(name)).name for name in (LEASE, "run.json")))
+    return path.name not in (LEASE, _RANKS, *(written_beside(Path(name)).name for name in (LEASE, "run.json")))
 
 
 def _flat(content: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

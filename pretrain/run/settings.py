@@ -6,6 +6,7 @@ In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from data.recipe.interval import UNIT, Every, interval
 from data.recipe.setting import OPERATIONAL, Section, setting
 from data.recipe.settings import seed_setting
 
@@ -17,12 +18,16 @@ class RunSettings(Section):
     section: ClassVar = "run"
     directory: str = setting(OPERATIONAL, "run directory; the same directory continues the run", unit="path")
     seed: int = seed_setting()
-    log_every: int = setting(OPERATIONAL, "between two lines of metrics", 10, "steps", at_least=1)
-    evaluate_every: int = setting(OPERATIONAL, "between two validations", 1000, "steps", at_least=1)
+    log_every: Every = setting(OPERATIONAL, "between two lines of metrics", "10 s", UNIT)
+    evaluate_every: Every = setting(
+        OPERATIONAL, "between two validations; the last step has one in any case", "10 min", UNIT
+    )
     validation_sequences: int = setting(
         OPERATIONAL, "most validation proteins scored at a time", 2000, "sequences", at_least=1
     )
-    checkpoint_every: int = setting(OPERATIONAL, "between two checkpoints", 1000, "steps", at_least=1)
+    checkpoint_every: Every = setting(
+        OPERATIONAL, "between two checkpoints; the last step has one in any case", "10 min", UNIT
+    )
     keep_checkpoints: int = setting(OPERATIONAL, "newest checkpoints that are kept", 2, at_least=1)
     shared: bool = setting(
         OPERATIONAL,
@@ -32,3 +37,8 @@ class RunSettings(Section):
     trackers: tuple[Literal["wandb", "tensorboard"], ...] = setting(
         OPERATIONAL, "experiment trackers beside metrics.jsonl", ()
     )
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        for name in ("log_every", "evaluate_every", "checkpoint_every"):
+            interval(f"run.{name}", getattr(self, name))

@@ -73,7 +73,7 @@ def export(run: RunDirectory, frozen: Weights | None = None) -> tuple[Path, int]
         before = _make_way(run, _hashes(building), work / "old")
         try:
             building.rename(run.export)
-        except OSError:
+        except BaseException:
             if before is not None:
                 before.rename(run.export)
             raise

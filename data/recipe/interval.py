@@ -1,0 +1,40 @@
+"""An interval of training: a number of steps, or a time in words.
+
+In: a recipe's value, such as 100, "30 s", "10 min" or "2 h". Out: `Interval`. Kept: nothing.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+
+Every = int | str
+"""An interval as a recipe gives it."""
+UNIT = "steps, or as a time: '30 s', '10 min', '2 h'"
+"""Unit of an interval, for --help."""
+
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Either is None."""
+
+    steps: int | None
+    seconds: float | None
+
+
+def interval(name: str, value: Every) -> Interval:
+    """The interval that a setting gives.
+
+    Raises:
+        ValueError: it is no number of steps from 1 on, and no time above 0.
+    """
+    if isinstance(value, int):
+        if value < 1:
+            raise ValueError(f"{name} is {value!r}; it must be at least 1 step, or a time such as '10 min'")
+        return Interval(value, None)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) *(s|min|h)", value.strip())
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{name} is {value!r}; it must be a number of steps, or a time: '30 s', '10 min', '2 h'")
+    return Interval(None, seconds)

@@ -1,0 +1,205 @@
+"""Stopping: what Ctrl-C (SIGINT) and SIGTERM do to a run.
+
+In: signals. Out: `Stopped`, raised at once where nothing is lost by that, and where all ranks agree elsewhere. Kept:
+the first signal, and when it came.
+
+The first signal ends a run in order. Launchers repeat theirs within a moment, so what comes within two seconds is still
+the first one; a later one ends the process at once. A thread hears them, as the main thread may be waiting for the
+device or for other ranks.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from signal import Signals
+
+import psutil
+
+from pretrain.run.errors import CheckpointError
+
+SIGNALS = (Signals.SIGINT, Signals.SIGTERM)
+_SAME_S = 2.0
+"""For so long after the first signal, another one counts as the same."""
+_WORDS = {Signals.SIGINT: 1, Signals.SIGTERM: 1 << 32}
+"""What a rank that got a signal adds to the sum over all ranks: room for 2**32 of them."""
+_PR_SET_PDEATHSIG = 1
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal ends the run.
+
+    Args:
+        by: the signal.
+        agreed: whether every rank raises this at the same place, so that they can still work together.
+    """
+
+    def __init__(self, by: Signals, *, agreed: bool = False) -> None:
+        super().__init__(f"stopped by {by.name}")
+        self.by, self.agreed = by, agreed
+        self.outcome = str(self)
+        """The same with the step, for the user."""
+        self.checkpoint: Path | None = None
+        """The newest one that is known."""
+
+    @property
+    def status(self) -> int:
+        """The exit status of the process, as a shell gives it."""
+        return 128 + self.by
+
+
+class _State:
+    """What this process has heard."""
+
+    first: Signals | None = None
+    since = 0.0
+    deferred = False
+    raised = False
+
+
+_state = _State()
+
+
+def received() -> Signals | None:
+    """The first signal that this process got, if any."""
+    return _state.first
+
+
+def word() -> int:
+    """What this rank adds to the sum from which every rank learns of a signal; 0 if it got none."""
+    return _WORDS[_state.first] if _state.first else 0
+
+
+def obey(sum_of_words: int) -> None:
+    """Stop if any rank got a signal.
+
+    Raises:
+        Stopped: with `agreed`, as every rank has the same sum.
+    """
+    if sum_of_words:
+        raise Stopped(Signals.SIGTERM if sum_of_words >= _WORDS[Signals.SIGTERM] else Signals.SIGINT, agreed=True)
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Context in which a signal is only noted, until the ranks agree to stop."""
+    before = _state.deferred
+    _state.deferred = True
+    try:
+        yield
+    finally:
+        _state.deferred = before
+
+
+def heed() -> None:
+    """Stop here if a signal came while it was deferred.
+
+    Raises:
+        Stopped: one came.
+    """
+    _raise_if_received()
+
+
+@contextmanager
+def at_once(holds: bool = True) -> Iterator[None]:
+    """Context inside `deferred` in which a signal, also one that came before, raises `Stopped` at once.
+
+    Args:
+        holds: False leaves everything as it is.
+    """
+    before = _state.deferred
+    _state.deferred = before and not holds
+    try:
+        heed()
+        yield
+    finally:
+        _state.deferred = before
+
+
+@contextmanager
+def consequences() -> Iterator[None]:
+    """Context in which errors after a signal are taken for its consequence: of other ranks that have left, say."""
+    try:
+        yield
+    except RuntimeError as error:
+        if (by := received()) is None or isinstance(error, CheckpointError):
+            raise
+        raise Stopped(by) from error
+
+
+@contextmanager
+def listening() -> Iterator[None]:
+    """Context of the program: signals to end it stop it in order. Those that its parent ignores stay ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _state.first, _state.deferred, _state.raised = None, False, False
+    _end_with_the_launcher()
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    ear = threading.Thread(target=_listen, args=(reading,), name="signals", daemon=True)
+    ear.start()
+    wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    before = {each: signal.getsignal(each) for each in SIGNALS}
+    for each in SIGNALS:
+        if before[each] is not signal.SIG_IGN:
+            signal.signal(each, lambda number, frame: _raise_if_received(Signals(number)))
+    try:
+        yield
+    finally:
+        for each in SIGNALS:
+            signal.signal(each, before[each])
+        signal.set_wakeup_fd(wakeup)
+        _state.first = None
+        os.close(writing)
+        ear.join()
+        os.close(reading)
+
+
+def _raise_if_received(by: Signals | None = None) -> None:
+    """Stop once, unless it is deferred."""
+    if by:
+        _note(by)
+    if _state.first and not _state.deferred and not _state.raised:
+        _state.raised = True
+        raise Stopped(_state.first)
+
+
+def _note(by: Signals) -> None:
+    """Keep the first signal."""
+    if _state.first is None:
+        _state.since, _state.first = time.monotonic(), by
+
+
+def _listen(pipe: int) -> None:
+    """Hear every signal as soon as it comes."""
+    told = False
+    while numbers := os.read(pipe, 64):
+        for by in (Signals(number) for number in numbers if number in SIGNALS):
+            _note(by)
+            if _state.deferred and not told and os.environ.get("RANK", "0") == "0":
+                told = True
+                words = "the run is saved and ends after this step; a second signal ends it at once"
+                print(f"{by.name}: {words}", file=sys.stderr, flush=True)
+            if time.monotonic() - _state.since > _SAME_S:
+                os._exit(128 + by)
+
+
+def _end_with_the_launcher() -> None:
+    """Have this process stopped in order when its launcher is ended, which otherwise leaves it alone and training.
+
+    Accelerate's launcher of one process passes no SIGTERM on.
+    """
+    if "ACCELERATE_MIXED_PRECISION" not in os.environ:  # which every launch sets
+        return
+    try:
+        launched = any("accelerate" in part for part in psutil.Process(os.getppid()).cmdline()[:4])
+    except psutil.Error:
+        return
+    if launched:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(Signals.SIGTERM), 0, 0, 0)
