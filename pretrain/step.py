@@ -120,8 +120,8 @@ def train_step(
         ledger[objectives + torch.tensor(step.bins)] = torch.cat([b.digests for b in step.batches])
     ledger = engine.sum_over_ranks(engine.on_device(ledger))
     counts, digests, all_told = ledger[:objectives], ledger[objectives : -len(told)], ledger[-len(told) :]
-    if all_told.is_cpu:
-        stop.obey(int(all_told[0]))
+    if all_told.is_cpu:  # elsewhere, the host would wait for the device
+        stop.obey(int(all_told.numpy()[0]))
     divisor = counts.clamp(min=1)
 
     # ---- forward and backward: the engine decides what is exchanged with each micro-batch or the last

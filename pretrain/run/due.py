@@ -3,7 +3,7 @@
 In: an interval of the recipe, the number of a step. Out: whether it is due. Kept: when it was last done.
 """
 
-import time
+from time import monotonic
 
 from data.recipe.interval import Every, interval
 
@@ -32,8 +32,8 @@ class Due:
             last: whether it is due because this is the last step.
         """
         seconds = self._interval.seconds
-        return seconds is not None and (first or last or time.monotonic() - self._since >= seconds)
+        return seconds is not None and (first or last or monotonic() - self._since >= seconds)
 
     def done(self) -> None:
         """Count the time from now on."""
-        self._since = time.monotonic()
+        self._since = monotonic()

@@ -5,7 +5,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
@@ -100,6 +101,38 @@ def launch_and_kill(arguments: Sequence[object], processes: int, when: Callable[
         process.kill()
     launcher.wait()
     psutil.wait_procs(family, timeout=10)
+
+
+@contextmanager
+def started(words: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A command in a session of its own, as a terminal starts it; what is left of it at the end is killed.
+
+    Args:
+        words: the command.
+        log: where its output goes.
+    """
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            words, cwd=ROOT, env=environment(), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    family = [psutil.Process(process.pid)]
+    try:
+        yield process
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            family += family[0].children(recursive=True)
+        for each in family:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        process.wait()
+
+
+def until(holds: Callable[[], bool], log: Path, limit_s: float = LIMIT_S) -> None:
+    """Wait until something holds that a process brings about, which writes to `log`."""
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline, f"not in time:\n{log.read_text()}"
+        time.sleep(0.005)
 
 
 def launch_environments(config: Path, processes: int, flags: Sequence[str] = ()) -> list[dict[str, str]]:

@@ -9,6 +9,8 @@ import gc
 import hashlib
 import itertools
 import json
+import os
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -30,6 +32,7 @@ from pretrain.model import compute, layer
 from pretrain.model.attention import sdpa
 from pretrain.model.context import group_of
 from pretrain.model.obstacle import Obstacle
+from pretrain.run import due
 from pretrain.run.directory import RunDirectory
 from support.checkpoint_run import full_disk
 from support.held_state import held
@@ -94,6 +97,34 @@ def infinite() -> AbstractContextManager[Any]:
             return train_step(step, model, optimizer, engine, **how)
 
     return mock.patch.object(loop, "train_step", faulty)
+
+
+def slow_clock() -> AbstractContextManager[Any]:
+    """By the clock of the ranks after the first, no time passes."""
+    rank = int(os.environ["RANK"])
+    return mock.patch.object(due, "monotonic", (lambda: 0.0) if rank else due.monotonic)
+
+
+def signalled(by: signal.Signals, rank: int) -> AbstractContextManager[Any]:
+    """A rank gets a signal in its fifth step, after it has told the others what it has for them."""
+    train_step, steps = loop.train_step, itertools.count(1)
+
+    def faulty(step: Any, model: Any, optimizer: Any, engine: Engine, **how: Any) -> Any:
+        if next(steps) == 5 and engine.rank == rank:
+            os.kill(os.getpid(), by)
+        return train_step(step, model, optimizer, engine, **how)
+
+    return mock.patch.object(loop, "train_step", faulty)
+
+
+def interrupted() -> AbstractContextManager[Any]:
+    """The first rank gets SIGINT."""
+    return signalled(signal.SIGINT, 0)
+
+
+def terminated() -> AbstractContextManager[Any]:
+    """The second rank gets SIGTERM."""
+    return signalled(signal.SIGTERM, 1)
 
 
 def targetless() -> AbstractContextManager[Any]:
@@ -234,6 +265,9 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         causal,
         own_share,
         infinite,
+        slow_clock,
+        interrupted,
+        terminated,
         targetless,
         compare_what_was_restored,
         say_first_weights,

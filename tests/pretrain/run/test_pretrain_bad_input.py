@@ -91,17 +91,23 @@ def test_bad_fasta(case: str, command: Command) -> None:
         assert word in error
     stores = command.folder / "stores"
     assert not stores.exists() or list(stores.iterdir()) == []
-    assert [line.get("exit") for line in command.attempts()] == [None, "input"]
+    assert not command.run.exists()  # as if that start had not been
 
+    command.fasta.write_text(GOOD)
+    command.works()
+    assert end_of(command.run).tokens_seen >= 900
+    command.fasta.unlink() if content is None else command.fasta.write_bytes(content)
+    assert command.refused() == error
     command.fasta.write_text(GOOD)
     command.works()
     assert [line.get("exit", line.get("cause")) for line in command.attempts()] == [
         "fresh",
+        "finished",
+        "continued: attempt 1 ended as finished",
         "input",
-        "continued: attempt 1 ended as input",
+        "continued: attempt 2 ended as input",
         "finished",
     ]
-    assert end_of(command.run).tokens_seen >= 900
 
 
 def test_letters_outside_the_alphabet_are_counted_where_asked(command: Command) -> None:
@@ -295,6 +301,7 @@ def test_another_split_under_a_run(command: Command) -> None:
 
 @pytest.mark.launch
 def test_two_processes_say_it_once(command: Command) -> None:
+    command.works()  # once it has trained, each start is recorded
     command.fasta.write_text(">p1\nMKT\n>p2\nGG1G\n")
     done = launch(command.words, 2)
     assert done.status != 0
@@ -304,14 +311,14 @@ def test_two_processes_say_it_once(command: Command) -> None:
     assert not re.search(r"^rank \d", done.output, re.MULTILINE)
 
     (said,) = lines(command.run / "ranks/rank-00000.jsonl")
-    assert (said["rank"], said["attempt"], said["phase"], said["class"]) == (0, 1, "start", "input")
+    assert (said["rank"], said["attempt"], said["phase"], said["class"]) == (0, 2, "start", "input")
     assert (said["error"], said["message"]) == ("ValueError", error.removeprefix("error: "))
     assert said["traceback"].startswith("Traceback")
     assert "data/store/build.py" in said["traceback"]
     (peer,) = lines(command.run / "ranks/rank-00001.jsonl")
     assert (peer["rank"], peer["class"], peer["error"]) == (1, "peer", "PeerError")
     assert said["message"] in peer["message"]
-    assert [line.get("exit") for line in command.attempts()] == [None, "input"]
+    assert [line.get("exit") for line in command.attempts()] == [None, "finished", None, "input"]
     command.fasta.write_text(GOOD)
     command.works()
 

@@ -1,0 +1,198 @@
+"""Ctrl-C and SIGTERM: the run ends in order, the same command continues, and nothing shows at the end."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from signal import SIGINT, SIGTERM, Signals
+
+import pytest
+
+import pretrain.loop
+import pretrain.masked_language_job as job
+import pretrain.ship.export as ship
+from pretrain import saves
+from pretrain.__main__ import main
+from pretrain.engine.engine import Engine
+from pretrain.run import stop
+from support.forked import in_process
+from support.kept_runs import STEPS_12, Trained
+from support.launching import DDP, bit_equal, end_of, lines
+from support.rank_pool import RankPool
+
+
+class Run:
+    """A run of twelve steps, one every time it is started."""
+
+    def __init__(self, recipe: Path, trained: Trained, capsys: pytest.CaptureFixture) -> None:
+        self.root, self.words = recipe.parent / "run", [str(recipe), *STEPS_12]
+        self._trained, self._capsys = trained, capsys
+
+    def start(self, *more: str) -> int:
+        return main([*self.words, *more])
+
+    def last_line(self) -> str:
+        return self._capsys.readouterr().err.splitlines()[-1]
+
+    def attempts(self) -> list[str]:
+        return [line.get("exit", line.get("cause")) for line in lines(self.root / "attempts.jsonl")]
+
+    def saved(self) -> list[int]:
+        return sorted(int(path.name[5:]) for path in (self.root / "checkpoints").glob("step-*"))
+
+    def assert_goes_on(self, processes: int = 1) -> None:
+        """The same command ends where a run ends that nobody stopped."""
+        assert self.start() == 0
+        reference = self._trained("ddp" if processes > 1 else "single", processes, length=STEPS_12).end
+        end = end_of(self.root)
+        assert (end.step, end.chain, end.tokens_seen) == (reference.step, reference.chain, reference.tokens_seen)
+        assert bit_equal(end, reference)
+        assert (self.root / "export/model.safetensors").exists()
+        left = [path.name for path in (*self.root.iterdir(), *(self.root / "checkpoints").iterdir())]
+        assert [name for name in left if name.startswith(".")] == []
+
+
+@pytest.fixture
+def run(recipe_in, trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture) -> Run:
+    return Run(recipe_in(tmp_path), trained, capsys)
+
+
+@pytest.fixture
+def when(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Has this process sent a signal when a function is called for the n-th time, before or after its work."""
+
+    def arrange(holder: object, name: str, by: Signals, at: int = 1, *, after: bool = False) -> None:
+        function, calls = getattr(holder, name), [0]
+
+        def signalling(*arguments: object, **how: object) -> object:
+            calls[0] += 1
+            if calls[0] == at and not after:
+                os.kill(os.getpid(), by)
+            result = function(*arguments, **how)
+            if calls[0] == at and after:
+                os.kill(os.getpid(), by)
+            return result
+
+        monkeypatch.setattr(holder, name, signalling)
+
+    return arrange
+
+
+@pytest.mark.parametrize(("by", "status"), [(SIGINT, 130), (SIGTERM, 143)])
+def test_the_step_is_finished_and_saved(run: Run, when: Callable[..., None], by: Signals, status: int) -> None:
+    when(pretrain.loop, "train_step", by, at=5)
+    handlers = [signal.getsignal(each) for each in (SIGINT, SIGTERM)]
+    assert run.start() == status
+    assert [signal.getsignal(each) for each in (SIGINT, SIGTERM)] == handlers
+    assert run.saved() == [5]
+    said = run.last_line()
+    saved = run.root / "checkpoints/step-000000005"
+    assert said.startswith(f"stopped by {by.name} at step 5; saved: {saved}; to continue: ")
+    assert run.attempts() == ["fresh", f"stopped by {by.name} at step 5"]
+    run.assert_goes_on()
+    assert run.attempts()[2:] == [f"continued: attempt 1 was stopped by {by.name} at step 5", "finished"]
+    assert lines(run.root / "attempts.jsonl")[2]["base_step"] == 5
+    assert not (run.root / "ranks").exists()
+
+
+PHASES: dict[str, tuple[object, str, dict, int | None]] = {
+    # what is called when the signal comes, and the step that is saved; None: nothing was trained
+    "build": (job, "open_on_every_rank", {}, None),
+    "start": (Engine, "prepare", {}, None),
+    "first step": (Engine, "settle", {}, None),
+    "waiting for data": (job.Loader, "__next__", {"at": 4}, 3),
+    "save": (saves, "commit", {"at": 1}, 10),
+    "after a save": (saves, "commit", {"at": 1, "after": True}, 10),
+    "validation": (Engine, "stop_together", {"at": 2}, 12),
+    "end of the validation": (job, "evaluate", {"after": True}, 12),
+    "export": (ship.transformers_io, "save", {}, 12),
+    "end of the export": (ship.transformers_io, "save", {"after": True}, 12),
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_in_every_phase(run: Run, when: Callable[..., None], phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder, name, how, step = PHASES[phase]
+    with monkeypatch.context():
+        when(holder, name, SIGINT, **how)
+        assert run.start() == 130
+    if step is None:
+        assert run.last_line().startswith("stopped by SIGINT before the first step; to begin again or continue: ")
+        assert not run.root.exists()
+    else:
+        assert run.last_line().startswith(f"stopped by SIGINT at step {step}; saved: ")
+        assert run.saved()[-1] == step
+    run.assert_goes_on()
+
+
+def test_a_validation_between_saves_costs_no_step(
+    run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    when(Engine, "stop_together", SIGTERM, at=3)
+    assert run.start("run.evaluate_every=7") == 143
+    assert run.saved() == [7]
+    assert not any("validation" in line for line in lines(run.root / "metrics.jsonl"))
+    run.assert_goes_on()
+
+
+def test_a_folder_that_was_there_stays(run: Run, when: Callable[..., None], tmp_path: Path) -> None:
+    when(Engine, "settle", SIGTERM)
+    (tmp_path / "run").mkdir()
+    assert run.start() == 143
+    assert list(run.root.iterdir()) == []
+    when(Engine, "settle", SIGTERM)
+    deep = tmp_path / "new/deep/run"
+    assert run.start(f"run.directory={deep}") == 143
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_is_not_of_the_start_stays(run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Engine, "settle", lambda *_: (run.root / "notes.txt").write_text("mine"))
+    when(Engine, "settle", SIGTERM)
+    assert run.start() == 143
+    assert (run.root / "notes.txt").read_text() == "mine"
+    assert run.attempts() == ["fresh", "stopped by SIGTERM before the first step"]
+    run.assert_goes_on()
+
+
+def test_a_second_signal_ends_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while the main thread computes and hears nothing; signals within a moment are one."""
+    monkeypatch.setattr(stop, "_SAME_S", 0.4)
+    train_step, began = pretrain.loop.train_step, time.monotonic()
+
+    def endless(*arguments: object, **how: object) -> object:
+        pid = os.getpid()
+        if os.fork() == 0:
+            for wait_s in (0.0, 0.1, 0.7):
+                time.sleep(wait_s)
+                os.kill(pid, SIGTERM)
+            os._exit(0)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [SIGINT])
+        while time.monotonic() < began + 60:  # it never comes to look whether to stop
+            time.sleep(60)
+        return train_step(*arguments, **how)
+
+    def started() -> None:
+        pretrain.loop.train_step = endless
+        run.start()
+
+    assert in_process(started) == 143
+    assert 0.7 < time.monotonic() - began < 30
+    assert run.saved() == []
+    run.assert_goes_on()
+
+
+@pytest.mark.launch
+@pytest.mark.xdist_group("engines")
+@pytest.mark.parametrize(("fault", "by", "status"), [("interrupted", SIGINT, 130), ("terminated", SIGTERM, 143)])
+def test_one_rank_stops_all(pool: RankPool, run: Run, trained: Trained, fault: str, by: Signals, status: int) -> None:
+    done = pool.run(3, DDP, run.words, fault=fault)
+    assert done.statuses == (status,) * 3, done.output
+    assert run.saved() == [5]
+    (said,) = (line for line in done.outputs[0].splitlines() if line.startswith("stopped by "))
+    assert said.startswith(f"stopped by {by.name} at step 5; saved: ")
+    assert "stopped by" not in done.outputs[1] + done.outputs[2]
+    assert run.attempts() == ["fresh", f"stopped by {by.name} at step 5"]
+    assert pool.run(3, DDP, run.words).status == 0
+    assert bit_equal(end_of(run.root), trained("ddp", 3, length=STEPS_12).end)

@@ -1,0 +1,90 @@
+"""Signals to real processes: the program alone, Accelerate's launcher of one process, and that of several."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from signal import SIGINT, SIGTERM
+
+import pytest
+
+from support.kept_runs import Trained
+from support.launching import bit_equal, command, end_of, lines, run, started, until
+from support.places import ROOT
+
+pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
+
+STEPS_60 = ("schedule.total_tokens=44_000",)
+ALONE = [sys.executable, "-m", "pretrain"]
+SINGLE = ROOT / "accelerate_configs/single.yaml"
+
+
+def at_step(root: Path, step: int) -> bool:
+    return any(line["step"] >= step for line in lines(root / "metrics.jsonl"))
+
+
+def ends(root: Path) -> list[str]:
+    return [line["exit"] for line in lines(root / "attempts.jsonl") if "exit" in line]
+
+
+def assert_goes_on(words: list[str], root: Path, trained: Trained, processes: int) -> None:
+    """From the step that was saved last, to the end of a run that nobody stopped."""
+    last = max(line["step"] for line in lines(root / "metrics.jsonl"))
+    assert last < 60
+    done = run(words)
+    assert done.status == 0, done.output
+    starts = [line for line in lines(root / "attempts.jsonl") if "cause" in line]
+    assert starts[1]["base_step"] == last
+    assert starts[1]["cause"].endswith(f"at step {last}")
+    reference = trained("ddp" if processes > 1 else "single", processes, length=STEPS_60).end
+    assert end_of(root).chain == reference.chain
+    assert bit_equal(end_of(root), reference)
+
+
+def test_control_c_at_a_terminal(recipe_in, trained: Trained, tmp_path: Path) -> None:
+    """It reaches the workers of the loader, too, without which the step could not be finished."""
+    words = [*ALONE, str(recipe_in(tmp_path)), *STEPS_60, "data.workers=2"]
+    root, log = tmp_path / "run", tmp_path / "log"
+    with started(words, log) as process:
+        until(lambda: at_step(root, 5), log)
+        os.killpg(process.pid, SIGINT)
+        assert process.wait(60) == 130, log.read_text()
+    said = log.read_text()
+    assert "Traceback" not in said
+    (step,) = {line["step"] for line in lines(root / "metrics.jsonl")[-1:]}
+    assert ends(root) == [f"stopped by SIGINT at step {step}"]
+    assert said.splitlines()[-1].endswith(f"python -m pretrain {' '.join(words[3:])}")
+    assert_goes_on(words, root, trained, 1)
+
+
+@pytest.mark.slow
+def test_the_launcher_of_one_process_is_ended(recipe_in, trained: Trained, tmp_path: Path) -> None:
+    """It passes no signal on, and the program stops nevertheless."""
+    words = command([recipe_in(tmp_path), *STEPS_60], 1, SINGLE)
+    root, log = tmp_path / "run", tmp_path / "log"
+    with started(words, log) as launcher:
+        until(lambda: at_step(root, 5), log)
+        launcher.send_signal(SIGTERM)
+        assert launcher.wait(60) == -SIGTERM
+        until(lambda: bool(ends(root)), log, 60)
+        until(lambda: "to continue: " in log.read_text(), log, 10)
+    (end,) = ends(root)
+    assert end.startswith("stopped by SIGTERM at step ")
+    assert_goes_on(words, root, trained, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", [SIGINT, SIGTERM])
+def test_the_launcher_of_two_processes(recipe_in, trained: Trained, tmp_path: Path, by: signal.Signals) -> None:
+    words = command([recipe_in(tmp_path), *STEPS_60, "data.workers=1"], 2)
+    root, log = tmp_path / "run", tmp_path / "log"
+    with started(words, log) as launcher:
+        until(lambda: at_step(root, 5), log)
+        os.killpg(launcher.pid, by)
+        assert launcher.wait(60) == 1  # the launcher's own status
+    (end,) = ends(root)
+    assert end.startswith(f"stopped by {by.name} at step ")
+    (said,) = (line for line in log.read_text().splitlines() if line.startswith("stopped by "))
+    launched = words.index("accelerate.commands.launch")
+    assert said.endswith(" ".join(words[launched:]))
+    assert_goes_on(words, root, trained, 2)
