@@ -105,8 +105,8 @@ def train_step(
         told: what this rank has for the others.
 
     Raises:
-        Stopped: on a CPU, on every rank and before anything was computed, where a signal came before the step. On a GPU
-            the host would have to wait to know of it, so that this step is taken and the loop stops after it.
+        Stopped: where a signal came before the step, on every rank and before anything is computed. With several ranks
+            on GPUs the host would have to wait to know of it: this step is taken, and the loop stops after it.
     """
     batches = engine.micro_batches(step)
 
@@ -120,8 +120,10 @@ def train_step(
         ledger[objectives + torch.tensor(step.bins)] = torch.cat([b.digests for b in step.batches])
     ledger = engine.sum_over_ranks(engine.on_device(ledger))
     counts, digests, all_told = ledger[:objectives], ledger[objectives : -len(told)], ledger[-len(told) :]
-    if all_told.is_cpu:  # elsewhere, the host would wait for the device
-        stop.obey(int(all_told.numpy()[0]))
+    if engine.world_size == 1:
+        stop.obey(told.stop)
+    elif all_told.is_cpu:  # elsewhere, the host would wait for the device
+        stop.obey(int(all_told[0]))
     divisor = counts.clamp(min=1)
 
     # ---- forward and backward: the engine decides what is exchanged with each micro-batch or the last

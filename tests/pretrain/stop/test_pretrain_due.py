@@ -46,7 +46,7 @@ def test_by_the_clock(recipe_in, trained: Trained, tmp_path: Path, monkeypatch: 
 @pytest.mark.xdist_group("engines")
 def test_one_clock_decides_for_all_ranks(pool: RankPool, recipe_in, tmp_path: Path) -> None:
     """The other ranks' clocks never say that anything is due, and they take part nevertheless."""
-    words = [recipe_in(tmp_path), *STEPS_12, "run.checkpoint_every=0.001 s", "run.keep_checkpoints=99"]
+    words = [recipe_in(tmp_path), *STEPS_12, "run.checkpoint_every=0.000001 s", "run.keep_checkpoints=99"]
     done = pool.run(2, DDP, words, fault="slow_clock")
     assert done.status == 0, done.output
     assert saved_steps(tmp_path / "run") == list(range(1, 13))
