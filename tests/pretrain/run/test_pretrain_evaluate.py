@@ -196,6 +196,9 @@ class Ranks:
     def on_main(self, work: Callable[[], Any]) -> Any:
         return work()
 
+    def stop_together(self) -> None:
+        """No signal comes."""
+
 
 def test_neither_world_nor_bins_per_forward_has_a_part(corpora: Corpora, engine: Engine, unigram: np.ndarray) -> None:
     alone = scored(Fake(uneven), corpora, engine, unigram)
