@@ -114,7 +114,10 @@ class Job(Protocol[S]):
         return {"targets": float(sum(outcome.counts)), **(each if len(each) > 1 else {})}
 
     def evaluate(self, model: nn.Module) -> S:
-        """Score the prepared model on what is held out; collective. Its mode stays as it was."""
+        """Score the prepared model on what is held out; collective. Its mode stays as it was.
+
+        A signal ends it where it calls `engine.stop_together`.
+        """
 
     def publish(self, run: RunDirectory) -> None:
         """Write what others use of the finished run, from its newest checkpoint; called on rank 0 alone."""

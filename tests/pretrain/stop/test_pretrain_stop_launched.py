@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 
+import psutil
 import pytest
 
 from support.kept_runs import Trained
@@ -47,6 +48,10 @@ def test_control_c_at_a_terminal(recipe_in, trained: Trained, tmp_path: Path) ->
     root, log = tmp_path / "run", tmp_path / "log"
     with started(words, log) as process:
         until(lambda: at_step(root, 5), log)
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert (
+            len([each for each in children if os.getsid(each.pid) == each.pid]) == 2
+        )  # no signal of ours reaches them
         os.killpg(process.pid, SIGINT)
         assert process.wait(60) == 130, log.read_text()
     said = log.read_text()
