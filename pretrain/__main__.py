@@ -8,15 +8,19 @@ or cannot store a checkpoint, 130 and 143 after Ctrl-C and SIGTERM, 1 for anythi
 
 import argparse
 import os
+import re
 import sys
 import textwrap
 import time
 import traceback
 from pathlib import Path
+from typing import NoReturn
 
 from data.disk_error import CLOSED, one_line
+from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.toml_file import documented, read
 from pretrain.recipe import Recipe
+from pretrain.run.error_file import tell_launcher
 from pretrain.run.errors import PeerError, StorageError, is_no_room
 from pretrain.run.stop import Stopped, consequences, listening
 
@@ -27,9 +31,9 @@ _PATIENCE_S = 5.0
 @listening()
 def main(arguments: list[str] | None = None) -> int:
     """Run one attempt of a training run; the exit status."""
-    options = _parser().parse_intermixed_args(arguments)
     rank = int(os.environ.get("RANK", "0"))
     try:
+        options = _parser().parse_intermixed_args(arguments)
         recipe = read(Recipe, options.recipe, options.overrides)
         with consequences():
             _train(recipe, options)
@@ -49,7 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _train(recipe: Recipe, options: argparse.Namespace) -> None:
-    # Imported here, so that --help and a mistake in the recipe are answered at once.
+    _require_files(recipe, Origin(str(options.recipe), options.overrides))
+    # Imported here, so that --help and a mistake in the recipe or in a file's name are answered at once.
     from pretrain.engine.launch import launch
     from pretrain.loop import train
     from pretrain.masked_language_job import MaskedLanguageJob
@@ -73,12 +78,30 @@ def _stopped(stopped: Stopped, rank: int) -> int:
     return stopped.status
 
 
+def _require_files(recipe: Recipe, origin: Origin) -> None:
+    """Refuse names of files that do not exist, before torch is imported and the run directory is made."""
+    from data.sources.resolve import require_files
+
+    try:
+        require_files(recipe.data)
+    except ValueError as error:
+        named = [name for name in ("data.clusters", "data.exclude") if name in str(error)]
+        sources = "data.mixture" if recipe.data.mixture else "data.sources"
+        raise ValueError(origin.says(str(error), *(named or [sources]))) from None
+
+
+def _say(line: str) -> None:
+    """Print a line about what ended the run, and have the launcher repeat it after its own."""
+    print(line, file=sys.stderr, flush=True)
+    tell_launcher(line)
+
+
 def _mistake(error: Exception, text: str, rank: int) -> int:
     """Print one line about a mistake in the input or a full disk; return the exit status."""
     if rank:
         # The launcher ends all ranks when one ends. Rank 0 mostly has the same error, and prints it first.
         time.sleep(_PATIENCE_S)
-    print(f"error: {f'rank {rank}: ' if rank else ''}{text}", file=sys.stderr, flush=True)
+    _say(f"error: {f'rank {rank}: ' if rank else ''}{text}")
     return os.EX_IOERR if is_no_room(error) else 2
 
 
@@ -89,13 +112,30 @@ def _report(error: Exception, rank: int) -> int:
         The exit status.
     """
     if isinstance(error, StorageError):
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        _say(f"error: {error}")
         return os.EX_IOERR
     if rank == 0:
         traceback.print_exception(error)
-    elif not isinstance(error, PeerError):
-        print(f"rank {rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        tell_launcher("".join(traceback.format_exception_only(error)).rstrip())
+    elif isinstance(error, PeerError):
+        time.sleep(_PATIENCE_S)  # to end first would make this rank the one that the launcher tells of
+    else:
+        _say(f"rank {rank}: {type(error).__name__}: {error}")
     return 1
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are reported as all others are."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line.
+
+        Raises:
+            ValueError: always.
+        """
+        setting = re.fullmatch(r"unrecognized arguments: --([a-z_]+\.\S+)(?: .*)?", message)
+        remedy = f"a setting has no dashes and one '=': {setting[1]}" if setting else "--help lists what may be given"
+        raise ValueError(f"{COMMAND_LINE}: {message}; {remedy}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -103,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
         f"  {name}\n{textwrap.fill(text, 100, initial_indent=' ' * 6, subsequent_indent=' ' * 6)}"
         for name, text in documented(Recipe)
     )
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m pretrain",
         description="Pretrain a protein language model as a recipe says.",
         epilog="settings, [type, unit; default; class]:\n"

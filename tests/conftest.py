@@ -23,6 +23,7 @@ __all__ = ["pytest_addoption", "pytest_runtest_call"]  # hooks, which pytest fin
 torch.set_num_threads(1)
 measure_peak_once()
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["ACCELERATE_MIXED_PRECISION"] = "no"  # of runs inside pytest: they are compared to the last bits
 # A shell's background job ignores an interrupt, and so would each process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

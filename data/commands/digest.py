@@ -21,6 +21,7 @@ from data.commands.opening import require_at_least
 from data.corpus.corpora import Corpora
 from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor, Plan, following
+from data.recipe.origin import Origin
 from data.recipe.setting import SettingClass
 from data.recipe.settings import DataSettings, seed_setting
 from data.recipe.toml_file import check, sections
@@ -82,7 +83,7 @@ def digest_command(
     content = sections(recipe_path, overrides)
     run = content.get("run", {})
     wanted = {"data": content.get("data", {}) | {"workers": workers}, "run": {k: run[k] for k in ("seed",) if k in run}}
-    recipe = check(DataRecipe, wanted, str(recipe_path))
+    recipe = check(DataRecipe, wanted, Origin(str(recipe_path), overrides))
     corpora = open_corpora(recipe.data, prepare(recipe.data))
     plan = corpora.plan(recipe.run.seed)
     cursor = cursor_at(corpora, plan, start)

@@ -50,7 +50,7 @@ class MaskSettings(Section):
         Section.__post_init__(self)
         if self.mask_prob + self.random_prob > 1.0 + 1e-12:
             raise ValueError(
-                f"data.mask.mask_prob {self.mask_prob} + random_prob {self.random_prob} exceed 1: "
+                f"data.mask.mask_prob {self.mask_prob} + data.mask.random_prob {self.random_prob} exceed 1: "
                 "what is left of 1 is the share of targets shown as they are"
             )
         _require_stages("data.mask.select_stages", self.select_stages)

@@ -9,14 +9,16 @@ import difflib
 import json
 import math
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from data.missing_file import nearest
+from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.setting import in_words, no_such_word, words
 
 R = TypeVar("R")
@@ -25,13 +27,15 @@ R = TypeVar("R")
 def read(recipe_class: type[R], path: Path, overrides: Sequence[str] = ()) -> R:
     """The recipe in a TOML file, with ``section.field=value`` overrides on top.
 
-    Values are written as in TOML; a bare word is a string, and ``none`` takes the field out of the file.
+    Values are written as in TOML; a bare word is a string, and ``none`` takes the field out of the file. One string
+    is a list of one where a list of strings is expected.
 
     Raises:
         ValueError: no such file, not TOML, an unknown key (the nearest valid one is named), a value of the wrong
-            type, a value out of range, a required field that is missing.
+            type, a value out of range, a required field that is missing. Its text begins with where the mistake is:
+            the path, or which word of the command line.
     """
-    return check(recipe_class, sections(path, overrides), str(path))
+    return check(recipe_class, sections(path, overrides), Origin(str(path), overrides))
 
 
 def sections(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -42,6 +46,8 @@ def sections(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """
     try:
         content = tomllib.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise ValueError(f"{COMMAND_LINE}: recipe {path}: {error.strerror}{nearest(path)}") from None
     except OSError as error:
         raise ValueError(f"recipe {path}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -51,8 +57,9 @@ def sections(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     return content
 
 
-def check(recipe_class: type[R], content: dict[str, Any], origin: str) -> R:
+def check(recipe_class: type[R], content: dict[str, Any], origin: str | Origin) -> R:
     """The recipe that a nested dictionary (TOML or JSON) describes; `origin` is named in errors."""
+    origin = Origin(origin) if isinstance(origin, str) else origin
     valid = {name: hint for name, _, hint in _declared(recipe_class)}
     sections = {name.rpartition(".")[0] for name in valid}
     for name, value in _leaves(content):
@@ -60,26 +67,33 @@ def check(recipe_class: type[R], content: dict[str, Any], origin: str) -> R:
             continue
         if name not in valid:
             close = difflib.get_close_matches(name, valid, 1, 0.0)
-            raise ValueError(f"{origin}: there is no setting {name!r}; the nearest is {close[0]!r} (--help lists all)")
+            said = f"there is no setting {name!r}; the nearest is {close[0]!r} (--help lists all)"
+            raise ValueError(origin.says(said, name))
         if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{origin}: {name} is {value}; it must be a finite number")
+            raise ValueError(origin.says(f"{name} is {value}; it must be a finite number", name))
+        if isinstance(value, str) and _is_list_of_strings(valid[name]):
+            origin.require_quotes(name, value)
     try:
-        return TypeAdapter(recipe_class).validate_json(json.dumps(content, default=str), strict=True)
+        return TypeAdapter(recipe_class).validate_json(json.dumps(_listed(content, valid), default=str), strict=True)
     except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "value_error":
-            raise ValueError(f"{origin}: {first['msg'].removeprefix('Value error, ')}") from None
-        parts = {part for name in valid for part in name.split(".")}
-        name = ".".join(str(part) for part in first["loc"] if str(part) in parts)
-        if first["type"] == "literal_error":
-            raise ValueError(f"{origin}: {no_such_word(name, first['input'], words(valid[name]))}") from None
-        if first["type"] == "missing" and isinstance(first["loc"][-1], int):
-            raise ValueError(
-                f"{origin}: {name} is {first['input']!r}: item {first['loc'][-1] + 1} is missing"
-            ) from None
-        if first["type"] == "missing":
-            raise ValueError(f"{origin}: {name} is required, and has no default") from None
-        raise ValueError(f"{origin}: {name} is {first['input']!r}: {first['msg']}") from None
+        raise ValueError(_in_one_line(error, valid, origin)) from None
+
+
+def _in_one_line(error: ValidationError, valid: Mapping[str, Any], origin: Origin) -> str:
+    """The first mistake that pydantic found, in a recipe whose settings and their types are `valid`."""
+    first = error.errors()[0]
+    parts = {part for name in valid for part in name.split(".")}
+    name = ".".join(str(part) for part in first["loc"] if str(part) in parts)
+    if first["type"] == "value_error":
+        fields_of_it = (each for each in valid if not name or each.rpartition(".")[0] == name)
+        return origin.says(first["msg"].removeprefix("Value error, "), *fields_of_it)
+    if first["type"] == "literal_error":
+        return origin.says(no_such_word(name, first["input"], words(valid[name])), name)
+    if first["type"] == "missing" and isinstance(first["loc"][-1], int):
+        return origin.says(f"{name} is {first['input']!r}: item {first['loc'][-1] + 1} is missing", name)
+    if first["type"] == "missing":
+        return origin.says(f"{name} is required, and has no default", name)
+    return origin.says(f"{name} is {first['input']!r}: {first['msg']}", name)
 
 
 def documented(recipe_class: type) -> Iterator[tuple[str, str]]:
@@ -105,7 +119,9 @@ def _declared(recipe_class: type, prefix: str = "") -> Iterator[tuple[str, Field
 def _set(content: dict[str, Any], override: str) -> None:
     name, equals, text = override.partition("=")
     if not equals:
-        raise ValueError(f"override {override!r} has no '='; write section.field=value, for example run.seed=1")
+        meant = f", or data.sources={override}" if Path(override).exists() else ""
+        said = f"override {override!r} has no '='; write section.field=value, for example run.seed=1{meant}"
+        raise ValueError(f"{COMMAND_LINE}: {said}")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -114,7 +130,7 @@ def _set(content: dict[str, Any], override: str) -> None:
     for section in sections:
         content = content.setdefault(section, {})
         if not isinstance(content, dict):
-            raise ValueError(f"override {override!r}: {section!r} is a setting, not a section")
+            raise ValueError(f"{COMMAND_LINE}: override {override!r}: {section!r} is a setting, not a section")
     if value == "none":
         content.pop(last, None)
     else:
@@ -137,6 +153,23 @@ def _leaves(content: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, An
                 yield from _leaves(item, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def _listed(content: dict[str, Any], valid: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A copy in which one string, in place of a list of strings, is a list of one."""
+
+    def of(name: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return _listed(value, valid, f"{name}.")
+        if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+            return [of(name, item) for item in value]
+        return [value] if isinstance(value, str) and _is_list_of_strings(valid.get(name)) else value
+
+    return {key: of(f"{prefix}{key}", value) for key, value in content.items()}
+
+
+def _is_list_of_strings(hint: Any) -> bool:
+    return get_origin(hint) is tuple and (get_args(hint)[0] is str or isinstance((*words(hint), 0)[0], str))
 
 
 def _type_name(hint: Any) -> str:

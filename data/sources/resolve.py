@@ -12,12 +12,14 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from data.recipe.settings import CorpusSettings, IngestSettings, LetterPolicy
+from data.missing_file import nearest
+from data.recipe.settings import CorpusSettings, DataSettings, IngestSettings, LetterPolicy
 from data.sources.biopython import SUFFIXES, SeqIOSource
 from data.sources.block import Source
 from data.sources.synthetic import Families, write_corpus
@@ -29,6 +31,10 @@ SYNTHETIC = "synthetic:"
 
 _COMPRESSIONS = (".gz", ".bgz", ".bgzf", ".zst", ".zstd")
 _NUCLEOTIDES = (".fna", ".ffn", ".frn")
+_FASTA = (".fasta", ".fa", ".faa", ".fas", ".fsa", ".pep")
+"""Usual suffixes of FASTA, to find it in a folder; a file that is named is read as FASTA under any other one too."""
+_MOST_LISTED = 10_000
+"""How many entries of a folder are looked at for an error's text."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]*(::|://)")
 
 
@@ -56,7 +62,7 @@ def resolve(corpus: CorpusSettings, unknown_letters: LetterPolicy, ingest: Inges
             embedded corpus beside other sources; a seed that is no number; standard input; nucleotides by suffix.
     """
     clusters = Path(corpus.clusters).expanduser() if corpus.clusters else None
-    synthetic = [s for s in corpus.sources if s.startswith(SYNTHETIC)]
+    synthetic = [s for s in corpus.sources if _embeds(s)]
     if synthetic:
         return _embedded(synthetic[0], corpus, unknown_letters, ingest, store_dir)
     places = [place for s in corpus.sources for place in _places(s)]
@@ -67,11 +73,34 @@ def resolve(corpus: CorpusSettings, unknown_letters: LetterPolicy, ingest: Inges
     return Resolved(tuple(_source(p, unknown_letters, ingest) for p in places), clusters, None, None)
 
 
+def require_files(settings: DataSettings) -> None:
+    """Refuse what is wrong with the names of local files, in a moment; URLs and data sets are left to the reading.
+
+    Raises:
+        ValueError: as `resolve` does; a file that does not exist.
+    """
+    for corpus in settings.corpora:
+        local = tuple(s for s in corpus.sources if s.startswith("file://") or not (_URL.match(s) or _embeds(s)))
+        if local:
+            alone = replace(corpus, sources=local)
+            found = resolve(alone, settings.unknown_letters, settings.ingest, Path(settings.store_dir))
+            for source in found.sources:
+                source.stamp()
+        for name in ("clusters", "exclude"):
+            table = getattr(corpus, name)
+            if table is not None and not os.path.lexists(path := Path(table).expanduser()):
+                raise ValueError(f"{path}: No such file or directory; check data.{name}{nearest(path)}")
+
+
 def standard_input(unknown_letters: LetterPolicy, ingest: IngestSettings) -> Source:
     """FASTA from standard input, compressed or not; it can be read once, from its beginning."""
     from data.sources.fasta import FastaSource
 
     return FastaSource(STANDARD_INPUT, unknown_letters, ingest)
+
+
+def _embeds(named: str) -> bool:
+    return named.startswith(SYNTHETIC)
 
 
 def _embedded(
@@ -174,8 +203,7 @@ def _store(place: str, places: list[str]) -> Path:
     folder = Path(place)
     if not (folder / "store.json").exists():
         raise ValueError(
-            f"{place} is a folder, and no finished token store (it has no store.json); name its files, for example "
-            f"'{folder / '*.fasta'}'"
+            f"{place} is a folder, and no finished token store (it has no store.json); {_could_be_meant(folder)}"
         )
     if len(places) > 1:
         raise ValueError(
@@ -183,6 +211,35 @@ def _store(place: str, places: list[str]) -> Path:
             "files that it was built from, or mix the two with [[data.mixture]]"
         )
     return folder
+
+
+def _could_be_meant(folder: Path) -> str:
+    """What in a folder its name could stand for, and what to write."""
+    stores = [each for each in _entries(folder, os.DirEntry.is_dir) if (folder / each / "store.json").exists()]
+    if stores:
+        return f"it holds {_few(stores)}, finished: name one, for example '{folder / stores[0]}'"
+    below = itertools.islice(((at, name) for at, _, names in os.walk(folder) for name in names), _MOST_LISTED)
+    for head, files in (
+        ("", _entries(folder, os.DirEntry.is_file)),
+        ("**/", sorted(os.path.relpath(os.path.join(*each), folder) for each in below)),
+    ):
+        for suffixes in ((*_FASTA, *SUFFIXES), TABLES):
+            if found := [name for name in files if _suffix(name) in suffixes]:
+                endings = Counter(name[name.lower().rindex(_suffix(name)) :] for name in found)
+                pattern = os.path.join(glob.escape(str(folder)), f"{head}*{endings.most_common(1)[0][0]}")
+                return f"it holds {_few(found)}: name them, for example '{pattern}'"
+    return f"name its files, for example '{folder / '*.fasta'}'"
+
+
+def _entries(folder: Path, kind: Callable[[os.DirEntry[str]], bool]) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in itertools.islice(entries, _MOST_LISTED) if kind(entry))
+
+
+def _few(names: Sequence[str]) -> str:
+    """The first three of some names, and how many there are besides."""
+    shown = [*names[:3], *([f"{len(names) - 3} more"] if len(names) > 3 else [])]
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
 def _suffix(place: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+from data.missing_file import nearest
 from data.recipe.settings import IngestSettings
 from data.transport.broken_stream import BrokenStream
 from data.transport.compression import (
@@ -109,7 +110,8 @@ class ByteStream:
         try:
             status = Path(self.location).stat()
         except OSError as error:
-            raise ValueError(f"{self.location}: {error.strerror or error}; check data.sources") from None
+            near = nearest(Path(self.location)) if isinstance(error, FileNotFoundError) else ""
+            raise ValueError(f"{self.location}: {error.strerror or error}; check data.sources{near}") from None
         return [str(Path(self.location).resolve()), status.st_size, status.st_mtime_ns]
 
     def chunks(self, offset: int = 0) -> Iterator[bytes]:

@@ -20,7 +20,7 @@ from pretrain.engine.context_parallel import context_group
 from pretrain.engine.cpu import sharding_on_a_cpu
 from pretrain.engine.engine import Engine
 from pretrain.engine.ranks import TIMEOUT
-from pretrain.engine.request import LaunchRequest, requested
+from pretrain.engine.request import ALONE, LaunchRequest, requested
 from pretrain.engine.settings import LaunchSettings
 from pretrain.run.stop import Stopped
 
@@ -126,6 +126,8 @@ def _check_bfloat16(asked: LaunchRequest, processes: int) -> None:
     remedy = "--mixed_precision fp16, or in float32 with --mixed_precision no"
     if asked.distributed_type in ("FSDP", "DEEPSPEED"):
         remedy = "--mixed_precision no, or with accelerate_configs/ddp.yaml and --mixed_precision fp16"
+    if asked.origin == ALONE:  # there are no flags
+        remedy = "ACCELERATE_MIXED_PRECISION=fp16 in the environment, or in float32 with ACCELERATE_MIXED_PRECISION=no"
     raise ValueError(
         f"{asked.origin} asks for mixed_precision bf16, and {name} computes in no bfloat16 (GPUs from Ampere on do); "
         f"launch it with {remedy}"

@@ -43,6 +43,12 @@ _NOT_THE_YAMLS: dict[str, tuple[int | bool | str | None, Callable[[LaunchSetting
 """Keys that belong to the recipe or are wrong for an encoder, without the prefixes that Accelerate allows: the value
 that asks for nothing, and what the recipe has in their place. A launch that sets another value is refused."""
 
+_PRECISION = "bf16"
+"""What is computed in where nothing is asked for: what every file of accelerate_configs/ says."""
+
+ALONE = "a start without a launcher"
+"""`LaunchRequest.origin` where neither a launcher nor the environment asked for a precision."""
+
 _FROM_FLAGS = {
     "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "gradient_accumulation_steps",
     "ACCELERATE_GRADIENT_CLIPPING": "gradient_clipping",
@@ -243,6 +249,7 @@ def _from_accelerate(arguments: list[str], folder: Path) -> LaunchRequest:
 
 
 def _from_environment() -> LaunchRequest:
+    """What another launcher's variables ask for; without any, the one process of `accelerate_configs/single.yaml`."""
     kind = "NO"
     for variable, meaning in (("ACCELERATE_USE_DEEPSPEED", "DEEPSPEED"), ("ACCELERATE_USE_FSDP", "FSDP")):
         if os.environ.get(variable, "false").lower() == "true":
@@ -250,8 +257,8 @@ def _from_environment() -> LaunchRequest:
     return LaunchRequest(
         world_size=int(os.environ.get("WORLD_SIZE", "1")),
         distributed_type=kind,
-        precision=os.environ.get("ACCELERATE_MIXED_PRECISION", "no"),
-        origin="the environment",
+        precision=os.environ.get("ACCELERATE_MIXED_PRECISION", _PRECISION),
+        origin="the environment" if "ACCELERATE_MIXED_PRECISION" in os.environ else ALONE,
         config={},
     )
 
@@ -275,7 +282,7 @@ def unknown_keys(config: Mapping[str, Any]) -> list[str]:
     for section, (title, prefix) in _SECTIONS.items():
         for key in config.get(section) or {}:
             dest = key if key.startswith(prefix) else prefix + key
-            if dest not in groups[title]:
+            if dest not in groups[title] and not (section == "mpirun_config" and key == "quiet"):
                 unknown.append(f"{section}.{key}")
     return unknown
 

@@ -4,6 +4,7 @@ In: values of a recipe. Out: frozen dataclasses whose values are checked. Kept: 
 a mistake in a recipe is reported at once.
 """
 
+import json
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -31,8 +32,14 @@ class ModelSettings(Section):
         Section.__post_init__(self)
         if (self.preset is None) == (self.init is None):
             raise ValueError(
-                f"model.preset is {self.preset!r} and model.init is {self.init!r}; give exactly one: a preset to "
-                "train from scratch, or init to continue from published weights"
+                f"model.preset is {self.preset!r} and model.init is {self.init!r}; give exactly one: "
+                + (
+                    "a preset to train from scratch, or init to continue from published weights"
+                    if self.preset is None
+                    else f"to continue from the weights, take the preset out: add model.preset=none to the command, or "
+                    f"delete the line preset = {json.dumps(self.preset)} of the recipe; to train from scratch, "
+                    "take model.init out"
+                )
             )
         if self.preset is not None:
             require_word("model.preset", self.preset, PRESETS)

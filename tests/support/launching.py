@@ -43,8 +43,10 @@ class Launched:
     """Standard output and error, as a terminal shows them."""
 
     def errors(self) -> list[str]:
-        """The lines with which the program itself says what is wrong."""
-        return [line for line in self.output.splitlines() if line.startswith("error: ")]
+        """The lines with which the program itself says what is wrong; torchrun repeats the first one at its end."""
+        said = [line for line in self.output.splitlines() if line.startswith("error: ")]
+        repeated = len(said) > 1 and said[-1] == said[0] and "torch.distributed.elastic" in self.output
+        return said[:-1] if repeated else said
 
 
 FLOAT32 = ("--mixed_precision", "no")

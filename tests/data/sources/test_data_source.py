@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from data.recipe.settings import CorpusSettings
+from data.recipe.settings import CorpusSettings, DataSettings, MixedCorpus
 from data.sources.biopython import SeqIOSource
 from data.sources.block import Position
 from data.sources.fasta import FastaSource
-from data.sources.resolve import Resolved, resolve, standard_input
+from data.sources.resolve import Resolved, require_files, resolve, standard_input
 from data.sources.tables import TableSource
 from support.inputs.protein_files import LIMITS, PROTEINS, contents, fasta, packed, uniprot_xml
 from support.places import ROOT
@@ -144,6 +144,57 @@ def test_a_finished_store_stands_alone(files: Path) -> None:
     assert resolved(files, store) == Resolved((), None, None, store)
     with pytest.raises(ValueError, match=r"stands alone: name the files .* or mix the two with \[\[data\.mixture\]\]"):
         resolved(files, files / "a.fasta", store)
+
+
+def test_a_folder_lists_what_could_be_meant(tmp_path: Path) -> None:
+    def said() -> str:
+        with pytest.raises(
+            ValueError, match=r"is a folder, and no finished token store \(it has no store\.json\); "
+        ) as caught:
+            resolved(tmp_path, folder)
+        return str(caught.value).partition("store.json); ")[2]
+
+    folder = tmp_path / "my[1]"
+    (folder / "deep/er").mkdir(parents=True)
+    assert said() == f"name its files, for example '{folder}/*.fasta'"
+    (folder / "notes.txt").touch()
+    (folder / "deep/er/x.faa").touch()
+    escaped = f"{tmp_path}/my[[]1]"
+    assert said() == f"it holds deep/er/x.faa: name them, for example '{escaped}/**/*.faa'"
+    assert names(tmp_path, f"{escaped}/**/*.faa") == ["my[1]/deep/er/x.faa"]
+    (folder / "table.csv").touch()
+    assert said() == f"it holds table.csv: name them, for example '{escaped}/*.csv'"
+    for name in ("c.FASTA.gz", "a.fa", "b.FASTA.gz", "d.xml", "e.sto"):
+        (folder / name).touch()
+    assert said() == f"it holds a.fa, b.FASTA.gz, c.FASTA.gz and 2 more: name them, for example '{escaped}/*.FASTA.gz'"
+    assert names(tmp_path, f"{escaped}/*.FASTA.gz") == ["my[1]/b.FASTA.gz", "my[1]/c.FASTA.gz"]
+    (folder / "deep/store.json").touch()
+    assert said() == f"it holds deep, finished: name one, for example '{folder}/deep'"
+
+
+def test_files_are_required_without_reading_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.fasta").touch()  # empty, which only reading finds
+    fine = ["a.fasta", "https://example.org/none.fasta", "s3://bucket/*.fasta", "datasets://none/such", "synthetic:0"]
+    for place in fine:
+        require_files(DataSettings(sources=(place,)))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.fasta"]
+    mixture = (MixedCorpus(sources=("a.fasta",)), MixedCorpus(sources=("https://example.org/x", "b.fasta")))
+    for settings, message in (
+        (
+            DataSettings(sources=("b.fasta",)),
+            r"^b\.fasta: No such file or directory; check data\.sources; .* 'a\.fasta'$",
+        ),
+        (DataSettings(sources=("a.fasta", "zzz/*.fa")), r"^zzz/\*\.fa: no file matches this pattern"),
+        (DataSettings(sources=("a.fasta", "a.fasta")), "names a.fasta twice"),
+        (DataSettings(sources=("x.fna",)), "nucleotides"),
+        (DataSettings(sources=(f"file://{tmp_path}/c.fasta",)), r"c\.fasta: No such file"),
+        (DataSettings(mixture=mixture), r"^b\.fasta: No such file"),
+        (DataSettings(sources=("a.fasta",), clusters="b.tsv"), r"^b\.tsv: No such file .*; check data\.clusters$"),
+        (DataSettings(sources=("a.fasta",), exclude="b.tsv"), r"^b\.tsv: No such file .*; check data\.exclude$"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            require_files(settings)
 
 
 def test_the_embedded_corpus(tmp_path: Path) -> None:

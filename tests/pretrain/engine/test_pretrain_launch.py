@@ -262,7 +262,7 @@ def test_the_users_default_yaml_counts_as_asked_for(tmp_path: Path, no_launcher:
 
 def test_without_a_launcher_the_environment_speaks(no_launcher: pytest.MonkeyPatch) -> None:
     alone = requested()
-    assert (alone.world_size, alone.distributed_type, alone.precision) == (1, "NO", "no")
+    assert (alone.world_size, alone.distributed_type, alone.precision) == (1, "NO", "bf16")
     alone.check(RECIPE)
     no_launcher.setenv("WORLD_SIZE", "3")
     no_launcher.setenv("ACCELERATE_USE_FSDP", "true")

@@ -4,6 +4,7 @@ import fcntl
 import gzip
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -68,8 +69,7 @@ def cut_gzip() -> bytes:
     return packed[: len(packed) // 2]
 
 
-BAD_FASTA: dict[str, tuple[bytes | None, list[str]]] = {
-    "no such file": (None, ["No such file", "check data.sources"]),
+BAD_FASTA: dict[str, tuple[bytes, list[str]]] = {
     "empty": (b"", ["no FASTA record in it (empty file)", "remove it from data.sources or fill it"]),
     "not FASTA": (b"HEADER  HYDROLASE\n", ["not FASTA", "'HEADER  HYDROLASE'", "starts with '>'"]),
     "no sequence": (b">p1\nMKT\n>p2 lost\n>p3\nGG\n", ["record 2 ('p2 lost') has no sequence", "remove the record"]),
@@ -84,7 +84,7 @@ BAD_FASTA: dict[str, tuple[bytes | None, list[str]]] = {
 @pytest.mark.parametrize("case", BAD_FASTA)
 def test_bad_fasta(case: str, command: Command) -> None:
     content, words = BAD_FASTA[case]
-    command.fasta.unlink() if content is None else command.fasta.write_bytes(content)
+    command.fasta.write_bytes(content)
     error = command.refused()
     assert error.startswith(f"{command.fasta}: ")
     for word in words:
@@ -110,6 +110,18 @@ def test_bad_fasta(case: str, command: Command) -> None:
     ]
 
 
+def test_a_file_that_does_not_exist_leaves_nothing(command: Command) -> None:
+    command.fasta.unlink()
+    error = command.refused()
+    assert error.startswith(f"on the command line, {shlex.quote(command.words[1])}: ")
+    assert f"{command.fasta}: No such file or directory; check data.sources" in error
+    assert [path.name for path in command.folder.iterdir()] == ["recipe.toml"]
+
+    command.fasta.write_text(GOOD)
+    command.works()
+    assert [line.get("exit", line.get("cause")) for line in command.attempts()] == ["fresh", "finished"]
+
+
 def test_letters_outside_the_alphabet_are_counted_where_asked(command: Command) -> None:
     command.fasta.write_text(GOOD + ">odd 1\nMK1T?1\n>odd 2\nMKT*\n")
     assert "record 61 ('odd 1') has '1' at residue 3" in command.refused()
@@ -130,7 +142,7 @@ def test_letters_outside_the_alphabet_are_counted_where_asked(command: Command) 
 )
 def test_a_mistake_in_the_recipe_touches_nothing(wrong: str, said: str, command: Command) -> None:
     error = command.refused(wrong)
-    assert error.startswith(f"{command.folder / 'recipe.toml'}: {said}")
+    assert error.startswith(f"on the command line, {wrong}: {said}")
     assert not command.run.exists()
 
 

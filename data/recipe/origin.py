@@ -1,0 +1,80 @@
+"""Where the values of a recipe were written, so that an error sends its reader to the right place.
+
+In: the path of a recipe, the overrides. Out: the text of an error, with the place. Kept: nothing.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+COMMAND_LINE = "on the command line"
+
+_MOST_SHOWN = 100
+"""Letters of an override that are shown."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A recipe file, and the overrides on top of it."""
+
+    file: str
+    overrides: Sequence[str] = ()
+
+    @cached_property
+    def _given(self) -> Mapping[str, str]:
+        """Dotted name -> the last override of that name."""
+        return {override.partition("=")[0]: override for override in self.overrides}
+
+    def says(self, message: str, *names: str) -> str:
+        """`message`, with where its reader finds the mistake before it: in the file, or on the command line.
+
+        Args:
+            message: what is wrong.
+            names: the setting that it is about; of several, it is about those that it names.
+        """
+        about = set(names)
+        if len(names) > 1:
+            about = {name for name in (*names, *self._given) if _mentions(message, name)}
+        written = {self._override(name) for name in about}
+        shown = ", ".join(_shown(override) for override in self.overrides if override in written)
+        if not shown:
+            return f"{self.file}: {message}"
+        if None not in written:
+            return f"{COMMAND_LINE}, {shown}: {message}"
+        return f"{self.file} with {shown} {COMMAND_LINE}: {message}"
+
+    def require_quotes(self, name: str, value: str) -> None:
+        """Refuse a list of the command line whose quotes the shell has taken away.
+
+        Raises:
+            ValueError: the value of the setting `name`, a list, is ``[a,b]``, which would pass for one string.
+        """
+        if name in self._given and value.startswith("[") and value.endswith("]"):
+            first = value.strip("[]").partition(",")[0]
+            raise ValueError(
+                self.says(
+                    f"{name} is a list without quotes, as a shell takes them away; write {name}={first} for one, or "
+                    f'\'{name}=["a", "b"]\' with the single quotes for several',
+                    name,
+                )
+            )
+
+    def _override(self, name: str) -> str | None:
+        """The override that gave a setting its value, itself, as part of a table, or by what is in its section."""
+        for given, override in self._given.items():
+            if given == name or name.startswith(f"{given}.") or given.startswith(f"{name}."):
+                return override
+        return None
+
+
+def _mentions(message: str, name: str) -> bool:
+    """Whether a text names a setting, with its section or, before its value, without."""
+    last = name.rpartition(".")[2]
+    return bool(re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.]*\w)|(?<![\w.]){re.escape(last)} is\b", message))
+
+
+def _shown(override: str) -> str:
+    quoted = shlex.quote(override)
+    return quoted if len(quoted) <= _MOST_SHOWN else f"{quoted[: _MOST_SHOWN - 3]}..."

@@ -1,0 +1,118 @@
+"""Under a launcher, the last thing on the screen is this program's own line, and the exit status is not 0."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from pretrain.__main__ import main
+from pretrain.run.error_file import VARIABLE, tell_launcher
+from support.launching import DDP, command, launch, run
+from support.places import ROOT
+
+SINGLE = ROOT / "accelerate_configs" / "single.yaml"
+
+
+@pytest.fixture
+def error_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that torchrun would read, in a folder of its own."""
+    folder = tmp_path / "attempt_0"
+    folder.mkdir()
+    monkeypatch.setenv(VARIABLE, str(folder / "error.json"))
+    return folder / "error.json"
+
+
+def test_torchrun_reads_the_line_as_its_last_message(error_file: Path) -> None:
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+    before = int(time.time())
+    tell_launcher("error: my.fasta: no such file")
+    first = ProcessFailure(0, 11, 2, str(error_file))
+    ended_by_torchrun = ProcessFailure(1, 12, -15, "none")
+    assert before <= first.timestamp <= time.time()
+    *_, last, border = str(ChildFailedError("pretrain", {0: first, 1: ended_by_torchrun})).splitlines()
+    assert last == "error: my.fasta: no such file"
+    assert set(border) == {"="}
+    assert [path.name for path in error_file.parent.iterdir()] == ["error.json"]
+
+
+def test_nothing_is_written_without_torchrun_or_without_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    tell_launcher("error: x")
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "gone" / "error.json"))
+    tell_launcher("error: x")  # an error in here would hide the one that is told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistake_is_told(error_file: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["none.toml"]) == 2
+    line = capsys.readouterr().err.rstrip("\n")
+    assert line.startswith("error: on the command line: recipe none.toml: No such file")
+    assert json.loads(error_file.read_text())["message"].splitlines()[-1] == line
+
+
+def test_an_error_of_the_program_is_told_in_its_last_line(
+    error_file: Path, recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr("pretrain.__main__._train", fail)
+    assert main([str(recipe_in(tmp_path))]) == 1
+    assert capsys.readouterr().err.startswith("Traceback")
+    assert json.loads(error_file.read_text())["message"].splitlines()[-1] == "RuntimeError: out of memory"
+
+
+def test_what_only_saw_another_fail_tells_nothing(
+    error_file: Path, recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pretrain.run.errors import PeerError
+
+    def fail(*_: object) -> None:
+        raise PeerError("rank 0 failed: ValueError: x")
+
+    slept = []
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr("pretrain.__main__.time.sleep", slept.append)
+    monkeypatch.setattr("pretrain.__main__._train", fail)
+    assert main([str(recipe_in(tmp_path))]) == 1
+    assert (capsys.readouterr().err, error_file.exists()) == ("", False)
+    assert slept == [5.0]  # rank 0 ends first, and is the one that the launcher tells of
+
+
+# The real launchers -------------------------------------------------------------------------------
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("wrong", ["run.sead=1", "data.sources=none.fasta"])
+def test_one_process_under_the_launcher_says_one_line(recipe_in, tmp_path: Path, wrong: str) -> None:
+    done = run(command([recipe_in(tmp_path), wrong], 1, SINGLE))
+    assert done.status == 1  # Accelerate's
+    (line,) = done.output.splitlines()
+    assert line.startswith(f"error: on the command line, {wrong}: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.toml"]
+
+
+@pytest.mark.launch
+def test_of_two_processes_the_last_line_is_the_programs(recipe_in, tmp_path: Path) -> None:
+    done = launch([recipe_in(tmp_path), "run.sead=1"], 2, config=DDP)
+    assert done.status == 1
+    first, *_, last, border = done.output.splitlines()
+    assert first == last
+    assert first.startswith("error: on the command line, run.sead=1: there is no setting 'run.sead'")
+    assert set(border) == {"="}
+
+
+@pytest.mark.launch
+def test_an_error_found_by_rank_0_together_is_the_last_line(recipe_in, tmp_path: Path) -> None:
+    """The other rank sees it fail, and must not end before it."""
+    bad = tmp_path / "bad.fasta"
+    bad.write_text(">p1\nMKT\n>p2\nGG1G\n")
+    done = launch([recipe_in(tmp_path), f"data.sources={bad}", "data.clusters=none"], 2, config=DDP)
+    assert done.status == 1
+    *_, last, border = done.output.splitlines()
+    assert last.startswith(f"error: {bad}: record 2 ('p2') has '1' at residue 3")
+    assert set(border) == {"="}

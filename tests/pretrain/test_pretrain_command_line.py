@@ -1,0 +1,160 @@
+"""Mistakes on the command line are called that, those of a recipe are not, and what was probably meant is named."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from data.recipe.origin import Origin
+from data.recipe.toml_file import read
+from pretrain.__main__ import main
+from pretrain.recipe import Recipe
+from support.places import ROOT
+
+QUICKSTART = Path("recipes/quickstart.toml")
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    """The one line with which the program, started in the checkout, answers a command line."""
+    monkeypatch.chdir(ROOT)
+
+    def of(*words: str) -> str:
+        assert main(list(words)) == 2
+        out, err = capsys.readouterr()
+        (line,) = err.splitlines()
+        assert out == ""
+        return line.removeprefix("error: ")
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["run.sead=1"], "on the command line, run.sead=1: there is no setting 'run.sead'; the nearest is 'run.seed'"),
+        (["run.seed=many"], "on the command line, run.seed=many: run.seed is 'many': Input should be a valid integer"),
+        (["run.log_every=0"], "on the command line, run.log_every=0: run.log_every is 0; it must be at least 1"),
+        (["run.seed=0", "run.seed=x"], "on the command line, run.seed=x: run.seed is 'x': Input should"),
+        (["run.directory=none"], "on the command line, run.directory=none: run.directory is required"),
+        (["schedule.peak_lr=nan"], "on the command line, schedule.peak_lr=nan: schedule.peak_lr is nan; it must be a"),
+        (
+            ["data.mask={mask_prob = 2.0}"],
+            "on the command line, 'data.mask={mask_prob = 2.0}': data.mask.mask_prob is 2.0; it must lie in [0, 1]",
+        ),
+        (["data.clusters=x", "data.split_identity=0.3"], "on the command line, data.clusters=x, data.split_identity="),
+        (["data.crop_tokens=20_000"], "recipes/quickstart.toml with data.crop_tokens=20_000 on the command line: data"),
+        (["data.mask.random_prob=0.9"], "recipes/quickstart.toml with data.mask.random_prob=0.9 on the command line: "),
+        (["run.seed"], "on the command line: override 'run.seed' has no '='; write section.field=value"),
+        (["README.md"], "on the command line: override 'README.md' has no '='; write section.field=value, for example "
+         "run.seed=1, or data.sources=README.md"),
+        (["--run.seed=1"], "on the command line: unrecognized arguments: --run.seed=1; a setting has no dashes and one "
+         "'=': run.seed=1"),
+        (["--quick"], "on the command line: unrecognized arguments: --quick; --help lists what may be given"),
+        (["data.sources=[a.fasta,b.fasta]"], "on the command line, 'data.sources=[a.fasta,b.fasta]': data.sources is a "
+         "list without quotes, as a shell takes them away; write data.sources=a.fasta for one, or 'data.sour"),
+    ],
+)  # fmt: skip
+def test_a_mistake_of_the_command_line(said, words: list[str], expected: str) -> None:
+    assert said(str(QUICKSTART), *words).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("line", "override", "expected"),
+    [
+        ("run.sead = 1", "run.seed=1", "there is no setting 'run.sead'"),
+        ('run.seed = "many"', "run.log_every=1", "run.seed is 'many'"),
+        ("run.log_every = 0", "run.seed=1", "run.log_every is 0"),
+        ("data.mask.mask_prob = 2.0", "run.seed=1", "data.mask.mask_prob is 2.0"),
+        ('data.sources = "none.fasta"', "run.seed=1", "none.fasta: No such file or directory; check data.sources"),
+    ],
+)
+def test_a_mistake_of_the_recipe(said, tmp_path: Path, line: str, override: str, expected: str) -> None:
+    recipe = tmp_path / "mine.toml"
+    wanted = {"run.directory": f'"{tmp_path}/run"', "model.preset": '"esm2_60k"', "data.sources": '"a.fasta"'}
+    name, _, value = line.partition(" = ")
+    recipe.write_text("".join(f"{key} = {text}\n" for key, text in {**wanted, name: value}.items()))
+    assert said(str(recipe), override).startswith(f"{recipe}: {expected}")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["recipes/quikstart.toml", "recipe/quickstart.toml"])
+def test_a_missing_recipe_names_the_nearest(said, name: str) -> None:
+    assert said(name) == (
+        f"on the command line: recipe {name}: No such file or directory; the nearest is 'recipes/quickstart.toml'"
+    )
+
+
+def test_nothing_near_is_not_named(said) -> None:
+    assert said("zzz/zzz.toml") == "on the command line: recipe zzz/zzz.toml: No such file or directory"
+
+
+@pytest.mark.parametrize("setting", ["data.sources", "data.clusters", "data.exclude"])
+def test_a_missing_file_is_refused_before_torch_and_before_the_run_directory(
+    said, setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pretrain.engine.launch", None)  # cannot be imported
+    for name in ("proteins.fasta", "pairs.tsv"):
+        (tmp_path / name).write_text(">a\nMKV\n")
+    wrong = tmp_path / "protein.fasta"
+    words = [str(QUICKSTART), f"run.directory={tmp_path}/run", f"data.sources={tmp_path}/proteins.fasta"]
+    assert said(*words, f"{setting}={wrong}") == (
+        f"on the command line, {setting}={wrong}: {wrong}: No such file or directory; check {setting}; "
+        f"the nearest is '{tmp_path}/proteins.fasta'"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_preset_beside_init_says_what_to_take_out(said) -> None:
+    line = said(str(QUICKSTART), "model.init=facebook/esm2_t6_8M_UR50D")
+    assert line.startswith("recipes/quickstart.toml with model.init=facebook/esm2_t6_8M_UR50D on the command line: ")
+    assert "take the preset out: add model.preset=none to the command, or delete the line preset = " in line
+    read(Recipe, ROOT / QUICKSTART, ["model.init=facebook/esm2_t6_8M_UR50D", "model.preset=none"])  # what it says
+
+
+def test_an_origin_blames_what_a_message_names() -> None:
+    origin = Origin("r.toml", ["data.clusters=t", "run.seed=1"])
+    fields = ["data.clusters", "data.split_identity", "data.crop_tokens"]
+    assert origin.says("clusters is 't'", *fields) == "on the command line, data.clusters=t: clusters is 't'"
+    assert origin.says("of 60 clusters 3 are empty", *fields) == "r.toml: of 60 clusters 3 are empty"
+    assert origin.says("data.clusters_of is 1", *fields).startswith("r.toml: ")
+    long = Origin("r.toml", [f"run.directory={'x' * 500}"])
+    assert len(long.says("run.directory is long", "run.directory")) < 160
+
+
+# One string in place of a list --------------------------------------------------------------------
+
+
+def test_one_path_is_a_list_of_one(tmp_path: Path) -> None:
+    def recipe(sources: str, *overrides: str) -> Recipe:
+        path = tmp_path / "r.toml"
+        path.write_text(f'run.directory = "r"\nmodel.preset = "esm2_8m"\ndata.sources = {sources}\n')
+        return read(Recipe, path, overrides)
+
+    bracketed = recipe('["your.fasta.gz"]', 'run.trackers=["tensorboard"]')
+    assert recipe('"your.fasta.gz"', "run.trackers=tensorboard") == bracketed
+    assert recipe('["a", "b"]', "data.sources=your.fasta.gz", "run.trackers=tensorboard") == bracketed
+    assert bracketed.data.sources == ("your.fasta.gz",)
+    with pytest.raises(ValueError, match=r"run\.trackers is 'tensorbord'; the nearest is 'tensorboard'"):
+        recipe('"a"', "run.trackers=tensorbord")
+    with pytest.raises(ValueError, match=r"data\.crop_tokens is '32'"):
+        recipe('"a"', 'data.crop_tokens="32"')
+
+
+def test_one_path_of_a_mixture_is_a_list_of_one(tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text('run.directory = "r"\nmodel.preset = "esm2_8m"\n[[data.mixture]]\nsources = "a"\n[[data.mixture]]\n'
+                    'sources = ["b", "c"]\n')  # fmt: skip
+    assert [corpus.sources for corpus in read(Recipe, path).data.corpora] == [("a",), ("b", "c")]
+
+
+def test_the_answer_imports_no_torch(tmp_path: Path) -> None:
+    program = (
+        "import sys, pretrain.__main__ as program; "
+        f"assert program.main(['recipes/quickstart.toml', 'data.sources={tmp_path}/none.fasta']) == 2; "
+        "sys.exit('torch' in sys.modules or 'accelerate' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("error: on the command line, data.sources=")
