@@ -58,7 +58,7 @@ class Plan:
             f"optimizer.name={optimizer}",
             f"schedule.peak_lr={rate}",
             f"schedule.total_tokens={self.tokens}",
-            f"schedule.warmup_tokens={self.tokens // 20}",
+            "schedule.warmup=0.05",
         ]
 
     def directory(self, arm: str, rate: float, seed: int) -> Path:

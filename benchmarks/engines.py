@@ -30,7 +30,7 @@ SETTINGS = (
     "data.bins_per_step=7",
     "optimizer.eps=1e-6",
     "schedule.peak_lr=1e-3",
-    "schedule.warmup_tokens=0",
+    "schedule.warmup=0",
     "run.validation_sequences=50",
     "run.log_every=1",
 )

@@ -331,7 +331,7 @@ class Training(Generic[S]):
         if self.skipped_in_a_row == _MOST_SKIPPED:
             raise FloatingPointError(
                 f"the gradient was not finite in {_MOST_SKIPPED} steps in a row, up to step {self.state.step}; lower "
-                "schedule.peak_lr or lengthen schedule.warmup_tokens, and start again: the run continues from its "
+                "schedule.peak_lr or lengthen schedule.warmup, and start again: the run continues from its "
                 "last checkpoint, or choose another run.directory"
             )
 

@@ -26,6 +26,7 @@ from pretrain.model.flops import training_flops
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.optimizer.groups import ParameterGroup, parameter_groups
+from pretrain.optimizer.settings import PEAK_LR, TRAINED_PEAK_LR
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
 from pretrain.step import Reading
@@ -71,7 +72,8 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         recipe = self.recipe
         encoder = cast(MaskedLanguageModel, model).encoder
         slots = recipe.data.bin_tokens * recipe.data.bins_per_forward
-        return set_up_encoder(encoder, self.engine, recipe.compute, recipe.parallel.exchange, slots)
+        lines = set_up_encoder(encoder, self.engine, recipe.compute, recipe.parallel.exchange, slots)
+        return lines + _peak_rate(recipe)
 
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
         """All parameters; matrices decay."""
@@ -117,3 +119,15 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
     def _consumed(self) -> Consumed | None:
         stream = self.corpora.parts[0].store  # a mixture has no streams, so that a stream is the only corpus
         return Consumed(stream, self.recipe.data.window_sequences) if isinstance(stream, GrowingStore) else None
+
+
+def _peak_rate(recipe: Recipe) -> list[str]:
+    """A line about the peak rate of weights that are trained already."""
+    peak = recipe.schedule.peak
+    if recipe.model.init is not None and peak == TRAINED_PEAK_LR:
+        said = f"a tenth of that from random weights, because {recipe.model.init} is trained already"
+        return [f"learning rate: peak {peak:g}, {said}; schedule.peak_lr sets another"]
+    if recipe.model.init is not None and peak >= PEAK_LR:
+        said = f"a rate for random weights, and {recipe.model.init} is trained already"
+        return [f"learning rate: peak {peak:g}, {said}; schedule.peak_lr=none takes {TRAINED_PEAK_LR:g}"]
+    return []

@@ -28,6 +28,8 @@ class Recipe:
     parallel: ParallelSettings = field(default=ParallelSettings())
 
     def __post_init__(self) -> None:
+        if self.model.init is not None:
+            object.__setattr__(self, "schedule", self.schedule.from_trained_weights())
         size, slots = self.parallel.context, self.data.bin_tokens
         said = f"it must be a multiple of parallel.context = {size}, so that every process gets equally many slots"
         require(slots % size == 0, "data.bin_tokens", slots, said)

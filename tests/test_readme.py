@@ -32,7 +32,6 @@ SMALL = {
     "data.bins_per_step": "4",
     "data.validation_fraction": "0.15",
     "schedule.total_tokens": "3000",
-    "schedule.warmup_tokens": "0",
 }
 
 

@@ -1,8 +1,11 @@
 """Every recipe that is shipped: it reads, says what was published, and its model's memory is what the texts promise."""
 
 import re
+import tomllib
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -75,7 +78,11 @@ PARAMETERS_AND_BYTES = {
 
 
 def values(path: Path, *overrides: str) -> dict[str, object]:
-    return {name: value for name, _, value in settings_of(read(Recipe, path, overrides))}
+    """Settings by name; a schedule's warm-up in tokens and its peak rate, however the recipe gives them."""
+    recipe = read(Recipe, path, overrides)
+    schedule = recipe.schedule.resolved(asdict(recipe.schedule))
+    resolved = {f"schedule.{name}": value for name, value in schedule.items()}
+    return {name: value for name, _, value in settings_of(recipe)} | resolved
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -105,6 +112,40 @@ def test_learning_rate_of_the_published_recipe() -> None:
     # Half-way up, the peak, half-way between the peak and a tenth of it (226,000 is the mean of 2,000 and 450,000),
     # then constant.
     assert rates == pytest.approx({1000: 2e-4, 2000: 4e-4, 226_000: 2.2e-4, 450_000: 4e-5, 500_000: 4e-5}, rel=1e-12)
+
+
+@pytest.mark.parametrize("total", ["10_000", "1_000_000", "1_000_000_000", "1_000_000_000_000"])
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_takes_any_length_alone(path: Path, total: str) -> None:
+    """The warm-up is a share, so that a trial of minutes needs no second setting."""
+    whole, schedule = read(Recipe, path).schedule, read(Recipe, path, [f"schedule.total_tokens={total}"]).schedule
+    assert schedule.total_tokens == int(total)
+    assert schedule.warmup_length / schedule.total_tokens == pytest.approx(
+        whole.warmup_length / whole.total_tokens, abs=1 / int(total)
+    )
+    before = learning_rate(schedule, schedule.warmup_length // 2)
+    assert before < learning_rate(schedule, schedule.warmup_length) == schedule.peak
+
+
+def test_recipes_warm_up_for_as_long_as_before() -> None:
+    """In tokens, at the length that each recipe has."""
+    lengths = {path.stem: read(Recipe, path).schedule.warmup_length for path in RECIPES}
+    esm2 = {f"esm2_{size}": 4_194_304_000 for size in ("8m", "35m", "150m", "650m", "3b")} | {"esm2_15b": 6_291_456_000}
+    modern = {f"modern_{size}": 2_097_152_000 for size in ("8m", "35m", "150m", "300m", "600m")}
+    assert lengths == esm2 | modern | {"own_sequences": 1_000_000, "quickstart": 160_000}
+
+
+def test_weights_that_are_trained_already_lower_the_peak_rate() -> None:
+    """Unless the recipe or the command line gives one."""
+    trained = ["model.preset=none", "model.init=folder"]
+    for path in RECIPES:
+        given = "schedule.peak_lr" in {name for name, _ in leaves(tomllib.loads(path.read_text()))}
+        assert given == (path.stem in ("esm2_15b", "own_sequences", "quickstart"))
+        alone, after = read(Recipe, path).schedule, read(Recipe, path, trained).schedule
+        assert after.peak_lr == (alone.peak_lr if given else 4e-5)
+        assert alone.peak == (alone.peak_lr if given else 4e-4)
+        assert read(Recipe, path, [*trained, "schedule.peak_lr=1e-4"]).schedule.peak_lr == 1e-4
+        assert read(Recipe, path, [*trained, "schedule.peak_lr=none"]).schedule.peak_lr == 4e-5
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -195,6 +236,11 @@ def test_own_sequences_take_a_file_from_the_command_line(families_files: tuple[P
     with pytest.raises(ValueError, match=r"your\.fasta\.gz: No such file or directory; check data\.sources"):
         prepare(read(Recipe, path, [f"data.store_dir={tmp_path}"]).data)
     assert list(tmp_path.iterdir()) == []
+
+
+def leaves(content: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in content.items():
+        yield from leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
 
 
 def keys(content: object) -> Iterator[str]:

@@ -57,7 +57,7 @@ def measured(case: Case, preset: str, bin_tokens: int, folder: Path) -> Traffic:
     bins = MICRO_BATCHES * case.processes // case.context
     words = ["benchmarks.communication.rank", str(folder / "results.json"), "recipes/quickstart.toml"]
     words += [f"model.preset={preset}", f"data.bin_tokens={bin_tokens}", f"data.bins_per_step={bins}"]
-    words += [f"data.crop_tokens={min(512, bin_tokens)}", "schedule.warmup_tokens=0"]
+    words += [f"data.crop_tokens={min(512, bin_tokens)}", "schedule.warmup=0"]
     # Bins are not quite full, so this takes STEPS steps at least.
     words += [f"schedule.total_tokens={STEPS * bins * bin_tokens}", "run.evaluate_every=1000"]
     words += [f"run.directory={folder / case.name}", f"data.store_dir={folder / 'stores'}"]

@@ -97,6 +97,15 @@ class Section:
             subject, verb = "each" if items is value else "it", "lie" if len(bounds) == 2 else "be"
             require(holds, name, value, f"{subject} must {verb} {in_words(bounds)}")
 
+    @classmethod
+    def resolved(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values by field, with what follows from other fields written out: where these agree, two sections do.
+
+        Args:
+            values: of this section, by the names of its fields, or as an earlier version wrote them.
+        """
+        return dict(values)
+
 
 def require_word(name: str, got: object, allowed: Collection[object]) -> None:
     """Refuse a value that is not one of a list.

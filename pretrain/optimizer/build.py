@@ -34,9 +34,10 @@ def learning_rate(schedule: ScheduleSettings, tokens: int) -> float:
     at ``decay_end``, then constant. Without a ``decay_start``, the decay follows the warm-up (ESM-2: Lin et al. 2023,
     supplement A.2.4); with one, this is warm-up, stable, decay (WSD: Hu et al. 2024, arXiv:2404.06395, section 4.2).
     """
-    if tokens < schedule.warmup_tokens:
-        return schedule.peak_lr * tokens / schedule.warmup_tokens
-    start = max(schedule.warmup_tokens, schedule.decay_start * schedule.total_tokens)
+    warmup, peak = schedule.warmup_length, schedule.peak
+    if tokens < warmup:
+        return peak * tokens / warmup
+    start = max(warmup, schedule.decay_start * schedule.total_tokens)
     end = schedule.decay_end * schedule.total_tokens
     left = min(1.0, max(0.0, (end - tokens) / (end - start)))
-    return schedule.peak_lr * (schedule.final_lr + (1.0 - schedule.final_lr) * left)
+    return peak * (schedule.final_lr + (1.0 - schedule.final_lr) * left)

@@ -3,10 +3,19 @@
 In: values of a recipe. Out: frozen dataclasses whose values are checked. Kept: nothing.
 """
 
-from dataclasses import dataclass, fields
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal
 
 from data.recipe.setting import IDENTITY, SCHEDULE, Section, require, setting
+
+PEAK_LR = 4e-4
+"""Peak learning rate where a recipe gives none: ESM-2's (Lin et al. 2023, supplement A)."""
+TRAINED_PEAK_LR = PEAK_LR / 10
+"""The same for weights that are trained already: ESM-2's rate ends at a tenth of its peak (Lin et al. 2023, supplement
+A), so training continues at the rate at which the published weights were last trained."""
+WARMUP = 2000 * 2**21 / 10**12
+"""Share of the warm-up where a recipe gives none: ESM-2's 2,000 updates of 2**21 tokens, of 10**12 tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,9 +55,24 @@ class ScheduleSettings(Section):
     """Length of training and learning rate, both by real tokens seen; defaults are ESM-2's."""
 
     section: ClassVar = "schedule"
-    peak_lr: float = setting(SCHEDULE, "learning rate at the end of the warm-up", 4e-4, above=0)
+    peak_lr: float | None = setting(
+        SCHEDULE,
+        f"learning rate at the end of the warm-up; where none is given {PEAK_LR:g}, and with model.init a tenth of it",
+        None,
+        above=0,
+    )
     total_tokens: int = setting(SCHEDULE, "training ends here", 10**12, "tokens", above=0)
-    warmup_tokens: int = setting(SCHEDULE, "linear rise from 0", 2000 * 2**21, "tokens")
+    warmup: float | None = setting(
+        SCHEDULE,
+        f"share of total_tokens over which the rate rises from 0; {WARMUP:.4f} where no warm-up is given",
+        None,
+        "fraction",
+        at_least=0,
+        below=1,
+    )
+    warmup_tokens: int | None = setting(
+        SCHEDULE, "length of that rise in tokens, in place of warmup", None, "tokens", at_least=0
+    )
     decay_start: float = setting(
         SCHEDULE, "share of total_tokens at which the linear decay begins, but not within the warm-up", 0.0, "fraction"
     )
@@ -67,10 +91,44 @@ class ScheduleSettings(Section):
             self.decay_start,
             f"it must be at least 0 and below schedule.decay_end = {self.decay_end}",
         )
-        require(
-            0 <= self.warmup_tokens < self.decay_end * self.total_tokens,
-            "schedule.warmup_tokens",
-            self.warmup_tokens,
-            f"it must be at least 0 and end before the decay does, at {self.decay_end * self.total_tokens:.0f} tokens "
-            "(schedule.decay_end x schedule.total_tokens)",
-        )
+        if self.warmup is not None and self.warmup_tokens is not None:
+            raise ValueError(
+                f"schedule.warmup is {self.warmup} and schedule.warmup_tokens is {self.warmup_tokens}; give one of "
+                "them: schedule.warmup=none takes the share out, schedule.warmup_tokens=none the tokens"
+            )
+        decayed = self.decay_end * self.total_tokens
+        until = f"{decayed:.0f} tokens (schedule.decay_end x schedule.total_tokens)"
+        if self.warmup_tokens is None:
+            said = f"it must be below schedule.decay_end = {self.decay_end}, and end before the decay does, at {until}"
+            require(self.warmup_length < decayed, "schedule.warmup", self.warmup, said)
+        else:
+            said = (
+                f"it must end before the decay does, at {until}: give the warm-up as a share of the training in its "
+                f"place, schedule.warmup_tokens=none schedule.warmup={WARMUP:.4f}"
+            )
+            require(self.warmup_length < decayed, "schedule.warmup_tokens", self.warmup_tokens, said)
+
+    @property
+    def warmup_length(self) -> int:
+        """Tokens of the warm-up, however it was given."""
+        return int(self.resolved({f.name: getattr(self, f.name) for f in fields(self)})["warmup_tokens"])
+
+    @property
+    def peak(self) -> float:
+        """The peak rate, given or not."""
+        return PEAK_LR if self.peak_lr is None else self.peak_lr
+
+    def from_trained_weights(self) -> "ScheduleSettings":
+        """The same for weights that are trained already: a lower peak rate, unless one is given."""
+        return self if self.peak_lr is not None else replace(self, peak_lr=TRAINED_PEAK_LR)
+
+    @classmethod
+    def resolved(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The warm-up in tokens and the peak rate as a number, however they were given."""
+        given = dict(values)
+        share, tokens, peak = given.pop("warmup", None), given.get("warmup_tokens"), given.get("peak_lr")
+        if tokens is None:
+            given["warmup_tokens"] = round((WARMUP if share is None else share) * given["total_tokens"])
+        if peak is None:
+            given["peak_lr"] = PEAK_LR
+        return given

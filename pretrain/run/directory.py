@@ -12,13 +12,13 @@ import json
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from data.disk_error import said
 from data.durable import write_whole, written_beside
-from data.recipe.setting import SettingClass, settings_of
+from data.recipe.setting import Section, SettingClass, settings_of
 from pretrain.run import records
 from pretrain.run.errors import placed
 from pretrain.run.lock import LEASE, LOCK, RunLock
@@ -28,6 +28,10 @@ FORMAT = "zymogen.run/1"
 _ATTEMPTS, _RANKS = "attempts.jsonl", "ranks"
 _OF_A_START = ("run.json", _ATTEMPTS, _RANKS, "zymogen", "wandb", LEASE, LOCK)
 """What a start may have made before its first step, trackers included, in the order in which it is removed."""
+
+
+class ScheduleDiffersError(ValueError):
+    """Only the schedule differs from that of the run's earlier starts, and the change was not allowed by name."""
 
 
 class RunDirectory:
@@ -53,6 +57,7 @@ class RunDirectory:
 
         Raises:
             ValueError: the path holds something else, or a run with another recipe, or another process trains in it.
+            ScheduleDiffersError: only settings of class "schedule" differ.
         """
         if self.root.exists() and not self.root.is_dir():
             raise ValueError(f"{self.root} is a file; choose another run.directory")
@@ -184,21 +189,29 @@ class RunDirectory:
         return self.root / _RANKS / f"rank-{rank:05d}.jsonl"
 
     def _check_identity(self, recipe: Any, allow_schedule_change: bool) -> None:
-        before = dict(_flat(self.read()["recipe"]))
+        before = dict(_flat(_resolved(recipe, self.read()["recipe"])))
+        after = dict(_flat(_resolved(recipe, json.loads(json.dumps(asdict(recipe))))))  # lists, not tuples
         refused = [SettingClass.IDENTITY]
         if not allow_schedule_change:
             refused.append(SettingClass.SCHEDULE)
-        differing = [
-            f"{name} was {before.get(name)!r}, is {value!r}"
-            for name, setting_class, value in settings_of(recipe)
-            if setting_class in refused and before.get(name) != json.loads(json.dumps(value))  # lists, not tuples
-        ]
-        if differing:
-            hint = "" if allow_schedule_change else " (--allow-schedule-change lets schedule.* differ)"
-            raise ValueError(
-                f"{self.root} is the output directory of another run: {'; '.join(differing[:5])}. "
-                f"Choose another run.directory, or restore these settings{hint}"
+        differing: dict[str, SettingClass] = {}
+        for name, setting_class, _ in settings_of(recipe):
+            value = after.get(name)
+            if setting_class in refused and before.get(name) != value:
+                differing[f"{name} was {before.get(name)!r}, is {value!r}"] = setting_class
+        if not differing:
+            return
+        texts = "; ".join(list(differing)[:5])
+        if SettingClass.IDENTITY not in differing.values():
+            raise ScheduleDiffersError(
+                f"{self.root} was started with another schedule: {texts}. Restore these settings, or continue with "
+                "the new ones: the same command and --allow-schedule-change"
             )
+        hint = "" if allow_schedule_change else " (--allow-schedule-change lets schedule.* differ)"
+        raise ValueError(
+            f"{self.root} is the output directory of another run: {texts}. "
+            f"Choose another run.directory, or restore these settings{hint}"
+        )
 
     def _write(self, part: dict[str, Any]) -> None:
         path = self.root / "run.json"
@@ -214,6 +227,15 @@ def _is_foreign(path: Path) -> bool:
     if path.name == LOCK:
         return not path.is_file() or path.stat().st_size > 0
     return path.name not in (LEASE, _RANKS, *(written_beside(Path(name)).name for name in (LEASE, "run.json")))
+
+
+def _resolved(recipe: Any, content: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables of a recipe, each with what its section resolves written out."""
+    sections = {f.name: getattr(recipe, f.name) for f in fields(recipe)}
+    return {
+        name: sections[name].resolved(values) if isinstance(sections.get(name), Section) else values
+        for name, values in content.items()
+    }
 
 
 def _flat(content: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

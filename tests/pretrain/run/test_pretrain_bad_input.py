@@ -181,7 +181,7 @@ def test_the_directory_of_another_run(command: Command) -> None:
     end = end_of(command.run)
     error = command.refused("run.seed=1", "optimizer.betas=[0.9,0.95]")
     assert error.startswith(f"{command.run} is the output directory of another run: run.seed was 0, is 1; ")
-    assert "optimizer.betas was [0.9, 0.98], is (0.9, 0.95)" in error
+    assert "optimizer.betas was [0.9, 0.98], is [0.9, 0.95]" in error
     assert "Choose another run.directory, or restore these settings" in error
     assert "optimizer.weight_decay was 0.01, is 0.0" in command.refused("optimizer.weight_decay=0.0")
     assert len(command.attempts()) == 2
@@ -199,6 +199,21 @@ def test_another_schedule_is_asked_for_by_name(command: Command) -> None:
     assert end_of(command.run).step > step
     assert "run.seed was 0, is 1" in command.refused("run.seed=1", "--allow-schedule-change")
     assert "schedule.total_tokens was 3000, is 900" in command.refused()
+
+
+def test_the_same_warm_up_in_other_words_is_the_same_schedule(command: Command) -> None:
+    """A run that began when a warm-up was always in tokens is continued by a recipe that gives the same as a share."""
+    command.works("schedule.warmup_tokens=90")
+    path = command.run / "run.json"
+    content = json.loads(path.read_text())
+    assert content["recipe"]["schedule"].pop("warmup", 1) is None  # early versions had no such setting
+    path.write_text(json.dumps(content))
+    command.works("schedule.warmup_tokens=none", "schedule.warmup=0.1")
+    written = json.loads(path.read_text())["recipe"]["schedule"]
+    assert (written["warmup"], written["warmup_tokens"]) == (0.1, None)
+    error = command.refused("schedule.warmup_tokens=none", "schedule.warmup=0.2")
+    assert "schedule.warmup_tokens was 90, is 180" in error
+    command.works("schedule.warmup_tokens=none", "schedule.warmup=0.2", "--allow-schedule-change")
 
 
 def test_a_schedule_binds_from_the_first_step_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,9 +24,9 @@ BOUNDS = {
         data.ingest.max_header_bytes data.ingest.max_line_bytes data.ingest.max_inflation data.ingest.max_source_bytes
         data.ingest.processes parallel.context
     """,
-    "at least 0": "optimizer.weight_decay",
+    "at least 0": "optimizer.weight_decay schedule.warmup_tokens",
     "above 0": "optimizer.eps optimizer.clip_norm schedule.peak_lr schedule.total_tokens",
-    "in [0, 1)": "model.dropout data.ingest.max_bad_fraction optimizer.momentum optimizer.betas",
+    "in [0, 1)": "schedule.warmup model.dropout data.ingest.max_bad_fraction optimizer.momentum optimizer.betas",
     "in (0, 1)": "data.validation_fraction",
     "in [0, 1]": "data.mask.mask_prob data.mask.random_prob schedule.final_lr",
     "in (0, 1]": "data.split_identity data.mixture.split_identity data.mask.select_prob schedule.decay_end",
@@ -41,7 +41,7 @@ OF_SETTING = [(name, bounds) for bounds, names in BOUNDS.items() for name in nam
 
 def test_help_shows_every_bound() -> None:
     shown = {
-        name: re.search(r"(int|float|float or none) ((at least|above|in [\[(]).*?)[,;] [^0-9]", text)
+        name: re.search(r"((?:int|float)(?: or none)?) ((at least|above|in [\[(]).*?)[,;] [^0-9]", text)
         for name, text in documented(Recipe)
     }
     assert {(name, match[2]) for name, match in shown.items() if match} == set(OF_SETTING)

@@ -24,6 +24,8 @@ from pretrain import export
 from pretrain.__main__ import main
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
+from pretrain.optimizer.build import learning_rate
+from pretrain.optimizer.settings import ScheduleSettings
 from support.launching import End, end_of, lines
 
 # One group: all tests look at one run, which is made once.
@@ -274,6 +276,31 @@ def test_a_modern_run_is_exported_as_esm_c_and_a_new_run_starts_from_it(
     assert main([*words, "schedule.peak_lr=1e-12"]) == 0
     for name, scores in validations(first / "run")[-1].items():
         assert validations(second / "run")[-1][name]["perplexity"] == pytest.approx(scores["perplexity"], rel=1e-5)
+
+
+def test_trained_weights_begin_at_a_tenth_of_the_peak_rate(
+    run: Path, recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = ["model.preset=none", f"model.init={run / 'export'}", "schedule.total_tokens=900"]
+    peaks = {"none": 4e-5, "4e-4": 4e-4, "1e-4": 1e-4}
+    said = {}
+    for given, peak in peaks.items():
+        assert main([str(recipe_in(tmp_path / given)), *words, f"schedule.peak_lr={given}"]) == 0
+        described = json.loads((tmp_path / given / "run/run.json").read_text())
+        said[given] = [line for line in described["compute"] if line.startswith("learning rate: ")]
+        screen = capsys.readouterr()
+        assert all(line in screen.out + screen.err for line in said[given])
+        first = lines(tmp_path / given / "run/metrics.jsonl")[0]
+        schedule = ScheduleSettings(peak_lr=peak, total_tokens=900, warmup_tokens=0)
+        assert first["learning_rate"] == pytest.approx(learning_rate(schedule, first["tokens"]), rel=1e-12)
+        assert described["recipe"]["schedule"]["peak_lr"] == peak
+    lowered = f"a tenth of that from random weights, because {run / 'export'} is trained already"
+    warned = f"a rate for random weights, and {run / 'export'} is trained already"
+    assert said == {
+        "none": [f"learning rate: peak 4e-05, {lowered}; schedule.peak_lr sets another"],
+        "4e-4": [f"learning rate: peak 0.0004, {warned}; schedule.peak_lr=none takes 4e-05"],
+        "1e-4": [],
+    }
 
 
 def test_init_that_is_not_there_is_one_error(

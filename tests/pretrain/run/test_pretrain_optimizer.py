@@ -357,9 +357,9 @@ def test_a_decay_does_not_begin_within_the_warm_up() -> None:
 def test_without_decay_start_the_rates_are_those_of_before_to_the_bit(schedule: ScheduleSettings) -> None:
     end = schedule.decay_end * schedule.total_tokens
     for tokens in np.linspace(0, 1.1 * schedule.total_tokens, 5000, dtype=int).tolist():
-        if tokens < schedule.warmup_tokens:
-            expected = schedule.peak_lr * tokens / schedule.warmup_tokens
+        if tokens < schedule.warmup_length:
+            expected = schedule.peak * tokens / schedule.warmup_length
         else:
-            left = max(0.0, (end - tokens) / (end - schedule.warmup_tokens))
-            expected = schedule.peak_lr * (schedule.final_lr + (1.0 - schedule.final_lr) * left)
+            left = max(0.0, (end - tokens) / (end - schedule.warmup_length))
+            expected = schedule.peak * (schedule.final_lr + (1.0 - schedule.final_lr) * left)
         assert learning_rate(schedule, tokens) == expected

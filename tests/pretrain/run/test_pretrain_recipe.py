@@ -26,8 +26,8 @@ SURFACE = {
         data.mixture.split_identity data.mixture.sample_by data.mixture.streaming data.mixture.weight
     """,
     "schedule": """
-        schedule.peak_lr schedule.total_tokens schedule.warmup_tokens schedule.decay_start schedule.decay_end
-        schedule.final_lr
+        schedule.peak_lr schedule.total_tokens schedule.warmup schedule.warmup_tokens schedule.decay_start
+        schedule.decay_end schedule.final_lr
     """,
     "operational": """
         run.directory run.log_every run.evaluate_every run.validation_sequences run.checkpoint_every
@@ -143,6 +143,9 @@ def test_wrong_type_names_field_got_and_expected(
         ("optimizer__betas", "[0.9, nan]", "must lie in [0, 1)"),
         ("schedule__total_tokens", "0", "must be above 0"),
         ("schedule__warmup_tokens", "900_000_000_000", "end before the decay does, at 900000000000 tokens"),
+        ("schedule__warmup_tokens", "900_000_000_000", "schedule.warmup_tokens=none schedule.warmup=0.0042"),
+        ("schedule__warmup", "0.9", "it must be below schedule.decay_end = 0.9, and end before the decay does"),
+        ("schedule__warmup", "1.0", "must lie in [0, 1)"),
         ("schedule__decay_end", "1.1", "must lie in (0, 1]"),
         ("schedule__decay_start", "-0.1", "must be at least 0 and below schedule.decay_end = 0.9"),
         ("schedule__decay_start", "0.9", "must be at least 0 and below schedule.decay_end = 0.9"),
@@ -212,6 +215,10 @@ def test_a_mixture_stands_in_place_of_sources(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        (
+            {"schedule__warmup": "0.1", "schedule__warmup_tokens": "0"},
+            "schedule.warmup is 0.1 and schedule.warmup_tokens is 0; give one of them: schedule.warmup=none takes",
+        ),
         ({"data__streaming": "true", "data__clusters": "t.tsv"}, "streaming is true and clusters is 't.tsv'"),
         ({"data__streaming": "true", "data__sample_by": "cluster"}, "streaming is true and sample_by is 'cluster'"),
         ({"data__split_identity": "0.3", "data__clusters": "t.tsv"}, "two ways to cluster one corpus"),
