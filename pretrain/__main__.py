@@ -56,16 +56,48 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
     _require_files(recipe, Origin(str(options.recipe), options.overrides))
     # Imported here, so that --help and a mistake in the recipe or in a file's name are answered at once.
     from pretrain.engine.launch import launch
+    from pretrain.engine.request import command_line
     from pretrain.loop import train
     from pretrain.masked_language_job import MaskedLanguageJob
-    from pretrain.summary import closing_words, next_commands
+    from pretrain.run.directory import ScheduleDiffersError
+    from pretrain.summary import Start, closing_words, launcher
 
+    start = Start(options.recipe, options.overrides, launcher(command_line()))
     with launch(recipe) as engine:
-        summary = train(recipe, MaskedLanguageJob, engine, allow_schedule_change=options.allow_schedule_change)
+        try:
+            summary = train(recipe, MaskedLanguageJob, engine, allow_schedule_change=options.allow_schedule_change)
+        except ScheduleDiffersError as error:
+            raise ValueError(f"{error}:\n    {start.command(None, '--allow-schedule-change')}") from None
         if engine.is_main:
-            launched = engine.name, engine.world_size, engine.precision
-            commands = next_commands(summary, options.recipe, options.overrides, *launched)
-            print(closing_words(summary, commands), flush=True)
+            print(closing_words(summary, start), flush=True)
+
+
+def _stopped(stopped: Stopped, rank: int) -> int:
+    """Rank 0 prints what a signal ended and the command that continues; return the exit status."""
+    if rank == 0:
+        from pretrain.engine.request import command_line
+
+        saved = f"saved: {stopped.checkpoint}; to continue" if stopped.checkpoint else "to begin again or continue"
+        print(f"{stopped.outcome}; {saved}: {command_line()}", file=sys.stderr, flush=True)
+    return stopped.status
+
+
+def _require_files(recipe: Recipe, origin: Origin) -> None:
+    """Refuse names of files that do not exist, before torch is imported and the run directory is made."""
+    from data.sources.resolve import require_files
+
+    try:
+        require_files(recipe.data)
+    except ValueError as error:
+        named = [name for name in ("data.clusters", "data.exclude") if name in str(error)]
+        sources = "data.mixture" if recipe.data.mixture else "data.sources"
+        raise ValueError(origin.says(str(error), *(named or [sources]))) from None
+
+
+def _say(line: str) -> None:
+    """Print a line about what ended the run, and have the launcher repeat it after its own."""
+    print(line, file=sys.stderr, flush=True)
+    tell_launcher(line)
 
 
 def _stopped(stopped: Stopped, rank: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from torch import Tensor, nn
 
 from data.batches.loader import Loader, Step
-from data.order.plan import Cursor
+from data.order.plan import Cursor, Seen
 from data.recipe.packing import PackingSettings
 from pretrain.optimizer.groups import ParameterGroup
 from pretrain.optimizer.settings import OptimizerSettings, ScheduleSettings
@@ -121,6 +121,11 @@ class Job(Protocol[S]):
 
     def publish(self, run: RunDirectory) -> None:
         """Write what others use of the finished run, from its newest checkpoint; called on rank 0 alone."""
+
+    def seen(self, cursor: Cursor) -> Seen | None:
+        """How much of the data a run has trained on up to `cursor`; None where that is not known."""
+        del cursor
+        return None
 
     def entries(self, cursor: Cursor) -> dict[str, dict[str, Any]]:
         """What a checkpoint at `cursor` keeps for the job, by the name of the entry; collective."""

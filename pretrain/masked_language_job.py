@@ -12,7 +12,7 @@ from torch import nn
 
 from data.batches.loader import Loader, Step
 from data.corpus.consumed import Consumed
-from data.order.plan import Cursor
+from data.order.plan import Cursor, Seen
 from data.store.growing import GrowingStore
 from pretrain.checkpoint.manifest import CONSUMED
 from pretrain.corpus import open_on_every_rank
@@ -95,13 +95,17 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         scores = evaluate(model, corpora, *how, self.engine, self.unigram)
         if corpora.families:
             scores = self.engine.on_main(lambda: with_floor(scores, corpora, *how))
-        return MaskedLanguageScores(scores, corpora.num_training)
+        return MaskedLanguageScores(scores, by_cluster=corpora.by_cluster)
 
     def publish(self, run: RunDirectory) -> None:
         """The export that transformers loads."""
         from pretrain.ship.export import last_export  # transformers takes seconds to import; rank 0 alone needs it
 
         last_export(run)  # from the checkpoint, which is whole even if the model's parameters are spread
+
+    def seen(self, cursor: Cursor) -> Seen | None:
+        """Proteins and passes; None for a mixture and for cluster sampling."""
+        return self.corpora.seen(self.corpora.plan(self.recipe.run.seed), cursor)
 
     def entries(self, cursor: Cursor) -> dict[str, dict[str, Any]]:
         """What was read of a stream up to the cursor; nothing of finished stores, which have fingerprints."""

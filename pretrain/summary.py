@@ -1,101 +1,173 @@
-"""The closing words of a run: what was learned, where the model is, what to try next.
+"""The closing words of a run: what was learned, where the model is, what comes next.
 
-In: a `Summary` and how the run was started. Out: text.
+In: a `Summary` and how the run was started. Out: text. Each command in it works as printed.
 """
 
 import math
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pretrain.evaluation.evaluate import TITLES
+from pretrain.evaluation.course import course
+from pretrain.evaluation.evaluate import CORRUPTIONS, TITLES
 from pretrain.evaluation.scores import MaskedLanguageScores
+from pretrain.evaluation.verdict import Advice, Judgement, Verdict, verdict
 from pretrain.loop import Summary
+from pretrain.model.presets import PRESETS
+from pretrain.run import records
 
 PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
 """An example to fill in: the start of asparagine synthetase A of E. coli, with a leucine hidden."""
 
+Command = tuple[str, str]
+"""(what it does, the command)."""
 
-def closing_words(summary: Summary[MaskedLanguageScores], commands: Sequence[tuple[str, str]]) -> str:
-    """A few lines for the user who started the run: its results, and the `next_commands`."""
-    state, model = summary.state, summary.run.export
-    judged = summary.scores.evaluations["mask_all"]
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a run was started, which is all that its next commands are made from."""
+
+    recipe: Path
+    """The recipe that the next commands name; where a run was started with a sequence file, the one chosen for it."""
+    overrides: Sequence[str] = ()
+    """The settings that were given on top of it, ``section.field=value`` each."""
+    launcher: str = "python -m pretrain"
+    """The words before the recipe."""
+
+    def command(self, settings: Mapping[str, object] | None = None, *flags: str) -> str:
+        """The same command with other settings, in place of those that were given, and flags after them."""
+        changed = settings or {}
+        kept = [o for o in self.overrides if o.partition("=")[0] not in changed]
+        words = [shlex.quote(word) for word in (*kept, *(f"{name}={value}" for name, value in changed.items()))]
+        return " ".join([self.launcher, shlex.quote(str(self.recipe)), *words, *flags])
+
+
+def launcher(command: str) -> str:
+    """The words of the command that started a run up to its recipe, for another run that is started in the same way.
+
+    Args:
+        command: the whole command, as a shell reads it. Where it is not one of this program, Python itself is named.
+    """
+    words = shlex.split(command)
+    for end in range(2, len(words) + 1):
+        if words[end - 2 : end] == ["-m", "pretrain"]:
+            return shlex.join(words[:end])
+    return f"{_binaries()}/python -m pretrain"
+
+
+def closing_words(summary: Summary[MaskedLanguageScores], start: Start) -> str:
+    """A few lines for the user who started the run.
+
+    Args:
+        summary: the run's results.
+        start: how it was started.
+    """
+    scores, recipe = summary.scores, summary.run.read()["recipe"]
+    judged = scores.evaluations["mask_all"]
+    held_out = "of held-out clusters" if scores.by_cluster else "that equal none of the training proteins"
     floor_head = f"{'floor':>8}" if judged.floor is not None else ""
-    of_proteins = f" of {training:,} proteins" if (training := summary.scores.num_training) else ""
     lines = [
         "",
-        f"Trained on {state.tokens_seen:,} tokens{of_proteins} in {state.step} steps "
-        f"({summary.seconds:.0f} s this time).",
-        f"Validation perplexity on {judged.sequences} proteins of held-out clusters:",
+        _trained_on(summary),
+        f"Validation perplexity on {judged.sequences:,} proteins {held_out}:",
         "",
         f"    {'corruption':12}{'model':>8}{'95 % interval':>18}{'unigram':>10}{floor_head}",
     ]
-    for name, s in summary.scores.evaluations.items():
+    for name, s in scores.evaluations.items():
         floor = f"{s.floor:8.2f}" if s.floor is not None else ""
-        interval = "unknown" if math.isnan(s.low) else f"{s.low:.2f} to {s.high:.2f}"
-        lines.append(f"    {TITLES[name]:12}{s.perplexity:8.2f}{interval:>18}{s.unigram:10.2f}{floor}")
-    lines += ["", *_verdict(summary), "", f"The model, as transformers loads it: {model}", "", "Try next:", ""]
+        interval = "unknown" if math.isnan(s.low) else f"{_short(s.low)} to {_short(s.high)}"
+        lines.append(f"    {TITLES[name]:12}{_short(s.perplexity):>8}{interval:>18}{s.unigram:10.2f}{floor}")
+    lines_of_run = course(records.read(summary.run.metrics), _trained_as(recipe))
+    found = verdict(judged, lines_of_run, by_cluster=scores.by_cluster)
+    lines += [
+        "",
+        *found.sentences,
+        "",
+        f"The model, as transformers loads it: {summary.run.export}",
+        "",
+        "Try next:",
+        "",
+    ]
+    commands = next_commands(start, found, recipe, summary.run.export, is_embedded=judged.floor is not None)
     return "\n".join([*lines, *(f"  {what}\n    {command}" for what, command in commands)])
 
 
 def next_commands(
-    summary: Summary[MaskedLanguageScores],
-    recipe: Path,
-    overrides: Sequence[str],
-    engine: str,
-    world_size: int,
-    precision: str,
-) -> list[tuple[str, str]]:
-    """(what it does, command) of three things to do with a new model; every command works as printed.
+    start: Start, found: Verdict, recipe: Mapping[str, Any], export: Path, *, is_embedded: bool
+) -> list[Command]:
+    """What to do after a run; nothing that its verdict speaks against.
 
     Args:
-        summary: the run's results.
-        recipe: the file that the run was started with.
-        overrides: the settings that were given on top of it.
-        engine: the name of its engine, which is that of a file in `accelerate_configs/`.
-        world_size: number of its processes.
-        precision: precision of the launch: 'no', 'bf16' or 'fp16'.
+        start: how it was started.
+        found: the verdict on it.
+        recipe: its recipe, as run.json has it.
+        export: folder of its model.
+        is_embedded: whether it trained on the embedded corpus, and not on sequences of the user's own.
     """
-    binaries = Path(sys.executable).parent
-    if binaries.is_relative_to(Path.cwd()):
-        binaries = binaries.relative_to(Path.cwd())
-    flags = f" --num_processes {world_size}" if world_size > 2 else ""
-    flags += f" --mixed_precision {precision}" if precision != "bf16" else ""  # the default of the files
-    launch = f"{binaries}/accelerate launch --config_file accelerate_configs/{engine}.yaml{flags} -m pretrain"
-    kept = [shlex.quote(o) for o in overrides if not o.startswith("schedule.total_tokens=")]
-    longer = 2 * summary.state.tokens_seen
-    return [
-        (
-            "fill in a hidden residue, with transformers alone:",
-            f'{binaries}/python -c "from transformers import pipeline; '
-            f"print(pipeline('fill-mask', '{summary.run.export}')('{PEPTIDE}')[0])\"",
-        ),
-        (
-            "train the same model for as long again:",
-            " ".join([launch, str(recipe), *kept, f"schedule.total_tokens={longer} --allow-schedule-change"]),
-        ),
-        (
-            "train on your own sequences:",
-            f"{launch} recipes/own_sequences.toml 'data.sources=[\"your.fasta.gz\"]'",
-        ),
-    ]
+    directory, preset = recipe["run"]["directory"], recipe["model"]["preset"]
+    fill_in = (
+        f'{_binaries()}/python -c "from transformers import pipeline; '
+        f"print(pipeline('fill-mask', '{export}')('{PEPTIDE}')[0])\""
+    )
+    commands = [("fill in a hidden residue, with transformers alone:", fill_in)]
+    if found.advice is Advice.LOWER_RATE:
+        lower = {"schedule.peak_lr": f"{recipe['schedule']['peak_lr'] / 10:.2g}", "run.directory": f"{directory}_lower"}
+        commands.append(("train again at a tenth of the peak rate:", start.command(lower)))
+    elif found.advice is Advice.MORE_DATA:
+        if found.best_tokens is not None:
+            fewer = {"schedule.total_tokens": f"{found.best_tokens:_}", "run.directory": f"{directory}_shorter"}
+            commands.append(("train again with fewer passes, as many as were best:", start.command(fewer)))
+    else:
+        longer = {"schedule.total_tokens": f"{found.times * recipe['schedule']['total_tokens']:_}"}
+        how_long = "for as long again" if found.times == 2 else f"{found.times} times as long"
+        words = start.command(longer, "--allow-schedule-change")
+        commands.append((f"train the same model {how_long}:", words))
+        larger = _larger(preset) if found.judgement is Judgement.BETTER else None
+        if larger:
+            changed = {"model.preset": larger, "run.directory": f"{directory}_{larger}"}
+            commands.append((f"train a larger model, {larger}:", start.command(changed)))
+    if is_embedded:
+        own = f"{start.launcher} recipes/own_sequences.toml 'data.sources=[\"your.fasta.gz\"]'"
+        commands.append(("train on your own sequences:", own))
+    return commands
 
 
-def _verdict(summary: Summary[MaskedLanguageScores]) -> list[str]:
-    """What the numbers show, judged by mask-all, where nothing can be copied."""
-    s = summary.scores.evaluations["mask_all"]
-    if math.isnan(s.gain_low) and math.isfinite(s.gain):
-        return [
-            "All validation proteins are of one cluster, so there is no interval and nothing is claimed: raise "
-            "data.validation_fraction."
-        ]
-    if not s.gain_low > 0:  # so that NaN is no success
-        return [
-            "It has not learned anything beyond residue frequencies yet (the gain's interval holds 0): train longer."
-        ]
-    beats = f"It beats residue frequencies by {s.gain:.3f} nats a residue (at least {s.gain_low:.3f}, bootstrap 95 %)."
-    if s.floor is None:
-        return [beats]
-    share = s.gain / (math.log(s.unigram) - math.log(s.floor))
-    return [beats, f"That is {share:.0%} of what can be learned: no model can go below the floor."]
+def _short(perplexity: float) -> str:
+    """Diverged weights may have a perplexity of hundreds of digits."""
+    return f"{perplexity:.2f}" if perplexity < 1e5 else f"{perplexity:.1g}"
+
+
+def _trained_on(summary: Summary[MaskedLanguageScores]) -> str:
+    seen, state = summary.seen, summary.state
+    proteins = f" of {seen.proteins:,} distinct proteins" if seen and seen.proteins is not None else ""
+    passes = ""
+    if seen and seen.passes is not None:
+        passes = f", {seen.passes:,.2f} passes" if seen.passes < 10 else f", {seen.passes:,.0f} passes"
+    steps = f"{',' if passes else ''} in {state.step:,} steps ({summary.seconds:.0f} s this time)"
+    return f"Trained on {state.tokens_seen:,} tokens{proteins}{passes}{steps}."
+
+
+def _trained_as(recipe: Mapping[str, Any]) -> str | None:
+    """The scored corruption that the training used too."""
+    used = recipe["data"]["mask"]
+    for name, mask in CORRUPTIONS.items():
+        scored = {"select_prob": mask.select_prob, "mask_prob": mask.mask_prob, "random_prob": mask.random_prob}
+        if used == scored | {"select_stages": []}:
+            return name
+    return None
+
+
+def _larger(preset: str | None) -> str | None:
+    """The next preset of the same architecture; None after the largest, and for a model without a preset."""
+    if preset is None:
+        return None
+    family = [name for name, shape in PRESETS.items() if shape.architecture == PRESETS[preset].architecture]
+    return next(iter(family[family.index(preset) + 1 :]), None)
+
+
+def _binaries() -> Path:
+    folder = Path(sys.executable).parent
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder

@@ -253,7 +253,7 @@ def test_what_a_run_proposes_runs_as_printed(checkout: Checkout) -> None:
         "".join(f"{name} = {value if value[0] in '0123456789[' else repr(value)}\n" for name, value in chosen.items())
     )
     single = "accelerate launch --config_file accelerate_configs/single.yaml -m pretrain recipes/proposed.toml"
-    fill_in, longer, own = next_commands(checkout.bash(single))
+    fill_in, longer = next_commands(checkout.bash(single))  # too short to propose a larger model
 
     assert re.search(r"'token_str': '\S+'", checkout.bash(fill_in))
 
@@ -264,7 +264,9 @@ def test_what_a_run_proposes_runs_as_printed(checkout: Checkout) -> None:
     assert last["step"] > starts[1]["base_step"] > 0
     assert last["tokens"] >= 6000
 
-    run = checkout.train(own, **{"run.directory": "runs/as_proposed"})
+    # What a run on the embedded corpus proposes.
+    own = "-m pretrain recipes/own_sequences.toml 'data.sources=[\"your.fasta.gz\"]'"
+    run = checkout.train(f"{longer.partition('-m pretrain')[0]}{own}", **{"run.directory": "runs/as_proposed"})
     assert json.loads((run / "run.json").read_text())["recipe"]["data"]["sources"] == ["your.fasta.gz"]
 
 

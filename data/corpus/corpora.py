@@ -16,11 +16,14 @@ from data.batches.contents import MaskedContents
 from data.corpus.shelves import Shelves
 from data.homology.clusters import Clusters, Members
 from data.homology.split import Split
-from data.order.plan import Plan
+from data.order.plan import Cursor, Plan, Seen
 from data.order.sampler import CORPUS_BITS, Drawable, Mixture, Passes, Sampler
 from data.recipe.settings import CorpusSettings, DataSettings
 from data.sources.synthetic import Families
 from data.store.token_store import Store, new_hash
+
+_MOST_COUNTED = 20_000_000
+"""Records among which equal sequences are counted, by sorting 8 bytes of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,31 @@ class Corpora:
         return sum(part.split.num_training for part in self.parts)
 
     @property
+    def by_cluster(self) -> bool:
+        """Whether clusters are held out whole, in each corpus; without a table only equal sequences are."""
+        return all(part.clusters is not None and part.clusters.folder is not None for part in self.parts)
+
+    def seen(self, plan: Plan, cursor: Cursor) -> Seen | None:
+        """What a run has trained on up to a cursor of its plan.
+
+        Returns:
+            None for a mixture, or where one member of each cluster is drawn: neither has passes over its records.
+        """
+        (part, *others) = self.parts
+        if others or part.settings.sample_by == "cluster":
+            return None
+        parts = [plan.sampler.window(cursor.pass_index, number) for number in range(cursor.window)]
+        bins = plan.window(cursor.pass_index, cursor.window, cursor.tokens_before_window) or []
+        in_pass = [items.samples for items in parts if items is not None] + [b.samples for b in bins[: cursor.bin]]
+        records = np.concatenate([np.zeros(0, np.int64), *in_pass])
+        if part.store.is_growing and not cursor.pass_index:
+            return Seen(_distinct(part.store, records), None)
+        whole = np.arange(part.store.records_up_to(1 << CORPUS_BITS))
+        whole = whole[part.split.is_training(whole)]
+        passes = cursor.pass_index + len(records) / len(whole)
+        return Seen(_distinct(part.store, whole if cursor.pass_index else records), passes)
+
+    @property
     def families(self) -> Families | None:
         """Settings of the embedded corpus; None unless it is the only corpus."""
         return self.parts[0].families if len(self.parts) == 1 else None
@@ -187,6 +215,11 @@ class Corpora:
             )
         facts = {"fingerprint": self.fingerprint, "split": self.split_fingerprint}
         return facts | (parts[0] if len(parts) == 1 else {"mixture": parts})
+
+
+def _distinct(store: Store, records: NDArray[np.int64]) -> int | None:
+    """Number of distinct sequences among some records; None if there are more than are sorted in seconds."""
+    return len(np.unique(store.digests[records])) if len(records) <= _MOST_COUNTED else None
 
 
 def _hash(texts: Sequence[str]) -> str:

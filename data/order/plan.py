@@ -40,6 +40,16 @@ class Cursor:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """How much of a corpus a run has trained on."""
+
+    proteins: int | None
+    """Number of distinct sequences; None where there are too many to count quickly."""
+    passes: float | None
+    """Passes over the corpus, the last one in part; None in the first pass over a stream, whose end is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class Bin:
     """The documents of one bin, in slot order.
 

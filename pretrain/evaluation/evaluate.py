@@ -56,6 +56,8 @@ class Evaluation:
     """Nats by which the model's mean loss is below the unigram's."""
     gain_low: float
     """Lower end of the gain's bootstrap 95 % interval: if it is above 0, the model beats the baseline beyond chance."""
+    gain_high: float
+    """Upper end of that interval: if it is below 0, the model is worse than the baseline beyond chance."""
     floor: float | None
     """Perplexity of the best possible predictor; known for the embedded corpus alone."""
     sequences: int
@@ -191,7 +193,7 @@ def _evaluation(rows: list[Row], corpora: Corpora) -> Evaluation:
     sums = np.array([row[1:] for row in rows])
     loss, baseline, targets = sums.sum(0)
     _, clusters = np.unique(corpora.clusters_of(np.array([row[0] for row in rows])), return_inverse=True)
-    low, high, gain_low = intervals(sums, clusters)
+    low, high, gain_low, gain_high = intervals(sums, clusters)
     return Evaluation(
         perplexity=_exp(loss / targets),
         low=_exp(low),
@@ -199,14 +201,15 @@ def _evaluation(rows: list[Row], corpora: Corpora) -> Evaluation:
         unigram=_exp(baseline / targets),
         gain=float((baseline - loss) / targets),
         gain_low=gain_low,
+        gain_high=gain_high,
         floor=None,
         sequences=len(rows),
         targets=int(targets),
     )
 
 
-def intervals(sums: NDArray[np.float64], clusters: NDArray[np.int64]) -> tuple[float, float, float]:
-    """Ends of the 95 % interval of the mean loss, and the lower end of that of the gain, in nats.
+def intervals(sums: NDArray[np.float64], clusters: NDArray[np.int64]) -> tuple[float, float, float, float]:
+    """Ends of the 95 % interval of the mean loss, and of that of the gain, in nats.
 
     Clusters are drawn with replacement, each with all of its sequences: these are relatives, so their errors are alike
     (the cluster bootstrap; Davison and Hinkley 1997, section 3.8).
@@ -216,11 +219,11 @@ def intervals(sums: NDArray[np.float64], clusters: NDArray[np.int64]) -> tuple[f
         clusters: (sequences,) number of the cluster of each, from 0, without gaps.
 
     Returns:
-        Three numbers; NaN where there is only one cluster, which does not show how much clusters differ.
+        Four numbers; NaN where there is only one cluster, which does not show how much clusters differ.
     """
     count = int(clusters.max()) + 1
     if count == 1:
-        return math.nan, math.nan, math.nan
+        return math.nan, math.nan, math.nan, math.nan
     of_clusters = np.zeros((count, 3))
     np.add.at(of_clusters, clusters, sums)
     drawn = np.random.Generator(np.random.Philox(_SEED))
@@ -229,8 +232,9 @@ def intervals(sums: NDArray[np.float64], clusters: NDArray[np.int64]) -> tuple[f
         resample[:] = np.bincount(drawn.integers(count, size=count), minlength=count) @ of_clusters
     means = resampled[:, 0] / resampled[:, 2]
     gains = (resampled[:, 1] - resampled[:, 0]) / resampled[:, 2]
-    low, high = np.quantile(means, (0.025, 0.975))
-    return float(low), float(high), float(np.quantile(gains, 0.025))
+    low, high = np.quantile(means, (0.025, 0.975)).tolist()
+    gain_low, gain_high = np.quantile(gains, (0.025, 0.975)).tolist()
+    return low, high, gain_low, gain_high
 
 
 def _exp(nats: float) -> float:

@@ -14,8 +14,8 @@ class MaskedLanguageScores:
 
     evaluations: dict[str, Evaluation]
     """By the names of `evaluate.CORRUPTIONS`."""
-    num_training: int | None
-    """Proteins of the training side; None while one of the corpora is still being read."""
+    by_cluster: bool
+    """Whether clusters were held out whole; if not, proteins that equal none of the training proteins were."""
 
     def numbers(self) -> dict[str, dict[str, float]]:
         """All scores, by corruption and name."""

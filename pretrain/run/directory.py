@@ -205,7 +205,7 @@ class RunDirectory:
         if SettingClass.IDENTITY not in differing.values():
             raise ScheduleDiffersError(
                 f"{self.root} was started with another schedule: {texts}. Restore these settings, or continue with "
-                "the new ones: the same command and --allow-schedule-change"
+                "these, by the same command and --allow-schedule-change"
             )
         hint = "" if allow_schedule_change else " (--allow-schedule-change lets schedule.* differ)"
         raise ValueError(

@@ -230,7 +230,7 @@ def test_rank_0_alone_resamples(
     alone = scored(Fake(uneven), corpora, engine, unigram)
     calls: list[int] = []
 
-    def counted(*arguments: Any) -> tuple[float, float, float]:
+    def counted(*arguments: Any) -> tuple[float, float, float, float]:
         calls.append(1)
         return intervals(*arguments)
 
@@ -334,9 +334,9 @@ def test_the_floor_lies_below_what_a_model_learns(corpora: Corpora, engine: Engi
 
 
 def test_numbers_are_the_fields_that_are_known() -> None:
-    known = Evaluation(2.0, 1.0, 3.0, 4.0, 0.5, 0.1, None, 7, 9)
+    known = Evaluation(2.0, 1.0, 3.0, 4.0, 0.5, 0.1, 0.8, None, 7, 9)
     assert known.numbers() == {
-        **{"perplexity": 2.0, "low": 1.0, "high": 3.0, "unigram": 4.0, "gain": 0.5, "gain_low": 0.1},
+        **{"perplexity": 2.0, "low": 1.0, "high": 3.0, "unigram": 4.0, "gain": 0.5, "gain_low": 0.1, "gain_high": 0.8},
         **{"sequences": 7.0, "targets": 9.0},
     }
     assert replace(known, floor=1.5).numbers()["floor"] == 1.5

@@ -14,7 +14,7 @@ from pretrain.evaluation.evaluate import intervals
 
 
 def width(sums: np.ndarray, clusters: np.ndarray) -> float:
-    low, high, _ = intervals(sums, clusters)
+    low, high, *_ = intervals(sums, clusters)
     return high - low
 
 
@@ -32,8 +32,9 @@ def test_clusters_of_equal_members_widen_the_interval_by_the_root_of_their_numbe
     assert by_cluster == pytest.approx(width(of_clusters, np.arange(400)), rel=1e-9)
     mixed = rng.permutation(len(sums))
     assert width(sums[mixed], clusters[mixed]) == pytest.approx(by_cluster, rel=1e-9)
-    _, high, gain_low = found = intervals(sums, clusters)
+    low, high, gain_low, gain_high = found = intervals(sums, clusters)
     assert gain_low == pytest.approx(2.9 - high, abs=1e-9)  # the baseline's loss is the same everywhere
+    assert gain_high == pytest.approx(2.9 - low, abs=1e-9)
     assert intervals(sums, clusters) == found
 
 

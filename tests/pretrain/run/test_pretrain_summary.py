@@ -1,77 +1,218 @@
-"""The closing words: what they claim follows from the numbers."""
+"""The closing words: what they claim follows from the numbers, and each of their commands is for this run."""
 
+import json
+import math
+import re
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
-import numpy as np
 import pytest
 
+from data.order.plan import Seen
+from data.recipe.toml_file import read
+from pretrain.__main__ import main
 from pretrain.evaluation.evaluate import Evaluation
 from pretrain.evaluation.scores import MaskedLanguageScores
+from pretrain.recipe import Recipe
+from pretrain.run import records
 from pretrain.run.directory import RunDirectory
-from pretrain.summary import closing_words, next_commands
+from pretrain.summary import Start, closing_words, launcher
+from support.launching import lines
+
+SCORES = Evaluation(9.0, 8.5, 9.5, 18.0, 0.693, 0.6, 0.8, None, 40, 900)
+WORSE = replace(SCORES, gain=-0.3, gain_low=-0.4, gain_high=-0.2)
+RECIPE: dict[str, Any] = {
+    "run": {"directory": "runs/x"},
+    "model": {"preset": "esm2_60k"},
+    "data": {"mask": {"select_prob": 0.15, "mask_prob": 0.8, "random_prob": 0.1, "select_stages": []}},
+    "schedule": {"total_tokens": 1000, "peak_lr": 1e-3},
+}
+START = Start(Path("r.toml"), ["run.seed=1", "data.sources=['a b.fasta']", "schedule.total_tokens=1000"], "go")
 
 
 def words(
-    gain: float,
-    gain_low: float,
-    floor: float | None = None,
-    engine: str = "ddp",
-    world_size: int = 2,
-    precision: str = "bf16",
-    low: float = 8.5,
-    high: float = 9.5,
+    scores: Evaluation = SCORES,
+    *,
+    seen: Seen | None = None,
+    by_cluster: bool = True,
+    start: Start = START,
+    preset: str | None = "esm2_60k",
+    folder: Path = Path("absent"),
 ) -> str:
-    score = Evaluation(9.0, low, high, 18.0, gain, gain_low, floor, 40, 900)
-    summary = SimpleNamespace(
-        scores=MaskedLanguageScores({"mask_all": score, "80_10_10": score}, num_training=7),
-        state=SimpleNamespace(tokens_seen=1000, step=10),
-        run=RunDirectory(Path("runs/x")),
+    run = RunDirectory(folder)
+    recipe = RECIPE | {"model": {"preset": preset}}
+    object.__setattr__(run, "read", lambda: {"recipe": recipe})
+    summary: Any = SimpleNamespace(
+        scores=MaskedLanguageScores({"mask_all": scores, "80_10_10": scores}, by_cluster=by_cluster),
+        state=SimpleNamespace(tokens_seen=1024, step=10),
+        run=run,
         seconds=3.0,
+        seen=seen,
     )
-    overrides = ["run.seed=1", "data.sources=['a b.fasta']"]
-    commands = next_commands(summary, Path("r.toml"), overrides, engine, world_size, precision)
-    return closing_words(summary, commands)
+    return closing_words(summary, start)
+
+
+def proposed(said: str) -> dict[str, str]:
+    """What the words propose: what it does, and the command."""
+    return dict(re.findall(r"^  (\S.*):\n {4}(\S.*)$", said.partition("Try next:")[2], re.M))
 
 
 def test_scores_as_the_loop_reads_them() -> None:
-    hidden, flattering = (Evaluation(p, 8.5, 9.5, 18.0, 0.7, 0.6, None, 40, 900) for p in (9.0, 7.0))
-    scores = MaskedLanguageScores({"mask_all": hidden, "80_10_10": flattering}, num_training=7)
+    hidden, flattering = (replace(SCORES, perplexity=p) for p in (9.0, 7.0))
+    scores = MaskedLanguageScores({"mask_all": hidden, "80_10_10": flattering}, by_cluster=True)
     assert scores.line() == "validation perplexity: mask-all 9.00 (unigram 18.00), 80/10/10 7.00 (unigram 18.00)"
     assert scores.numbers() == {"mask_all": hidden.numbers(), "80_10_10": flattering.numbers()}
     assert scores.rank_metric == 9.0  # not that of the corruption in which a target can be copied
 
 
 def test_a_gain_beyond_chance_is_claimed() -> None:
-    assert "It beats residue frequencies by 0.693 nats a residue (at least 0.600" in words(0.693, 0.6)
+    assert "It beats residue frequencies by 0.693 nats a residue (at least 0.600" in words()
 
 
-@pytest.mark.parametrize(("gain", "gain_low"), [(0.01, -0.001), (0.0, 0.0), (float("-inf"), float("nan"))])
-def test_nothing_is_claimed_within_chance_or_without_numbers(gain: float, gain_low: float) -> None:
-    said = words(gain, gain_low)
-    assert "has not learned anything" in said
+@pytest.mark.parametrize(
+    ("gain", "gain_low", "gain_high"),
+    [(0.01, -0.001, 0.02), (0.0, 0.0, 0.0), (-math.inf, math.nan, math.nan), (-0.3, -0.4, -0.2)],
+)
+def test_nothing_is_claimed_within_chance_or_without_numbers(gain: float, gain_low: float, gain_high: float) -> None:
+    said = words(replace(SCORES, gain=gain, gain_low=gain_low, gain_high=gain_high))
     assert "beats" not in said
+    assert ("worse than" in said, "cannot be told" in said, "diverged" in said) == (
+        gain_high < 0,
+        gain_high >= 0,
+        math.isinf(gain),
+    )
 
 
 def test_one_cluster_gives_no_interval_and_no_claim() -> None:
-    said = words(0.7, float("nan"), low=float("nan"), high=float("nan"))
+    nan = math.nan
+    said = words(replace(SCORES, low=nan, high=nan, gain_low=nan, gain_high=nan))
     assert "All validation proteins are of one cluster" in said
     assert "mask-all        9.00           unknown     18.00" in said
     assert "beats" not in said
-    assert "has not learned" not in said
+    assert "cannot be told" not in said
 
 
-def test_the_share_of_what_can_be_learned() -> None:
-    # From 18 towards 4.5 is 2 halvings; half of that way is one.
-    assert "That is 50% of what can be learned" in words(np.log(2), 0.6, floor=4.5)
+def test_clusters_are_named_only_where_there_were_clusters() -> None:
+    assert "on 40 proteins of held-out clusters:" in words()
+    said = words(by_cluster=False)
+    assert "on 40 proteins that equal none of the training proteins:" in said
+    assert "cluster" not in said
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (Seen(7, 0.5), "Trained on 1,024 tokens of 7 distinct proteins, 0.50 passes, in 10 steps (3 s this time)."),
+        (Seen(7, 5400.2), "Trained on 1,024 tokens of 7 distinct proteins, 5,400 passes, in 10 steps (3 s this time)."),
+        (Seen(7, None), "Trained on 1,024 tokens of 7 distinct proteins in 10 steps (3 s this time)."),
+        (Seen(None, 1.5), "Trained on 1,024 tokens, 1.50 passes, in 10 steps (3 s this time)."),
+        (None, "Trained on 1,024 tokens in 10 steps (3 s this time)."),
+    ],
+)
+def test_what_was_seen_is_said_where_it_is_known(seen: Seen | None, said: str) -> None:
+    assert words(seen=seen).splitlines()[1].strip() == said
+
+
+def test_diverged_perplexities_keep_the_table_readable() -> None:
+    said = words(replace(WORSE, perplexity=6.5e228, low=1e3, high=math.inf))
+    assert "    mask-all      6e+228    1000.00 to inf     18.00" in said
+
+
+# Commands -----------------------------------------------------------------------------------------
 
 
 def test_commands_repeat_what_was_given() -> None:
-    said = words(0.5, 0.4, world_size=3)
-    assert (
-        "accelerate launch --config_file accelerate_configs/ddp.yaml --num_processes 3 -m pretrain r.toml run.seed=1 "
-        "'data.sources=['\"'\"'a b.fasta'\"'\"']' schedule.total_tokens=2000 --allow-schedule-change"
-    ) in said
-    assert "single.yaml -m pretrain" in words(0.5, 0.4, engine="single", world_size=1)
-    assert "accelerate_configs/fsdp2.yaml -m pretrain" in words(0.5, 0.4, engine="fsdp2")
-    assert "ddp.yaml --mixed_precision no -m pretrain r.toml" in words(0.5, 0.4, precision="no")  # the file says bf16
+    said = proposed(words(seen=None))
+    given = "go r.toml run.seed=1 'data.sources=['\"'\"'a b.fasta'\"'\"']'"
+    assert said["train the same model for as long again"] == (
+        f"{given} schedule.total_tokens=2_000 --allow-schedule-change"
+    )
+    assert said["train a larger model, esm2_800k"] == (
+        f"{given} schedule.total_tokens=1000 model.preset=esm2_800k run.directory=runs/x_esm2_800k"
+    )
+    assert "own sequences" not in words()  # these were the user's own
+    embedded = proposed(words(replace(SCORES, floor=7.0)))["train on your own sequences"]
+    assert embedded == "go recipes/own_sequences.toml 'data.sources=[\"your.fasta.gz\"]'"
+
+
+def test_the_launch_is_repeated() -> None:
+    python = "/somewhere/bin/python -m pretrain"
+    assert launcher(f"{python} r.toml run.seed=1") == python
+    accelerate = (
+        "accelerate launch --config_file 'my configs/any.yaml' --num_processes 3 --mixed_precision no -m pretrain"
+    )
+    assert launcher(f'{accelerate} r.toml \'data.sources=["-m", "pretrain"]\'') == accelerate
+    assert launcher("pytest -q").endswith("/python -m pretrain")
+
+
+@pytest.mark.parametrize(
+    ("preset", "larger"),
+    [("esm2_35m", "esm2_150m"), ("modern_800k", "modern_8m"), ("esm2_15b", None), ("modern_600m", None), (None, None)],
+)
+def test_a_larger_model_is_the_next_of_its_architecture(preset: str | None, larger: str | None) -> None:
+    (found,) = [name for what, name in re.findall(r"(model.preset=)(\w+)", words(preset=preset))] or [None]
+    assert found == larger
+
+
+def test_no_command_speaks_against_the_verdict(tmp_path: Path) -> None:
+    def metrics(folder: Path, losses: list[float], perplexities: list[float]) -> Path:
+        for number, (loss, perplexity) in enumerate(zip(losses, perplexities, strict=True), 1):
+            where = {"step": number, "tokens": 100 * number, "attempt": 1}
+            scores = {"perplexity": perplexity}
+            records.append(folder / "metrics.jsonl", {**where, "loss": loss, "skipped_steps": 0.0})
+            records.append(folder / "metrics.jsonl", {**where, "validation": {"mask_all": scores, "80_10_10": scores}})
+        return folder
+
+    fill = "fill in a hidden residue, with transformers alone"
+    diverged = words(WORSE, folder=metrics(tmp_path / "a", [3.0, 500.0] * 20, [20.0, 600.0] * 20))
+    assert "lower schedule.peak_lr" in diverged
+    (lower,) = [command for what, command in proposed(diverged).items() if what != fill]
+    assert lower.endswith("schedule.total_tokens=1000 schedule.peak_lr=0.0001 run.directory=runs/x_lower")
+
+    losses = [2.9 - 0.05 * n for n in range(40)]
+    learned_by_heart = words(folder=metrics(tmp_path / "b", losses, [9.0 + abs(n - 20) / 10 for n in range(40)]))
+    assert "train on more proteins" in learned_by_heart
+    (fewer,) = [command for what, command in proposed(learned_by_heart).items() if what != fill]
+    assert fewer.endswith("schedule.total_tokens=2_100 run.directory=runs/x_shorter")
+
+    assert "a larger model" not in words(WORSE)
+
+
+def test_a_run_made_worse_on_purpose_is_told_so(recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """At 3,000 times the usual learning rate; then as its own words say, until it is worse no longer by that cause."""
+    recipe = recipe_in(tmp_path)
+    given = ["schedule.peak_lr=3.0", "schedule.total_tokens=9_000", "run.checkpoint_every=1000"]
+    assert main([str(recipe), *given]) == 0
+    said = capsys.readouterr().out
+    assert "It is worse than residue frequencies, by " in said
+    assert re.search(r"The training loss is [\d.]+ nats, above that of a guess: lower schedule\.peak_lr\.", said)
+    assert "beats" not in said
+    assert "train longer" not in said
+    (command,) = [line for what, line in proposed(said).items() if "peak rate" in what]
+    python, *again = shlex.split(command)
+    assert (Path(python).name, again[:3]) == ("python", ["-m", "pretrain", str(recipe)])
+    assert read(Recipe, recipe, again[3:]).schedule.peak_lr == 0.3
+    assert read(Recipe, recipe, again[3:]).run.directory == f"{tmp_path}/run_lower"
+
+
+def test_another_schedule_is_answered_with_the_command_that_continues(
+    recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    recipe = recipe_in(tmp_path)
+    assert main([str(recipe), "schedule.total_tokens=900"]) == 0
+    said = capsys.readouterr().out
+    assert "The run was too short to show where it was going: train longer." in said
+    longer = shlex.split(proposed(said)["train the same model 10 times as long"])
+    assert longer[-2:] == ["schedule.total_tokens=9_000", "--allow-schedule-change"]
+
+    assert main([str(recipe), "schedule.total_tokens=2_000", "run.keep_checkpoints=1"]) == 2
+    error = capsys.readouterr().err
+    assert "was started with another schedule: schedule.total_tokens was 900, is 2000. Restore" in error
+    python, *words_of_it = shlex.split(error.splitlines()[-1])
+    assert (Path(python).name, words_of_it[:2]) == ("python", ["-m", "pretrain"])
+    assert main(words_of_it[2:]) == 0
+    assert json.loads((tmp_path / "run/run.json").read_text())["recipe"]["schedule"]["total_tokens"] == 2000
+    assert lines(tmp_path / "run/metrics.jsonl")[-1]["tokens"] >= 2000

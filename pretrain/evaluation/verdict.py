@@ -1,0 +1,219 @@
+"""The verdict on a run: better than residue frequencies, undecided or worse, and what to do next.
+
+In: the scores of its last weights, and the course of its losses. Out: `Verdict`. Kept: nothing: it is a pure function,
+and each of its sentences is said only where it holds.
+
+The judgement is by mask-all, where nothing can be copied. What to do next is the first of these that the course shows:
+losses that are no numbers or skipped steps, or a loss that has risen: a lower peak rate; a training loss far below the
+validation loss: more data or fewer passes; a loss that still falls: longer; one that no longer does: a larger model.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pretrain.evaluation.course import Course, Trend, level, trend, trend_of_validations
+
+if TYPE_CHECKING:
+    from pretrain.evaluation.evaluate import Evaluation
+
+_CHANGE = 0.01
+"""Nats over the last half of the training, 1 % of a perplexity: a smaller change counts as none."""
+_GAP = 0.05
+"""Nats between training and validation loss that are never called far."""
+_SKIPPED = 1e-3
+"""Share of the steps that may be skipped before the peak rate is blamed."""
+_ABOVE_A_GUESS = math.log(64) + 0.1
+"""A loss above that of a guess among all token ids, in either architecture: no untrained model has it."""
+_MOST_TIMES = 16
+
+
+class Judgement(StrEnum):
+    """What the scores show."""
+
+    BETTER = "better"
+    UNDECIDED = "undecided"
+    WORSE = "worse"
+
+
+class Advice(StrEnum):
+    """What to do next."""
+
+    LONGER = "train longer"
+    LOWER_RATE = "lower the peak rate"
+    MORE_DATA = "more data or fewer passes"
+    LARGER = "a larger model"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A judgement and an advice, each with its sentence."""
+
+    judgement: Judgement
+    finding: str
+    """What the scores show, as a sentence or two."""
+    advice: Advice | None = None
+    """None where the course shows nothing."""
+    reason: str = ""
+    """What the course shows and what follows from it, as a sentence; empty without an advice."""
+    times: int = 2
+    """How many times as long to train, for `Advice.LONGER`."""
+    best_tokens: int | None = None
+    """Tokens at which the validation loss was lowest, if that was well before the end."""
+
+    @property
+    def sentences(self) -> list[str]:
+        """What is said, each a line."""
+        return [self.finding, self.reason] if self.reason else [self.finding]
+
+
+def verdict(scores: "Evaluation | None", course: Course, *, by_cluster: bool) -> Verdict:
+    """Judge a run.
+
+    Args:
+        scores: of its last weights, every target masked; None if nothing was validated.
+        course: of the run, up to these weights.
+        by_cluster: whether clusters were held out, or proteins that equal no training protein.
+    """
+    judgement, finding = _judged(scores, by_cluster)
+    advice, reason = _diverged(course) or _memorised(scores, course) or _risen(course) or (None, "")
+    best = _best(course)
+    if advice:
+        return Verdict(judgement, finding, advice, reason, best_tokens=best)
+    return _by_trend(Verdict(judgement, finding, best_tokens=best), scores, course)
+
+
+# What the scores show -----------------------------------------------------------------------------
+
+
+def _judged(s: "Evaluation | None", by_cluster: bool) -> tuple[Judgement, str]:
+    if s is None or not s.sequences:
+        said = "No protein was validated, so nothing is claimed: raise data.validation_fraction."
+        return Judgement.UNDECIDED, said
+    if not math.isfinite(s.gain):
+        return Judgement.WORSE, "Its loss on the validation proteins is no finite number: the weights have diverged."
+    if math.isnan(s.gain_low) or math.isnan(s.gain_high):
+        of_one = "are of one cluster" if by_cluster else "are one sequence"
+        said = f"All validation proteins {of_one}, so there is no interval and nothing is claimed: raise "
+        return Judgement.UNDECIDED, f"{said}data.validation_fraction."
+    if s.gain_low > 0:
+        said = (
+            f"It beats residue frequencies by {s.gain:.3f} nats a residue (at least {s.gain_low:.3f}, bootstrap 95 %)."
+        )
+        if s.floor is None:
+            return Judgement.BETTER, said
+        share = s.gain / (math.log(s.unigram) - math.log(s.floor))
+        return Judgement.BETTER, f"{said}\nThat is {share:.0%} of what can be learned: no model can go below the floor."
+    if s.gain_high < 0:
+        return Judgement.WORSE, (
+            f"It is worse than residue frequencies, by {-s.gain:.3f} nats a residue (at least {-s.gain_high:.3f}, "
+            "bootstrap 95 %)."
+        )
+    return Judgement.UNDECIDED, (
+        f"It cannot be told from residue frequencies: the gain of {s.gain:.3f} nats a residue lies between "
+        f"{s.gain_low:.3f} and {s.gain_high:.3f} (bootstrap 95 %)."
+    )
+
+
+# What the course shows ----------------------------------------------------------------------------
+
+
+def _diverged(course: Course) -> tuple[Advice, str] | None:
+    last = course.training[-1][0] if course.training else 0
+    lost = sum(not math.isfinite(loss) for tokens, loss in course.training if 2 * tokens >= last)
+    if lost or (course.validations and not math.isfinite(course.validations[-1][1])):
+        return Advice.LOWER_RATE, "The loss became infinite or no number: lower schedule.peak_lr."
+    if course.steps and course.skipped_steps >= max(1.0, _SKIPPED * course.steps):
+        said = f"{course.skipped_steps} of {course.steps} steps had no finite gradient and were skipped"
+        return Advice.LOWER_RATE, f"{said}: lower schedule.peak_lr."
+    now = level(course.training)
+    if now and now[0] - 2 * now[1] > _ABOVE_A_GUESS:
+        said = f"The training loss is {now[0]:.2f} nats, above that of a guess"
+        return Advice.LOWER_RATE, f"{said}: lower schedule.peak_lr."
+    return None
+
+
+def _memorised(scores: "Evaluation | None", course: Course) -> tuple[Advice, str] | None:
+    """Whether more than half of what was learned about the training proteins does not hold for others."""
+    now = level(course.training)
+    if scores is None or now is None or not course.validations_as_trained:
+        return None
+    loss, error = now
+    gap, learned = course.validations_as_trained[-1][1] - loss, math.log(scores.unigram) - loss
+    if learned <= 0 or gap - 2 * error <= max(_GAP, 0.5 * (learned + 2 * error)):
+        return None
+    return Advice.MORE_DATA, (
+        f"The training loss is {gap:.2f} nats below the validation loss, more than half of what was learned: train on "
+        "more proteins, or make fewer passes over these."
+    )
+
+
+def _risen(course: Course) -> tuple[Advice, str] | None:
+    of_steps = trend(course.training)
+    if len(course.validations) > 1:
+        tokens, best = min(course.validations, key=lambda point: point[1])
+        if (rise := course.validations[-1][1] - best) <= _CHANGE:
+            return None
+        said = f"The validation loss has risen by {rise:.2f} nats since {tokens:,} tokens"
+        if of_steps and _is_falling(of_steps):
+            return Advice.MORE_DATA, (
+                f"{said}, while the training loss still falls: train on more proteins, or make fewer passes over these."
+            )
+        return Advice.LOWER_RATE, f"{said}: lower schedule.peak_lr."
+    if of_steps and of_steps.change - 2 * of_steps.error > _CHANGE:
+        said = f"The training loss has risen by {of_steps.change:.2f} nats over the last half of the training"
+        return Advice.LOWER_RATE, f"{said}: lower schedule.peak_lr."
+    return None
+
+
+def _by_trend(found: Verdict, scores: "Evaluation | None", course: Course) -> Verdict:
+    of_validations = trend_of_validations(course.validations)
+    known = of_validations or trend(course.training)
+    which = "validation" if of_validations else "training"
+    lags = found.judgement is not Judgement.BETTER
+    if known is None:
+        if not lags or scores is None:
+            return found
+        reason = "The run was too short to show where it was going: train longer."
+        return _advised(found, Advice.LONGER, reason, times=10)
+    if _is_falling(known):
+        times = _times(scores, known) if lags else 2
+        said = f"The {which} loss still falls, by {-known.change:.3f} nats over the last half of the training"
+        return _advised(found, Advice.LONGER, f"{said}: train {_in_words(times)} as long.", times=times)
+    if abs(known.change) + 2 * known.error > 3 * _CHANGE:
+        return found  # too noisy to tell
+    said = f"The {which} loss no longer falls ({known.change:+.3f} nats over the last half of the training)"
+    if found.judgement is Judgement.BETTER:
+        return _advised(found, Advice.LARGER, f"{said}: a larger model can learn more.")
+    if found.judgement is Judgement.WORSE:
+        return _advised(found, Advice.LOWER_RATE, f"{said}: lower schedule.peak_lr.")
+    said += ", near that of residue frequencies: train 4 times as long, to see whether it leaves them."
+    return _advised(found, Advice.LONGER, said, times=4)
+
+
+def _advised(found: Verdict, advice: Advice, reason: str, times: int = 2) -> Verdict:
+    return Verdict(found.judgement, found.finding, advice, reason, times, found.best_tokens)
+
+
+def _is_falling(known: Trend) -> bool:
+    return known.change + 2 * known.error < -_CHANGE
+
+
+def _times(scores: "Evaluation | None", known: Trend) -> int:
+    """How many times as long until the lower end of the gain's interval is above 0, if each doubling gains as much."""
+    if scores is None or not math.isfinite(scores.gain_low):
+        return 2
+    doublings = min(10, math.ceil(-scores.gain_low / -known.change)) if scores.gain_low < 0 else 1
+    return min(_MOST_TIMES, 1 << max(1, doublings))
+
+
+def _in_words(times: int) -> str:
+    return "twice" if times == 2 else f"{times} times"
+
+
+def _best(course: Course) -> int | None:
+    if not course.validations or not all(math.isfinite(loss) for _, loss in course.validations):
+        return None
+    tokens, _ = min(course.validations, key=lambda point: point[1])
+    return tokens if 10 * tokens < 9 * course.validations[-1][0] else None
