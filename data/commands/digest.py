@@ -27,6 +27,8 @@ from data.recipe.settings import DataSettings, seed_setting
 from data.recipe.toml_file import check, sections
 from data.store import derived_json
 
+_ORDER = 2
+"""Number of the rules that decide where windows begin: an index that was written under other rules is not read."""
 _STRETCH = 256
 """How many steps one simulated rank takes before the next one takes them."""
 
@@ -156,6 +158,6 @@ def _identity(corpora: Corpora, seed: int) -> dict[str, Any]:
     mixture = [asdict(corpus) for corpus in settings.mixture]
     fingerprints = corpora.fingerprint, corpora.split_fingerprint
     identity: dict[str, Any] = json.loads(
-        json.dumps({"seed": seed, "corpus": fingerprints, "settings": named, "mixture": mixture})
+        json.dumps({"order": _ORDER, "seed": seed, "corpus": fingerprints, "settings": named, "mixture": mixture})
     )
     return identity

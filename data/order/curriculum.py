@@ -18,3 +18,8 @@ def stage_value(stages: Sequence[tuple[int, Number]], final: Number, tokens_seen
         tokens_seen: tokens of all earlier bins, pad tokens not counted.
     """
     return next((value for end, value in stages if tokens_seen < end), final)
+
+
+def stage_end(stages: Sequence[tuple[int, Number]], tokens_seen: int) -> int | None:
+    """The tokens at which the stage of `stage_value` ends; None for the last value, which holds without end."""
+    return next((end for end, _ in stages if tokens_seen < end), None)

@@ -7,14 +7,15 @@ change it.
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data import draw
-from data.order.curriculum import stage_value
+from data.order.curriculum import stage_end, stage_value
 from data.order.packing import bucket, pack
-from data.order.sampler import Sampler
+from data.order.sampler import Items, Sampler
 from data.recipe.packing import PackingSettings
 
 SPECIAL_TOKENS = 2
@@ -65,13 +66,23 @@ class Bin:
     """(documents,) first token of the slice."""
     lengths: NDArray[np.int64]
     """(documents,) number of tokens of the slice."""
-    tokens_before_window: int
-    """The same as in `Cursor`; it decides the stage of masking."""
+    tokens_before: int
+    """Tokens of all bins of all windows before this one, as in `Cursor`, and of a corpus that is smaller than a window
+    also those of the bins before this one. They decide the stage of masking."""
 
     @property
     def num_tokens(self) -> int:
         """Number of tokens in the bin, pad tokens not counted."""
         return int(self.lengths.sum())
+
+
+class Documents(NamedTuple):
+    """Some documents; the arrays are those of `Bin`."""
+
+    samples: NDArray[np.int64]
+    passes: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
 
 
 class Plan:
@@ -107,24 +118,51 @@ class Plan:
         items = self.sampler.window(pass_index, window)
         if items is None:
             return None
+        residues = self.num_residues(items.samples)
+        key = draw.key(self.seed, draw.BIN_ORDER, pass_index, window)
+        if not self.sampler.is_below_a_window:
+            crop_tokens = stage_value(self.settings.curriculum, self.settings.crop_tokens, tokens_before)
+            documents = Documents(*items, *crop(*items, residues, crop_tokens, self.seed))
+            return [Bin(*each, tokens_before) for each in self._composed(documents, key, 0)]
+        bins: list[Bin] = []
+        for documents in self._stages(items, residues, tokens_before):
+            for each in self._composed(documents, key, len(bins)):
+                bins.append(Bin(*each, tokens_before))
+                tokens_before += bins[-1].num_tokens
+        return bins
+
+    def _stages(self, items: Items, residues: NDArray[np.int64], tokens_before: int) -> Iterator[Documents]:
+        """The documents of a window in order of arrival, cut where stages of the curriculum end."""
+        curriculum, first = self.settings.curriculum, 0
+        while first < len(residues):
+            crop_tokens = stage_value(curriculum, self.settings.crop_tokens, tokens_before)
+            left = Items(items.samples[first:], items.passes[first:])
+            starts, lengths = crop(*left, residues[first:], crop_tokens, self.seed)
+            tokens, count = np.cumsum(lengths), len(lengths)
+            if (end := stage_end(curriculum, tokens_before)) is not None:
+                # Up to the document in which the stage reaches its end.
+                count = min(count, int(np.searchsorted(tokens, end - tokens_before)) + 1)
+            yield Documents(left.samples[:count], left.passes[:count], starts[:count], lengths[:count])
+            first, tokens_before = first + count, tokens_before + int(tokens[count - 1])
+
+    def _composed(self, documents: Documents, key: int, first_bin: int) -> Iterator[Documents]:
+        """The documents of each bin, in the order in which the bins are trained.
+
+        Args:
+            documents: what is put into bins, in order of arrival.
+            key: of the order of the window's bins.
+            first_bin: number of the window's bins that were composed before these.
+        """
         settings = self.settings
-        starts, lengths = crop(
-            *items,
-            self.num_residues(items.samples),
-            stage_value(settings.curriculum, settings.crop_tokens, tokens_before),
-            self.seed,
-        )
         compose = pack if settings.composition == "packed" else bucket
-        groups = compose(lengths, settings.bin_tokens, settings.documents_per_bin)
-        shuffled = np.argsort(
-            draw.hashes(draw.key(self.seed, draw.BIN_ORDER, pass_index, window), np.arange(groups.num_bins)),
-            kind="stable",
-        )
-        by_bin = groups.members
-        samples, passes, starts, lengths = items.samples[by_bin], items.passes[by_bin], starts[by_bin], lengths[by_bin]
+        groups = compose(documents.lengths, settings.bin_tokens, settings.documents_per_bin)
+        numbers = np.arange(first_bin, first_bin + groups.num_bins)
+        shuffled = np.argsort(draw.hashes(key, numbers), kind="stable")
+        by_bin = Documents(*(of_each[groups.members] for of_each in documents))
         bounds = groups.first.tolist()
-        of_bins = (slice(bounds[b], bounds[b + 1]) for b in shuffled.tolist())
-        return [Bin(samples[of], passes[of], starts[of], lengths[of], tokens_before) for of in of_bins]
+        for bin_ in shuffled.tolist():
+            of = slice(bounds[bin_], bounds[bin_ + 1])
+            yield Documents(*(of_each[of] for of_each in by_bin))
 
     def bins(self, cursor: Cursor) -> Iterator[tuple[Bin, Cursor]]:
         """The bins from `cursor` on, each with the cursor after it; endless, across windows and passes."""

@@ -50,6 +50,10 @@ class Sampler(Protocol):
     def window(self, pass_index: int, window: int) -> Items | None:
         """The samples of a window; None after the last window of the pass."""
 
+    @property
+    def is_below_a_window(self) -> bool:
+        """Whether all records together are fewer than one window holds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Passes:
@@ -66,6 +70,11 @@ class Passes:
         if start >= stop:
             return None
         return _drawn(self.corpus, 0, self.seed, pass_index, np.arange(start, stop))
+
+    @property
+    def is_below_a_window(self) -> bool:
+        """Whether the first window is the only one, and not full; waits for no more of a stream than that window."""
+        return self.corpus.size(self.window_sequences) < self.window_sequences
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +112,11 @@ class Mixture:
         arrival = draw.hashes(draw.key(self.seed, draw.ARRIVAL, window), np.arange(len(samples)))
         shuffled = np.argsort(arrival, kind="stable")
         return Items(samples[shuffled], passes[shuffled])
+
+    @property
+    def is_below_a_window(self) -> bool:
+        """Whether the corpora together have fewer records than a window has places, so that it holds several passes."""
+        return sum(corpus.size(1 << CORPUS_BITS) for corpus in self.corpora) < self.window_sequences
 
     def _before(self, number: int, window: int) -> int:
         """Number of items that corpus `number` gave before `window`; windows are full, and shares become exact.

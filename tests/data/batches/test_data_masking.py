@@ -78,9 +78,9 @@ def test_rates() -> None:
 
 def test_the_share_of_targets_is_that_of_the_stage() -> None:
     rates = MaskSettings(select_prob=0.4, select_stages=((1000, 0.1),))
-    _, early = corrupt(TOKENS_IN, replace(documents(), tokens_before_window=999), rates, seed=0)
+    _, early = corrupt(TOKENS_IN, replace(documents(), tokens_before=999), rates, seed=0)
     assert within(len(early), NUM, 0.1)
-    _, targets = corrupt(TOKENS_IN, replace(documents(), tokens_before_window=1000), rates, seed=0)
+    _, targets = corrupt(TOKENS_IN, replace(documents(), tokens_before=1000), rates, seed=0)
     assert within(len(targets), NUM, 0.4)
 
 

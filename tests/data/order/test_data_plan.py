@@ -43,7 +43,7 @@ def same(a: Bin, b: Bin) -> bool:
 
 
 def same_stage(a: Bin, b: Bin) -> bool:
-    return same(a, b) and a.tokens_before_window == b.tokens_before_window
+    return same(a, b) and a.tokens_before == b.tokens_before
 
 
 @pytest.mark.parametrize("pass_index", [0, 1])
@@ -132,7 +132,7 @@ def test_the_curriculum_lengthens_crops_by_tokens_seen() -> None:
     )
     stages: list[tuple[int, int, float]] = []
     for packed, after in islice(plan(settings=settings).bins(Cursor()), 400):
-        rate = stage_value(settings.mask.select_stages, settings.mask.select_prob, packed.tokens_before_window)
+        rate = stage_value(settings.mask.select_stages, settings.mask.select_prob, packed.tokens_before)
         stages.append((after.tokens_before_window, int(packed.lengths.max()), rate))
     for before, longest, rate in stages:
         assert longest <= (20 if before < 5_000 else 40 if before < 12_000 else 60)
