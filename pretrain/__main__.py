@@ -100,34 +100,6 @@ def _say(line: str) -> None:
     tell_launcher(line)
 
 
-def _stopped(stopped: Stopped, rank: int) -> int:
-    """Rank 0 prints what a signal ended and the command that continues; return the exit status."""
-    if rank == 0:
-        from pretrain.engine.request import command_line
-
-        saved = f"saved: {stopped.checkpoint}; to continue" if stopped.checkpoint else "to begin again or continue"
-        print(f"{stopped.outcome}; {saved}: {command_line()}", file=sys.stderr, flush=True)
-    return stopped.status
-
-
-def _require_files(recipe: Recipe, origin: Origin) -> None:
-    """Refuse names of files that do not exist, before torch is imported and the run directory is made."""
-    from data.sources.resolve import require_files
-
-    try:
-        require_files(recipe.data)
-    except ValueError as error:
-        named = [name for name in ("data.clusters", "data.exclude") if name in str(error)]
-        sources = "data.mixture" if recipe.data.mixture else "data.sources"
-        raise ValueError(origin.says(str(error), *(named or [sources]))) from None
-
-
-def _say(line: str) -> None:
-    """Print a line about what ended the run, and have the launcher repeat it after its own."""
-    print(line, file=sys.stderr, flush=True)
-    tell_launcher(line)
-
-
 def _mistake(error: Exception, text: str, rank: int) -> int:
     """Print one line about a mistake in the input or a full disk; return the exit status."""
     if rank:

@@ -123,7 +123,7 @@ class Job(Protocol[S]):
         """Write what others use of the finished run, from its newest checkpoint; called on rank 0 alone."""
 
     def seen(self, cursor: Cursor) -> Seen | None:
-        """How much of the data a run has trained on up to `cursor`; None where that is not known."""
+        """How much of the data a run has trained on up to `cursor`, None if unknown; called on rank 0 alone."""
         del cursor
         return None
 

@@ -19,7 +19,7 @@ import torch
 from data.batches.loader import Loader, Step
 from data.disk_error import said
 from data.order.chain import GENESIS, extend
-from data.order.plan import Cursor, Seen
+from data.order.plan import Cursor
 from data.progress_line import ProgressLine
 from data.recipe.setting import settings_of
 from pretrain.checkpoint.canonical import InvalidCheckpoint
@@ -62,8 +62,7 @@ class Summary(Generic[S]):
     run: RunDirectory
     seconds: float
     """Wall time of this attempt."""
-    seen: Seen | None
-    """What it was trained on, if the job knows."""
+    job: Job[S]
 
 
 def train(
@@ -107,9 +106,7 @@ def train(
         training = Training(recipe, job, engine, run, attempt, checkpoint)
         training.run_to_end()
         scores = training.finish()
-        state = training.state
-        seen = engine.on_main(lambda: job.seen(Cursor(**state.cursor)))
-    return Summary(scores, state, run, time.perf_counter() - started, seen)
+    return Summary(scores, training.state, run, time.perf_counter() - started, job)
 
 
 def _opened(path: Path, manifest_sha256: str) -> Verified:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data.order.plan import Cursor
 from pretrain.evaluation.course import course
 from pretrain.evaluation.evaluate import CORRUPTIONS, TITLES
 from pretrain.evaluation.scores import MaskedLanguageScores
@@ -141,7 +142,8 @@ def _short(perplexity: float) -> str:
 
 
 def _trained_on(summary: Summary[MaskedLanguageScores]) -> str:
-    seen, state = summary.seen, summary.state
+    state = summary.state
+    seen = summary.job.seen(Cursor(**state.cursor))
     proteins = f" of {seen.proteins:,} distinct proteins" if seen and seen.proteins is not None else ""
     passes = ""
     if seen and seen.passes is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from data.order.plan import Seen
+from data.order.plan import Cursor, Seen
 from data.recipe.toml_file import read
 from pretrain.__main__ import main
 from pretrain.evaluation.evaluate import Evaluation
@@ -47,10 +47,10 @@ def words(
     object.__setattr__(run, "read", lambda: {"recipe": recipe})
     summary: Any = SimpleNamespace(
         scores=MaskedLanguageScores({"mask_all": scores, "80_10_10": scores}, by_cluster=by_cluster),
-        state=SimpleNamespace(tokens_seen=1024, step=10),
+        state=SimpleNamespace(tokens_seen=1024, step=10, cursor=Cursor(window=3).as_dict()),
         run=run,
         seconds=3.0,
-        seen=seen,
+        job=SimpleNamespace(seen={Cursor(window=3): seen}.get),
     )
     return closing_words(summary, start)
 
