@@ -1,6 +1,7 @@
 """Signals to real processes: the program alone, Accelerate's launcher of one process, and that of several."""
 
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -28,6 +29,13 @@ def ends(root: Path) -> list[str]:
     return [line["exit"] for line in lines(root / "attempts.jsonl") if "exit" in line]
 
 
+def blocks(pid: int, by: signal.Signals) -> bool:
+    """Whether a signal waits for ever before it reaches the process."""
+    mask = re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    assert mask
+    return bool(int(mask[1], 16) >> (by - 1) & 1)
+
+
 def assert_goes_on(words: list[str], root: Path, trained: Trained, processes: int) -> None:
     """From the step that was saved last, to the end of a run that nobody stopped."""
     last = max(line["step"] for line in lines(root / "metrics.jsonl"))
@@ -49,9 +57,10 @@ def test_control_c_at_a_terminal(recipe_in, trained: Trained, tmp_path: Path) ->
     with started(words, log) as process:
         until(lambda: at_step(root, 5), log)
         children = psutil.Process(process.pid).children(recursive=True)
-        assert (
-            len([each for each in children if os.getsid(each.pid) == each.pid]) == 2
-        )  # no signal of ours reaches them
+        workers = [each for each in children if os.getsid(each.pid) == each.pid]
+        assert len(workers) == 2  # in groups of their own
+        assert blocks(workers[0].ppid(), SIGTERM)  # the server that forked them ends with the program alone
+        assert not blocks(workers[0].pid, SIGTERM)  # with which the program ends one that does not end by itself
         os.killpg(process.pid, SIGINT)
         assert process.wait(60) == 130, log.read_text()
     said = log.read_text()
