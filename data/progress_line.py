@@ -5,6 +5,7 @@ which the rate is computed.
 """
 
 import sys
+import threading
 import time
 from typing import Any, Self, TextIO
 
@@ -18,14 +19,14 @@ class ProgressLine:
         stream: the stream to write to; standard error if not given.
     """
 
-    _title, _share = "", "{:5.1f} %  "
-    """The beginning of a line that is not on a terminal: a title, and how many per cent are done."""
+    _title = ""
+    """The beginning of each line that is not on a terminal."""
     _stays = True
     """Whether the line stays on the terminal at the end."""
 
     def __init__(self, total: float | None = None, speaks: bool = True, stream: TextIO | None = None) -> None:
         self._total, self._speaks, self._stream = total, speaks, stream or sys.stderr
-        self._bar: Any = _bar(self._stream, not self._stays) if speaks and self._stream.isatty() else None
+        self._bar: Any = self._on_terminal() if speaks and self._stream.isatty() else None
         self._task = self._bar and self._bar.add_task("starting", total=total)
 
     def __enter__(self) -> Self:
@@ -33,7 +34,7 @@ class ProgressLine:
             self._bar.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._bar:
             self._bar.stop()
 
@@ -42,8 +43,7 @@ class ProgressLine:
         if self._bar:
             self._bar.update(self._task, completed=done, total=self._total, description=text)
         else:
-            share = self._share.format(100 * min(1.0, done / self._total)) if self._total else ""
-            self.say(f"{self._title}{share}{text}")
+            self.say(f"{self._title}{text}")
 
     def say(self, text: str) -> None:
         """Write a line that stays."""
@@ -51,6 +51,10 @@ class ProgressLine:
             self._bar.console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
         elif self._speaks:
             print(text, file=self._stream, flush=True)
+
+    def _on_terminal(self) -> Any:
+        """What shows the text on a terminal: the text alone, on as many lines as it needs."""
+        return _bar(self._stream, not self._stays)
 
 
 class BuildLine(ProgressLine):
@@ -61,8 +65,10 @@ class BuildLine(ProgressLine):
         every_s: seconds between lines, if it is not a terminal.
     """
 
-    _title, _share = "building the token store: ", "{:.1f}%: "
+    _title = "building the token store: "
     _stays = False
+    told_from_s = 2.0
+    """A build that takes less is not mentioned at its end."""
 
     def __init__(self, stream: TextIO | None = None, every_s: float = 10.0) -> None:
         super().__init__(stream=stream)
@@ -70,11 +76,20 @@ class BuildLine(ProgressLine):
         self._opened = self._last = time.monotonic()
         self._reports: list[tuple[float, int, int]] = []
         """The first and the latest report: time, residues, bytes read."""
+        self._records = 0
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        took_s = time.monotonic() - self._opened
+        if error[0] is None and self._reports and took_s >= self.told_from_s:
+            records, residues = self._records, self._reports[-1][1]
+            self.say(f"built the token store: {records:,} records, {residues:,} residues, in {duration(took_s)}")
 
     def __call__(self, records: int, residues: int, bytes_read: int, num_bytes: int | None) -> None:
         """Report progress; bytes are stored bytes of the sources."""
         now = time.monotonic()
         self._reports[1:] = [(now, residues, bytes_read)]
+        self._records = records
         began, first_residues, first_bytes = self._reports[0]
         taken_s = now - began
         if now < self._last + self._every_s:
@@ -83,9 +98,11 @@ class BuildLine(ProgressLine):
         text = f"{records:,} records, {residues:,} residues"
         if taken_s > 0:
             text += f", {(residues - first_residues) / taken_s / 1e6:.1f} M residues/s"
-            if num_bytes and bytes_read > first_bytes and not self._bar:
+        if not self._bar and num_bytes:
+            text = f"{100 * min(1.0, bytes_read / num_bytes):.1f}%: {text}"
+            if taken_s > 0 and bytes_read > first_bytes:
                 left_s = max(0, num_bytes - bytes_read) * taken_s / (bytes_read - first_bytes)
-                text += f", {_time(left_s)} left"
+                text += f", {duration(left_s)} left"
         self.update(bytes_read, text)
 
     def summary(self, num_residues: int) -> str:
@@ -98,17 +115,96 @@ class BuildLine(ProgressLine):
         rate = (last - first) / (last_s - first_s) if last_s > first_s else num_residues / took_s
         return f"{took_s:,.1f} s, {rate / 1e6:,.1f} M residues/s"
 
-
-def _bar(stream: TextIO, transient: bool) -> Any:
-    from rich.console import Console
-    from rich.progress import Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    # The text and the other columns take 80 characters; with a bar, the text would be cut.
-    columns = TextColumn("{task.description}", markup=False), TaskProgressColumn(), TimeRemainingColumn()
-    return Progress(*columns, console=Console(file=stream), transient=transient)
+    def _on_terminal(self) -> Any:
+        return _bar(self._stream, not self._stays, measured=True)
 
 
-def _time(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
+class WorkLine(ProgressLine):
+    """One piece of work whose share that is done is not known: that it runs, for how long, and what it took.
+
+    Work that takes less than `after_s` is not mentioned. On a terminal the time runs on; elsewhere there is a line at
+    the beginning and one every `every_s` seconds.
+
+    Args:
+        text: what is done, such as "clustering 500 sequences".
+        stream: the stream to write to; standard error if not given.
+        after_s: seconds after which it is first shown; 0 for work that is always shown.
+        every_s: seconds between lines, if it is not a terminal.
+        speaks: whether anything is shown.
+    """
+
+    _stays = False
+
+    def __init__(
+        self,
+        text: str,
+        stream: TextIO | None = None,
+        *,
+        after_s: float = 1.0,
+        every_s: float = 10.0,
+        speaks: bool = True,
+    ) -> None:
+        self._text, self._after_s, self._every_s = text, after_s, every_s
+        super().__init__(speaks=speaks, stream=stream)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._tell, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._opened = time.monotonic()
+        if self._speaks:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if not self._speaks:
+            return
+        took_s = time.monotonic() - self._opened
+        self._ended.set()
+        self._thread.join()
+        super().__exit__(*error)
+        if error[0] is None and took_s >= self._after_s:
+            self.say(f"{self._text}: took {duration(took_s)}")
+
+    def _tell(self) -> None:
+        """Run in a thread of its own, so that the work need not report."""
+        if self._ended.wait(self._after_s):
+            return
+        if self._bar:
+            self._bar.update(self._task, description=self._text)
+            self._bar.start()  # rich updates the time by itself
+            return
+        self.say(f"{self._text} ...")
+        while not self._ended.wait(self._every_s):
+            self.say(f"{self._text}: {duration(time.monotonic() - self._opened)} so far")
+
+    def _on_terminal(self) -> Any:
+        return _bar(self._stream, not self._stays, timed=True)
+
+
+def duration(seconds: float) -> str:
+    """A time for readers: ``0:07``, ``2:31``, ``1:02:03``, ``3 d 4 h``."""
+    minutes, whole = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+    if hours >= 48:
+        return f"{hours // 24:,} d {hours % 24} h"
+    return f"{hours}:{minutes:02}:{whole:02}" if hours else f"{minutes}:{whole:02}"
+
+
+def _bar(stream: TextIO, transient: bool, *, measured: bool = False, timed: bool = False) -> Any:
+    from rich.console import Console
+    from rich.progress import (
+        Progress,
+        SpinnerColumn,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.table import Column
+
+    columns: list[Any] = [TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=False))]
+    if measured:  # the text and these take 80 characters; with a bar, the text would be cut
+        columns += [TaskProgressColumn(), TimeRemainingColumn()]
+    if timed:
+        columns = [SpinnerColumn("line"), *columns, TimeElapsedColumn()]
+    return Progress(*columns, console=Console(file=stream), transient=transient)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from data.disk_error import CLOSED, one_line
+from data.progress_line import WorkLine
 from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.toml_file import documented, read
 from pretrain.recipe import Recipe
@@ -55,12 +56,13 @@ def main(arguments: list[str] | None = None) -> int:
 def _train(recipe: Recipe, options: argparse.Namespace) -> None:
     _require_files(recipe, Origin(str(options.recipe), options.overrides))
     # Imported here, so that --help and a mistake in the recipe or in a file's name are answered at once.
-    from pretrain.engine.launch import launch
-    from pretrain.engine.request import command_line
-    from pretrain.loop import train
-    from pretrain.masked_language_job import MaskedLanguageJob
-    from pretrain.run.directory import ScheduleDiffersError
-    from pretrain.summary import Start, closing_words, launcher
+    with WorkLine("starting: importing torch", after_s=2.0, speaks=os.environ.get("RANK", "0") == "0"):
+        from pretrain.engine.launch import launch
+        from pretrain.engine.request import command_line
+        from pretrain.loop import train
+        from pretrain.masked_language_job import MaskedLanguageJob
+        from pretrain.run.directory import ScheduleDiffersError
+        from pretrain.summary import Start, closing_words, launcher
 
     start = Start(options.recipe, options.overrides, launcher(command_line()))
     with launch(recipe) as engine:

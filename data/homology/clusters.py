@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from data.durable import published
 from data.homology import name_table
 from data.homology.record_names import names
+from data.progress_line import WorkLine
 from data.store import derived_array, derived_json
 from data.store.derived import kept_at, remedy
 from data.store.token_store import UINT64, hash_of, new_hash
@@ -121,7 +122,7 @@ class Clusters:
         name = f"{self.folder.name}/members" if self.folder else "members-of-equal-sequences"
         folder = kept_at(self.store, name)
         if not folder.is_dir():
-            with published(folder) as building:
+            with WorkLine("sorting the records by cluster"), published(folder) as building:
                 _write_members(self, building)
         path = folder / _MEMBERS_FACTS
         hashes = derived_json.read(path, _MEMBERS, folder) if path.exists() else dict.fromkeys(_MEMBERS)
@@ -151,7 +152,8 @@ def open_clusters(store: "Store", table: Path | None) -> Clusters:
         return Clusters(store, None)
     folder = kept_at(store, f"clusters-{_stamp(table, 'data.clusters')}")
     if not folder.is_dir():
-        with published(folder) as building, name_table.session(building) as connection:
+        reading = WorkLine(f"reading the clusters of {table}")
+        with reading, published(folder) as building, name_table.session(building) as connection:
             hashes = _first_listed(name_table.clusters_of(connection, store, table), store, table)
             write_clustering(building, hashes, {"description": f"clusters of {table}", "table": str(table)})
     return Clusters(store, folder)
@@ -186,7 +188,8 @@ def excluded(store: "Store", table: Path) -> NDArray[np.int64]:
     """
     folder = kept_at(store, f"excluded-{_stamp(table, 'data.exclude', EXCLUDED_FORMAT)}")
     if not folder.is_dir():
-        with published(folder) as building, name_table.session(building) as connection:
+        reading = WorkLine(f"reading the names of {table}")
+        with reading, published(folder) as building, name_table.session(building) as connection:
             records, named = name_table.records_named(connection, store, table)
             content_hash = _write_array(building / "records.bin", records, _INT64)
             facts = {"format": EXCLUDED_FORMAT, "table": str(table), **named._asdict(), "hash": content_hash}

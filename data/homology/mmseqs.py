@@ -29,6 +29,7 @@ from data.durable import published, replaced, workspace
 from data.homology import name_table
 from data.homology.clusters import Clusters, Members, open_clusters, write_clustering
 from data.homology.record_names import names
+from data.progress_line import WorkLine
 from data.store.derived import found_at, kept_at
 from data.store.token_store import UINT64
 
@@ -77,7 +78,12 @@ def cluster_by_identity(store: "Store", min_identity: float) -> Clusters:
     distinct = open_clusters(store, None).members
     criteria = ("--min-seq-id", str(min_identity), "-c", str(COVERAGE), "--cov-mode", "0")
     options = (*criteria, *_options(len(distinct.clusters)))
-    with published(folder) as building, tempfile.TemporaryDirectory(prefix=".mmseqs-", dir=building) as work:
+    text = f"clustering {len(distinct.clusters):,} distinct sequences with MMseqs2, at identity {min_identity}"
+    with (
+        published(folder) as building,
+        tempfile.TemporaryDirectory(prefix=".mmseqs-", dir=building) as work,
+        WorkLine(text, after_s=0.0),
+    ):
         _write_fasta(store, Path(work) / "in.fasta", enumerate(_firsts(distinct)))
         _mmseqs(Path(work), "easy-cluster", "in.fasta", "out", "tmp", *options)
         of_distinct = _representatives(Path(work), distinct.clusters)
@@ -204,11 +210,13 @@ def _search(store: "Store", against: "Store", work: Path, min_identity: float, m
         return
     _write_fasta(against, work / "heldout.fasta", ((record, record) for record in range(against.num_records)))
     # Training sequences are the queries: MMseqs2 keeps a limited number of matches a query, and one is enough here.
-    _mmseqs(
-        work,
-        *("easy-search", "training.fasta", "heldout.fasta", "out.tsv", "tmp", *_SENSITIVE),
-        *("--min-seq-id", str(min_identity), "--format-output", "query,target,fident,qcov,tcov"),
-    )
+    text = f"searching for relatives of {against.num_records:,} sequences with MMseqs2, at identity {min_identity}"
+    with WorkLine(text, after_s=0.0):
+        _mmseqs(
+            work,
+            *("easy-search", "training.fasta", "heldout.fasta", "out.tsv", "tmp", *_SENSITIVE),
+            *("--min-seq-id", str(min_identity), "--format-output", "query,target,fident,qcov,tcov"),
+        )
     columns = {"record": "BIGINT", "heldout": "BIGINT", "identity": "DOUBLE", "qcov": "DOUBLE", "tcov": "DOUBLE"}
     source, parameters = name_table.rows(work / "out.tsv", columns)
     query = (

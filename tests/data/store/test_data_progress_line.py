@@ -1,0 +1,115 @@
+"""Work whose end is not known: that it runs, for how long, and what it took; on a terminal and in a file."""
+
+import io
+import os
+import re
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from data.homology import mmseqs
+from data.progress_line import BuildLine, WorkLine
+from data.recipe.settings import CorpusSettings, IngestSettings
+from data.sources.resolve import resolve
+from data.store.build import open_or_build
+
+
+def on_terminal(text: str, seconds: float, **how: float) -> str:
+    """What a terminal shows of work that takes so long."""
+    ours, theirs = os.openpty()
+    with open(theirs, "w") as terminal, WorkLine(text, terminal, **how):
+        time.sleep(seconds)
+    shown = ""
+    with suppress(OSError):  # the other end is closed
+        while True:
+            shown += os.read(ours, 1 << 16).decode("utf-8", "replace")
+    os.close(ours)
+    return shown
+
+
+def in_a_file(text: str, seconds: float, **how: float) -> list[str]:
+    stream = io.StringIO()
+    with WorkLine(text, stream, **how):
+        time.sleep(seconds)
+    return stream.getvalue().splitlines()
+
+
+def test_work_in_a_file() -> None:
+    first, *between, last = in_a_file("clustering", 1.2, after_s=0.0, every_s=0.3)
+    assert first == "clustering ..."
+    assert 2 <= len(between) <= 4
+    assert {"clustering: 0:00 so far", "clustering: 0:01 so far"} <= set(between)
+    assert re.fullmatch(r"clustering: took 0:0[12]", last)
+
+
+def test_short_work_is_not_mentioned() -> None:
+    assert in_a_file("importing", 0.05, after_s=0.5) == []
+    assert in_a_file("importing", 0.3, after_s=0.1) == ["importing ...", "importing: took 0:00"]
+    assert "importing" not in on_terminal("importing", 0.05, after_s=0.5)
+
+
+def test_only_one_of_several_processes_speaks() -> None:
+    assert in_a_file("importing", 0.05, after_s=0.0, speaks=False) == []
+
+
+def test_work_that_fails_does_not_claim_to_have_ended() -> None:
+    stream = io.StringIO()
+
+    def work() -> None:
+        with WorkLine("clustering", stream, after_s=0.0):
+            time.sleep(0.05)
+            raise ValueError("no memory")
+
+    with pytest.raises(ValueError, match="no memory"):
+        work()
+    assert stream.getvalue() == "clustering ...\n"
+
+
+def test_a_spinner_on_a_terminal() -> None:
+    shown = on_terminal("clustering", 1.3, after_s=0.0)
+    assert len(set(re.findall(r"([-\\|/])\S* clustering ", shown))) >= 2  # it turns
+    assert "0:00:01" in shown  # and its time runs
+    assert shown.rstrip().endswith("clustering: took 0:01")
+
+
+def test_a_build_says_at_its_end_what_it_took(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BuildLine, "told_from_s", 0.0)
+    (tmp_path / "a.fasta").write_text(">a\nMKTAYIAK\n>b\nMKV\n")
+    settings = CorpusSettings(sources=(str(tmp_path / "a.fasta"),))
+    for _ in range(2):
+        found = resolve(settings, "refuse", IngestSettings(), tmp_path)
+        open_or_build(found.sources, tmp_path / "stores", "refuse", IngestSettings())
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1  # the second start found it
+    assert re.fullmatch(r"built the token store: 2 records, 11 residues, in 0:\d\d", told[0])
+
+
+def test_a_build_that_fails_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+
+    def build() -> None:
+        with BuildLine(stream) as line:
+            line(1, 10, 10, 100)
+            raise ValueError("no room")
+
+    monkeypatch.setattr(BuildLine, "told_from_s", 0.0)
+    with pytest.raises(ValueError, match="no room"):
+        build()
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.skipif(shutil.which("mmseqs") is None, reason="no program 'mmseqs' (apt install mmseqs2)")
+def test_clustering_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.fasta").write_text("".join(f">{n}\n{'MKTAYIAKQR' * n}\n" for n in range(3, 9)))
+    settings = CorpusSettings(sources=(str(tmp_path / "a.fasta"),))
+    found = resolve(settings, "refuse", IngestSettings(), tmp_path)
+    store = open_or_build(found.sources, tmp_path / "stores", "refuse", IngestSettings())
+    mmseqs.cluster_by_identity(store, 0.3)
+    begins, *_, ends = capsys.readouterr().err.splitlines()
+    assert begins == "clustering 6 distinct sequences with MMseqs2, at identity 0.3 ..."
+    assert re.fullmatch(r"clustering 6 distinct sequences with MMseqs2, at identity 0\.3: took \d:\d\d", ends)
