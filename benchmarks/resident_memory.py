@@ -5,20 +5,17 @@ In: a work and a folder that holds large.fasta. Out: its largest resident size. 
 Each work is a process of its own, which imports what the work needs and nothing else.
 """
 
-import re
 import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
 
+from pretrain.telemetry.resident import peak_resident_bytes
+
 
 def peak_resident_mib() -> float:
-    """Largest resident size of this process so far, mapped files included, in MiB.
-
-    It is read from /proc, because what `getrusage` reports of a child begins at its parent's size.
-    """
-    (kib,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(kib) / 1024
+    """Largest resident size of this process so far, mapped files included, in MiB."""
+    return peak_resident_bytes() / 2**20
 
 
 def peak_mib(work: str, folder: Path) -> float:

@@ -26,6 +26,8 @@ class Objective(NamedTuple):
     name: str
     weight: float
     """Factor of its mean loss in the loss that is minimised."""
+    has_perplexity: bool = False
+    """Whether the loss is a mean cross-entropy in nats, so that its exponential is a perplexity."""
 
 
 class Scores(Protocol):
@@ -99,6 +101,10 @@ class Job(Protocol[S]):
     def set_up(self, model: nn.Module) -> list[str]:
         """Fit the unprepared model to this machine and engine, and return lines for the start of a run."""
 
+    def facts(self) -> Sequence[tuple[str, str]]:
+        """What a run prints of its model and data before its first step: (name, text); rank 0 prints it."""
+        return ()
+
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
         """What of the unprepared model is trained, and how fast."""
 
@@ -118,6 +124,10 @@ class Job(Protocol[S]):
 
         A signal ends it where it calls `engine.stop_together`.
         """
+
+    def validation_tokens(self) -> float:
+        """About how many tokens are trained on in the time of an evaluation; 0 where that is not known."""
+        return 0.0
 
     def publish(self, run: RunDirectory) -> None:
         """Write what others use of the finished run, from its newest checkpoint; called on rank 0 alone."""

@@ -20,11 +20,12 @@ from data.batches.loader import Loader, Step
 from data.disk_error import said
 from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor
-from data.progress_line import ProgressLine
+from data.progress_line import WorkLine
+from data.recipe.interval import interval
 from data.recipe.setting import settings_of
-from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.checkpoint.continued import changed_precision, opened, require_same_run
 from pretrain.checkpoint.frozen import fill_frozen
-from pretrain.checkpoint.load import Verified, newest_valid, open_checkpoint, restore
+from pretrain.checkpoint.load import Verified, newest_valid, restore
 from pretrain.checkpoint.manifest import ENTRIES, FROZEN, LOSS_SCALE, TrainerState
 from pretrain.checkpoint.retention import sweep
 from pretrain.engine.engine import Engine
@@ -35,11 +36,12 @@ from pretrain.run import records, stop
 from pretrain.run.attempts import recorded
 from pretrain.run.directory import RunDirectory
 from pretrain.run.due import Due
-from pretrain.run.errors import CheckpointError
 from pretrain.run.identity import fingerprints_of
 from pretrain.run.stop import Stopped
 from pretrain.saves import Saves
+from pretrain.screen import Pause, Report, Screen, report_of, tracker_rows
 from pretrain.step import Reading, Told, train_step
+from pretrain.telemetry.memory import most_bytes
 from pretrain.telemetry.peak import peak
 from pretrain.telemetry.speed import Clock, Speed
 
@@ -61,7 +63,9 @@ class Summary(Generic[S]):
     state: TrainerState
     run: RunDirectory
     seconds: float
-    """Wall time of this attempt."""
+    """Time that this attempt trained: from its first step to its last one, with the saves and validations between."""
+    total_seconds: float
+    """Time that this attempt took: also to open or build its data, to validate at the end and to export."""
     job: Job[S]
 
 
@@ -102,18 +106,11 @@ def train(
         job = open_job(recipe, engine)
         engine.on_main(lambda: run.describe_corpus(job.description()))
         engine.on_main(lambda: engine.start_trackers(dict(_flat_settings(recipe)), run.root))
-        checkpoint = _opened(*chosen) if chosen else None
+        checkpoint = opened(*chosen) if chosen else None
         training = Training(recipe, job, engine, run, attempt, checkpoint)
         training.run_to_end()
         scores = training.finish()
-    return Summary(scores, training.state, run, time.perf_counter() - started, job)
-
-
-def _opened(path: Path, manifest_sha256: str) -> Verified:
-    try:
-        return open_checkpoint(path, manifest_sha256)
-    except InvalidCheckpoint as error:  # rank 0 has just verified it
-        raise CheckpointError(path, str(error), "let all ranks see one file system") from error
+    return Summary(scores, training.state, run, training.seconds, time.perf_counter() - started, job)
 
 
 class Training(Generic[S]):
@@ -150,11 +147,12 @@ class Training(Generic[S]):
         self.skipped_in_a_row = 0
         self.bound: bool | None = None  # None: not tried yet
         self.scores: dict[int, S] = {}  # of the step that was validated last
+        self.seconds = 0.0  # of training
 
     def _build(self, checkpoint: Verified | None, fingerprints: Mapping[str, str]) -> Built:
         """The job's model: a fresh one, which run.json then describes, or the one that it describes already."""
         if checkpoint:
-            _require_same_run(checkpoint, fingerprints)
+            require_same_run(checkpoint, fingerprints)
             self.job.require(checkpoint.trainer.entries, Cursor(**checkpoint.trainer.cursor))
             return self.job.build(self.run.model())
         built = self.job.build(None)
@@ -164,7 +162,9 @@ class Training(Generic[S]):
     def _prepare(self, built: Built, checkpoint: Verified | None) -> None:
         """The model and its optimizer as the engine runs them; their values come later."""
         engine, model = self.engine, built.model
-        self.opening_lines = self.job.set_up(model) + _changed_precision(checkpoint, engine.precision)
+        with WorkLine("setting the model up", after_s=2.0, speaks=engine.is_main):
+            lines = self.job.set_up(model)
+        self.opening_lines = lines + changed_precision(checkpoint, engine.precision)
         engine.on_main(lambda: self.run.describe_compute(self.opening_lines))
         # Summed over ranks: their devices may differ, and on a CPU they share its cores while they measure.
         self.peak_flops = sum(engine.gather(peak(engine.device, engine.compute_dtype, built.width).flops))
@@ -190,29 +190,38 @@ class Training(Generic[S]):
         """
         self.phase = "train"
         self.model.train()
-        total_tokens = self.recipe.schedule.total_tokens
         loader = self.job.loader(Cursor(**self.state.cursor), self.state.step)
-        with stop.deferred(), closing(loader), ProgressLine(total_tokens, self.engine.is_main) as progress:
-            for line in self.opening_lines:
-                progress.say(line)
-            if self.state.step:
-                progress.say(f"continuing {self.run.root} at step {self.state.step}")
+        with stop.deferred(), closing(loader), self._screen(loader) as screen:
             try:
-                self._take_steps(loader, progress)
+                self._take_steps(loader, screen)
             except Stopped as stopped:
                 if not (stopped.agreed or self.engine.world_size == 1):
                     raise
                 if self.state.step:
-                    self.save(progress.say, is_last=True)
+                    self.save(screen.say, is_last=True)
                 raise
 
-    def _take_steps(self, loader: Loader, progress: ProgressLine) -> None:
+    def _screen(self, loader: Loader) -> Screen:
+        """The screen of this attempt, which has said what is trained."""
+        settings, state = self.recipe.run, self.state
+        pauses = (
+            Pause("save", interval("run.checkpoint_every", settings.checkpoint_every), 0.0),
+            Pause("validation", interval("run.evaluate_every", settings.evaluate_every), self.job.validation_tokens()),
+        )
+        plan = loader.plan if self.engine.is_main else None
+        screen = Screen(plan, self.recipe.schedule.total_tokens, state.tokens_seen, state.step, pauses)
+        facts = (*self.job.facts(), *tracker_rows(settings.trackers, self.run.root))
+        screen.open(facts, self.run.root, self.opening_lines)
+        return screen
+
+    def _take_steps(self, loader: Loader, screen: Screen) -> None:
         settings, schedule = self.recipe.run, self.recipe.schedule
         alone, settled = self.engine.world_size == 1, False
         lines = Due("run.log_every", settings.log_every)
         checkpoints = Due("run.checkpoint_every", settings.checkpoint_every)
         validations = Due("run.evaluate_every", settings.evaluate_every)
         clock = Clock()
+        started = time.perf_counter()
         while self.state.tokens_seen < schedule.total_tokens:
             with clock.waiting(), stop.at_once(alone):  # with several ranks, the others would wait for this one's step
                 step = next(loader)
@@ -234,22 +243,30 @@ class Training(Generic[S]):
             self._consume(step.cursor, step.num_tokens, outcome)
             self._bind()
             clock.count(step.num_tokens, self.job.flops(step, outcome))
+            screen.count(step.num_tokens, lambda: most_bytes(self.engine.device))
             is_last = self.state.tokens_seen >= schedule.total_tokens
-            if lines.at(self.state.step) or lines.by_clock(first=not settled, last=is_last):
-                line = self._log(outcome, step, rate, clock.read())
-                progress.update(self.state.tokens_seen, line)
-                lines.done()
+            is_due = lines.at(self.state.step) or lines.by_clock(first=not settled, last=is_last)
+            if is_due or is_last or not settled:
+                speed = clock.read()
+                report = report_of(self.job.objectives, outcome.losses, rate, speed, self.peak_flops)
+                if is_due:
+                    self._log(outcome, step, report, speed)
+                    lines.done()
+                screen.report(report)
             settled = True
             stop.obey(outcome.told.stop)
             if checkpoints.at(self.state.step) or outcome.told.save or is_last:
-                self.save(progress.say, is_last=is_last)
+                with screen.pause("save"):
+                    self.save(screen.say, is_last=is_last)
                 checkpoints.done()
                 clock = Clock()
             # After the save: what ends it costs no step.
             if validations.at(self.state.step) or outcome.told.validate:
-                progress.say(f"step {self.state.step} | {self.validate().line()}")
+                with screen.pause("validation"):
+                    screen.say(f"step {self.state.step} | {self.validate().line()}")
                 validations.done()
                 clock = Clock()
+        self.seconds = time.perf_counter() - started
 
     def validate(self) -> S:
         """Score the weights as they are, and write it down; collective."""
@@ -283,7 +300,7 @@ class Training(Generic[S]):
     def finish(self) -> S:
         """Validate and publish the final weights; collective."""
         self._bind()
-        with stop.deferred():
+        with WorkLine("validating", after_s=2.0, speaks=self.engine.is_main), stop.deferred():
             scores = self.scores.get(self.state.step) or self.validate()
         self.phase = "export"
         self.engine.on_main(self._publish)
@@ -336,19 +353,17 @@ class Training(Generic[S]):
                 "last checkpoint, or choose another run.directory"
             )
 
-    def _log(self, outcome: Reading, step: Step, rate: float, speed: Speed) -> str:
-        """Write one line of metrics; the text for the console."""
-        losses = zip(self.job.objectives, outcome.losses, strict=True)
-        loss = sum(objective.weight * of_objective for objective, of_objective in losses)
+    def _log(self, outcome: Reading, step: Step, report: Report, speed: Speed) -> None:
+        """Write one line of metrics."""
         slots = self.recipe.data.bins_per_step * self.recipe.data.bin_tokens
         values = {
-            "loss": loss,
-            "learning_rate": rate,
+            "loss": report.loss,
+            "learning_rate": report.learning_rate,
             "grad_norm": outcome.grad_norm,
             "tokens_per_s": speed.tokens_per_s,
             "loader_wait": speed.loader_wait,
             "flops_per_s": speed.flops_per_s,
-            "mfu": speed.flops_per_s / self.peak_flops,
+            "mfu": report.mfu,
             **self.job.metrics(outcome),
             "padding": 1 - step.num_tokens / slots,
             "imbalance": step.imbalance,
@@ -360,10 +375,6 @@ class Training(Generic[S]):
         if self.engine.is_main:
             self._record(values)
         self.engine.track(values, self.state.step)
-        return (
-            f"step {self.state.step} | loss {loss:.3f} | lr {rate:.2e} | "
-            f"norm {outcome.grad_norm:.2f} | {speed.tokens_per_s / 1000:.1f}k tokens/s"
-        )
 
     def _record(self, values: Mapping[str, object]) -> None:
         where = {"step": self.state.step, "tokens": self.state.tokens_seen, "attempt": self.attempt}
@@ -371,27 +382,6 @@ class Training(Generic[S]):
             records.append(self.run.metrics, {**where, "time": records.now(), **values})
         except OSError as error:  # a full disk: only failed saves end the run
             print(f"{self.run.metrics}: the line of step {self.state.step} is lost: {error}", file=sys.stderr)
-
-
-def _require_same_run(checkpoint: Verified, fingerprints: Mapping[str, str]) -> None:
-    """run.json has been compared already; this catches a checkpoint that was copied in from elsewhere."""
-    for name in ("identity", "corpus", "split"):
-        found = checkpoint.manifest.fingerprints[name]
-        if found != fingerprints[name]:
-            raise ValueError(
-                f"{checkpoint.path} was written by another run: its {name} is {found}, this run's is "
-                f"{fingerprints[name]}; remove it, or choose another run.directory"
-            )
-
-
-def _changed_precision(checkpoint: Verified | None, precision: str) -> list[str]:
-    """A line if the run continues in another precision than its newest checkpoint was trained in."""
-    if checkpoint is None or (before := checkpoint.manifest.topology.precision) == precision:
-        return []
-    return [
-        f"precision: {precision} from here on; up to step {checkpoint.trainer.step} it was {before}: to keep that, "
-        f"launch with --mixed_precision {before}"
-    ]
 
 
 def _flat_settings(recipe: TrainingRecipe) -> list[tuple[str, object]]:

@@ -18,7 +18,7 @@ from pretrain.checkpoint.manifest import CONSUMED
 from pretrain.corpus import open_on_every_rank
 from pretrain.engine.encoder_setup import set_up_encoder
 from pretrain.engine.engine import Engine
-from pretrain.evaluation.evaluate import evaluate, unigram_losses, with_floor
+from pretrain.evaluation.evaluate import CORRUPTIONS, evaluate, unigram_losses, validation_bins, with_floor
 from pretrain.evaluation.scores import MaskedLanguageScores
 from pretrain.job import Built, Job, Objective
 from pretrain.model.build import first_model, without_memory
@@ -29,7 +29,9 @@ from pretrain.optimizer.groups import ParameterGroup, parameter_groups
 from pretrain.optimizer.settings import PEAK_LR, TRAINED_PEAK_LR
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
+from pretrain.screen import gigabytes
 from pretrain.step import Reading
+from pretrain.telemetry.memory import activation_bytes, state_bytes, used_bytes
 
 
 class MaskedLanguageJob(Job[MaskedLanguageScores]):
@@ -43,7 +45,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         ValueError: a corpus cannot be opened, or nodes hold different ones.
     """
 
-    objectives = (Objective("masked_language", 1.0),)
+    objectives = (Objective("masked_language", 1.0, has_perplexity=True),)
     shape: EsmShape
 
     def __init__(self, recipe: Recipe, engine: Engine) -> None:
@@ -67,9 +69,32 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         self.unigram = unigram_losses(self.corpora)
         return Built(without_memory(self.shape), asdict(self.shape), first, width=self.shape.dim)
 
+    def facts(self) -> list[tuple[str, str]]:
+        """The architecture, the proteins and how they were split, and the memory."""
+        shape, model = self.shape, self.recipe.model
+        kind = f"{'ESM C' if shape.is_modern else 'ESM-2'}, {shape.layers} layers, width {shape.dim}"
+        parameters = f"{model.preset or model.init}, {self.num_parameters:,} parameters: {kind}"
+        return [("model", parameters), *self.corpora.facts(), ("memory", self._memory())]
+
+    def _memory(self) -> str:
+        """About how much memory training takes."""
+        data, engine = self.recipe.data, self.engine
+        slots = data.bin_tokens * min(data.bins_per_forward, data.bins_per_step) // engine.context.size
+        activations = activation_bytes(
+            self.shape,
+            slots,
+            is_16_bit=engine.compute_dtype.itemsize == 2,
+            checkpointing=self.recipe.compute.checkpointing,
+        )
+        state = state_bytes(self.num_parameters, engine.world_size, engine.name)
+        total = gigabytes(self.used_bytes + state + activations)
+        return f"about {total} a process ({gigabytes(activations)} activations, {gigabytes(state)} for the model)"
+
     def set_up(self, model: nn.Module) -> list[str]:
         """Set the encoder up."""
         recipe = self.recipe
+        self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        self.used_bytes = used_bytes(self.engine.device)  # before the model has memory
         encoder = cast(MaskedLanguageModel, model).encoder
         slots = recipe.data.bin_tokens * recipe.data.bins_per_forward
         lines = set_up_encoder(encoder, self.engine, recipe.compute, recipe.parallel.exchange, slots)
@@ -96,6 +121,11 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         if corpora.families:
             scores = self.engine.on_main(lambda: with_floor(scores, corpora, *how))
         return MaskedLanguageScores(scores, by_cluster=corpora.by_cluster)
+
+    def validation_tokens(self) -> float:
+        """A third of the tokens that are scored: there is no backward pass, which takes twice as long as the other."""
+        bins = validation_bins(self.corpora, self.recipe.data, self.recipe.run.validation_sequences)
+        return len(CORRUPTIONS) * sum(bin_.num_tokens for bin_ in bins) / 3
 
     def publish(self, run: RunDirectory) -> None:
         """The export that transformers loads."""

@@ -102,6 +102,11 @@ class Loader:
         with _signals_blocked():  # also in the server that forks the workers
             self._filled = iter(filled)
 
+    @property
+    def plan(self) -> Plan:
+        """The plan of the bins."""
+        return self._plan
+
     def __iter__(self) -> Iterator[Step]:
         return self
 

@@ -195,6 +195,20 @@ class Corpora:
                 counts -= np.bincount(part.store.residues(record), minlength=33)
         return counts
 
+    def facts(self) -> list[tuple[str, str]]:
+        """(name, text) for readers: how many proteins train and validate, and what was held out together."""
+        validation = sum(len(part.split.validation) for part in self.parts)
+        training = self.num_training
+        shown = "as many as arrive" if training is None else f"{training:,}"
+        proteins = f"{shown} for training, {validation:,} for validation"
+        for what, counts in (
+            ("excluded", [len(part.split.excluded) for part in self.parts]),
+            ("left out as copies", [p.split.copies_of_validation + p.split.copies_of_excluded for p in self.parts]),
+        ):
+            proteins += f", {sum(counts):,} {what}" if sum(counts) else ""
+        splits = dict.fromkeys(_split_in_words(part) for part in self.parts)
+        return [("proteins", proteins), ("split", "; ".join(splits))]
+
     def description(self) -> dict[str, Any]:
         """The description for run.json; counts are None for a corpus that is still being read."""
         parts = []
@@ -220,6 +234,12 @@ class Corpora:
 def _distinct(store: Store, records: NDArray[np.int64]) -> int | None:
     """Number of distinct sequences among some records; None if there are more than are sorted in seconds."""
     return len(np.unique(store.digests[records])) if len(records) <= _MOST_COUNTED else None
+
+
+def _split_in_words(part: OpenCorpus) -> str:
+    if part.clusters is None or part.clusters.folder is None:
+        return "by equal sequences only: relatives of a validation protein may train"
+    return f"by {part.clusters.description}"
 
 
 def _hash(texts: Sequence[str]) -> str:

@@ -54,6 +54,9 @@ class Sampler(Protocol):
     def is_below_a_window(self) -> bool:
         """Whether all records together are fewer than one window holds."""
 
+    def share_of_first_window(self) -> float | None:
+        """Share of a pass that its first window has, in (0, 1]; None where that is not known or there is no pass."""
+
 
 @dataclass(frozen=True, slots=True)
 class Passes:
@@ -75,6 +78,12 @@ class Passes:
     def is_below_a_window(self) -> bool:
         """Whether the first window is the only one, and not full; waits for no more of a stream than that window."""
         return self.corpus.size(self.window_sequences) < self.window_sequences
+
+    def share_of_first_window(self) -> float | None:
+        """Share of the corpus; None of a stream, whose first pass takes records as they arrive."""
+        if self.corpus.in_order(0):
+            return None
+        return min(1.0, self.window_sequences / max(1, self.corpus.size(1 << CORPUS_BITS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +126,10 @@ class Mixture:
     def is_below_a_window(self) -> bool:
         """Whether the corpora together have fewer records than a window has places, so that it holds several passes."""
         return sum(corpus.size(1 << CORPUS_BITS) for corpus in self.corpora) < self.window_sequences
+
+    def share_of_first_window(self) -> float | None:
+        """None: the corpora have passes of their own."""
+        return None
 
     def _before(self, number: int, window: int) -> int:
         """Number of items that corpus `number` gave before `window`; windows are full, and shares become exact.

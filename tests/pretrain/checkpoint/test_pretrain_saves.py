@@ -298,7 +298,8 @@ def test_a_tracker_without_room_ends_no_run(recipe_in, tmp_path: Path, monkeypat
 
     monkeypatch.setattr(pretrain.loop, "train_step", step)
     assert run.start('run.trackers=["tensorboard"]', "run.log_every=1") == 0, run.said
-    told = [line for line in run.said.splitlines() if "tensorboard" in line]
+    look, *told = [line for line in run.said.splitlines() if "tensorboard" in line]
+    assert look == f"tensorboard   tensorboard --logdir {run.root}"
     assert len(told) == 1
     assert told[0].startswith(
         "run.trackers: tensorboard gets nothing from step 3 on, and training continues: [Errno 28]"

@@ -1,0 +1,45 @@
+"""Extent: how many tokens a step and a pass hold, before the first step is taken.
+
+In: a plan. Out: `Extent`. Kept: nothing. Bins differ by a few tokens, so a number of steps is an estimate: it is taken
+from all bins of the plan's first window, once for each stage of the curriculum.
+"""
+
+import math
+from dataclasses import dataclass
+
+from data.order.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much a plan holds."""
+
+    tokens_per_pass: int | None
+    """Tokens of one pass over the corpus, pad tokens not counted; None of a stream or a mixture, whose end is not known
+    or which has no passes."""
+    is_exact: bool
+    """Whether `tokens_per_pass` was counted, not estimated from the first window."""
+    stages: tuple[tuple[int, float], ...]
+    """(tokens at which a stage begins, tokens of one of its steps), by rising beginning; the first begins at 0."""
+
+    def steps(self, start: int, stop: int) -> int:
+        """About how many steps take a run from `start` tokens to at least `stop`."""
+        count = 0.0
+        ends = [begin for begin, _ in self.stages[1:]] + [max(stop, self.stages[-1][0])]
+        for (begin, tokens_per_step), end in zip(self.stages, ends, strict=True):
+            count += max(0, min(stop, end) - max(start, begin)) / tokens_per_step
+        return max(int(stop > start), math.ceil(count - 1e-9))
+
+
+def extent(plan: Plan) -> Extent:
+    """Measure a plan's first window; a stream waits for the records of that window."""
+    settings = plan.settings
+    begins = [0, *(end for end, _ in settings.curriculum)]
+    stages, tokens = [], 0
+    for begin in begins:
+        bins = plan.window(0, 0, begin) or []
+        tokens = sum(bin_.num_tokens for bin_ in bins)
+        mean = tokens / len(bins) if bins else settings.bin_tokens
+        stages.append((begin, settings.bins_per_step * mean))
+    share = plan.sampler.share_of_first_window()
+    return Extent(round(tokens / share) if share else None, share == 1, tuple(stages))

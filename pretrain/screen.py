@@ -1,0 +1,348 @@
+"""The screen: what a run says before its first step, and while it trains.
+
+In: plain numbers and texts. Out: lines of text, of at most 80 columns where their values allow. Kept: how long the
+latest steps, saves and validations took, from which the time left is computed. Torch is not imported.
+"""
+
+import math
+import os
+import textwrap
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from data.order.extent import Extent, extent
+from data.order.plan import Plan
+from data.progress_line import ProgressLine, duration
+from data.recipe.interval import Interval
+from pretrain.telemetry.speed import Speed
+
+if TYPE_CHECKING:
+    from pretrain.job import Objective
+
+Row = tuple[str, str]
+"""What is told, in one or two words, and the text."""
+
+_COLUMNS, _NAME = 80, 13
+_UNBROKEN = "\xa0"
+"""A space at which a text is not continued on the next line."""
+_CHUNK_S = 2.0
+"""Steps are put together until they have taken so long: the time of a very short one is mostly noise."""
+_CHUNKS = 30
+_LONGEST_S = 1e9
+"""From some thirty years on, no day is named."""
+_SLOWEST = 3.0
+"""A chunk counts as at most so many times as slow as the median: one that waited for a disk is no forecast."""
+
+
+class Report(NamedTuple):
+    """What a line of progress tells of a step."""
+
+    loss: float
+    perplexities: Sequence[tuple[str, float]]
+    """(name of the objective, or "" if it is the only one, perplexity) of those that have one."""
+    learning_rate: float
+    tokens_per_s: float
+    mfu: float
+
+
+# Before the first step ----------------------------------------------------------------------------
+
+
+def aligned(rows: Sequence[Row]) -> list[str]:
+    """Rows as lines; a long text is continued below its beginning, except where its spaces do not break."""
+    lines = []
+    for name, text in rows:
+        first = f"{name:{_NAME}} "
+        indent = " " * len(first)
+        wrapped = textwrap.wrap(
+            text,
+            _COLUMNS,
+            initial_indent=first,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines += [line.replace(_UNBROKEN, " ") for line in wrapped]
+    return lines
+
+
+def opening(
+    facts: Sequence[Row], extent: Extent, *, total_tokens: int, seen: int, step: int, directory: Path
+) -> list[str]:
+    """What is trained, on what, for how long and where: the first lines of a run.
+
+    Args:
+        facts: what the job knows of its model and data.
+        extent: how much a step and a pass hold.
+        total_tokens: the token at which training ends.
+        seen: tokens that were trained on before this start.
+        step: steps that were taken before this start.
+        directory: of the run.
+    """
+    steps = extent.steps(seen, total_tokens)
+    length = f"{total_tokens:,} tokens, about {step + steps:,} step{'' if step + steps == 1 else 's'}"
+    if steps > 1:
+        length += f" of {round((total_tokens - seen) / steps):,}"
+    rows = list(facts)
+    if extent.tokens_per_pass:
+        about = "" if extent.is_exact else "about "
+        rows.append(("one pass", f"{about}{extent.tokens_per_pass:,} tokens"))
+        length += f", {passes_in_words(total_tokens / extent.tokens_per_pass)}"
+    rows.append(("training", length))
+    if step:
+        rows.append(("done before", f"{seen:,} tokens, {step:,} steps"))
+    return aligned([*rows, ("run directory", str(directory))])
+
+
+def passes_in_words(passes: float) -> str:
+    """``0.31 passes``, ``12 passes``, ``540,000 passes``."""
+    digits = 2 if passes < 10 else 0
+    number = f"{passes:,.{digits}f}" if passes < 1000 else f"{float(f'{passes:.3g}'):,.0f}"
+    return f"{number} pass{'' if number == '1.00' else 'es'}"
+
+
+def tracker_rows(trackers: Sequence[str], directory: Path) -> list[Row]:
+    """How to look at the numbers of each experiment tracker that was started, by its name in run.trackers."""
+    is_offline = os.environ.get("WANDB_MODE") == "offline"
+    wandb = f"wandb sync {directory}/wandb/offline-run-*" if is_offline else "at the address that wandb prints"
+    look = {
+        "tensorboard": f"tensorboard --logdir {directory}",
+        "trackio": f"TRACKIO_DIR={os.environ.get('TRACKIO_DIR', directory / 'trackio')} trackio show --project zymogen",
+        "wandb": wandb,
+    }
+    return [(name, look[name].replace(" ", _UNBROKEN)) for name in trackers]  # commands, to be pasted whole
+
+
+def expected(seconds: float, steps: int, most_bytes: int, now: datetime) -> list[str]:
+    """The time that a run will take, said once its first steps are timed.
+
+    Args:
+        seconds: time left.
+        steps: steps left.
+        most_bytes: most memory of a process so far.
+        now: the time.
+    """
+    left = f"about {duration(seconds)} for {steps:,} more steps"
+    if seconds < _LONGEST_S:
+        end = now + timedelta(seconds=seconds)
+        left += f", until {end:%H:%M}" if seconds < 20 * 3600 else f", until {end:%d %b %Y}"
+    return aligned([("expected time", left), ("memory so far", f"{gigabytes(most_bytes)} at its peak")])
+
+
+def gigabytes(num_bytes: float) -> str:
+    """``7 MB``, ``0.85 GB``, ``12 GB``: in units of 10^6 or 10^9 bytes."""
+    if num_bytes < 1e8:
+        return f"{num_bytes / 1e6:.0f} MB"
+    number = num_bytes / 1e9
+    return f"{number:.2f} GB" if number < 10 else f"{number:.0f} GB"
+
+
+# While it trains ----------------------------------------------------------------------------------
+
+
+def progress(report: Report, *, step: int, steps: int, share: float, left_s: float | None) -> str:
+    """The line of a step.
+
+    Args:
+        report: numbers of the step.
+        step: number of the step, from 1.
+        steps: about how many there will be.
+        share: of the tokens that are seen, in [0, 1].
+        left_s: seconds until the run ends; None if that is not known yet.
+    """
+    about = "" if share >= 1 else "about "
+    parts = [f"step {step:,} of {about}{max(step, steps):,}", f"loss {report.loss:.3f}"]
+    for name, perplexity in report.perplexities:
+        parts.append(f"{name + ' ' if name else ''}perplexity {perplexity:.2f}")
+    parts += [
+        f"lr {report.learning_rate:.2e}",
+        f"{_rate(report.tokens_per_s)} tokens/s",
+        f"MFU {100 * report.mfu:.0f} %",
+    ]
+    parts.append("100 %" if share >= 1 else f"{math.floor(1000 * share) / 10:.1f} %")
+    if left_s is not None and share < 1:
+        parts.append(f"{duration(left_s)} left")
+    return " | ".join(parts)
+
+
+def perplexity_of(loss: float) -> float:
+    """The exponential of a mean loss in nats; infinity if that is too large for a number."""
+    return math.inf if loss > 700 else math.exp(loss)
+
+
+def report_of(
+    objectives: Sequence["Objective"], losses: Sequence[float], learning_rate: float, speed: Speed, peak_flops: float
+) -> Report:
+    """The numbers of a step, of which `losses` are the objectives' mean losses; `peak_flops` is per second."""
+    both = list(zip(objectives, losses, strict=True))
+    perplexities = [
+        (objective.name if len(both) > 1 else "", perplexity_of(loss))
+        for objective, loss in both
+        if objective.has_perplexity
+    ]
+    loss = sum(objective.weight * of_objective for objective, of_objective in both)
+    return Report(loss, perplexities, learning_rate, speed.tokens_per_s, speed.flops_per_s / peak_flops)
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s / 1e6:.2f}M" if per_s >= 1e6 else f"{per_s / 1e3:.1f}k"
+
+
+class Pause(NamedTuple):
+    """What recurs between two steps, and is done at the end in any case: a save, or a validation."""
+
+    kind: str
+    every: Interval
+    tokens: float
+    """About how many tokens are trained on in the time of one: the forecast until one was timed."""
+
+    def times(self, step: int, last: int, left_s: float) -> int:
+        """How often it is still to come after `step`, until the step `last`, which is `left_s` seconds from now."""
+        if last <= step:
+            return 0
+        steps, seconds = self.every.steps, self.every.seconds
+        if steps is not None:
+            return last // steps - step // steps + bool(last % steps)
+        return 1 + (int(left_s / seconds) if seconds else 0)
+
+
+class TimeLeft:
+    """The time that a run still takes: its steps at their latest speed, and the saves and validations to come.
+
+    The first step of a start is not counted, as it sets much up.
+
+    Args:
+        step: steps that were taken before this start.
+        pauses: what comes between steps.
+        clock: gives seconds.
+    """
+
+    def __init__(
+        self, step: int = 0, pauses: Sequence[Pause] = (), clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._clock, self._planned = clock, pauses
+        self._since: float | None = None
+        self._open = [0.0, 0]
+        """Seconds and tokens of the chunk that is being filled."""
+        self._chunks: deque[tuple[float, int]] = deque(maxlen=_CHUNKS)
+        self._paused: dict[str, list[float]] = {}
+        """Seconds of each pause, by its kind."""
+        self._step = step
+        self._counted, self._counted_s = 0, 0.0
+
+    def count(self, tokens: int) -> None:
+        """Count a step that has just ended."""
+        now = self._clock()
+        self._step += 1
+        if self._since is not None:
+            took = now - self._since
+            self._counted, self._counted_s = self._counted + 1, self._counted_s + took
+            self._open = [self._open[0] + took, self._open[1] + tokens]
+            if self._open[0] >= _CHUNK_S:
+                self._chunks.append((self._open[0], int(self._open[1])))
+                self._open = [0.0, 0]
+        self._since = now
+
+    @contextmanager
+    def pause(self, kind: str) -> Iterator[None]:
+        """Count the time inside this block as a pause between two steps, such as a save."""
+        began = self._clock()
+        yield
+        now = self._clock()
+        self._paused.setdefault(kind, []).append(now - began)
+        if self._since is not None:
+            self._since += now - began
+
+    def seconds(self, tokens: int, steps: int) -> float | None:
+        """The seconds that `tokens` and `steps` still take; None while no step was timed."""
+        per_token = self._seconds_per_token()
+        if per_token is None:
+            return None
+        training = tokens * per_token
+        pauses = 0.0
+        for pause in self._planned:
+            each = self._paused.get(pause.kind) or [pause.tokens * per_token]
+            pauses += pause.times(self._step, self._step + steps, training) * sum(each) / len(each)
+        return training + pauses
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether enough steps were timed for a forecast: several that took some seconds, or a minute of any."""
+        count, seconds = self._counted, self._counted_s
+        return (count >= 4 and seconds >= 3) or count >= 20 or seconds >= 60
+
+    def _seconds_per_token(self) -> float | None:
+        chunks = [*self._chunks] or ([(self._open[0], int(self._open[1]))] if self._open[1] else [])
+        if not chunks:
+            return None
+        usual = median(seconds / tokens for seconds, tokens in chunks)
+        seconds = sum(min(seconds, _SLOWEST * usual * tokens) for seconds, tokens in chunks)
+        return seconds / sum(tokens for _, tokens in chunks)
+
+
+class Screen:
+    """The lines of one attempt, on standard error.
+
+    Args:
+        plan: of the attempt's steps; None on a rank that shows nothing.
+        total_tokens: the token at which training ends.
+        seen: tokens that were trained on before this start.
+        step: steps that were taken before this start.
+        pauses: what comes between steps.
+    """
+
+    def __init__(self, plan: Plan | None, total_tokens: int, seen: int, step: int, pauses: Sequence[Pause]) -> None:
+        self._extent = extent(plan) if plan else None
+        self._total, self._seen, self._step = total_tokens, seen, step
+        self._line = ProgressLine(total_tokens, speaks=plan is not None)
+        self._left = TimeLeft(step, pauses)
+        self._has_told = False
+        self.say = self._line.say
+        self.pause = self._left.pause
+
+    def __enter__(self) -> Self:
+        self._line.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._line.__exit__(*error)
+
+    def open(self, facts: Sequence[Row], directory: Path, more: Sequence[str]) -> None:
+        """Say what is trained, and `more` lines after it."""
+        if self._extent is None:
+            return
+        step, seen = self._step, self._seen
+        block = opening(facts, self._extent, total_tokens=self._total, seen=seen, step=step, directory=directory)
+        for line in (*block, *more):
+            self.say(line)
+        if step:
+            self.say(f"continuing {directory} at step {step}")
+
+    def count(self, tokens: int, most_bytes: Callable[[], int]) -> None:
+        """Count a step that has just ended; the first ones that were timed give the expected time."""
+        self._step, self._seen = self._step + 1, self._seen + tokens
+        self._left.count(tokens)
+        if self._has_told or self._extent is None or not self._left.is_timed:
+            return
+        self._has_told = True
+        steps = self._extent.steps(self._seen, self._total)
+        seconds = self._left.seconds(self._total - self._seen, steps)
+        if steps and seconds is not None:
+            for line in expected(seconds, steps, most_bytes(), datetime.now()):
+                self.say(line)
+
+    def report(self, report: Report) -> None:
+        """Show a line of progress for the step that was counted last."""
+        if self._extent is None:
+            return
+        steps = self._extent.steps(self._seen, self._total)
+        seconds = self._left.seconds(max(0, self._total - self._seen), steps)
+        share = min(1.0, self._seen / self._total)
+        text = progress(report, step=self._step, steps=self._step + steps, share=share, left_s=seconds)
+        self._line.update(self._seen, text)
