@@ -75,7 +75,7 @@ HOT_PATH_MAY_NAME = {
 # What a bare GPU machine may lack: all that we use, or will, besides the above.
 MAY_BE_ABSENT = (
     *("numba", "llvmlite", "isal", "pydantic", "rich", "wandb", "tensorboard", "Bio", "datasets", "peft", "tyro"),
-    *("duckdb", "fsspec", "pyarrow", "backports", "s3fs", "moto"),
+    *("trackio", "duckdb", "fsspec", "pyarrow", "backports", "s3fs", "moto"),
     *("matplotlib", "pandas", "scipy", "sklearn", "tomli_w", "hypothesis"),
 )
 

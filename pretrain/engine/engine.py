@@ -232,10 +232,14 @@ class Engine(Ranks):
             return
         if not (os.environ.get("WANDB_API_KEY") or _has_wandb_login()):
             os.environ.setdefault("WANDB_MODE", "offline")  # without an account, keep the run on disk
+        if "trackio" in map(str, self.accelerator.log_with):
+            os.environ.setdefault("TRACKIO_DIR", str(folder / "trackio"))  # read when trackio is imported
+        own = {
+            "wandb": {"dir": str(folder), "name": folder.name},
+            "trackio": {"name": folder.name, "embed": False, "auto_log_cpu": False, "auto_log_gpu": False},
+        }
         with placed(folder):
-            self.accelerator.init_trackers(
-                "zymogen", config=config, init_kwargs={"wandb": {"dir": str(folder), "name": folder.name}}
-            )
+            self.accelerator.init_trackers("zymogen", config=config, init_kwargs=own)
 
     def track(self, values: dict[str, float], step: int) -> None:
         """Send numbers to the trackers, if any; one that cannot write them is reported once and then removed."""

@@ -34,7 +34,7 @@ class RunSettings(Section):
         "whether others may read the run's checkpoints, as far as your umask lets them; if not, they are yours alone",
         False,
     )
-    trackers: tuple[Literal["wandb", "tensorboard"], ...] = setting(
+    trackers: tuple[Literal["wandb", "tensorboard", "trackio"], ...] = setting(
         OPERATIONAL, "experiment trackers beside metrics.jsonl", ()
     )
 

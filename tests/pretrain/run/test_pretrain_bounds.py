@@ -83,7 +83,7 @@ def test_every_bound_holds_on_both_sides(tmp_path: Path, name: str, bounds: str)
         ),
         (
             lambda: RunSettings(directory="r", trackers=("wandb", "tensorbord")),  # type: ignore[arg-type]
-            "run.trackers is 'tensorbord'; the nearest is 'tensorboard', allowed are 'wandb', 'tensorboard'",
+            "run.trackers is 'tensorbord'; the nearest is 'tensorboard', allowed are 'wandb', 'tensorboard', 'trackio'",
         ),
         (lambda: ComputeSettings(tf32="auto"), "compute.tf32 is 'auto'; allowed are False, True"),  # type: ignore[arg-type]
     ],

@@ -162,7 +162,7 @@ def test_wrong_type_names_field_got_and_expected(
         ("model__init", '"folder"', "give exactly one"),
         ("run__log_every", "0", "must be at least 1"),
         ("run__keep_checkpoints", "0", "must be at least 1"),
-        ("run__trackers", '["mlflow"]', "run.trackers is 'mlflow'; allowed are 'wandb', 'tensorboard'"),
+        ("run__trackers", '["mlflow"]', "run.trackers is 'mlflow'; allowed are 'wandb', 'tensorboard', 'trackio'"),
         ("data__sources", "[]", "name at least one FASTA file"),
         ("data__validation_fraction", "1.0", "must lie in (0, 1)"),
         ("data__crop_tokens", "2", "must lie between 3"),

@@ -3,6 +3,10 @@
 import json
 import math
 import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +16,8 @@ import pretrain.loop
 from pretrain.__main__ import main
 from pretrain.run import records
 from support.inputs.seeded_source import until
-from support.launching import lines
+from support.launching import LIMIT_S, environment, lines
+from support.places import ROOT
 
 STEP_KEYS = {
     *("step", "tokens", "attempt", "time", "loss", "learning_rate", "grad_norm", "tokens_per_s", "targets"),
@@ -52,6 +57,28 @@ def test_trackers_get_the_numbers_without_an_account(recipe_in, tmp_path: Path, 
     written = [json.dumps(loss).encode() for loss in losses.values()]
     until(lambda: all(loss in offline.read_bytes() for loss in written))  # by wandb's own process, when it gets to it
     assert not list(tmp_path.glob("wandb")) + list(tmp_path.glob("*.tfevents*"))
+
+
+@pytest.mark.launch
+def test_trackio_gets_the_numbers(recipe_in, tmp_path: Path) -> None:
+    """In a process of its own: trackio chooses its folder when it is imported."""
+    words = [recipe_in(tmp_path), 'run.trackers=["trackio"]', "schedule.total_tokens=4_000", "run.log_every=2"]
+    settings = {name: value for name, value in environment().items() if not name.startswith("TRACKIO_")}
+    command = [sys.executable, "-m", "pretrain", *map(str, words)]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**settings, "HOME": str(tmp_path)}, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "run"
+    assert f"trackio       TRACKIO_DIR={run}/trackio trackio show --project zymogen\n" in done.stderr
+    with closing(sqlite3.connect(run / "trackio/zymogen.db")) as database:
+        rows = database.execute("SELECT step, metrics FROM metrics").fetchall()
+    kept = [(step, json.loads(numbers)) for step, numbers in rows]
+    losses = {line["step"]: line["loss"] for line in lines(run / "metrics.jsonl") if "loss" in line}
+    assert list(losses) == [2, 4, 6]
+    assert {step: numbers["loss"] for step, numbers in kept if "loss" in numbers} == losses
+    assert [step for step, numbers in kept if "validation/mask_all/perplexity" in numbers] == [6]
+    assert not list(tmp_path.glob(".cache/huggingface/trackio"))
 
 
 def test_metrics_hold_one_line_a_logged_step(recipe_in, tmp_path: Path) -> None:
