@@ -61,6 +61,7 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
         from pretrain.engine.request import command_line
         from pretrain.loop import train
         from pretrain.masked_language_job import MaskedLanguageJob
+        from pretrain.report.page import write_last_report
         from pretrain.run.directory import ScheduleDiffersError
         from pretrain.summary import Start, closing_words, launcher
 
@@ -71,6 +72,7 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
         except ScheduleDiffersError as error:
             raise ValueError(f"{error}:\n    {start.command(None, '--allow-schedule-change')}") from None
         if engine.is_main:
+            write_last_report(summary.run.root)
             print(closing_words(summary, start), flush=True)
 
 

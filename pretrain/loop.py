@@ -294,7 +294,9 @@ class Training(Generic[S]):
             if self.engine.is_main:
                 self._record({"save_error": words, "failed_saves": failed})
 
-        self.saves.save(self.state, tell, last=is_last)
+        began = time.perf_counter()
+        if self.saves.save(self.state, tell, last=is_last) and self.engine.is_main:
+            self._record({"checkpoint_s": time.perf_counter() - began})
         self.phase = "train"
 
     def finish(self) -> S:
@@ -366,6 +368,7 @@ class Training(Generic[S]):
             "mfu": report.mfu,
             **self.job.metrics(outcome),
             "padding": 1 - step.num_tokens / slots,
+            "document_tokens": step.squared_lengths / step.num_tokens,
             "imbalance": step.imbalance,
             "skipped_steps": float(self.state.skipped_steps),
             "failed_saves": float(self.saves.failed),

@@ -3,7 +3,7 @@
 In: a recipe, whose corpora are opened or built. Out: as in `job.Job`. Kept: in checkpoints, what was read of a stream.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any, cast
@@ -18,7 +18,9 @@ from pretrain.checkpoint.manifest import CONSUMED
 from pretrain.corpus import open_on_every_rank
 from pretrain.engine.encoder_setup import set_up_encoder
 from pretrain.engine.engine import Engine
-from pretrain.evaluation.evaluate import CORRUPTIONS, evaluate, unigram_losses, validation_bins, with_floor
+from pretrain.evaluation.corruptions import CORRUPTIONS
+from pretrain.evaluation.evaluate import evaluate, unigram_losses, validation_bins, with_floor
+from pretrain.evaluation.predictions import Prediction, predict
 from pretrain.evaluation.scores import MaskedLanguageScores
 from pretrain.job import Built, Job, Objective
 from pretrain.model.build import first_model, without_memory
@@ -47,6 +49,8 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
 
     objectives = (Objective("masked_language", 1.0, has_perplexity=True),)
     shape: EsmShape
+    predictions: Sequence[Prediction] = ()
+    """The predictions of the weights that were validated last."""
 
     def __init__(self, recipe: Recipe, engine: Engine) -> None:
         self.recipe, self.engine = recipe, engine
@@ -118,6 +122,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         """Perplexities on held-out proteins; collective."""
         corpora, how = self.corpora, (self.recipe.data, self.recipe.run.validation_sequences)
         scores = evaluate(model, corpora, *how, self.engine, self.unigram)
+        self.predictions = predict(model, corpora, self.recipe.data, self.engine)
         if corpora.families:
             scores = self.engine.on_main(lambda: with_floor(scores, corpora, *how))
         return MaskedLanguageScores(scores, by_cluster=corpora.by_cluster)
@@ -128,10 +133,11 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         return len(CORRUPTIONS) * sum(bin_.num_tokens for bin_ in bins) / 3
 
     def publish(self, run: RunDirectory) -> None:
-        """The export that transformers loads."""
+        """The export that transformers loads, and the predictions that the report shows."""
         from pretrain.ship.export import last_export  # transformers takes seconds to import; rank 0 alone needs it
 
         last_export(run)  # from the checkpoint, which is whole even if the model's parameters are spread
+        run.write_predictions([prediction.as_dict() for prediction in self.predictions])
 
     def seen(self, cursor: Cursor) -> Seen | None:
         """Proteins and passes; None for a mixture and for cluster sampling."""

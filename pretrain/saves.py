@@ -65,7 +65,7 @@ class Saves:
         self.failed = 0
         """Saves of this attempt that failed, tries included."""
 
-    def save(self, state: TrainerState, tell: Tell, *, last: bool = False) -> None:
+    def save(self, state: TrainerState, tell: Tell, *, last: bool = False) -> bool:
         """Commit a checkpoint unless the step has one; collective.
 
         Args:
@@ -73,16 +73,19 @@ class Saves:
             tell: called if the save fails.
             last: whether the run ends with this one, which is then tried again.
 
+        Returns:
+            Whether a checkpoint was committed.
+
         Raises:
             StorageError: no save has succeeded for too long; `PeerError` on the other ranks.
         """
         if self._step == state.step:
-            return
+            return False
         for left in range(MOST_FAILED - 1 if last else 0, -1, -1):
             reason = self._commit(state)
             if reason is None:
                 self._in_a_row = 0
-                return
+                return True
             self.failed += 1
             self._in_a_row += 1
             if left:
@@ -97,6 +100,7 @@ class Saves:
                     f"the run, this is number {self._in_a_row}",
                     self.failed,
                 )
+        return False
 
     def _commit(self, state: TrainerState) -> str | None:
         """Try to save; None, or on every rank the reason why the disk could not store it."""

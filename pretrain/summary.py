@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from data.order.plan import Cursor
+from pretrain.evaluation.corruptions import CORRUPTIONS, TITLES
 from pretrain.evaluation.course import course
-from pretrain.evaluation.evaluate import CORRUPTIONS, TITLES
 from pretrain.evaluation.scores import MaskedLanguageScores
 from pretrain.evaluation.verdict import Advice, Judgement, Verdict, verdict
 from pretrain.loop import Summary
@@ -88,6 +88,7 @@ def closing_words(summary: Summary[MaskedLanguageScores], start: Start) -> str:
         *found.sentences,
         "",
         f"The model, as transformers loads it: {summary.run.export}",
+        *([f"The run in pictures: {summary.run.report}"] if summary.run.report.exists() else []),
         "",
         "Try next:",
         "",

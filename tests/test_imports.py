@@ -53,6 +53,7 @@ PRETRAIN_ROOMS: dict[str, tuple[str, ...]] = {
     "checkpoint": ("run", "engine"),
     "evaluation": ("engine",),
     "ship": ("model", "engine", "run", "checkpoint", "evaluation"),
+    "report": ("run", "evaluation"),
 }
 
 ARITHMETIC = "data/order"  # with all that it imports

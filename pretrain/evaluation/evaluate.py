@@ -2,9 +2,6 @@
 
 In: corpora, a model. Out: `Evaluation`s. Kept: nothing; which proteins, crops and positions are scored follows from
 the split alone, so every run and every step on one corpus is scored on the same targets.
-
-Two corruptions of the same targets: *mask-all* hides every target; *80/10/10* is the corruption of training. The second
-looks better than it is: one target in ten shows its true residue, which a model can copy. Judge by mask-all.
 """
 
 import math
@@ -23,17 +20,11 @@ from data.batches.contents import MaskedContents
 from data.corpus.corpora import Corpora
 from data.order.packing import pack
 from data.order.plan import Bin, crop
-from data.recipe.settings import DataSettings, MaskSettings
+from data.recipe.settings import DataSettings
 from data.sources.synthetic import floor
 from pretrain.engine.engine import Engine
+from pretrain.evaluation.corruptions import CORRUPTIONS
 
-_SELECT_PROB = 0.15
-CORRUPTIONS = {
-    "mask_all": MaskSettings(select_prob=_SELECT_PROB, mask_prob=1.0, random_prob=0.0),
-    "80_10_10": MaskSettings(select_prob=_SELECT_PROB, mask_prob=0.8, random_prob=0.1),
-}
-TITLES = {"mask_all": "mask-all", "80_10_10": "80/10/10"}
-"""Names of the corruptions for readers."""
 _SEED = 0
 """Seed of what is scored; not the run's seed, so that runs can be compared."""
 _RESAMPLES = 1000

@@ -5,7 +5,8 @@ In: an `Evaluation` for each corruption. Out: numbers, a line, the number that r
 
 from dataclasses import dataclass
 
-from pretrain.evaluation.evaluate import TITLES, Evaluation
+from pretrain.evaluation.corruptions import TITLES
+from pretrain.evaluation.evaluate import Evaluation
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,13 @@ metrics.jsonl        a line per logged step and validation
 ranks/rank-00003.jsonl   errors of each rank
 checkpoints/ export/
 export.json          what was exported, so that an export that you changed is not replaced
+predictions.json     a few held-out proteins as the finished model predicts them
+report.html          `pretrain.report` draws it
 """
 
 import json
 import shutil
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields
@@ -25,6 +28,7 @@ from pretrain.run.lock import LEASE, LOCK, RunLock
 from pretrain.run.versions import versions
 
 FORMAT = "zymogen.run/1"
+PREDICTIONS_FORMAT = "zymogen.predictions/1"
 _ATTEMPTS, _RANKS = "attempts.jsonl", "ranks"
 _OF_A_START = ("run.json", _ATTEMPTS, _RANKS, "zymogen", "wandb", LEASE, LOCK)
 """What a start may have made before its first step, trackers included, in the order in which it is removed."""
@@ -43,6 +47,9 @@ class RunDirectory:
         self.export = root / "export"
         self.exported = root / "export.json"
         self.metrics = root / "metrics.jsonl"
+        self.attempts = root / _ATTEMPTS
+        self.predictions = root / "predictions.json"
+        self.report = root / "report.html"
         self._lock: RunLock | None = None
         self._made: list[Path] = []  # folders that this start made, the innermost first
 
@@ -162,7 +169,7 @@ class RunDirectory:
         Raises:
             OSError: the disk cannot store it; the error names the file.
         """
-        path = self.root / _ATTEMPTS
+        path = self.attempts
         lines = list(records.read(path))
         attempt = max((line["attempt"] for line in lines), default=0) + 1
         ended = {line["attempt"]: line["exit"] for line in lines if "exit" in line}
@@ -182,7 +189,14 @@ class RunDirectory:
 
     def end_attempt(self, attempt: int, exit_class: str) -> None:
         """Write down how an attempt ended; a killed one has no such line."""
-        records.append(self.root / _ATTEMPTS, {"attempt": attempt, "time": records.now(), "exit": exit_class})
+        records.append(self.attempts, {"attempt": attempt, "time": records.now(), "exit": exit_class})
+
+    def write_predictions(self, proteins: list[dict[str, Any]]) -> None:
+        """Write how the finished model predicts a few held-out proteins; a disk that refuses it costs only this."""
+        try:
+            write_whole(self.predictions, json.dumps({"format": PREDICTIONS_FORMAT, "proteins": proteins}) + "\n")
+        except OSError as error:
+            print(f"{self.predictions} was not written: {said(error)}", file=sys.stderr, flush=True)
 
     def rank_file(self, rank: int) -> Path:
         """Where one rank writes its errors."""

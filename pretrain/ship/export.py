@@ -25,7 +25,7 @@ from data.durable import workspace, write_whole
 from pretrain.checkpoint.frozen import read_whole
 from pretrain.checkpoint.load import newest_valid
 from pretrain.engine.named_state import Weights
-from pretrain.evaluation.evaluate import TITLES
+from pretrain.evaluation.corruptions import TITLES
 from pretrain.model.build import without_memory
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io

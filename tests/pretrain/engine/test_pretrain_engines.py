@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.inputs.cells import Cell, covering, full_product, pairs
-from support.kept_runs import BF16, STEP_1, Trained, distances, yardstick
+from support.kept_runs import BF16, STEP_1, Ended, Trained, distances, yardstick
 from support.launching import DDP, largest_difference
 from support.rank_pool import RankPool
 
@@ -49,6 +49,18 @@ def test_every_engine_ends_where_one_process_ends(trained: Trained, cell: Cell) 
     print(f"{cell.name}: weights {weights / of_weights:.2f} and losses {losses / of_losses:.2f} times rounding")
     assert weights <= 3 * of_weights
     assert losses <= 3 * of_losses
+    assert predicted(other) == pytest.approx(predicted(one), abs=1e-4)
+
+
+def predicted(ended: Ended) -> list[float]:
+    """The probability of each residue of the held-out proteins that the run's report shows."""
+    proteins = json.loads((ended.folder / "run/predictions.json").read_text())["proteins"]
+    assert [len(protein["residues"]) for protein in proteins] == [len(protein["probabilities"]) for protein in proteins]
+    probabilities = [prob for protein in proteins for prob in protein["probabilities"]]
+    assert len(proteins) == 3
+    assert None not in probabilities
+    assert len(set(probabilities)) > 50
+    return probabilities
 
 
 def test_the_everyday_cells_hold_every_pair_of_values_that_any_cell_holds() -> None:

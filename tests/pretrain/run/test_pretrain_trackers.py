@@ -21,7 +21,7 @@ from support.places import ROOT
 
 STEP_KEYS = {
     *("step", "tokens", "attempt", "time", "loss", "learning_rate", "grad_norm", "tokens_per_s", "targets"),
-    *("loader_wait", "flops_per_s", "mfu", "padding", "imbalance", "skipped_steps", "failed_saves"),
+    *("loader_wait", "flops_per_s", "mfu", "padding", "document_tokens", "imbalance", "skipped_steps", "failed_saves"),
 }
 SCORE_KEYS = {"perplexity", "low", "high", "unigram", "gain", "gain_low", "sequences", "targets"}
 
@@ -92,9 +92,12 @@ def test_metrics_hold_one_line_a_logged_step(recipe_in, tmp_path: Path) -> None:
     every = [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
     logged = [line for line in every if "loss" in line]
     validated = [line for line in every if "validation" in line]
-    assert len(every) == len(logged) + len(validated)
+    saved = [line for line in every if "checkpoint_s" in line]
+    assert len(every) == len(logged) + len(validated) + len(saved)
     assert [line["step"] for line in logged] == [2, 4, 6, 8]
     assert [line["step"] for line in validated] == [3, 6, 8]
+    assert [line["step"] for line in saved] == [8]
+    assert 0 < saved[0]["checkpoint_s"] < 60
     tokens = [line["tokens"] for line in logged]
     assert tokens == sorted(set(tokens))
     for line in logged:

@@ -1,0 +1,81 @@
+"""Draw the report of a run: one HTML page that needs no network.
+
+    python -m pretrain.report runs/own
+
+In: a run directory, finished or not. Out: report.html in it, and a line with its path. With `--watch` the page is drawn
+again every few seconds, and an open page reloads itself, until the run ends.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from data.disk_error import CLOSED, one_line
+from pretrain.report.history import read_history
+from pretrain.report.page import write_report
+from pretrain.report.pictures import write_pictures
+
+_EVERY_S = 15
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Draw a report, once or until the run ends; the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        if options.pictures:
+            print(*write_pictures(options.run, options.pictures), sep="\n")
+            return 0
+        if options.watch:
+            _watch(options.run, options.watch)
+        path = write_report(options.run)
+    except KeyboardInterrupt:
+        return 130
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno not in CLOSED:
+            raise
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        return 2
+    print(path)
+    return 0
+
+
+def _watch(run: Path, every_s: int) -> None:
+    """Draw until the run has written how it ended."""
+    print(f"drawing {write_report(run, every_s)} every {every_s} s until the run ends; Ctrl-C ends this", flush=True)
+    while not read_history(run).has_ended:
+        time.sleep(every_s)
+        write_report(run, every_s)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m pretrain.report", description=str(__doc__).split("\n")[0])
+    parser.add_argument("run", type=Path, help="run directory")
+    parser.add_argument(
+        "--watch",
+        type=_seconds,
+        nargs="?",
+        const=_EVERY_S,
+        metavar="SECONDS",
+        help=f"draw it again every SECONDS ({_EVERY_S} if not given) while the run continues",
+    )
+    parser.add_argument(
+        "--pictures",
+        type=Path,
+        metavar="FOLDER",
+        help="write loss.svg and protein.svg there instead, for a README",
+    )
+    return parser
+
+
+def _seconds(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 86_400:
+        raise argparse.ArgumentTypeError(f"got {text!r}; it takes whole seconds from 1 to 86400")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

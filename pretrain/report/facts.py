@@ -1,0 +1,186 @@
+"""The words and numbers of a pretraining run's page.
+
+In: a `History`. Out: what the template fills in. Kept: nothing. Texts are as they were read; the page escapes them.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pretrain.evaluation.corruptions import TITLES
+from pretrain.report.figures import short
+from pretrain.report.history import Attempt, History
+
+_MOST_ATTEMPTS = 12
+"""Most attempts that the table shows."""
+LEVELS = (0.1, 0.2, 0.4, 0.7)
+"""Probabilities at which the colour of a predicted residue changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A number that a reader looks for first."""
+
+    name: str
+    value: str
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Protein:
+    """A held-out protein with its predictions."""
+
+    title: str
+    blocks: tuple[tuple[int, tuple[tuple[str, int, str], ...]], ...]
+    """Ten residues each: number of the first, then letter, level of its probability (-1: none), words about it."""
+    summary: str
+
+
+def subtitle(history: History) -> str:
+    """What was trained, in a line."""
+    model, data = history.described.get("model", {}), history.recipe.get("data", {})
+    start = history.recipe.get("model") or {}
+    parts = [str(start.get("preset") or start.get("init") or "model")]
+    if history.parameters:
+        parts.append(f"{short(history.parameters)} parameters")
+    if "layers" in model:
+        parts.append(f"{model['layers']} layers of width {model.get('dim')}")
+    sources = [source for corpus in data.get("mixture") or [data] for source in corpus.get("sources") or []]
+    return ", ".join([*parts, *map(str, sources[:3])]) + (f" and {len(sources) - 3} more sources" * (len(sources) > 3))
+
+
+def state(history: History) -> str:
+    """How far the run is, in a sentence."""
+    if not history.step:
+        return "No step has been logged yet."
+    total = (history.recipe.get("schedule") or {}).get("total_tokens")
+    share = f", {min(1.0, history.tokens / total):.0%} of its {short(total)} tokens" if total else ""
+    at = f"step {history.step:,}{share}"
+    if history.is_finished:
+        return f"Finished at {at}."
+    last = history.attempts[-1].exit if history.attempts else None
+    return f"At {at}, and still running or killed." if last is None else f"Ended at {at}: {last}."
+
+
+def keys(history: History) -> list[Key]:
+    """The numbers that a reader looks for first."""
+    found = []
+    if history.validations:
+        scores = history.validations[-1].scores
+        name = "mask_all" if "mask_all" in scores else next(iter(scores), "")
+        of = scores.get(name, {})
+        low, high = of.get("low"), of.get("high")
+        interval = f"{low:.2f} to {high:.2f} (95 %)" if low is not None and high is not None else "no interval"
+        found.append(Key("Perplexity", _two(of.get("perplexity")), f"{TITLES.get(name, name)}, {interval}"))
+        found.append(Key("Frequencies", _two(of.get("unigram")), "of residues, without a model"))
+        if of.get("floor") is not None:
+            found.append(Key("Floor", _two(of["floor"]), "no model can go below"))
+    if history.step:
+        corpus = history.described.get("corpus") or {}
+        proteins = corpus.get("training_records")
+        found.append(Key("Tokens seen", short(history.tokens), f"of {proteins:,} proteins" if proteins else ""))
+        found.append(Key("Steps", f"{history.step:,}", f"{short(history.tokens / history.step)} tokens each"))
+        seconds = sum(attempt.ended - attempt.began for attempt in history.attempts)
+        count = len(history.attempts)
+        found.append(Key("Time", duration(seconds), f"in {count} attempt{'s' * (count > 1)}"))
+    return found
+
+
+def duration(seconds: float) -> str:
+    """A time in the largest unit of which it is more than one, with two or three digits."""
+    for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.1f} {unit}" if seconds < 100 * size else f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def legend() -> list[str]:
+    """What each colour of a predicted residue means."""
+    between = [f"{low} to {high}" for low, high in itertools.pairwise(LEVELS)]
+    return [f"below {LEVELS[0]}", *between, f"{LEVELS[-1]} and more"]
+
+
+def proteins(history: History) -> list[Protein]:
+    """The held-out proteins with their predictions."""
+    return [_protein(protein) for protein in history.proteins]
+
+
+def _protein(found: Mapping[str, Any]) -> Protein:
+    residues, probabilities = str(found["residues"]), list(found["probabilities"])
+    first, whole = int(found.get("first", 0)), int(found.get("whole", len(residues)))
+    cells = []
+    for number, (letter, prob) in enumerate(zip(residues, probabilities, strict=True), first + 1):
+        known = isinstance(prob, (int, float))
+        level = sum(prob >= limit for limit in LEVELS) if known else -1
+        cells.append((letter, level, f"{letter}{number}: {prob:.2f}" if known else f"{letter}{number}: not predicted"))
+    scored = [prob for prob in probabilities if isinstance(prob, (int, float))]
+    part = f", residues {first + 1} to {first + len(residues)} of {whole}" if len(residues) < whole else ""
+    corpus = f"corpus {found['corpus'] + 1}, " if found.get("corpus") else ""
+    return Protein(
+        title=f"{corpus}record {found.get('record', 0):,}{part or f', {whole} residues'}",
+        blocks=tuple((first + at + 1, tuple(cells[at : at + 10])) for at in range(0, len(cells), 10)),
+        summary=f"Probability of the true residue: {sum(scored) / len(scored):.2f} on average; by chance 0.05."
+        if scored
+        else "No residue was predicted.",
+    )
+
+
+def attempts(history: History) -> tuple[list[list[str]], int]:
+    """Rows of the table of attempts, the latest last, and how many earlier ones it leaves out."""
+    shown = history.attempts[-_MOST_ATTEMPTS:]
+    return [_row(attempt, attempt is history.attempts[-1]) for attempt in shown], len(history.attempts) - len(shown)
+
+
+def _row(attempt: Attempt, is_last: bool) -> list[str]:
+    began = datetime.fromtimestamp(attempt.began, UTC).strftime("%Y-%m-%d %H:%M")
+    ended = attempt.exit or ("running or killed" if is_last else "killed")
+    return [
+        str(attempt.number),
+        began,
+        duration(attempt.ended - attempt.began),
+        f"{attempt.base_step:,}",
+        str(attempt.world_size),
+        ended,
+    ]
+
+
+def recipe(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Each section of the recipe with its settings."""
+    return [
+        (section, [(name, _text(value)) for name, value in _flat(settings)])
+        for section, settings in history.recipe.items()
+        if isinstance(settings, dict)
+    ]
+
+
+def environment(history: History) -> list[tuple[str, str]]:
+    """Where and how the run computed, as name and text."""
+    rows = [("", str(line)) for line in history.described.get("compute") or []]
+    rows += [(str(name), str(version)) for name, version in (history.described.get("versions") or {}).items()]
+    return rows
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list):
+        return ", ".join(map(_text, value)) or "none"
+    return str(value)
+
+
+def _two(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.2f}"

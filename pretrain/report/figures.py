@@ -1,0 +1,196 @@
+"""The charts of a pretraining run.
+
+In: a `History`. Out: charts, those for which the run has numbers. Kept: nothing.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from pretrain.evaluation.corruptions import TITLES
+from pretrain.report.chart import Chart, Dash, Line, Stage
+from pretrain.report.history import History
+from pretrain.report.series import Numbers
+from pretrain.report.timeline import Bar, Mark, Row, TimeLine
+
+_STYLES: dict[str, tuple[str, Dash]] = {"mask_all": ("blue", "solid"), "80_10_10": ("orange", "dashed")}
+_CONSTANTS: tuple[tuple[str, str, tuple[str, Dash]], ...] = (
+    ("unigram", "frequencies", ("ink", "dashdot")),
+    ("floor", "floor", ("green", "dotted")),
+)
+_WELL = ("finished", "interrupted", "terminated", "stopped")
+"""Ends of an attempt that are no failure."""
+_X_TITLE = "tokens seen"
+
+
+def short(value: float) -> str:
+    """A number with three digits and a thousand's name: 12.3k, 1.6 M, 4.05 B."""
+    for size, name in ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, "k")):
+        if abs(value) >= 0.9995 * size:
+            return f"{value / size:.3g}{name}" if abs(value) < 999.5 * size else f"{value / size:.0f}{name}"
+    return f"{value:.3g}"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.3g} %"
+
+
+def loss_figure(history: History) -> Chart | None:
+    """Loss and perplexity of training and validation, with residue frequencies and the floor; None before a step."""
+    lines = []
+    if len(loss := history.column("loss")):
+        lines.append(Line("training", history.column("tokens"), loss, "train"))
+    last = history.validations[-1].scores if history.validations else {}
+    tokens = np.array([validation.tokens for validation in history.validations])
+    for name in last:
+        colour, dash = _STYLES.get(name, ("blue", "dotted"))
+        nats = _nats(history, name, "perplexity")
+        lines.append(Line(TITLES.get(name, name), tokens, nats, colour, dash, marked=True))
+    if judged := next(iter(last), None):
+        for key, label, (colour, dash) in _CONSTANTS:
+            if np.isfinite(constant := _nats(history, judged, key)).any():
+                lines.append(Line(label, tokens, constant, colour, dash, across=True))
+    if not lines:
+        return None
+    return Chart(
+        name="loss",
+        title="Loss and perplexity",
+        lines=tuple(lines),
+        x_title=_X_TITLE,
+        y_title="loss, nats a residue",
+        value=lambda nats: f"{nats:.3g}",
+        x_value=short,
+        end_value=lambda nats: f"{_exp(nats):.3g}",
+        second=("perplexity", math.log),
+        stages=_stages(history),
+        height=380,
+        summary=_summary(lines, "nats a residue"),
+        note="Lower is better. Training is scored under its own corruption. Perplexity is exp of the loss, and stands "
+        "beside each line. "
+        + ("The floor is what no model can go below. " if judged and "floor" in last[judged] else ""),
+    )
+
+
+def training_figures(history: History) -> list[Chart]:
+    """Small charts of how training went, over the same axis."""
+    speed, length = history.column("tokens_per_s"), history.column("document_tokens")
+    norm = history.column("grad_norm")
+    spread = norm[np.isfinite(norm) & (norm > 0)]
+    wide = len(spread) > 1 and spread.max() > 30 * spread.min()
+    found = [
+        _one(history, "learning_rate", "Learning rate", "of each update", lambda v: f"{v:.3g}", from_zero=True),
+        _one(history, "grad_norm", "Gradient norm", "before clipping", short, logarithmic=wide, from_zero=not wide),
+        _one(history, "tokens_per_s", "Throughput", "tokens a second", short, from_zero=True) if len(speed) else None,
+        _one(history, "mfu", "MFU", "share of the machine's peak FLOPs", _percent, from_zero=True),
+        _one(history, "padding", "Padding", "share of slots without a token", _percent, from_zero=True),
+        _one(history, "document_tokens", "Length of documents", "mean over tokens, in tokens", short, from_zero=True)
+        if len(length)
+        else None,
+        _one(history, "loader_wait", "Waiting for data", "share of the time", _percent, from_zero=True),
+        _one(history, "imbalance", "Imbalance of ranks", "slowest over mean, in attention", lambda v: f"{v:.3g}")
+        if any(attempt.world_size > 1 for attempt in history.attempts)
+        else None,
+        _one(history, "loss_scale", "Loss scale", "of float16", short, logarithmic=True),
+    ]
+    return [chart for chart in found if chart]
+
+
+def time_line(history: History) -> TimeLine | None:
+    """Attempts, saves and validations by wall time; None before the first start."""
+    if not history.attempts:
+        return None
+    began = history.attempts[0].began
+    last = history.attempts[-1].number
+    bars, ends = [], []
+    for attempt in history.attempts:
+        bars.append(Bar(attempt.began - began, attempt.ended - began, "train"))
+        killed = attempt.exit is None and attempt.number != last  # the last one may still run
+        if killed or attempt.exit not in (None, *_WELL):
+            ends.append(Mark(attempt.ended - began, "fault", is_cross=True))
+    saves = tuple(Mark(save.time - began, "fault" if save.failed else "blue", save.failed) for save in history.saves)
+    failed = sum(save.failed for save in history.saves)
+    rows = [
+        Row("attempts", tuple(bars), tuple(ends)),
+        Row("saves", (), saves),
+        Row("validations", (), tuple(Mark(v.time - began, "ink") for v in history.validations)),
+    ]
+    count = len(history.attempts)
+    summary = (
+        f"{_counted(count, 'attempt')}, {_counted(len(saves) - failed, 'checkpoint')} saved, "
+        f"{_counted(failed, 'failed save')}, {_counted(len(history.validations), 'validation')}."
+    )
+    return TimeLine("time", "Attempts, saves and validations", tuple(rows), summary, summary + _crosses(ends, failed))
+
+
+def _crosses(ends: list[Mark], failed: int) -> str:
+    named = ["attempts that were killed or failed"] * bool(ends) + ["saves that failed"] * bool(failed)
+    return f" Crosses are {' and '.join(named)}." if named else ""
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _one(
+    history: History,
+    column: str,
+    title: str,
+    y_title: str,
+    value: Callable[[float], str],
+    *,
+    logarithmic: bool = False,
+    from_zero: bool = False,
+) -> Chart | None:
+    """A chart of one column; None where it was never logged."""
+    if not len(y := history.column(column)):
+        return None
+    line = Line("", history.column("tokens"), y, "blue")
+    return Chart(
+        name=column.replace("_", "-"),
+        title=title,
+        lines=(line,),
+        x_title=_X_TITLE,
+        y_title=y_title,
+        value=value,
+        x_value=short,
+        logarithmic=logarithmic,
+        from_zero=from_zero,
+        summary=_summary([line], y_title),
+    )
+
+
+def _nats(history: History, corruption: str, key: str) -> Numbers:
+    """(validations,) the logarithm of a perplexity; NaN where it was not finite or not known."""
+    values = [validation.scores.get(corruption, {}).get(key) for validation in history.validations]
+    return np.array([math.log(value) if value and value > 0 else math.nan for value in values])
+
+
+def _exp(nats: float) -> float:
+    return math.exp(min(nats, 700.0))
+
+
+def _stages(history: History) -> tuple[Stage, ...]:
+    """The curriculum's stages, by the length of crops; none where it has one length throughout."""
+    data = history.recipe.get("data", {})
+    stages = data.get("curriculum") or []
+    if not stages:
+        return ()
+    starts = [0.0, *(float(end) for end, _ in stages)]
+    crops = [*(crop for _, crop in stages), data.get("crop_tokens", "all tokens")]
+    return tuple(Stage(start, f"crops of {crop}") for start, crop in zip(starts, crops, strict=True))
+
+
+def _summary(lines: list[Line], unit: str) -> str:
+    """First and last value of each line, for readers who do not see it."""
+    parts = []
+    for line in lines:
+        finite = line.y[np.isfinite(line.y)]
+        name = f"{line.label}: " if line.label else ""
+        if not len(finite):
+            parts.append(f"{name}no finite value")
+        elif line.across:
+            parts.append(f"{name}{finite[-1]:.4g}")
+        else:
+            parts.append(f"{name}from {finite[0]:.4g} to {finite[-1]:.4g}")
+    return f"{'; '.join(parts)} ({unit}), over {lines[0].x[-1] if len(lines[0].x) else 0:,.0f} tokens."

@@ -1,0 +1,220 @@
+"""What a run directory tells of its run, whatever of it is there.
+
+In: run.json, metrics.jsonl, attempts.jsonl, predictions.json, checkpoints. Out: a `History`. Kept: nothing. Lines that
+are damaged or half-written are left out, and so are steps that were taken again after a restart.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pretrain.report.series import Numbers
+from pretrain.run import records
+from pretrain.run.directory import PREDICTIONS_FORMAT, RunDirectory
+
+Line = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One start of the run; times in seconds since 1970."""
+
+    number: int
+    began: float
+    ended: float
+    """When it ended by itself; else the time of its last line of metrics, or `began`."""
+    world_size: int
+    base_step: int
+    cause: str
+    exit: str | None
+    """How it ended; None where it was killed, or still runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Scores of held-out proteins at one point."""
+
+    step: int
+    tokens: float
+    time: float
+    scores: Mapping[str, Mapping[str, float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """A checkpoint that was written, or could not be."""
+
+    step: int
+    time: float
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A run up to now."""
+
+    root: Path
+    described: Mapping[str, Any]
+    """Content of run.json."""
+    columns: Mapping[str, Numbers]
+    """By name, (steps,) each: the numbers of the logged steps, NaN where one was not finite or not logged."""
+    step: int
+    """Steps taken, as far as any line tells."""
+    tokens: int
+    """Tokens seen by then."""
+    validations: tuple[Validation, ...]
+    attempts: tuple[Attempt, ...]
+    saves: tuple[Save, ...]
+    proteins: tuple[Line, ...]
+    """The predictions, as `evaluation.predictions.Prediction` names their fields."""
+    parameters: int | None
+    """Parameters in the newest checkpoint; None without one."""
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """The recipe of the latest start, every field."""
+        found: Mapping[str, Any] = self.described.get("recipe", {})
+        return found
+
+    def column(self, name: str) -> Numbers:
+        """A column, empty where it was never logged."""
+        return self.columns.get(name, np.empty(0))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has trained to its last token."""
+        return bool(self.attempts) and self.attempts[-1].exit == "finished"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last attempt has written how it ended; a killed one has not."""
+        return bool(self.attempts) and self.attempts[-1].exit is not None
+
+
+def read_history(root: Path) -> History:
+    """Read a run directory; a process may be writing in it.
+
+    Raises:
+        ValueError: it is no run directory of this program.
+    """
+    run = RunDirectory(root)
+    described = run.read()
+    lines = [line for line in records.read(run.metrics) if isinstance(line, dict) and _is_placed(line)]
+    tables = [line for line in records.read(run.attempts) if isinstance(line, dict)]
+    starts = [line for line in tables if isinstance(line.get("attempt"), int)]
+    attempts = _attempts(starts, lines)
+    kept = _not_taken_again(lines, attempts)
+    return History(
+        root=root,
+        described=described,
+        columns=_columns([line for line in kept if "loss" in line]),
+        step=kept[-1]["step"] if kept else 0,
+        tokens=kept[-1]["tokens"] if kept else 0,
+        validations=tuple(
+            Validation(line["step"], float(line["tokens"]), _time(line), line["validation"])
+            for line in kept
+            if _is_table(line.get("validation"))
+        ),
+        attempts=tuple(attempts),
+        saves=tuple(
+            Save(line["step"], _time(line), "save_error" in line)
+            for line in lines
+            if "save_error" in line or "checkpoint_s" in line
+        ),
+        proteins=tuple(_proteins(run.predictions)),
+        parameters=_parameters(run.checkpoints),
+    )
+
+
+def _is_placed(line: Line) -> bool:
+    return all(isinstance(line.get(name), int) for name in ("step", "tokens", "attempt"))
+
+
+def _is_table(scores: Any) -> bool:
+    return isinstance(scores, dict) and all(isinstance(of, dict) for of in scores.values())
+
+
+def _time(line: Line) -> float:
+    try:
+        return datetime.fromisoformat(line["time"]).timestamp()
+    except (KeyError, TypeError, ValueError):
+        return math.nan
+
+
+def _attempts(starts: list[dict[str, Any]], lines: list[dict[str, Any]]) -> list[Attempt]:
+    ends = {line["attempt"]: line for line in starts if "exit" in line}
+    last = {line.get("attempt"): line for line in lines}  # of each attempt the last line
+    attempts = []
+    for line in starts:
+        if "exit" in line or not math.isfinite(began := _time(line)):
+            continue
+        number = line["attempt"]
+        ended = _time(ends.get(number) or last.get(number) or line)
+        attempts.append(
+            Attempt(
+                number,
+                began,
+                ended if ended >= began else began,
+                int(line.get("world_size", 1)),
+                int(line.get("base_step", 0)),
+                str(line.get("cause", "")),
+                str(ends[number]["exit"]) if number in ends else None,
+            )
+        )
+    return attempts
+
+
+def _not_taken_again(lines: list[dict[str, Any]], attempts: list[Attempt]) -> list[dict[str, Any]]:
+    """The lines by step, without those whose steps a later attempt has taken again."""
+    reached = {line.get("attempt"): line["step"] for line in lines}
+    # Of each attempt the steps that a later one has taken again; from the last attempt back, these ranges only grow.
+    again: dict[int, list[tuple[int, int]]] = {}
+    ranges: list[tuple[int, int]] = []
+    for attempt in reversed(attempts):
+        again[attempt.number] = ranges
+        if attempt.number in reached:
+            low, high = attempt.base_step, reached[attempt.number]
+            inside = [(a, b) for a, b in ranges if not (low <= a and b <= high)]
+            ranges = [*inside, (low, high)]
+    kept = [
+        line for line in lines if not any(low < line["step"] <= high for low, high in again.get(line["attempt"], ()))
+    ]
+    return sorted(kept, key=lambda line: line["step"])
+
+
+def _columns(lines: list[dict[str, Any]]) -> dict[str, Numbers]:
+    names = dict.fromkeys(name for line in lines[:1] + lines[-1:] for name in line if name not in ("time", "attempt"))
+    columns = {name: np.array([_number(line.get(name)) for line in lines]) for name in names}
+    return columns | ({"time": np.array([_time(line) for line in lines])} if lines else {})
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) else math.nan
+
+
+def _proteins(path: Path) -> list[Line]:
+    """The predictions of the finished run; none where the file is not there, or not whole."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        if content["format"] != PREDICTIONS_FORMAT:
+            return []
+        return [line for line in content["proteins"] if len(line["residues"]) == len(line["probabilities"])]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _parameters(checkpoints: Path) -> int | None:
+    """Parameters that the newest checkpoint holds, by the shapes in its index."""
+    for folder in sorted(checkpoints.glob("step-*"), reverse=True):
+        try:
+            index = json.loads((folder / "model" / "index.json").read_text())
+            return int(sum(math.prod(tensor["shape"]) for tensor in index["tensors"].values()))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None

@@ -1,0 +1,102 @@
+"""The page: a run's report as one HTML file that needs no network, no script and no other file.
+
+In: a run directory. Out: report.html in it. Kept: nothing; a file of that name that this module did not write stays.
+"""
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from data.durable import replaced
+from pretrain.report import facts, figures
+from pretrain.report.chart import Chart
+from pretrain.report.history import History, read_history
+from pretrain.report.palette import style_sheet
+from pretrain.report.timeline import TimeLine
+from pretrain.run.directory import RunDirectory
+
+MARK = "zymogen.report/1"
+"""Stands at the beginning of every page that this module writes."""
+GAPS = "Crosses on the axis are values that are not finite."
+WIDE, HALF, NARROW = 880, 420, 342
+"""Widths in pixels at which charts are drawn: the column of a desktop, half of it, and that of a phone."""
+
+
+def write_report(root: Path, refresh_s: int | None = None) -> Path:
+    """Draw the report of a run, and put it in the place of the last one.
+
+    Args:
+        root: run directory; a process may be training in it.
+        refresh_s: seconds after which an open page reloads itself; None for a page that does not.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        ValueError: it is no run directory, or its report.html was not written by this function.
+    """
+    path = RunDirectory(root).report
+    text = render(read_history(root), refresh_s)
+    if path.is_symlink() or (path.exists() and not (path.is_file() and _is_ours(path))):
+        raise ValueError(f"{path} is there, and is no report of this command; move it, and start again")
+    with replaced(path, "get the right to write there") as new:
+        new.write_text(text, encoding="utf-8")
+    return path
+
+
+def write_last_report(root: Path) -> None:
+    """Draw the report of a run that has just come to its end; whatever prevents it costs a line and not the run."""
+    try:
+        write_report(root)
+    except Exception as error:
+        print(f"the report was not drawn: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+
+
+def render(history: History, refresh_s: int | None = None) -> str:
+    """The page of a run as text."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader(__package__, "."),
+        autoescape=True,  # names and messages come from files
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    rows, left_out = facts.attempts(history)
+    loss, line = figures.loss_figure(history), figures.time_line(history)
+    return environment.get_template("page.html").render(
+        mark=MARK,
+        refresh_s=refresh_s,
+        colours=style_sheet(),
+        name=history.root.resolve().name,
+        subtitle=facts.subtitle(history),
+        state=facts.state(history),
+        keys=facts.keys(history),
+        loss=loss and _drawn(loss, WIDE),
+        training=[_drawn(chart, HALF) for chart in figures.training_figures(history)],
+        time_line=line and _drawn(line, WIDE),
+        proteins=facts.proteins(history),
+        legend=facts.legend(),
+        attempts=rows,
+        left_out=left_out,
+        recipe=facts.recipe(history),
+        environment=facts.environment(history),
+        drawn=datetime.now(UTC).strftime("%-d %B %Y, %H:%M:%S UTC"),
+    )
+
+
+def _drawn(chart: Chart | TimeLine, wide: int) -> dict[str, str]:
+    """A chart for the template: its texts, and its drawings for a desktop and for a phone."""
+    return {
+        "name": chart.name,
+        "title": chart.title,
+        "note": f"{chart.note} {GAPS}".strip() if isinstance(chart, Chart) and chart.has_gaps else chart.note,
+        "wide": chart.draw(wide),
+        "narrow": chart.draw(NARROW),
+    }
+
+
+def _is_ours(path: Path) -> bool:
+    with path.open("rb") as file:
+        return MARK.encode() in file.read(400)

@@ -1,0 +1,59 @@
+"""Pictures of a run as files of their own, for a README or a model card.
+
+In: a run directory, a folder. Out: loss.svg and protein.svg there, which follow the light or dark setting of the
+reader's system. Kept: nothing; a file of that name that this module did not write stays.
+"""
+
+from pathlib import Path
+
+from data.durable import replaced
+from pretrain.report import facts, figures
+from pretrain.report.history import read_history
+from pretrain.report.letters import draw_letters
+from pretrain.report.palette import style_sheet
+
+MARK = "zymogen.picture/1"
+_WIDTH = 840
+
+
+def write_pictures(root: Path, folder: Path) -> list[Path]:
+    """Draw the loss of a run, and the first protein of its predictions.
+
+    Raises:
+        ValueError: it is no run directory, or has nothing to draw, or the folder holds other files of these names.
+    """
+    history = read_history(root)
+    loss, proteins = figures.loss_figure(history), facts.proteins(history)
+    if loss is None or not proteins:
+        raise ValueError(f"{root} has no {'steps' if loss is None else 'predictions'} yet; train it to its end")
+    protein = proteins[0]
+    cells = [(letter, level) for _, ten in protein.blocks for letter, level, _ in ten]
+    first = protein.blocks[0][0]
+    drawings = {
+        "loss.svg": loss.draw(_WIDTH),
+        "protein.svg": draw_letters(
+            "protein",
+            "Probability of each residue of a held-out protein",
+            first,
+            cells,
+            facts.legend(),
+            _WIDTH,
+            protein.summary,
+        ),
+    }
+    for name in drawings:
+        path = folder / name
+        if path.is_symlink() or (path.exists() and not (path.is_file() and MARK in path.read_text(errors="replace"))):
+            raise ValueError(f"{path} is there, and is no picture of this command; move it, and start again")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, drawing in drawings.items():
+        with replaced(folder / name, "get the right to write there") as new:
+            new.write_text(_alone(drawing), encoding="utf-8")
+    return [folder / name for name in drawings]
+
+
+def _alone(drawing: str) -> str:
+    """A drawing of a page as a file: with its colours and its typeface."""
+    style = f"{style_sheet()}text{{font-family:system-ui,-apple-system,'Segoe UI',Roboto,Arial,sans-serif}}"
+    opening = drawing.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    return opening.replace(">", f"><!-- {MARK} --><style>{style}</style>", 1) + "\n"

@@ -1,0 +1,104 @@
+"""The time line: what happened when, in rows of bars and marks.
+
+In: rows, a width in pixels. Out: SVG. Kept: nothing.
+"""
+
+import math
+from dataclasses import dataclass
+
+from pretrain.report.chart import TEXT, as_svg, new_figure, ticks_x
+from pretrain.report.palette import placeholder
+
+_ROW = 38
+"""Height of a row in pixels."""
+_CROSS = 9
+"""Pixels from one cross to the next at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Something that took time, in seconds."""
+
+    start: float
+    end: float
+    colour: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened, in seconds."""
+
+    at: float
+    colour: str
+    is_cross: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Bars and marks of one kind."""
+
+    label: str
+    bars: tuple[Bar, ...] = ()
+    marks: tuple[Mark, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLine:
+    """Rows over one axis of time that begins at 0."""
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+    summary: str = ""
+    note: str = ""
+
+    def draw(self, width: int) -> str:
+        """The time line as an SVG element of `width` pixels."""
+        height = _ROW * len(self.rows) + 48
+        figure, axes = new_figure(width, height, left=92, right=4, top=6, bottom=42)
+        bars, marks = [b for row in self.rows for b in row.bars], [m for row in self.rows for m in row.marks]
+        times = [t for b in bars for t in (b.start, b.end)] + [m.at for m in marks]
+        end = max((t for t in times if math.isfinite(t)), default=0.0) or 1.0
+        unit, seconds = next(
+            ((u, s) for u, s in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)) if end > 1.5 * s),
+            ("seconds", 1.0),
+        )
+        axes.set_xlim(0, end)
+        axes.set_ylim(len(self.rows) - 0.5, -0.5)
+        axes.set_yticks(range(len(self.rows)), [row.label for row in self.rows])
+        for label in axes.get_yticklabels():
+            label.set_horizontalalignment("left")
+        axes.tick_params(axis="y", pad=92, labelcolor=placeholder("ink"))
+        per_pixel = end / (width - 96)
+        for number, row in enumerate(self.rows):
+            for bar in row.bars:
+                length = max(bar.end - bar.start, 2 * per_pixel)  # a short one is seen too
+                axes.barh(number, length, 0.42, bar.start, color=placeholder(bar.colour), linewidth=0)
+            for is_cross in (False, True):
+                for colour in dict.fromkeys(m.colour for m in row.marks if m.is_cross == is_cross):
+                    at = [m.at for m in row.marks if m.colour == colour and m.is_cross == is_cross]
+                    at = _apart(at, (_CROSS if is_cross else 3) * per_pixel)
+                    style = {"marker": "x" if is_cross else "|", "markersize": 7 if is_cross else 13, "zorder": 3}
+                    axes.plot(at, [number] * len(at), color=placeholder(colour), linestyle="none", mew=1.6, **style)
+        ticks_x(axes, 0, end, lambda value: f"{value / seconds:g}", max(2, (width - 96) // 64), seconds)
+        axes.annotate(
+            f"{unit} since the first start",
+            (1, 0),
+            (0, -38),
+            xycoords="axes fraction",
+            textcoords="offset pixels",
+            ha="right",
+            va="baseline",
+            fontsize=TEXT,
+            color=placeholder("muted"),
+        )
+        return as_svg(figure, f"{self.name}-{width}", self.title, self.summary)
+
+
+def _apart(times: list[float], gap: float) -> list[float]:
+    """The times without those that are nearer than `gap` to one before them; the first of each crowd stays."""
+    kept: list[float] = []
+    for at in sorted(filter(math.isfinite, times)):
+        if not kept or at - kept[-1] >= gap:
+            kept.append(at)
+    return kept

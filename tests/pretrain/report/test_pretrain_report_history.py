@@ -1,0 +1,138 @@
+"""What is read of a run: whole lines alone, each step once, and whatever else is there."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pretrain.report.facts import duration, keys, state
+from pretrain.report.figures import loss_figure, short, time_line, training_figures
+from pretrain.report.history import read_history
+from support.inputs.written_runs import TOKENS_A_STEP, WrittenRun, write_lines
+
+
+def test_a_step_that_was_taken_again_counts_once(tmp_path: Path) -> None:
+    history = read_history(WrittenRun(steps=40, attempts=4).write(tmp_path / "run"))
+    assert history.column("step").tolist() == list(range(1, 41))
+    text = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    steps = [json.loads(line)["step"] for line in text if "loss" in line]
+    assert len(steps) == 46  # the written lines do hold steps twice
+    assert [attempt.base_step for attempt in history.attempts] == [0, 8, 18, 28]
+    assert [attempt.exit for attempt in history.attempts] == [None, None, None, "finished"]
+    assert (history.step, history.tokens) == (40, 40 * TOKENS_A_STEP)
+
+
+def test_of_a_step_taken_again_the_later_line_stays(tmp_path: Path) -> None:
+    root = WrittenRun(steps=0, exit=None).write(tmp_path / "run")
+    where = {"time": "2026-11-01T08:00:00+00:00"}
+    starts = [{**where, "attempt": n, "base_step": base} for n, base in ((1, 0), (2, 2), (3, 1))]
+    write_lines(root / "attempts.jsonl", starts)
+    taken = [(1, 1), (1, 2), (1, 3), (1, 4), (2, 3), (3, 2), (3, 3)]  # the third goes on from before the second
+    write_lines(
+        root / "metrics.jsonl",
+        [{**where, "attempt": a, "step": s, "tokens": s, "loss": 10.0 * a + s} for a, s in taken],
+    )
+    assert read_history(root).column("loss").tolist() == [11, 32, 33, 14]
+
+
+def test_damaged_lines_are_left_out(tmp_path: Path) -> None:
+    root = WrittenRun(steps=5, validate_every=0).write(tmp_path / "run")
+    whole = read_history(root)
+    for name in ("metrics.jsonl", "attempts.jsonl"):
+        with (root / name).open("ab") as file:
+            file.write(b'\xff\xfe\n[]\n3\n"step"\nnull\n{"step": "x"}\n{"attempt": [1]}\n{"step": 6, "tokens": 4')
+    (root / "predictions.json").write_text('{"format": "zymogen.predictions/1", "proteins": [{"residues": 3}]}')
+    found = read_history(root)
+    assert found.column("loss").tolist() == whole.column("loss").tolist()
+    assert found.attempts == whole.attempts
+    assert (len(whole.proteins), found.proteins) == (1, ())
+
+
+def test_numbers_that_json_lacks_are_nan(tmp_path: Path) -> None:
+    history = read_history(WrittenRun(steps=10, diverges_at=7).write(tmp_path / "run"))
+    assert np.isnan(history.column("loss")).tolist() == [False] * 6 + [True] * 4
+    chart = loss_figure(history)
+    assert chart is not None
+    assert chart.has_gaps
+    assert "training NaN" in chart.draw(420)
+    by_name = {key.name: key.value for key in keys(history)}
+    assert by_name["Perplexity"] == "not finite"
+
+
+def test_no_step_yet(tmp_path: Path) -> None:
+    root = WrittenRun(steps=0, exit=None).write(tmp_path / "run")
+    history = read_history(root)
+    assert (loss_figure(history), training_figures(history), keys(history)) == (None, [], [])
+    assert state(history) == "No step has been logged yet."
+    (root / "attempts.jsonl").unlink()
+    assert time_line(read_history(root)) is None
+
+
+def test_what_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"run\.json cannot be read.*is .* a run directory\?"):
+        read_history(tmp_path)
+    (tmp_path / "run.json").write_text('{"format": "other/9"}')
+    with pytest.raises(ValueError, match="format is 'other/9'"):
+        read_history(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("exit", "said"),
+    [
+        ("finished", "Finished at step 100, 100% of its 800k tokens."),
+        ("storage", "Ended at step 100, 100% of its 800k tokens: storage."),
+        (None, "At step 100, 100% of its 800k tokens, and still running or killed."),
+    ],
+)
+def test_how_far_it_is(tmp_path: Path, exit: str | None, said: str) -> None:
+    history = read_history(WrittenRun(exit=exit).write(tmp_path / "run"))
+    assert state(history) == said
+    assert (history.is_finished, history.has_ended) == (exit == "finished", exit is not None)
+
+
+def test_the_constants_and_the_end_of_the_loss_figure(tmp_path: Path) -> None:
+    run = WrittenRun(steps=50, floor=7.5)
+    chart = loss_figure(read_history(run.write(tmp_path / "run")))
+    assert chart is not None
+    last = {line.label: float(line.y[-1]) for line in chart.lines}
+    assert last["frequencies"] == pytest.approx(math.log(17.8))
+    assert last["floor"] == pytest.approx(math.log(7.5))
+    assert last["80/10/10"] == pytest.approx(last["mask-all"] + math.log(0.9))
+    assert last["training"] == pytest.approx(last["mask-all"])
+    assert len({(line.colour, line.dash) for line in chart.lines}) == len({line.dash for line in chart.lines}) + 1
+    assert f"mask-all {math.exp(last['mask-all']):.3g}" in chart.draw(342)
+
+
+def test_the_time_line_tells_saves_from_failed_ones(tmp_path: Path) -> None:
+    root = WrittenRun(steps=40, attempts=2, validate_every=10).write(tmp_path / "run")
+    with (root / "metrics.jsonl").open("a") as file:
+        place = {"step": 40, "tokens": 40 * TOKENS_A_STEP, "attempt": 2, "time": WrittenRun().at(2, 40)}
+        file.write(json.dumps({**place, "save_error": "full", "failed_saves": 1}) + "\n")
+    line = time_line(read_history(root))
+    assert line is not None
+    attempts, saves, validations = line.rows
+    assert [bar.start for bar in attempts.bars] == [0, 96]  # a minute, and 18 steps of 2 s
+    assert [mark.at for mark in attempts.marks] == [40]  # where the first was killed
+    assert [mark.is_cross for mark in saves.marks] == [False] * 5 + [True]  # step 20 is saved twice
+    assert len(validations.marks) == 4
+    assert line.summary == "2 attempts, 5 checkpoints saved, 1 failed save, 4 validations."
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        *((0, "0"), (0.00123, "0.00123"), (999.4, "999"), (999.9, "1k"), (12_345, "12.3k"), (999_700, "1 M")),
+        *((1_603_329, "1.6 M"), (4.19e9, "4.19 B"), (1.05e12, "1.05 T"), (5e15, "5000 T")),
+    ],
+)
+def test_short_numbers(value: float, said: str) -> None:
+    assert short(value) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0, "0 s"), (89, "89 s"), (90, "1.5 min"), (5400, "1.5 h"), (864_000, "10.0 days")]
+)
+def test_times(seconds: float, said: str) -> None:
+    assert duration(seconds) == said

@@ -1,0 +1,226 @@
+"""The page: one file that asks for nothing else, whose texts are escaped, and that replaces nothing but itself."""
+
+import re
+import threading
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from pretrain.__main__ import main as pretrain
+from pretrain.report import __main__ as command
+from pretrain.report import page
+from pretrain.report.__main__ import main
+from pretrain.report.page import write_report
+from pretrain.run import records
+from support.inputs.written_runs import WrittenRun
+
+NASTY = "<script>alert('x')</script>&\"<img src=a.png>"
+EDGES = {
+    "one step": WrittenRun(steps=1),
+    "none": WrittenRun(steps=0, exit=None),
+    "diverged": WrittenRun(diverges_at=60, exit="error", floor=7.5),
+    "never finite": WrittenRun(diverges_at=0, exit="error"),
+    "still running": WrittenRun(exit=None),
+    "100 restarts": WrittenRun(steps=1000, attempts=100, curriculum=((2_000_000, 128), (5_000_000, 256))),
+}
+
+
+class Page(HTMLParser):
+    """Tags, attributes that lead elsewhere, ids, and text of a page."""
+
+    VOID = ("meta", "br", "img", "link", "hr", "path", "use")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href", "action", "srcset", "data", "poster"):
+                self.links.append(value or "")
+            if name == "id":
+                self.ids.append(value or "")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def checked(path: Path) -> Page:
+    """The page, which asks for nothing and closes what it opens."""
+    text = path.read_text("utf-8")
+    found = Page(text)
+    assert found.open == []
+    assert len(found.ids) == len(set(found.ids))
+    assert all(link.startswith("#") and link[1:] in found.ids for link in found.links)
+    assert not re.search(r"https?:|//[a-z]|@import|javascript:", text.replace("http-equiv", ""))
+    assert all(name in found.ids for name in re.findall(r"url\(#([^)]+)\)", text))
+    assert set(re.findall(r"url\((.)", text)) <= {"#"}
+    assert not {"script", "link", "iframe", "img", "object"} & set(found.tags)
+    assert "#0101" not in text  # every placeholder has become a variable
+    assert set(re.findall(r"var\(--(\w+)\)", text)) <= set(re.findall(r"--(\w+):", text))
+    return found
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_a_run_at_the_edge_has_a_page(tmp_path: Path, name: str) -> None:
+    path = write_report(EDGES[name].write(tmp_path / "run"))
+    found = checked(path)
+    assert path.stat().st_size < 1_000_000
+    charts = found.tags.count("svg")
+    assert charts == (2 if name == "none" else 20)  # each for a desktop and a phone
+    assert ("88 earlier attempts" in found.text) == (name == "100 restarts")
+
+
+def test_texts_of_files_are_escaped(tmp_path: Path) -> None:
+    root = WrittenRun(sources=(NASTY,), preset=NASTY, residues='<b>"&MK').write(tmp_path / "<i>run&")
+    found = checked(write_report(root))
+    assert found.text.count(NASTY) == 4  # subtitle and recipe, both names
+    assert found.tags.count("i") == 0
+    assert "<i>run&" in found.text
+
+
+def test_every_chart_tells_its_name_and_what_it_shows(tmp_path: Path) -> None:
+    text = write_report(EDGES["diverged"].write(tmp_path / "run")).read_text()
+    drawings = re.findall(r"<svg .*?</svg>", text, re.S)
+    assert len(drawings) == 20
+    for drawing in drawings:
+        labelled = re.search(r'role="img" aria-labelledby="(\S+) (\S+)"', drawing)
+        assert labelled
+        for name in labelled.groups():
+            content = re.search(rf'id="{name}">([^<]+)<', drawing)
+            assert content, name
+            assert len(content[1]) > 2
+
+
+def test_only_a_page_of_our_own_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = EDGES["one step"].write(tmp_path / "run")
+    report = root / "report.html"
+    assert main([str(root)]) == 0
+    assert main([str(root)]) == 0  # our own
+    capsys.readouterr()
+    report.write_text("<p>mine")
+    assert main([str(root)]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {report} is there, and is no report of this command; ")
+    assert report.read_text() == "<p>mine"
+    report.unlink()
+    report.mkdir()
+    assert main([str(root)]) == 2
+    report.rmdir()
+    other = tmp_path / "other.html"
+    other.write_text(page.MARK)
+    report.symlink_to(other)
+    assert main([str(root)]) == 2
+    assert (report.is_symlink(), other.read_text()) == (True, page.MARK)
+    assert sorted(path.name for path in root.iterdir() if path.name.startswith(".")) == []
+
+
+def test_a_folder_that_is_no_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {tmp_path / 'run.json'} cannot be read")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_that_cannot_be_drawn_costs_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "render", lambda *_: 1 / 0)
+    page.write_last_report(EDGES["one step"].write(tmp_path / "run"))
+    assert capsys.readouterr().err == "the report was not drawn: ZeroDivisionError: division by zero\n"
+
+
+def test_watching_ends_with_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = EDGES["still running"].write(tmp_path / "run")
+    naps: list[str] = []
+
+    def nap(seconds: float) -> None:
+        text = (root / "report.html").read_text()
+        assert f'http-equiv="refresh" content="{seconds}"' in text
+        naps.append(text)
+        if len(naps) == 3:
+            records.append(root / "attempts.jsonl", {"attempt": 1, "time": records.now(), "exit": "finished"})
+
+    monkeypatch.setattr(command.time, "sleep", nap)
+    assert main([str(root), "--watch", "7"]) == 0
+    assert len(naps) == 3
+    last = (root / "report.html").read_text()
+    assert 'http-equiv="refresh"' not in last
+    assert "Finished at step 100" in last
+    assert capsys.readouterr().out.splitlines()[-1] == str(root / "report.html")
+
+
+def test_pictures_stand_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root, folder = WrittenRun(floor=7.5, residues="MKX" * 30).write(tmp_path / "run"), tmp_path / "pictures"
+    assert main([str(root), "--pictures", str(folder)]) == 0
+    assert main([str(root), "--pictures", str(folder)]) == 0  # its own are replaced
+    assert capsys.readouterr().out.splitlines() == [str(folder / "loss.svg"), str(folder / "protein.svg")] * 2
+    for name, words in (("loss.svg", ("floor 7.5", "tokens seen")), ("protein.svg", (">M<", ">81<", "0.7 and more"))):
+        text = (folder / name).read_text()
+        ElementTree.fromstring(text)  # is whole XML
+        assert all(word in text for word in words)
+        assert re.findall(r"https?:[^\"]*", text) == ["http://www.w3.org/2000/svg"]
+        assert set(re.findall(r"var\(--(\w+)\)", text)) <= set(re.findall(r"--(\w+):", text))
+        assert "prefers-color-scheme:dark" in text
+    (folder / "loss.svg").write_text("mine")
+    assert main([str(root), "--pictures", str(folder)]) == 2
+    assert "loss.svg is there, and is no picture of this command" in capsys.readouterr().err
+    assert (folder / "loss.svg").read_text() == "mine"
+    assert main([str(EDGES["none"].write(tmp_path / "none")), "--pictures", str(tmp_path / "new")]) == 2
+    assert "has no steps yet" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("words", [["--watch", "0"], ["--watch", "1.5"], ["--watch", "soon"]])
+def test_seconds_that_are_none(tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([str(tmp_path), *words])
+    assert stop.value.code == 2
+    assert "whole seconds from 1 to 86400" in capsys.readouterr().err
+
+
+def test_a_page_is_whole_while_another_process_draws_it(tmp_path: Path) -> None:
+    root = EDGES["one step"].write(tmp_path / "run")
+    write_report(root)
+    until = time.monotonic() + 2
+    threads = [threading.Thread(target=write_report, args=(root,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads) and time.monotonic() < until:
+        assert (root / "report.html").read_text().endswith("</html>")
+    for thread in threads:
+        thread.join()
+    checked(root / "report.html")
+
+
+def test_a_run_ends_with_its_report(recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pretrain([str(recipe_in(tmp_path)), "schedule.total_tokens=4_000", "run.checkpoint_every=3"]) == 0
+    report = tmp_path / "run/report.html"
+    assert f"The run in pictures: {report}" in capsys.readouterr().out.splitlines()
+    found = checked(report)
+    assert "Finished at step 6, 100% of its 4k tokens." in found.text
+    assert "1 attempt, 2 checkpoints saved, 0 failed saves, 1 validation." in found.text
+    assert found.text.count("Probability of the true residue: 0.") == 3
+    assert "esm2_60k" in found.text

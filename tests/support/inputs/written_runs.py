@@ -1,0 +1,108 @@
+"""Run directories that no run has written: of any length, with any ends of attempts, with any damage."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pretrain.run.directory import FORMAT, PREDICTIONS_FORMAT
+
+BEGAN = datetime(2026, 11, 1, 8, tzinfo=UTC)
+TOKENS_A_STEP = 8_000
+
+
+@dataclass(frozen=True)
+class WrittenRun:
+    """A run that logs every step, and restarts as often as it is told to."""
+
+    steps: int = 100
+    attempts: int = 1
+    exit: str | None = "finished"
+    """How the last attempt ended; the others were killed."""
+    diverges_at: float = math.inf
+    """Step from which losses are not finite."""
+    validate_every: int = 25
+    curriculum: tuple[tuple[int, int], ...] = ()
+    sources: tuple[str, ...] = ("mine.fasta.gz",)
+    preset: str = "esm2_8m"
+    residues: str = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ" * 3
+    floor: float | None = None
+
+    def write(self, root: Path) -> Path:
+        """Write the run directory, and return it."""
+        root.mkdir(parents=True)
+        (root / "run.json").write_text(json.dumps({"format": FORMAT, **self.described}))
+        metrics, attempts = [], []
+        for number in range(1, self.attempts + 1):
+            base = max(0, self.steps * (number - 1) // self.attempts - 2)  # the last two steps were not saved
+            start = {"base_step": base, "cause": "fresh", "world_size": 2}
+            attempts.append({"attempt": number, "time": self.at(number, base), **start})
+            for step in range(base + 1, self.steps * number // self.attempts + 1):
+                metrics += self.lines(number, step)
+        if self.exit:
+            attempts.append({"attempt": self.attempts, "time": self.at(self.attempts, self.steps), "exit": self.exit})
+        if metrics:
+            write_lines(root / "metrics.jsonl", metrics)
+        write_lines(root / "attempts.jsonl", attempts)
+        probabilities = [None if letter == "X" else 0.5 for letter in self.residues]
+        protein = {"corpus": 0, "record": 7, "whole": len(self.residues), "first": 0}
+        protein |= {"residues": self.residues, "probabilities": probabilities}
+        predictions = {"format": PREDICTIONS_FORMAT, "proteins": [protein]}
+        (root / "predictions.json").write_text(json.dumps(predictions))
+        return root
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What run.json says, besides its format."""
+        return {
+            "recipe": {
+                "run": {"directory": "runs/mine", "seed": 0, "trackers": []},
+                "model": {"preset": self.preset, "init": None},
+                "data": {"sources": list(self.sources), "curriculum": list(self.curriculum), "crop_tokens": 512},
+                "schedule": {"peak_lr": 1e-3, "total_tokens": self.steps * TOKENS_A_STEP},
+            },
+            "versions": {"torch": "2.13.0"},
+            "corpus": {"training_records": 5605},
+            "model": {"layers": 6, "dim": 320},
+            "compute": ["compute: ddp, 2 processes, cpu, bfloat16, attention flash_cpu, not compiled"],
+        }
+
+    def at(self, attempt: int, step: int) -> str:
+        """When a step was taken: two seconds each, and a minute between attempts."""
+        return (BEGAN + timedelta(seconds=2 * step, minutes=attempt)).isoformat(timespec="milliseconds")
+
+    def lines(self, attempt: int, step: int) -> list[dict[str, Any]]:
+        """What a step logs."""
+        where = {"step": step, "tokens": step * TOKENS_A_STEP, "attempt": attempt, "time": self.at(attempt, step)}
+        loss = 2 + math.exp(-4 * step / self.steps) + 0.05 * math.sin(step * 2.4)
+        diverged = step >= self.diverges_at
+        values: dict[str, float | None] = {
+            "loss": None if diverged else loss,
+            "learning_rate": 1e-3 * (1 - step / (self.steps + 1)),
+            "grad_norm": None if diverged else 1 + 0.3 * math.cos(step * 1.7),
+            "tokens_per_s": 15_000 + 900 * math.sin(step),
+            "loader_wait": 0.01,
+            "mfu": 0.31,
+            "padding": 0.02 + 0.01 * math.sin(step * 3.1),
+            "document_tokens": 240.0,
+            "imbalance": 1.05,
+        }
+        written = [where | values]
+        if self.validate_every and (step % self.validate_every == 0 or step == self.steps):
+            written += [where | {"checkpoint_s": 0.2}, where | {"validation": self.scores(loss, diverged)}]
+        return written
+
+    def scores(self, loss: float, diverged: bool) -> dict[str, Mapping[str, float | None]]:
+        """Scores of a validation."""
+        perplexity = None if diverged else math.exp(loss)
+        of = {"perplexity": perplexity, "low": perplexity, "high": perplexity, "unigram": 17.8}
+        of |= {"floor": self.floor} if self.floor else {}
+        return {"mask_all": of, "80_10_10": of | {"perplexity": None if diverged else 0.9 * math.exp(loss)}}
+
+
+def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
+    """Write lines as a run does."""
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
