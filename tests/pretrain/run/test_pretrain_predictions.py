@@ -139,6 +139,7 @@ def test_what_is_no_target_has_no_probability_and_a_long_protein_is_cropped(tmp_
     for protein in proteins:
         assert MOST_TOKENS - 2 <= len(protein.residues) <= MOST_TOKENS
         assert protein.whole >= 400
+        assert protein.residues == ("ACDEFGHIKX" * 60)[protein.first : protein.first + len(protein.residues)]
         for letter, prob in zip(protein.residues, protein.probabilities, strict=True):
             assert (prob is None) == (letter == "X")
     assert any(protein.first for protein in proteins)
