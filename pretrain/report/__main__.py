@@ -54,7 +54,8 @@ def _watch(run: Path, every_s: int) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pretrain.report", description=str(__doc__).split("\n")[0])
     parser.add_argument("run", type=Path, help="run directory")
-    parser.add_argument(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
         "--watch",
         type=_seconds,
         nargs="?",
@@ -62,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help=f"draw it again every SECONDS ({_EVERY_S} if not given) while the run continues",
     )
-    parser.add_argument(
+    instead.add_argument(
         "--pictures",
         type=Path,
         metavar="FOLDER",

@@ -67,10 +67,10 @@ def state(history: History) -> str:
 def keys(history: History) -> list[Key]:
     """The numbers that a reader looks for first."""
     found = []
-    if history.validations:
-        scores = history.validations[-1].scores
-        name = "mask_all" if "mask_all" in scores else next(iter(scores), "")
-        of = scores.get(name, {})
+    scores = history.validations[-1].scores if history.validations else {}
+    name = "mask_all" if "mask_all" in scores else next(iter(scores), "")
+    of = scores.get(name, {})
+    if "perplexity" in of:
         low, high = of.get("low"), of.get("high")
         interval = f"{low:.2f} to {high:.2f} (95 %)" if low is not None and high is not None else "no interval"
         found.append(Key("Perplexity", _two(of.get("perplexity")), f"{TITLES.get(name, name)}, {interval}"))
@@ -108,18 +108,17 @@ def proteins(history: History) -> list[Protein]:
 
 
 def _protein(found: Mapping[str, Any]) -> Protein:
-    residues, probabilities = str(found["residues"]), list(found["probabilities"])
-    first, whole = int(found.get("first", 0)), int(found.get("whole", len(residues)))
+    residues, probabilities, first, whole = (found[name] for name in ("residues", "probabilities", "first", "whole"))
     cells = []
     for number, (letter, prob) in enumerate(zip(residues, probabilities, strict=True), first + 1):
-        known = isinstance(prob, (int, float))
-        level = sum(prob >= limit for limit in LEVELS) if known else -1
-        cells.append((letter, level, f"{letter}{number}: {prob:.2f}" if known else f"{letter}{number}: not predicted"))
-    scored = [prob for prob in probabilities if isinstance(prob, (int, float))]
+        level = -1 if prob is None else sum(prob >= limit for limit in LEVELS)
+        words = "not predicted" if prob is None else f"{prob:.2f}"
+        cells.append((letter, level, f"{letter}{number}: {words}"))
+    scored = [prob for prob in probabilities if prob is not None]
     part = f", residues {first + 1} to {first + len(residues)} of {whole}" if len(residues) < whole else ""
-    corpus = f"corpus {found['corpus'] + 1}, " if found.get("corpus") else ""
+    corpus = f"corpus {found['corpus'] + 1}, " if found["corpus"] else ""
     return Protein(
-        title=f"{corpus}record {found.get('record', 0):,}{part or f', {whole} residues'}",
+        title=f"{corpus}record {found['record']:,}{part or f', {whole} residues'}",
         blocks=tuple((first + at + 1, tuple(cells[at : at + 10])) for at in range(0, len(cells), 10)),
         summary=f"Probability of the true residue: {sum(scored) / len(scored):.2f} on average; by chance 0.05."
         if scored

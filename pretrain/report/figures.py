@@ -19,8 +19,8 @@ _CONSTANTS: tuple[tuple[str, str, tuple[str, Dash]], ...] = (
     ("unigram", "frequencies", ("ink", "dashdot")),
     ("floor", "floor", ("green", "dotted")),
 )
-_WELL = ("finished", "interrupted", "terminated", "stopped")
-"""Ends of an attempt that are no failure."""
+_WELL = ("finished", "interrupted", "stopped")
+"""Beginnings of an attempt's `exit` that are no failure."""
 _X_TITLE = "tokens seen"
 
 
@@ -43,7 +43,7 @@ def loss_figure(history: History) -> Chart | None:
         lines.append(Line("training", history.column("tokens"), loss, "train"))
     last = history.validations[-1].scores if history.validations else {}
     tokens = np.array([validation.tokens for validation in history.validations])
-    for name in last:
+    for name in (name for name, of in last.items() if "perplexity" in of):
         colour, dash = _STYLES.get(name, ("blue", "dotted"))
         nats = _nats(history, name, "perplexity")
         lines.append(Line(TITLES.get(name, name), tokens, nats, colour, dash, marked=True))
@@ -106,7 +106,7 @@ def time_line(history: History) -> TimeLine | None:
     for attempt in history.attempts:
         bars.append(Bar(attempt.began - began, attempt.ended - began, "train"))
         killed = attempt.exit is None and attempt.number != last  # the last one may still run
-        if killed or attempt.exit not in (None, *_WELL):
+        if killed or not (attempt.exit or "finished").startswith(_WELL):
             ends.append(Mark(attempt.ended - began, "fault", is_cross=True))
     saves = tuple(Mark(save.time - began, "fault" if save.failed else "blue", save.failed) for save in history.saves)
     failed = sum(save.failed for save in history.saves)

@@ -137,7 +137,10 @@ def _is_placed(line: Line) -> bool:
 
 
 def _is_table(scores: Any) -> bool:
-    return isinstance(scores, dict) and all(isinstance(of, dict) for of in scores.values())
+    return isinstance(scores, dict) and all(
+        isinstance(of, dict) and all(value is None or isinstance(value, (int, float)) for value in of.values())
+        for of in scores.values()
+    )
 
 
 def _time(line: Line) -> float:
@@ -161,8 +164,8 @@ def _attempts(starts: list[dict[str, Any]], lines: list[dict[str, Any]]) -> list
                 number,
                 began,
                 ended if ended >= began else began,
-                int(line.get("world_size", 1)),
-                int(line.get("base_step", 0)),
+                _whole(line, "world_size"),
+                _whole(line, "base_step"),
                 str(line.get("cause", "")),
                 str(ends[number]["exit"]) if number in ends else None,
             )
@@ -194,6 +197,11 @@ def _columns(lines: list[dict[str, Any]]) -> dict[str, Numbers]:
     return columns | ({"time": np.array([_time(line) for line in lines])} if lines else {})
 
 
+def _whole(line: Line, name: str) -> int:
+    value = line.get(name)
+    return value if isinstance(value, int) else 0
+
+
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else math.nan
 
@@ -204,9 +212,20 @@ def _proteins(path: Path) -> list[Line]:
         content = json.loads(path.read_text("utf-8"))
         if content["format"] != PREDICTIONS_FORMAT:
             return []
-        return [line for line in content["proteins"] if len(line["residues"]) == len(line["probabilities"])]
+        return [line for line in content["proteins"] if _is_protein(line)]
     except (OSError, ValueError, KeyError, TypeError):
         return []
+
+
+def _is_protein(line: Line) -> bool:
+    letters, probabilities = line["residues"], line["probabilities"]
+    numbers = [line[name] for name in ("corpus", "record", "whole", "first")]
+    return (
+        isinstance(letters, str)
+        and len(letters) == len(probabilities)
+        and all(isinstance(number, int) for number in numbers)
+        and all(prob is None or isinstance(prob, (int, float)) for prob in probabilities)
+    )
 
 
 def _parameters(checkpoints: Path) -> int | None:

@@ -61,6 +61,21 @@ def test_numbers_that_json_lacks_are_nan(tmp_path: Path) -> None:
     assert by_name["Perplexity"] == "not finite"
 
 
+def test_scores_of_another_kind_are_left_out(tmp_path: Path) -> None:
+    """Those of a job that has no perplexity."""
+    root = WrittenRun(steps=3, validate_every=0).write(tmp_path / "run")
+    lines = [json.loads(line) for line in (root / "metrics.jsonl").read_text().splitlines()]
+    lines.append(lines[-1] | {"validation": {"enzymes": {"accuracy": 0.7}}})
+    del lines[-1]["loss"]
+    write_lines(root / "metrics.jsonl", lines)
+    history = read_history(root)
+    assert len(history.validations) == 1
+    chart = loss_figure(history)
+    assert chart is not None
+    assert [line.label for line in chart.lines] == ["training"]
+    assert [key.name for key in keys(history)] == ["Tokens seen", "Steps", "Time"]
+
+
 def test_no_step_yet(tmp_path: Path) -> None:
     root = WrittenRun(steps=0, exit=None).write(tmp_path / "run")
     history = read_history(root)
@@ -118,6 +133,17 @@ def test_the_time_line_tells_saves_from_failed_ones(tmp_path: Path) -> None:
     assert [mark.is_cross for mark in saves.marks] == [False] * 5 + [True]  # step 20 is saved twice
     assert len(validations.marks) == 4
     assert line.summary == "2 attempts, 5 checkpoints saved, 1 failed save, 4 validations."
+
+
+@pytest.mark.parametrize(
+    ("exit", "crosses"),
+    [("finished", 0), ("interrupted", 0), ("stopped by SIGTERM at step 7", 0), ("storage", 1), (None, 0)],
+)
+def test_a_cross_is_an_attempt_that_failed(tmp_path: Path, exit: str | None, crosses: int) -> None:
+    line = time_line(read_history(WrittenRun(exit=exit).write(tmp_path / "run")))
+    assert line is not None
+    assert len(line.rows[0].marks) == crosses
+    assert ("Crosses are attempts that were killed or failed." in line.note) == (crosses > 0)
 
 
 @pytest.mark.parametrize(

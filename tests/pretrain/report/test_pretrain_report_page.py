@@ -1,5 +1,6 @@
 """The page: one file that asks for nothing else, whose texts are escaped, and that replaces nothing but itself."""
 
+import random
 import re
 import threading
 import time
@@ -90,6 +91,18 @@ def test_a_run_at_the_edge_has_a_page(tmp_path: Path, name: str) -> None:
     charts = found.tags.count("svg")
     assert charts == (2 if name == "none" else 20)  # each for a desktop and a phone
     assert ("88 earlier attempts" in found.text) == (name == "100 restarts")
+
+
+def test_files_that_end_anywhere_have_a_page(tmp_path: Path) -> None:
+    """As a reader finds them while they are written."""
+    drawn = random.Random(0)
+    run = WrittenRun(steps=6, validate_every=3, attempts=2)
+    for number in range(6):
+        root = run.write(tmp_path / str(number))
+        for name in ("metrics.jsonl", "attempts.jsonl", "predictions.json"):
+            content = (root / name).read_bytes()
+            (root / name).write_bytes(content[: drawn.randrange(len(content))])
+        checked(write_report(root))
 
 
 def test_texts_of_files_are_escaped(tmp_path: Path) -> None:
