@@ -92,6 +92,7 @@ def _hidden_in_turn(
     rows: list[tuple[int, int, float]] = []
     # As in `evaluate`: every rank takes as many forward passes, the last one idle if need be.
     for turn in range(0, len(groups), engine.data_world_size):
+        engine.stop_together()
         index = turn + engine.data_rank
         members = groups[min(index, len(groups) - 1)]
         content, slots = _filled(corpora, proteins, copies[members], turns[members])

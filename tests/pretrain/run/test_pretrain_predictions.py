@@ -40,6 +40,11 @@ class Ranks:
         self.rank, self.world, self.others, self.is_shared = rank, world, others, share
         self.data_rank, self.data_world_size = (0, 1) if share else (rank, world)
         self.given: list = []
+        self.asked = 0
+        """How often it was asked whether a signal ends the run."""
+
+    def stop_together(self) -> None:
+        self.asked += 1
 
     def autocast(self) -> nullcontext:
         return nullcontext()
@@ -123,7 +128,8 @@ def test_ranks_predict_what_one_does(corpora: Corpora, share: bool) -> None:
 def test_a_bin_for_each_rank_and_more_ranks_than_bins(corpora: Corpora) -> None:
     """Ranks without a bin of their own compute an idle one, and predict nothing."""
     alone = Fake(by_place)
-    predict(alone, corpora, SETTINGS, Ranks())
+    predict(alone, corpora, SETTINGS, one := Ranks())
+    assert one.asked == len(alone.seen)
     idle, world = Fake(by_place), len(alone.seen) + 1
     predict(idle, corpora, SETTINGS, last := Ranks(world - 1, world))
     assert len(idle.seen) == 1
