@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
+from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
 from typing import NamedTuple, TypeVar
 
@@ -184,6 +185,7 @@ the step that it takes is finished."""
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
+    resource_tracker.ensure_running()  # unblocks them, where it starts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _TO_END)
     try:
         yield
