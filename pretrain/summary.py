@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from data.order.plan import Cursor
-from pretrain.evaluation.corruptions import CORRUPTIONS, TITLES
+from pretrain.evaluation.corruptions import TITLES, trained_as
 from pretrain.evaluation.course import course
 from pretrain.evaluation.scores import MaskedLanguageScores
 from pretrain.evaluation.verdict import Advice, Judgement, Verdict, verdict
@@ -81,7 +81,7 @@ def closing_words(summary: Summary[MaskedLanguageScores], start: Start) -> str:
         floor = f"{s.floor:8.2f}" if s.floor is not None else ""
         interval = "unknown" if math.isnan(s.low) else f"{_short(s.low)} to {_short(s.high)}"
         lines.append(f"    {TITLES[name]:12}{_short(s.perplexity):>8}{interval:>18}{s.unigram:10.2f}{floor}")
-    lines_of_run = course(records.read(summary.run.metrics), _trained_as(recipe))
+    lines_of_run = course(records.read(summary.run.metrics), trained_as(recipe["data"]["mask"]))
     found = verdict(judged, lines_of_run, by_cluster=scores.by_cluster)
     lines += [
         "",
@@ -151,16 +151,6 @@ def _trained_on(summary: Summary[MaskedLanguageScores]) -> str:
         passes = f", {seen.passes:,.2f} passes" if seen.passes < 10 else f", {seen.passes:,.0f} passes"
     steps = f"{',' if passes else ''} in {state.step:,} steps ({summary.seconds:.0f} s this time)"
     return f"Trained on {state.tokens_seen:,} tokens{proteins}{passes}{steps}."
-
-
-def _trained_as(recipe: Mapping[str, Any]) -> str | None:
-    """The scored corruption that the training used too."""
-    used = recipe["data"]["mask"]
-    for name, mask in CORRUPTIONS.items():
-        scored = {"select_prob": mask.select_prob, "mask_prob": mask.mask_prob, "random_prob": mask.random_prob}
-        if used == scored | {"select_stages": []}:
-            return name
-    return None
 
 
 def _larger(preset: str | None) -> str | None:

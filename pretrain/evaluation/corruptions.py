@@ -6,6 +6,9 @@ Both select the same targets. *Mask-all* hides every target; *80/10/10* is the c
 better than it is: one target in ten shows its true residue, which a model can copy. Judge by mask-all.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from data.recipe.settings import MaskSettings
 
 _SELECT_PROB = 0.15
@@ -14,3 +17,12 @@ CORRUPTIONS = {
     "80_10_10": MaskSettings(select_prob=_SELECT_PROB, mask_prob=0.8, random_prob=0.1),
 }
 TITLES = {"mask_all": "mask-all", "80_10_10": "80/10/10"}
+
+
+def trained_as(mask: Mapping[str, Any]) -> str | None:
+    """The name of the corruption that training used too, by the mask of its recipe; None if it is neither."""
+    for name, scored in CORRUPTIONS.items():
+        share = {"select_prob": scored.select_prob, "mask_prob": scored.mask_prob, "random_prob": scored.random_prob}
+        if mask == share | {"select_stages": []}:
+            return name
+    return None

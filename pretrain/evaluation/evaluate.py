@@ -6,7 +6,7 @@ the split alone, so every run and every step on one corpus is scored on the same
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -24,40 +24,13 @@ from data.recipe.settings import DataSettings
 from data.sources.synthetic import floor
 from pretrain.engine.engine import Engine
 from pretrain.evaluation.corruptions import CORRUPTIONS
+from pretrain.evaluation.scores import Evaluation
 
 _SEED = 0
 """Seed of what is scored; not the run's seed, so that runs can be compared."""
 _RESAMPLES = 1000
 _COUNTED_RESIDUES = 10**8
 """Residues of the corpus that the unigram baseline is counted on, at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Scores under one corruption; every perplexity is exp of the mean loss over targets, in nats."""
-
-    perplexity: float
-    low: float
-    """Lower end of the bootstrap 95 % interval of the perplexity, over clusters; NaN where there is but one."""
-    high: float
-    """Upper end of that interval."""
-    unigram: float
-    """Perplexity of residue frequencies of the training side, on the same targets."""
-    gain: float
-    """Nats by which the model's mean loss is below the unigram's."""
-    gain_low: float
-    """Lower end of the gain's bootstrap 95 % interval: if it is above 0, the model beats the baseline beyond chance."""
-    gain_high: float
-    """Upper end of that interval: if it is below 0, the model is worse than the baseline beyond chance."""
-    floor: float | None
-    """Perplexity of the best possible predictor; known for the embedded corpus alone."""
-    sequences: int
-    targets: int
-
-    def numbers(self) -> dict[str, float]:
-        """The fields by name, as floats, without an unknown floor."""
-        pairs = ((name, getattr(self, name)) for name in self.__slots__)
-        return {name: float(value) for name, value in pairs if value is not None}
 
 
 def validation_bins(corpora: Corpora, settings: DataSettings, max_sequences: int) -> list[Bin]:

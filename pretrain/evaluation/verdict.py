@@ -11,12 +11,9 @@ validation loss: more data or fewer passes; a loss that still falls: longer; one
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from pretrain.evaluation.course import Course, Trend, level, trend, trend_of_validations
-
-if TYPE_CHECKING:
-    from pretrain.evaluation.evaluate import Evaluation
+from pretrain.evaluation.scores import Evaluation
 
 _CHANGE = 0.01
 """Nats over the last half of the training, 1 % of a perplexity: a smaller change counts as none."""
@@ -68,7 +65,7 @@ class Verdict:
         return [self.finding, self.reason] if self.reason else [self.finding]
 
 
-def verdict(scores: "Evaluation | None", course: Course, *, by_cluster: bool) -> Verdict:
+def verdict(scores: Evaluation | None, course: Course, *, by_cluster: bool) -> Verdict:
     """Judge a run.
 
     Args:
@@ -87,7 +84,7 @@ def verdict(scores: "Evaluation | None", course: Course, *, by_cluster: bool) ->
 # What the scores show -----------------------------------------------------------------------------
 
 
-def _judged(s: "Evaluation | None", by_cluster: bool) -> tuple[Judgement, str]:
+def _judged(s: Evaluation | None, by_cluster: bool) -> tuple[Judgement, str]:
     if s is None or not s.sequences:
         said = "No protein was validated, so nothing is claimed: raise data.validation_fraction."
         return Judgement.UNDECIDED, said
@@ -134,7 +131,7 @@ def _diverged(course: Course) -> tuple[Advice, str] | None:
     return None
 
 
-def _memorised(scores: "Evaluation | None", course: Course) -> tuple[Advice, str] | None:
+def _memorised(scores: Evaluation | None, course: Course) -> tuple[Advice, str] | None:
     """Whether more than half of what was learned about the training proteins does not hold for others."""
     now = level(course.training)
     if scores is None or now is None or not course.validations_as_trained:
@@ -167,7 +164,7 @@ def _risen(course: Course) -> tuple[Advice, str] | None:
     return None
 
 
-def _by_trend(found: Verdict, scores: "Evaluation | None", course: Course) -> Verdict:
+def _by_trend(found: Verdict, scores: Evaluation | None, course: Course) -> Verdict:
     of_validations = trend_of_validations(course.validations)
     known = of_validations or trend(course.training)
     which = "validation" if of_validations else "training"
@@ -200,7 +197,7 @@ def _is_falling(known: Trend) -> bool:
     return known.change + 2 * known.error < -_CHANGE
 
 
-def _times(scores: "Evaluation | None", known: Trend) -> int:
+def _times(scores: Evaluation | None, known: Trend) -> int:
     """How many times as long until the lower end of the gain's interval is above 0, if each doubling gains as much."""
     if scores is None or not math.isfinite(scores.gain_low):
         return 2

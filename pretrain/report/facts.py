@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pretrain.evaluation.corruptions import TITLES
+from pretrain.evaluation.scores import Evaluation
+from pretrain.evaluation.verdict import verdict
 from pretrain.report.figures import short
 from pretrain.report.history import Attempt, History
 
@@ -62,6 +64,27 @@ def state(history: History) -> str:
         return f"Finished at {at}."
     last = history.attempts[-1].exit if history.attempts else None
     return f"At {at}, and still running or killed." if last is None else f"Ended at {at}: {last}."
+
+
+def judged(history: History) -> list[str]:
+    """The verdict on a finished run, line by line; none before that, and none on lines of early versions."""
+    if not (history.is_finished and history.validations):
+        return []
+    try:
+        scores = Evaluation.read(history.validations[-1].scores["mask_all"])
+    except KeyError:
+        return []
+    data = history.recipe.get("data", {})
+    by_cluster = all(
+        corpus.get("clusters") or corpus.get("split_identity") or _is_embedded(corpus)
+        for corpus in data.get("mixture") or [data]
+    )
+    found = verdict(scores, history.course, by_cluster=by_cluster)
+    return [line for sentence in found.sentences for line in sentence.splitlines()]
+
+
+def _is_embedded(corpus: Mapping[str, Any]) -> bool:
+    return any(str(source).startswith("synthetic:") for source in corpus.get("sources") or [])
 
 
 def keys(history: History) -> list[Key]:

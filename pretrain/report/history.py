@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from pretrain.evaluation.corruptions import trained_as
+from pretrain.evaluation.course import Course, course
 from pretrain.report.series import Numbers
 from pretrain.run import records
 from pretrain.run.directory import PREDICTIONS_FORMAT, RunDirectory
@@ -68,6 +70,8 @@ class History:
     """Steps taken, as far as any line tells."""
     tokens: int
     """Tokens seen by then."""
+    course: Course
+    """The course of its losses, from which the verdict follows."""
     validations: tuple[Validation, ...]
     attempts: tuple[Attempt, ...]
     saves: tuple[Save, ...]
@@ -116,6 +120,7 @@ def read_history(root: Path) -> History:
         columns=_columns([line for line in kept if "loss" in line]),
         step=kept[-1]["step"] if kept else 0,
         tokens=kept[-1]["tokens"] if kept else 0,
+        course=course(kept, trained_as(described.get("recipe", {}).get("data", {}).get("mask", {}))),
         validations=tuple(
             Validation(line["step"], float(line["tokens"]), _time(line), line["validation"])
             for line in kept

@@ -72,6 +72,7 @@ def render(history: History, refresh_s: int | None = None) -> str:
         name=history.root.resolve().name,
         subtitle=facts.subtitle(history),
         state=facts.state(history),
+        judged=facts.judged(history),
         keys=facts.keys(history),
         loss=loss and _drawn(loss, WIDE),
         training=[_drawn(chart, HALF) for chart in figures.training_figures(history)],

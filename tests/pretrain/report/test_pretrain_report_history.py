@@ -2,14 +2,19 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pretrain.report.facts import duration, keys, state
+from pretrain.evaluation.course import course
+from pretrain.evaluation.scores import Evaluation
+from pretrain.evaluation.verdict import verdict
+from pretrain.report.facts import duration, judged, keys, state
 from pretrain.report.figures import loss_figure, short, time_line, training_figures
 from pretrain.report.history import read_history
+from pretrain.run import records
 from support.inputs.written_runs import TOKENS_A_STEP, WrittenRun, write_lines
 
 
@@ -105,6 +110,32 @@ def test_how_far_it_is(tmp_path: Path, exit: str | None, said: str) -> None:
     history = read_history(WrittenRun(exit=exit).write(tmp_path / "run"))
     assert state(history) == said
     assert (history.is_finished, history.has_ended) == (exit == "finished", exit is not None)
+
+
+@pytest.mark.parametrize("run", [WrittenRun(floor=7.0), WrittenRun(diverges_at=60), WrittenRun(attempts=3)])
+def test_the_verdict_is_that_of_the_closing_words(tmp_path: Path, run: WrittenRun) -> None:
+    root = run.write(tmp_path / "run")
+    lines = list(records.read(root / "metrics.jsonl"))
+    scores = Evaluation.read(lines[-1]["validation"]["mask_all"])
+    closing = verdict(scores, course(lines, "80_10_10"), by_cluster=False)
+    shown = judged(read_history(root))
+    assert "\n".join(shown) == "\n".join(closing.sentences)
+    assert len(shown) >= 2
+    assert shown[0].startswith("Its loss" if run.diverges_at == 60 else "It beats residue frequencies by 0.")
+
+
+def test_there_is_no_verdict_before_the_end_nor_on_early_versions(tmp_path: Path) -> None:
+    assert judged(read_history(WrittenRun(exit=None).write(tmp_path / "running"))) == []
+    root = WrittenRun().write(tmp_path / "early")
+    (root / "metrics.jsonl").write_text((root / "metrics.jsonl").read_text().replace("gain_high", "other"))
+    assert judged(read_history(root)) == []
+
+
+def test_numbers_of_an_evaluation_are_read_as_they_were() -> None:
+    scores = Evaluation(9.0, 8.5, 9.5, 18.0, 0.7, 0.6, 0.8, 7.5, 40, 900)
+    assert Evaluation.read(scores.numbers()) == scores
+    assert Evaluation.read(replace(scores, floor=None).numbers()).floor is None
+    assert math.isnan(Evaluation.read(scores.numbers() | {"low": None}).low)
 
 
 def test_the_constants_and_the_end_of_the_loss_figure(tmp_path: Path) -> None:

@@ -231,8 +231,11 @@ def test_a_page_is_whole_while_another_process_draws_it(tmp_path: Path) -> None:
 def test_a_run_ends_with_its_report(recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert pretrain([str(recipe_in(tmp_path)), "schedule.total_tokens=4_000", "run.checkpoint_every=3"]) == 0
     report = tmp_path / "run/report.html"
-    assert f"The run in pictures: {report}" in capsys.readouterr().out.splitlines()
+    said = capsys.readouterr().out.splitlines()
+    assert f"The run in pictures: {report}" in said
     found = checked(report)
+    (sentence,) = (line for line in said if line.startswith(("It beats ", "It is worse ", "It cannot ")))
+    assert sentence in found.text
     assert "Finished at step 6, 100% of its 4k tokens." in found.text
     assert "1 attempt, 2 checkpoints saved, 0 failed saves, 1 validation." in found.text
     assert found.text.count("Probability of the true residue: 0.") == 3

@@ -1,5 +1,7 @@
 """The colours can be read: the contrast of every text with what it stands on, by the formula of WCAG 2.2."""
 
+from itertools import pairwise
+
 import pytest
 
 from pretrain.report.letters import _INK
@@ -38,7 +40,7 @@ def test_levels_differ_in_lightness(form: int) -> None:
     """So that they can be told apart without colours, in order."""
     light = [luminance(COLOURS[f"p{level}"][form]) for level in range(5)]
     assert light == sorted(light, reverse=form == 0)
-    assert all((max(a, b) + 0.05) / (min(a, b) + 0.05) > 1.15 for a, b in zip(light, light[1:], strict=False))
+    assert all((max(a, b) + 0.05) / (min(a, b) + 0.05) > 1.15 for a, b in pairwise(light))
 
 
 def test_placeholders_become_variables() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pretrain.run.directory import FORMAT, PREDICTIONS_FORMAT
 
+MASK = {"select_prob": 0.15, "mask_prob": 0.8, "random_prob": 0.1, "select_stages": []}
 BEGAN = datetime(2026, 11, 1, 8, tzinfo=UTC)
 TOKENS_A_STEP = 8_000
 
@@ -61,7 +62,12 @@ class WrittenRun:
             "recipe": {
                 "run": {"directory": "runs/mine", "seed": 0, "trackers": []},
                 "model": {"preset": self.preset, "init": None},
-                "data": {"sources": list(self.sources), "curriculum": list(self.curriculum), "crop_tokens": 512},
+                "data": {
+                    "sources": list(self.sources),
+                    "curriculum": list(self.curriculum),
+                    "crop_tokens": 512,
+                    "mask": MASK,
+                },
                 "schedule": {"peak_lr": 1e-3, "total_tokens": self.steps * TOKENS_A_STEP},
             },
             "versions": {"torch": "2.13.0"},
@@ -99,7 +105,9 @@ class WrittenRun:
         """Scores of a validation."""
         perplexity = None if diverged else math.exp(loss)
         of = {"perplexity": perplexity, "low": perplexity, "high": perplexity, "unigram": 17.8}
-        of |= {"floor": self.floor} if self.floor else {}
+        gain = None if diverged else math.log(17.8) - loss
+        of |= {"gain": gain, "gain_low": gain and gain - 0.05, "gain_high": gain and gain + 0.05}
+        of |= {"sequences": 40.0, "targets": 900.0} | ({"floor": self.floor} if self.floor else {})
         return {"mask_all": of, "80_10_10": of | {"perplexity": None if diverged else 0.9 * math.exp(loss)}}
 
 
