@@ -20,6 +20,7 @@ from data.disk_error import CLOSED, one_line
 from data.progress_line import WorkLine
 from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.toml_file import documented, read
+from pretrain.model.presets import preset_table
 from pretrain.recipe import Recipe
 from pretrain.run.error_file import tell_launcher
 from pretrain.run.errors import PeerError, StorageError, is_no_room
@@ -154,7 +155,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m pretrain",
         description="Pretrain a protein language model as a recipe says.",
-        epilog="settings, [type, unit; default; class]:\n"
+        epilog="presets, for model.preset:\n"
+        + "".join(f"  {line}\n" for line in preset_table())
+        + "\nsettings, [type, unit; default; class]:\n"
         "  identity     decides what is learned; a run is continued with the same value\n"
         "  schedule     may change when a run is continued, with --allow-schedule-change\n"
         f"  operational  decides only how it is run; may change freely\n\n{settings}",
