@@ -107,9 +107,9 @@ def _say(line: str) -> None:
 
 def _mistake(error: Exception, text: str, rank: int) -> int:
     """Print one line about a mistake in the input or a full disk; return the exit status."""
-    if rank:
-        # The launcher ends all ranks when one ends. Rank 0 mostly has the same error, and prints it first.
-        time.sleep(_PATIENCE_S)
+    # Rank 0 mostly has the same error, and prints it first.
+    if rank and (status := _ended_while_waiting()):
+        return status
     _say(f"error: {f'rank {rank}: ' if rank else ''}{text}")
     return os.EX_IOERR if is_no_room(error) else 2
 
@@ -127,10 +127,19 @@ def _report(error: Exception, rank: int) -> int:
         traceback.print_exception(error)
         tell_launcher("".join(traceback.format_exception_only(error)).rstrip())
     elif isinstance(error, PeerError):
-        time.sleep(_PATIENCE_S)  # to end first would make this rank the one that the launcher tells of
+        return _ended_while_waiting() or 1  # to end first would make this rank the one that the launcher tells of
     else:
         _say(f"rank {rank}: {type(error).__name__}: {error}")
     return 1
+
+
+def _ended_while_waiting() -> int | None:
+    """Wait for rank 0 to end; the exit status if the launcher, as it does then, ends this rank too."""
+    try:
+        time.sleep(_PATIENCE_S)
+    except Stopped as stopped:
+        return stopped.status
+    return None
 
 
 class _Parser(argparse.ArgumentParser):

@@ -1,6 +1,7 @@
 """Under a launcher, the last thing on the screen is this program's own line, and the exit status is not 0."""
 
 import json
+import signal
 import time
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 
 from pretrain.__main__ import main
 from pretrain.run.error_file import VARIABLE, tell_launcher
+from pretrain.run.errors import PeerError
+from pretrain.run.stop import Stopped
 from support.launching import DDP, command, launch, run
 from support.places import ROOT
 
@@ -69,8 +72,6 @@ def test_an_error_of_the_program_is_told_in_its_last_line(
 def test_what_only_saw_another_fail_tells_nothing(
     error_file: Path, recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pretrain.run.errors import PeerError
-
     def fail(*_: object) -> None:
         raise PeerError("rank 0 failed: ValueError: x")
 
@@ -81,6 +82,28 @@ def test_what_only_saw_another_fail_tells_nothing(
     assert main([str(recipe_in(tmp_path))]) == 1
     assert (capsys.readouterr().err, error_file.exists()) == ("", False)
     assert slept == [5.0]  # rank 0 ends first, and is the one that the launcher tells of
+
+
+@pytest.mark.parametrize("failure", [ValueError("a mistake"), PeerError("rank 0 failed: ValueError: a mistake")])
+def test_a_rank_that_waits_for_rank_0_is_ended_without_a_word(
+    failure: Exception,
+    error_file: Path,
+    recipe_in,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise failure
+
+    def ended_by_the_launcher(_: float) -> None:
+        raise Stopped(signal.SIGTERM)
+
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr("pretrain.__main__.time.sleep", ended_by_the_launcher)
+    monkeypatch.setattr("pretrain.__main__._train", fail)
+    assert main([str(recipe_in(tmp_path))]) == 143
+    assert (capsys.readouterr().err, error_file.exists()) == ("", False)
 
 
 # The real launchers -------------------------------------------------------------------------------
@@ -104,6 +127,7 @@ def test_of_two_processes_the_last_line_is_the_programs(recipe_in, tmp_path: Pat
     assert first == last
     assert first.startswith("error: on the command line, run.sead=1: there is no setting 'run.sead'")
     assert set(border) == {"="}
+    assert done.output.count("Traceback (most recent call last)") == 1  # the launcher's
 
 
 @pytest.mark.launch
@@ -116,3 +140,4 @@ def test_an_error_found_by_rank_0_together_is_the_last_line(recipe_in, tmp_path:
     *_, last, border = done.output.splitlines()
     assert last.startswith(f"error: {bad}: record 2 ('p2') has '1' at residue 3")
     assert set(border) == {"="}
+    assert done.output.count("Traceback (most recent call last)") == 1  # the launcher's
