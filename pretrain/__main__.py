@@ -1,12 +1,15 @@
 """Pretrain a protein language model.
 
+    python -m pretrain your.fasta.gz --minutes 10
     accelerate launch --config_file accelerate_configs/ddp.yaml -m pretrain recipes/quickstart.toml run.seed=1
 
-In: a recipe, overrides. Out: a run directory, exit status 0; 2 for a mistake in the input, 74 if the disk is full
-or cannot store a checkpoint, 130 and 143 after Ctrl-C and SIGTERM, 1 for anything else.
+In: sources, for which a recipe is chosen, or a recipe; overrides. Out: a run directory, exit status 0; 2 for a mistake
+in the input, 74 if the disk is full or cannot store a checkpoint, 130 and 143 after Ctrl-C and SIGTERM, 1 for anything
+else.
 """
 
 import argparse
+import math
 import os
 import re
 import sys
@@ -14,7 +17,7 @@ import textwrap
 import time
 import traceback
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from data.disk_error import CLOSED, one_line
 from data.progress_line import WorkLine
@@ -22,10 +25,18 @@ from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.toml_file import documented, read
 from pretrain.model.presets import preset_table
 from pretrain.recipe import Recipe
+from pretrain.run.directory import RECIPE
 from pretrain.run.error_file import tell_launcher
 from pretrain.run.errors import PeerError, StorageError, is_no_room
 from pretrain.run.stop import Stopped, consequences, listening
 
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from pretrain.engine.engine import Engine
+
+_OVERRIDE = re.compile(r"[a-z_]+(\.[a-z_0-9]+)+=")
+"""The beginning of a setting; other words are sources."""
 _PATIENCE_S = 5.0
 """How long other ranks wait for rank 0 to report a mistake in the input."""
 
@@ -36,9 +47,12 @@ def main(arguments: list[str] | None = None) -> int:
     rank = int(os.environ.get("RANK", "0"))
     try:
         options = _parser().parse_intermixed_args(arguments)
-        recipe = read(Recipe, options.recipe, options.overrides)
+        _sort(options)
         with consequences():
-            _train(recipe, options)
+            if options.sources:
+                _train_on_sources(options)
+            else:
+                _train(read(Recipe, options.recipe, options.overrides), options)
     except Stopped as stopped:
         return _stopped(stopped, rank)
     except ValueError as error:
@@ -54,27 +68,90 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def _sort(options: argparse.Namespace) -> None:
+    """Give `options` the words of the command line by their meaning: `recipe` or `sources`, and `overrides`.
+
+    Raises:
+        ValueError: there is neither; or options for sources stand beside a recipe.
+    """
+    first, *others = options.words
+    options.recipe, options.sources, options.overrides = None, (), others
+    if _OVERRIDE.match(first):
+        raise ValueError(
+            f"{COMMAND_LINE}: it begins with {first!r}: write a recipe, or files of sequences, before settings"
+        )
+    if not first.endswith(".toml"):
+        options.overrides = [word for word in others if _OVERRIDE.match(word)]
+        options.sources = (first, *(word for word in others if not _OVERRIDE.match(word)))
+    for name in ("minutes", "hours"):
+        value = getattr(options, name)
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{COMMAND_LINE}: --{name} is {value}; it must be above 0")
+    given = [name for name in ("minutes", "hours", "plan") if getattr(options, name)]
+    if not options.sources:
+        options.recipe = Path(first)
+        if given:
+            raise ValueError(
+                f"{COMMAND_LINE}: --{given[0]} is for sequences, for which a recipe is chosen; {first} is a recipe, "
+                "which says itself how long it is: set schedule.total_tokens"
+            )
+    if options.untimed and not options.plan:
+        raise ValueError(f"{COMMAND_LINE}: --untimed is for --plan; without it, steps are timed before training")
+
+
+def _train_on_sources(options: argparse.Namespace) -> None:
+    from pretrain.proposed import Request, agreed, first_recipe, outlined, propose
+
+    budget_s = options.minutes * 60 if options.minutes else options.hours * 3600 if options.hours else None
+    request = Request(options.sources, tuple(options.overrides), budget_s)
+    recipe = first_recipe(request)
+    typed = Origin(COMMAND_LINE, options.overrides)
+    _require_files(recipe, typed)
+    if options.untimed:
+        print("\n".join(outlined(request)))
+        return
+    with _launched(recipe) as engine:
+        if options.plan:
+            propose(request, engine)
+            return
+        recipe, written = agreed(request, engine)
+        options.recipe = Path(recipe.run.directory) / RECIPE
+        if written:
+            options.overrides = []  # they are in the recipe
+        _train_with(engine, recipe, options, written)
+
+
 def _train(recipe: Recipe, options: argparse.Namespace) -> None:
     _require_files(recipe, Origin(str(options.recipe), options.overrides))
+    with _launched(recipe) as engine:
+        _train_with(engine, recipe, options)
+
+
+def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, written: str = "") -> None:
+    from pretrain.engine.request import command_line
+    from pretrain.loop import train
+    from pretrain.masked_language_job import MaskedLanguageJob
+    from pretrain.report.page import write_last_report
+    from pretrain.run.directory import ScheduleDiffersError
+    from pretrain.summary import Start, closing_words, launcher
+
+    start, allowed = Start(options.recipe, options.overrides, launcher(command_line())), options.allow_schedule_change
+    try:
+        summary = train(recipe, MaskedLanguageJob, engine, allow_schedule_change=allowed, written=written)
+    except ScheduleDiffersError as error:
+        raise ValueError(f"{error}:\n    {start.command(None, '--allow-schedule-change')}") from None
+    if engine.is_main:
+        write_last_report(summary.run.root)
+        print(closing_words(summary, start), flush=True)
+
+
+def _launched(recipe: Recipe) -> "AbstractContextManager[Engine]":
     # Imported here, so that --help and a mistake in the recipe or in a file's name are answered at once.
     with WorkLine("starting: importing torch", after_s=2.0, speaks=os.environ.get("RANK", "0") == "0"):
+        import pretrain.masked_language_job
+        import pretrain.summary  # noqa: F401
         from pretrain.engine.launch import launch
-        from pretrain.engine.request import command_line
-        from pretrain.loop import train
-        from pretrain.masked_language_job import MaskedLanguageJob
-        from pretrain.report.page import write_last_report
-        from pretrain.run.directory import ScheduleDiffersError
-        from pretrain.summary import Start, closing_words, launcher
-
-    start = Start(options.recipe, options.overrides, launcher(command_line()))
-    with launch(recipe) as engine:
-        try:
-            summary = train(recipe, MaskedLanguageJob, engine, allow_schedule_change=options.allow_schedule_change)
-        except ScheduleDiffersError as error:
-            raise ValueError(f"{error}:\n    {start.command(None, '--allow-schedule-change')}") from None
-        if engine.is_main:
-            write_last_report(summary.run.root)
-            print(closing_words(summary, start), flush=True)
+    return launch(recipe)
 
 
 def _stopped(stopped: Stopped, rank: int) -> int:
@@ -163,7 +240,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser = _Parser(
         prog="python -m pretrain",
-        description="Pretrain a protein language model as a recipe says.",
+        description="Pretrain a protein language model on files of sequences, for which a recipe is chosen, or as a "
+        "recipe says.",
         epilog="presets, for model.preset:\n"
         + "".join(f"  {line}\n" for line in preset_table())
         + "\nsettings, [type, unit; default; class]:\n"
@@ -172,12 +250,24 @@ def _parser() -> argparse.ArgumentParser:
         f"  operational  decides only how it is run; may change freely\n\n{settings}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("recipe", type=Path, help="TOML file, such as recipes/quickstart.toml")
     parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="section.field=value",
-        help="settings on top of the recipe, values as in TOML; 'none' takes one out",
+        "words",
+        nargs="+",
+        metavar="RECIPE_OR_SOURCE",
+        help="a recipe, which is a TOML file such as recipes/quickstart.toml; or sources of sequences, as data.sources "
+        "takes them (docs/data.md), for which a recipe is chosen, said with its reasons and kept in the run directory; "
+        "then settings as section.field=value on top of either, values as in TOML, where 'none' takes one out",
+    )
+    time = parser.add_mutually_exclusive_group()
+    time.add_argument(
+        "--minutes", type=float, metavar="M", help="choose a recipe that takes about this long; an hour without it"
+    )
+    time.add_argument("--hours", type=float, metavar="H", help="the same in hours")
+    parser.add_argument(
+        "--plan", action="store_true", help="print the recipe that would be chosen, and how long it takes, and end"
+    )
+    parser.add_argument(
+        "--untimed", action="store_true", help="with --plan: estimate the speed, without timing steps on this machine"
     )
     parser.add_argument(
         "--allow-schedule-change",

@@ -47,6 +47,7 @@ from pretrain.telemetry.speed import Clock, Speed
 
 R = TypeVar("R", bound=TrainingRecipe)
 S = TypeVar("S", bound=Scores)
+_Opens = Callable[[R, Engine], Job[S]]
 
 _MOST_SKIPPED = 3
 """Steps in a row without a finite gradient that end a run: the weights are at fault then, not the data.
@@ -70,15 +71,17 @@ class Summary(Generic[S]):
 
 
 def train(
-    recipe: R, open_job: Callable[[R, Engine], Job[S]], engine: Engine, *, allow_schedule_change: bool = False
+    recipe: R, open_job: _Opens[R, S], engine: Engine, *, allow_schedule_change: bool = False, written: str = ""
 ) -> Summary[S]:
     """Train to the recipe's last token, from the newest whole checkpoint if there is one; collective.
+
+    `written` is the text of a recipe that was chosen, to be kept in the run directory; empty if there is none.
 
     Raises:
         Stopped: a signal ended the run before that.
     """
     started = time.perf_counter()
-    run = RunDirectory(Path(recipe.run.directory))
+    run = RunDirectory(Path(recipe.run.directory), written)
 
     def begin() -> tuple[int, int, tuple[Path, str] | None]:
         run.claim(recipe, allow_schedule_change=allow_schedule_change)
@@ -320,7 +323,7 @@ class Training(Generic[S]):
 
         def describe() -> bool:
             try:
-                self.run.describe_recipe(self.recipe)
+                self.run.bind(self.recipe)
             except OSError as error:
                 if self.bound is None:
                     print(f"{error.filename}: {said(error)}; tried again after each step", file=sys.stderr, flush=True)

@@ -3,6 +3,7 @@
 In: a recipe, whose corpora are opened or built. Out: as in `job.Job`. Kept: in checkpoints, what was read of a stream.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -29,6 +30,9 @@ from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.optimizer.groups import ParameterGroup, parameter_groups
 from pretrain.optimizer.settings import PEAK_LR, TRAINED_PEAK_LR
+from pretrain.proposal.corpus import facts_of
+from pretrain.proposal.machine import seen
+from pretrain.proposal.meaning import meant
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
 from pretrain.screen import gigabytes
@@ -102,7 +106,17 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         encoder = cast(MaskedLanguageModel, model).encoder
         slots = recipe.data.bin_tokens * recipe.data.bins_per_forward
         lines = set_up_encoder(encoder, self.engine, recipe.compute, recipe.parallel.exchange, slots)
-        return lines + _peak_rate(recipe)
+        return lines + _peak_rate(recipe) + (self._proportion() if self.engine.is_main else [])
+
+    def _proportion(self) -> list[str]:
+        """Lines about a recipe that is out of proportion to a corpus; none about a stream or a mixture."""
+        recipe, engine, (corpus, *others) = self.recipe, self.engine, self.corpora.parts
+        if others or corpus.store.is_growing:
+            return []
+        machine = seen(engine.world_size, engine.ranks_per_node, engine.precision, engine.name)
+        data, sources = recipe.data, shlex.join(recipe.data.sources)
+        sizes = recipe.schedule.total_tokens, self.shape, data.crop_tokens, data.bin_tokens
+        return meant(*sizes, facts_of(corpus.store, count_distinct=False), machine, sources)
 
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
         """All parameters; matrices decay."""
@@ -125,7 +139,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         self.predictions = predict(model, corpora, self.recipe.data, self.engine)
         if corpora.families:
             scores = self.engine.on_main(lambda: with_floor(scores, corpora, *how))
-        return MaskedLanguageScores(scores, by_cluster=corpora.by_cluster)
+        return MaskedLanguageScores(scores, by_cluster=corpora.by_cluster, holds_out=corpora.holds_out)
 
     def validation_tokens(self) -> float:
         """A third of the tokens that are scored: there is no backward pass, which takes twice as long as the other."""

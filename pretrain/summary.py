@@ -7,7 +7,7 @@ import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,9 @@ def closing_words(summary: Summary[MaskedLanguageScores], start: Start) -> str:
     lines = [
         "",
         _trained_on(summary),
-        f"Validation perplexity on {judged.sequences:,} proteins {held_out}:",
+        f"Validation perplexity on {judged.sequences:,} proteins {held_out}:"
+        if scores.holds_out
+        else f"Perplexity on {judged.sequences:,} training proteins, because none is held out:",
         "",
         f"    {'corruption':12}{'model':>8}{'95 % interval':>18}{'unigram':>10}{floor_head}",
     ]
@@ -82,7 +84,10 @@ def closing_words(summary: Summary[MaskedLanguageScores], start: Start) -> str:
         interval = "unknown" if math.isnan(s.low) else f"{_short(s.low)} to {_short(s.high)}"
         lines.append(f"    {TITLES[name]:12}{_short(s.perplexity):>8}{interval:>18}{s.unigram:10.2f}{floor}")
     lines_of_run = course(records.read(summary.run.metrics), trained_as(recipe["data"]["mask"]))
-    found = verdict(judged, lines_of_run, by_cluster=scores.by_cluster)
+    found = verdict(judged if scores.holds_out else None, lines_of_run, by_cluster=scores.by_cluster)
+    if not scores.holds_out:
+        gain = f"{judged.gain:.3f} nats a residue better than residue frequencies on proteins that it was trained on"
+        found = replace(found, finding=f"It is {gain}: that says how well it fits them, and nothing about others.")
     lines += [
         "",
         *found.sentences,

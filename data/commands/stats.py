@@ -1,13 +1,18 @@
-"""`python -m data stats`: what is in a store, in numbers and as a picture."""
+"""`python -m data stats`: what is in a store, in numbers and as a picture, and what could be trained on it."""
 
 import argparse
 import json
 import os
+import subprocess
+import sys
+from dataclasses import asdict, fields
+from importlib.util import find_spec
 
 from data.commands.histogram import draw_lengths
-from data.commands.opening import require_at_least, store_of
+from data.commands.opening import ingest_of, require_at_least, store_of
 from data.commands.statistics import as_json, lines, statistics
 from data.disk_error import refusal
+from data.recipe.settings import DataSettings, IngestSettings
 from data.store.derived import written_at
 
 
@@ -37,5 +42,23 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(as_json(found) | {"picture": str(path) if path else None}, indent=1))
     else:
-        print("\n".join([*lines(found), f"picture      {drawn}"]))
+        print("\n".join([*lines(found), f"picture      {drawn}"]), flush=True)
+        _propose(options)
     return 0
+
+
+def _propose(options: argparse.Namespace) -> None:
+    """Print what could be trained on these sequences, if the package that trains is installed."""
+    if find_spec("pretrain") is None:  # asked of another process, because nothing here may import it
+        return
+    settings = {"data.store_dir": options.store_dir, "data.unknown_letters": options.unknown_letters}
+    settings |= {f"data.ingest.{name}": value for name, value in asdict(ingest_of(options)).items()}
+    words = [*options.sources, *(f"{name}={value}" for name, value in settings.items() if _differs(name, value))]
+    print("\nwhat could be trained on it:", flush=True)
+    subprocess.run([sys.executable, "-m", "pretrain", *words, "--plan", "--untimed"], check=False)
+
+
+def _differs(name: str, value: object) -> bool:
+    of = IngestSettings if name.startswith("data.ingest.") else DataSettings
+    default = next(f.default for f in fields(of) if f.name == name.rpartition(".")[2])
+    return str(value) != str(default)

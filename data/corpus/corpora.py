@@ -24,6 +24,8 @@ from data.store.token_store import Store, new_hash
 
 _MOST_COUNTED = 20_000_000
 """Records among which equal sequences are counted, by sorting 8 bytes of each."""
+_MOST_SCORED = 100_000
+"""Training records among which those are chosen that are scored, where nothing is held out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +115,15 @@ class Corpora:
         return MaskedContents(self.shelves, self.settings, self.settings.mask, seed)
 
     @property
+    def holds_out(self) -> bool:
+        """Whether any protein is held out; if not, training proteins are scored."""
+        return any(len(part.split.validation) for part in self.parts)
+
+    @property
     def validation(self) -> NDArray[np.int64]:
-        """Sample ids of the held-out proteins of all corpora, ascending."""
-        ids = [np.asarray(part.split.validation) | (n << CORPUS_BITS) for n, part in enumerate(self.parts)]
-        return np.concatenate(ids)
+        """Sample ids of the proteins that are scored, ascending: all that are held out, or if none is, of training."""
+        of_parts = (part.split.validation if self.holds_out else _some_training(part) for part in self.parts)
+        return np.concatenate([np.asarray(ids) | (n << CORPUS_BITS) for n, ids in enumerate(of_parts)])
 
     def clusters_of(self, samples: NDArray[np.int64]) -> NDArray[np.uint64]:
         """(n,) hash of the cluster of each sample id; without a table, equal sequences share a cluster."""
@@ -240,6 +247,15 @@ def _split_in_words(part: OpenCorpus) -> str:
     if part.clusters is None or part.clusters.folder is None:
         return "by equal sequences only: relatives of a validation protein may train"
     return f"by {part.clusters.description}"
+
+
+def _some_training(part: OpenCorpus) -> NDArray[np.int64]:
+    """Training records of a corpus, spread over it, at most `_MOST_SCORED`, int64, rising."""
+    records = part.store.records_up_to(_MOST_SCORED)
+    if not part.store.is_growing:
+        records = part.store.num_records
+    spread = np.unique(np.linspace(0, records - 1, min(records, _MOST_SCORED)).astype(np.int64))
+    return spread[part.split.is_training(spread)]
 
 
 def _hash(texts: Sequence[str]) -> str:

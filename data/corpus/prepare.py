@@ -5,29 +5,18 @@ inside a store that lies elsewhere if that can be written to.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from data.corpus.corpora import Corpora, OpenCorpus
 from data.corpus.shelves import Shelves
+from data.corpus.stores import Prepared, stores
 from data.homology.clusters import Clusters, excluded, open_clusters
 from data.homology.overlap import disjoint
 from data.homology.split import open_split, prefix_split
 from data.recipe.settings import CorpusSettings, DataSettings
-from data.sources.synthetic import Families
-from data.store.checked import check
 from data.store.growing import GrowingStore
-from data.store.token_store import FACTS, Store
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """One corpus on this node's disk."""
-
-    folder: Path
-    """Its token store, finished or, for a stream, still growing."""
-    clusters: Path | None
-    families: Families | None
+from data.store.token_store import Store
 
 
 def prepare(settings: DataSettings) -> tuple[Prepared, ...]:
@@ -36,34 +25,9 @@ def prepare(settings: DataSettings) -> tuple[Prepared, ...]:
     Raises:
         ValueError: the sources, the clusters or the split are wrong.
     """
-    prepared = tuple(_prepare(corpus, settings) for corpus in settings.corpora)
+    prepared = stores(settings)
     open_corpora(settings, prepared)  # so that it fails here, while the other processes wait for the result
     return prepared
-
-
-def _prepare(corpus: CorpusSettings, settings: DataSettings) -> Prepared:
-    from data.sources.resolve import resolve
-    from data.store.build import open_or_build  # imported here, so that reading a store needs no parser
-    from data.store.growing import start_builder
-
-    store_dir = Path(settings.store_dir)
-    if corpus.streaming:
-        folder = start_builder(corpus, settings.unknown_letters, settings.ingest, store_dir)
-        if (folder / FACTS).exists():
-            check(GrowingStore(folder), store_dir)
-        return Prepared(folder, None, None)
-    source = resolve(corpus, settings.unknown_letters, settings.ingest, store_dir)
-    if source.store is not None:
-        folder = source.store
-        if Store(folder).unknown_letters and settings.unknown_letters == "refuse":
-            raise ValueError(
-                f"{folder} was built with letters read as <unk> ({Store(folder).unknown_letters}), and "
-                "data.unknown_letters is 'refuse'; set it to 'count', or build the store again"
-            )
-    else:
-        folder = open_or_build(source.sources, store_dir, settings.unknown_letters, settings.ingest).folder
-    check(Store(folder), store_dir)
-    return Prepared(folder, source.clusters, source.families)
 
 
 def open_corpora(settings: DataSettings, prepared: Sequence[Prepared]) -> Corpora:

@@ -100,11 +100,11 @@ def open_split(
     Args:
         store: a finished store.
         clusters: its clusters.
-        validation_fraction: share of the clusters, in (0, 1).
+        validation_fraction: share of the clusters, in [0, 1); 0 holds out none.
         excluded: records that must not train, rising.
 
     Raises:
-        ValueError: one side would be empty; what was written before is damaged.
+        ValueError: one side would be empty, although it should not be; what was written before is damaged.
     """
     excluded = _NONE if excluded is None else excluded
     key = [FORMAT, store.fingerprint, clusters.fingerprint, float(validation_fraction).hex(), _content(excluded)]
@@ -178,7 +178,7 @@ def _require_both(
     validation_fraction: float, num_clusters: int, num_records: int, num_validation: int, num_excluded: int
 ) -> None:
     num_training = num_records - num_validation - num_excluded
-    if num_validation and num_training:
+    if (num_validation or not validation_fraction) and num_training:
         return
     left_out = f" and {num_excluded} excluded by data.exclude" if num_excluded else ""
     raise ValueError(

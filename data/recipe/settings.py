@@ -168,10 +168,11 @@ class DataSettings(CorpusSettings):
     )
     validation_fraction: float = setting(
         IDENTITY,
-        "share of clusters held out for validation; 0.01 is one in 100",
+        "share of clusters held out for validation; 0.01 is one in 100, and 0 holds out none: scores are then of "
+        "training proteins",
         0.005,
         "fraction",
-        above=0,
+        at_least=0,
         below=1,
     )
     unknown_letters: LetterPolicy = setting(

@@ -52,6 +52,15 @@ def sections(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         raise ValueError(f"recipe {path}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"recipe {path}: not TOML: {error}") from None
+    return overridden(content, overrides)
+
+
+def overridden(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """`content` with ``section.field=value`` overrides on top, in place; unchecked.
+
+    Raises:
+        ValueError: an override cannot be read.
+    """
     for override in overrides:
         _set(content, override)
     return content

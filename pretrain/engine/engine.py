@@ -116,6 +116,10 @@ class Engine(Ranks):
             prepared_model.register_comm_hook(None, lambda _, bucket: _summed(bucket))
         return prepared_model, prepared_optimizer
 
+    def forget(self) -> None:
+        """Release what `prepare` returned, so that another model can be prepared; the caller's own names go first."""
+        self.accelerator.free_memory()
+
     def _allocate(self, model: nn.Module) -> None:
         """Allocate the parameters that are on the meta device on this rank's device; their values are undefined."""
         if any(parameter.is_meta for parameter in model.parameters()):

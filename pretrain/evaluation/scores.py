@@ -60,6 +60,8 @@ class MaskedLanguageScores:
     """By the names of `corruptions.CORRUPTIONS`."""
     by_cluster: bool
     """Whether clusters were held out whole; if not, proteins that equal none of the training proteins were."""
+    holds_out: bool = True
+    """Whether the scored proteins were held out; if not, they are of the training side."""
 
     def numbers(self) -> dict[str, dict[str, float]]:
         """All scores, by corruption and name."""

@@ -4,6 +4,7 @@ run.json             resolved recipe, versions, corpus; written before anything 
 attempts.jsonl       a line when an attempt starts and a line when it ends by itself
 metrics.jsonl        a line per logged step and validation
 ranks/rank-00003.jsonl   errors of each rank
+recipe.toml          the recipe that was chosen, for a run that was started without one; written with the first step
 checkpoints/ export/
 export.json          what was exported, so that an export that you changed is not replaced
 predictions.json     a few held-out proteins as the finished model predicts them
@@ -32,6 +33,7 @@ PREDICTIONS_FORMAT = "zymogen.predictions/1"
 _ATTEMPTS, _RANKS = "attempts.jsonl", "ranks"
 _OF_A_START = ("run.json", _ATTEMPTS, _RANKS, "zymogen", "wandb", LEASE, LOCK)
 """What a start may have made before its first step, trackers included, in the order in which it is removed."""
+RECIPE = "recipe.toml"
 
 
 class ScheduleDiffersError(ValueError):
@@ -39,10 +41,17 @@ class ScheduleDiffersError(ValueError):
 
 
 class RunDirectory:
-    """One run on disk."""
+    """One run on disk.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        root: its folder.
+        written: text of the recipe that was chosen for it, to be kept there; empty if it was started with a file.
+    """
+
+    def __init__(self, root: Path, written: str = "") -> None:
         self.root = root
+        self.recipe = root / RECIPE
+        self._written = written
         self.checkpoints = root / "checkpoints"
         self.export = root / "export"
         self.exported = root / "export.json"
@@ -66,15 +75,7 @@ class RunDirectory:
             ValueError: the path holds something else, or a run with another recipe, or another process trains in it.
             ScheduleDiffersError: only settings of class "schedule" differ.
         """
-        if self.root.exists() and not self.root.is_dir():
-            raise ValueError(f"{self.root} is a file; choose another run.directory")
-        described = (self.root / "run.json").exists()
-        if described:
-            self.read()  # refuses one of another program before anything is written beside it
-        elif self.root.exists() and any(_is_foreign(path) for path in self.root.iterdir()):
-            raise ValueError(
-                f"{self.root} exists and is not a run directory (it has no run.json); choose another run.directory"
-            )
+        self.require_usable()
         self._made = [path for path in (self.root, *self.root.parents) if not path.exists()]
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -85,6 +86,21 @@ class RunDirectory:
             self._check_identity(recipe, allow_schedule_change)
         else:
             self.describe_recipe(recipe)
+
+    def require_usable(self) -> None:
+        """Check that the directory is a run's, or is still to be one; nothing is written.
+
+        Raises:
+            ValueError: it is a file, or holds something else.
+        """
+        if self.root.exists() and not self.root.is_dir():
+            raise ValueError(f"{self.root} is a file; choose another run.directory")
+        if (self.root / "run.json").exists():
+            self.read()  # refuses one of another program before anything is written beside it
+        elif self.root.exists() and any(_is_foreign(path) for path in self.root.iterdir()):
+            raise ValueError(
+                f"{self.root} exists and is not a run directory (it has no run.json); choose another run.directory"
+            )
 
     @property
     def has_trained(self) -> bool:
@@ -113,6 +129,13 @@ class RunDirectory:
     def describe_recipe(self, recipe: Any) -> None:
         """Write the recipe to run.json; once the run has trained, later starts must agree with it."""
         self._write({"recipe": asdict(recipe), "versions": versions()})
+
+    def bind(self, recipe: Any) -> None:
+        """Write the recipe, now that the run has trained: to run.json, and as a file if it was chosen for the run."""
+        self.describe_recipe(recipe)
+        if self._written and not self.recipe.exists():
+            with placed(self.recipe):
+                write_whole(self.recipe, self._written)
 
     def describe_corpus(self, corpus: dict[str, Any]) -> None:
         """Add what the corpus is to run.json.

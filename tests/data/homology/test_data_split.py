@@ -161,6 +161,13 @@ def test_a_split_with_an_empty_side(tmp_path: Path) -> None:
     assert not list(store.folder.glob("*split-*"))
 
 
+def test_a_fraction_of_0_holds_out_nothing(store: Store) -> None:
+    split = open_split(store, open_clusters(store, None), 0.0, None)
+    assert len(split.validation) == 0
+    assert split.num_training == store.num_records
+    assert split.is_training(np.arange(store.num_records)).all()
+
+
 def test_the_prefix_of_a_growing_store(tmp_path: Path) -> None:
     proteins = many()
     whole = store_of(tmp_path / "whole", proteins)

@@ -26,8 +26,10 @@ BOUNDS = {
     """,
     "at least 0": "optimizer.weight_decay schedule.warmup_tokens",
     "above 0": "optimizer.eps optimizer.clip_norm schedule.peak_lr schedule.total_tokens",
-    "in [0, 1)": "schedule.warmup model.dropout data.ingest.max_bad_fraction optimizer.momentum optimizer.betas",
-    "in (0, 1)": "data.validation_fraction",
+    "in [0, 1)": """
+        schedule.warmup model.dropout data.ingest.max_bad_fraction data.validation_fraction optimizer.momentum
+        optimizer.betas
+    """,
     "in [0, 1]": "data.mask.mask_prob data.mask.random_prob schedule.final_lr",
     "in (0, 1]": "data.split_identity data.mixture.split_identity data.mask.select_prob schedule.decay_end",
     "in [0, 64]": "data.workers",

@@ -164,7 +164,7 @@ def test_wrong_type_names_field_got_and_expected(
         ("run__keep_checkpoints", "0", "must be at least 1"),
         ("run__trackers", '["mlflow"]', "run.trackers is 'mlflow'; allowed are 'wandb', 'tensorboard', 'trackio'"),
         ("data__sources", "[]", "name at least one FASTA file"),
-        ("data__validation_fraction", "1.0", "must lie in (0, 1)"),
+        ("data__validation_fraction", "1.0", "must lie in [0, 1)"),
         ("data__crop_tokens", "2", "must lie between 3"),
         ("data__crop_tokens", "20_000", "data.bin_tokens = 16384"),
         ("data__bins_per_forward", "0", "must be at least 1"),
@@ -306,7 +306,8 @@ def test_no_new_setting_comes_by_accident(tmp_path: Path) -> None:
 
 
 def test_no_new_flag_comes_by_accident() -> None:
-    assert set(program._parser()._option_string_actions) == {"-h", "--help", "--allow-schedule-change"}
+    of_sources = {"--minutes", "--hours", "--plan", "--untimed"}
+    assert set(program._parser()._option_string_actions) == {"-h", "--help", "--allow-schedule-change", *of_sources}
 
 
 def test_every_field_has_one_class_and_a_meaning() -> None:

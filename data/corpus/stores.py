@@ -1,0 +1,58 @@
+"""The stores of the corpora of a recipe, found or built.
+
+In: the recipe's data settings. Out: `Prepared`, one for each corpus. Kept: token stores under `data.store_dir`, and the
+embedded corpus. Torch is not imported.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from data.recipe.settings import CorpusSettings, DataSettings
+from data.sources.synthetic import Families
+from data.store.checked import check
+from data.store.token_store import FACTS, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One corpus on this node's disk."""
+
+    folder: Path
+    """Its token store, finished or, for a stream, still growing."""
+    clusters: Path | None
+    """The table of clusters that was given, or that the embedded corpus brings."""
+    families: Families | None
+
+
+def stores(settings: DataSettings) -> tuple[Prepared, ...]:
+    """Find or build the stores, without clusters and splits; called by one process of each node.
+
+    Raises:
+        ValueError: the sources are wrong.
+    """
+    return tuple(_prepare(corpus, settings) for corpus in settings.corpora)
+
+
+def _prepare(corpus: CorpusSettings, settings: DataSettings) -> Prepared:
+    from data.sources.resolve import resolve
+    from data.store.build import open_or_build  # imported here, so that reading a store needs no parser
+    from data.store.growing import GrowingStore, start_builder
+
+    store_dir = Path(settings.store_dir)
+    if corpus.streaming:
+        folder = start_builder(corpus, settings.unknown_letters, settings.ingest, store_dir)
+        if (folder / FACTS).exists():
+            check(GrowingStore(folder), store_dir)
+        return Prepared(folder, None, None)
+    source = resolve(corpus, settings.unknown_letters, settings.ingest, store_dir)
+    if source.store is not None:
+        folder = source.store
+        if Store(folder).unknown_letters and settings.unknown_letters == "refuse":
+            raise ValueError(
+                f"{folder} was built with letters read as <unk> ({Store(folder).unknown_letters}), and "
+                "data.unknown_letters is 'refuse'; set it to 'count', or build the store again"
+            )
+    else:
+        folder = open_or_build(source.sources, store_dir, settings.unknown_letters, settings.ingest).folder
+    check(Store(folder), store_dir)
+    return Prepared(folder, source.clusters, source.families)

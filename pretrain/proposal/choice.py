@@ -1,0 +1,93 @@
+"""The choice: what to train, for how long and how much at a time, each value with its reason.
+
+In: facts about a corpus, its split, a machine, the time there is, what the user gave, and speeds that were timed. Out:
+a `Proposal`. Kept: nothing. It is a function of plain values, and imports no torch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pretrain.model.presets import PRESETS, EsmShape
+from pretrain.proposal import rules
+from pretrain.proposal.corpus import CorpusFacts, SplitFacts
+from pretrain.proposal.machine import Machine
+from pretrain.proposal.plan import Plan, plan_of
+from pretrain.proposal.reasons import Choice, choices
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What is proposed."""
+
+    plan: Plan
+    choices: tuple[Choice, ...]
+    """The settings, in the order of the recipe."""
+    notes: tuple[str, ...]
+    """Lines for the reader where a bound could not be kept."""
+
+
+def choose(
+    corpus: CorpusFacts,
+    split: SplitFacts,
+    machine: Machine,
+    budget_s: float,
+    given: Mapping[str, Any],
+    speeds: Mapping[str, float] | None = None,
+    init: EsmShape | None = None,
+) -> Proposal:
+    """Apply the rules: of all sizes that the memory holds, the largest that gets enough tokens.
+
+    Args:
+        corpus: the corpus.
+        split: what is held out of it.
+        machine: what trains.
+        budget_s: time from the proposal to the end of the run.
+        given: dotted name of each setting that the user gave -> its value, None for one that was taken out.
+        speeds: real tokens a second that were timed, by size; others are estimated, corrected as the last one is.
+        init: shape of the weights that `model.init` names, if it is given.
+    """
+    shapes = _shapes(given, init)
+    facts = corpus, split, machine, budget_s, given, speeds or {}
+    plans = [plan_of(size, shape, *facts) for size, shape in shapes.items()]
+    fitting = [plan for plan in plans if _fits(plan, machine)] or plans[:1]
+    worth = [
+        plan
+        for plan in fitting
+        if plan.size == rules.SMALLEST or plan.total_tokens >= rules.TOKENS_PER_PARAMETER * plan.parameters
+    ]
+    plan = (worth or fitting)[-1]
+    larger = next((other for other in plans if other.parameters > plan.parameters), None)
+    return Proposal(plan, choices(plan, corpus, split, machine, given, larger), tuple(_notes(plan, machine)))
+
+
+def _shapes(given: Mapping[str, Any], init: EsmShape | None) -> dict[str, EsmShape]:
+    if init is not None:
+        return {str(given["model.init"]): init}
+    if given.get("model.preset"):
+        return {given["model.preset"]: PRESETS[given["model.preset"]]}
+    return {name: PRESETS[name] for name in rules.SIZES}
+
+
+def _fits(plan: Plan, machine: Machine) -> bool:
+    return plan.memory_bytes <= rules.MEMORY_SHARE * machine.memory_bytes
+
+
+def _notes(plan: Plan, machine: Machine) -> list[str]:
+    notes = []
+    if not _fits(plan, machine):
+        notes.append(
+            f"memory: {plan.memory_bytes / 1e9:.1f} GB for each process is more than {rules.MEMORY_SHARE:.0%} of the "
+            f"{machine.memory_bytes / 1e9:.1f} GB that it has"
+        )
+    if plan.passes > 1.05 * rules.MOST_PASSES:
+        notes.append(
+            f"passes: {plan.passes:,.0f}, more than the {rules.MOST_PASSES:.0f} after which a repeated pass teaches "
+            "next to nothing: expect the model to know little beyond these proteins"
+        )
+    if plan.steps < rules.LEAST_STEPS:
+        notes.append(
+            f"steps: {plan.steps}, fewer than the {rules.LEAST_STEPS} that teach random weights something: give it "
+            "more time"
+        )
+    return notes

@@ -1,0 +1,183 @@
+"""The facts about a corpus that a proposal rests on: lengths, equal sequences, what can be held out.
+
+In: a finished token store. Out: `CorpusFacts`, `SplitFacts`: plain values, so that a test can make up a corpus. Kept:
+nothing here; clusters are kept beside the store, as a run keeps them.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.homology.clusters import Clusters, open_clusters
+from data.homology.split import held_out
+from data.store.token_store import Store
+from pretrain.proposal import rules
+
+_BLOCK = 1 << 20
+_MOST_DISTINCT = 20_000_000
+"""Records up to which equal sequences are counted, by sorting 8 bytes of each."""
+INSTALL = "apt install mmseqs2, or conda install -c conda-forge -c bioconda mmseqs2"
+
+
+@dataclass(frozen=True, slots=True)
+class SplitFacts:
+    """What is held out for validation, and why so."""
+
+    fraction: float
+    """`data.validation_fraction`; 0 where nothing can be held out."""
+    identity: float | None
+    """`data.split_identity`, if MMseqs2 clusters the corpus."""
+    held_proteins: int
+    reason: str
+    """A clause: by what it was decided, and why not by something better."""
+    clusters: int
+    """Number of clusters."""
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusFacts:
+    """A corpus in numbers."""
+
+    values: NDArray[np.int64]
+    """(distinct lengths,) lengths in residues that occur, rising."""
+    counts: NDArray[np.int64]
+    """(distinct lengths,) number of proteins of each."""
+    distinct: int | None
+    """Number of distinct sequences; None where there are too many to count quickly."""
+
+    @staticmethod
+    def of_lengths(lengths: NDArray[np.int64], distinct: int | None = None) -> "CorpusFacts":
+        """The facts of proteins with these lengths, in residues."""
+        values, counts = np.unique(lengths, return_counts=True)
+        return CorpusFacts(values.astype(np.int64), counts.astype(np.int64), distinct)
+
+    @property
+    def proteins(self) -> int:
+        """Number of proteins."""
+        return int(self.counts.sum())
+
+    @property
+    def residues(self) -> int:
+        """Number of residues."""
+        return int((self.values * self.counts).sum())
+
+    def quantile(self, share: float) -> int:
+        """The smallest length in residues that at least this share of the proteins does not exceed."""
+        reached = np.cumsum(self.counts) >= share * self.proteins
+        return int(self.values[int(np.argmax(reached))])
+
+    def pass_tokens(self, crop_tokens: int) -> int:
+        """Tokens of one pass over all proteins: residues and two ends each, cut to a crop."""
+        return int((np.minimum(self.values + 2, crop_tokens) * self.counts).sum())
+
+    def pass_squares(self, crop_tokens: int) -> float:
+        """Sum of the squared lengths in tokens of one pass: the cost of attention."""
+        return float((np.minimum(self.values + 2, crop_tokens).astype(np.float64) ** 2 * self.counts).sum())
+
+
+def facts_of(store: Store, *, count_distinct: bool = True) -> CorpusFacts:
+    """The facts of a finished store; reads its offsets and, to count distinct sequences if they are few, digests."""
+    found: dict[int, int] = {}
+    for start in range(0, store.num_records, _BLOCK):
+        offsets = np.asarray(store.offsets[start : start + _BLOCK + 1]).astype(np.int64)
+        for value, count in zip(*np.unique(np.diff(offsets), return_counts=True), strict=True):
+            found[int(value)] = found.get(int(value), 0) + int(count)
+    values = np.array(sorted(found), np.int64)
+    few = count_distinct and store.num_records <= _MOST_DISTINCT
+    distinct = len(np.unique(np.asarray(store.digests))) if few else None
+    return CorpusFacts(values, np.array([found[int(value)] for value in values], np.int64), distinct)
+
+
+def split_of(
+    store: Store,
+    facts: CorpusFacts,
+    table: Path | None,
+    budget_s: float,
+    given: Mapping[str, Any],
+    *,
+    cluster: bool,
+) -> SplitFacts:
+    """Decide what shares a cluster and what share of the clusters is held out; clusters with MMseqs2 if there is time.
+
+    Args:
+        store: a finished store.
+        facts: its facts.
+        table: the table of clusters that was given, or that comes with the corpus.
+        budget_s: time of the run.
+        given: what the user gave, by dotted name.
+        cluster: whether to cluster now; otherwise a corpus that is not clustered yet counts as if no two proteins were
+            relatives.
+    """
+    fraction = given.get("data.validation_fraction")
+    equal = open_clusters(store, None)
+    if table is not None:
+        return _held(open_clusters(store, table), None, f"by the clusters of {table}", fraction)
+    if given.get("data.split_identity") is not None:
+        return _by_identity(store, given["data.split_identity"], fraction)
+    if facts.distinct == 1:
+        words = "nothing is held out, because all sequences are equal: scores are of training proteins"
+        return SplitFacts(0.0, None, 0, words, 1)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    expected_s = rules.cluster_seconds(facts.residues, facts.distinct or facts.proteins, cores)
+    words = ""
+    if "data.split_identity" in given:
+        words = "as you asked"
+    elif shutil.which("mmseqs") is None:
+        words = f"because MMseqs2 is not installed ({INSTALL})"
+    elif expected_s > rules.CLUSTER_TIME * budget_s and not _is_clustered(store):
+        words = (
+            f"because MMseqs2 would take some {max(1, expected_s / 60):,.0f} minutes here "
+            f"(data.split_identity={rules.SPLIT_IDENTITY} clusters nevertheless)"
+        )
+    elif not (cluster or _is_clustered(store)):
+        words = (
+            f"by clusters of {rules.SPLIT_IDENTITY:.0%} identity, which MMseqs2 finds in some {expected_s:,.0f} seconds"
+        )
+        return replace(_held(equal, None, words, fraction), identity=rules.SPLIT_IDENTITY)
+    if not words:
+        found = _by_identity(store, rules.SPLIT_IDENTITY, fraction)
+        if found.held_proteins:
+            return found
+        words = f"because at {rules.SPLIT_IDENTITY:.0%} identity there are too few clusters ({found.clusters})"
+    warning = "relatives of validation proteins train, and scores look better than they are"
+    return _held(equal, None, f"by equal sequences alone, {words}: {warning}", fraction)
+
+
+def _by_identity(store: Store, identity: float, fraction: float | None) -> SplitFacts:
+    from data.homology.mmseqs import COVERAGE, cluster_by_identity
+
+    started = time.perf_counter()
+    clusters = cluster_by_identity(store, identity)
+    seconds = time.perf_counter() - started
+    took = f", in {seconds:.0f} s" if seconds > 1 else ""
+    words = (
+        f"by clusters of {identity:.0%} identity over {COVERAGE:.0%} of both sequences (MMseqs2{took}), so that no "
+        "such relative of a validation protein trains"
+    )
+    return _held(clusters, identity, words, fraction)
+
+
+def _is_clustered(store: Store) -> bool:
+    from data.store.derived import found_at
+
+    return bool(list(found_at(store, f"clusters-mmseqs-{rules.SPLIT_IDENTITY!r}-")))
+
+
+def _held(clusters: Clusters, identity: float | None, words: str, fraction: float | None) -> SplitFacts:
+    """The smallest share of the ladder that holds out a cluster and leaves enough to train on."""
+    hashes = np.concatenate([of_records for _, of_records in clusters.blocks()])
+    distinct = np.unique(hashes)
+    shares = (rules.validation_share(len(distinct)), *rules.VALIDATION_LADDER)
+    for share in shares if fraction is None else (fraction,):
+        held = int(np.count_nonzero(held_out(hashes, share)))
+        if 0 < held <= rules.MOST_VALIDATION_RECORDS * len(hashes):
+            return SplitFacts(share, identity, held, words, len(distinct))
+    few = f"nothing is held out, because there are too few clusters ({len(distinct)}): scores are of training proteins"
+    return SplitFacts(fraction or 0.0, None, 0, few, len(distinct))

@@ -1,0 +1,65 @@
+"""The facts about a machine that a proposal rests on.
+
+In: torch, psutil and the launch. Out: `Machine`: plain values, so that a test can make up a machine. Kept: nothing.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from pretrain.proposal import rules
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What trains: processes that are alike."""
+
+    kind: str
+    """'cpu' or 'cuda'."""
+    name: str
+    """Name for readers, such as "2 CPU cores"."""
+    processes: int
+    """Processes that train together, each with its own share of a step."""
+    cores: int
+    """CPU cores of one process."""
+    memory_bytes: float
+    """Memory of one process: of its GPU, or of the host divided among its processes."""
+    flops: float
+    """Matrix-product FLOPs a second of one process: of a CPU what training reaches, of a GPU its peak."""
+    precision: str = "no"
+    """'no' (float32), 'bf16' or 'fp16'."""
+    engine: str = "single"
+    """Name of the engine, as `accelerate_configs/` has it."""
+
+
+def seen(processes: int, on_this_host: int, precision: str, engine: str) -> Machine:
+    """This machine, as `processes` processes see it of which `on_this_host` are on it.
+
+    Torch is imported only where there is a GPU.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    each = max(1, cores // on_this_host)
+    if (gpu := _gpu()) is not None:
+        name, memory, flops = gpu
+        words = f"{processes} x {name}" if processes > 1 else name
+        return Machine("cuda", words, processes, each, memory, flops, precision, engine)
+    memory = psutil.virtual_memory().total / on_this_host
+    words = f"{cores} CPU core{'s' if cores > 1 else ''}" + (f", {processes} processes" if processes > 1 else "")
+    return Machine("cpu", words, processes, each, memory, each * rules.CPU_FLOPS, precision, engine)
+
+
+def _gpu() -> tuple[str, float, float] | None:
+    """Name, memory in bytes and peak of the first GPU; None without one."""
+    if not (Path("/proc/driver/nvidia/version").exists() or Path("/dev/kfd").exists()):
+        return None
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    from pretrain.telemetry.peak import known_peak
+
+    about = torch.cuda.get_device_properties(0)
+    peak = known_peak(about.name, torch.bfloat16) or rules.GPU_FLOPS
+    return about.name, float(about.total_memory), peak

@@ -1,0 +1,162 @@
+"""The settings of a proposal in the order of a recipe, each with the reason that a reader of the recipe sees.
+
+In: the plan that was chosen. Out: `Choice`s. Kept: nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from pretrain.proposal import rules
+from pretrain.proposal.corpus import CorpusFacts, SplitFacts
+from pretrain.proposal.machine import Machine
+from pretrain.proposal.plan import Plan
+
+
+class Choice(NamedTuple):
+    """One setting of the recipe."""
+
+    name: str
+    """Its dotted name."""
+    value: Any
+    reason: str
+    """Empty where the setting before it says it all, or where the user gave what the rules say nothing of."""
+    is_given: bool = False
+    """Whether the user gave the value; the reason is then that of what follows from it."""
+
+
+def choices(
+    plan: Plan,
+    corpus: CorpusFacts,
+    split: SplitFacts,
+    machine: Machine,
+    given: Mapping[str, Any],
+    larger: Plan | None,
+) -> tuple[Choice, ...]:
+    """All settings; what the user gave stands in the place of what the rules say, and what was taken out is left out.
+
+    Args:
+        plan: the plan that was chosen.
+        corpus: as for `choice.choose`, and so are the next three.
+        split: what is held out.
+        machine: what trains.
+        given: what the user gave.
+        larger: the plan for the next size, which was not chosen; None if there is none.
+    """
+    proposed = list(_proposed(plan, corpus, split, machine, given, larger))
+    names = {choice.name for choice in proposed}
+    ours = (
+        choice._replace(value=given[choice.name], is_given=True) if choice.name in given else choice
+        for choice in proposed
+    )
+    theirs = (Choice(name, value, "", True) for name, value in given.items() if name not in names)
+    return tuple(choice for choice in (*ours, *theirs) if choice.value is not None)
+
+
+def _proposed(
+    plan: Plan,
+    corpus: CorpusFacts,
+    split: SplitFacts,
+    machine: Machine,
+    given: Mapping[str, Any],
+    larger: Plan | None,
+) -> Iterator[Choice]:
+    if "model.init" not in given:
+        yield Choice("model.preset", plan.size, _size_reason(plan, larger))
+    yield from _of_the_data(plan, corpus, split, machine)
+    if plan.shape.is_modern:
+        yield Choice("data.mask.mask_prob", 1.0, "every target is hidden, as ESM C's are; none is replaced or kept")
+        yield Choice("data.mask.random_prob", 0.0, "")
+    yield from _of_the_optimizer(plan, machine, given)
+    yield Choice("schedule.total_tokens", plan.total_tokens, _length_reason(plan))
+    if "schedule.warmup_tokens" not in given:
+        yield Choice("schedule.warmup", rules.WARMUP, "share of the tokens in which the rate rises from 0")
+    words = (
+        f"the rate stays at its peak for {rules.DECAY_START:.0%} of the tokens, then falls to 0 at the end: a run that "
+        "is made longer before it falls equals one that was as long from the beginning"
+    )
+    yield Choice("schedule.decay_start", rules.DECAY_START, words)
+    yield Choice("schedule.decay_end", 1.0, "")
+    yield Choice("schedule.final_lr", 0.0, "")
+
+
+def _of_the_data(plan: Plan, corpus: CorpusFacts, split: SplitFacts, machine: Machine) -> Iterator[Choice]:
+    if split.identity is not None:
+        yield Choice("data.split_identity", split.identity, split.reason)
+    share = f"holds out {split.held_proteins:,} of {corpus.proteins:,} proteins, " if split.held_proteins else ""
+    words = f"{share}{'' if split.identity is not None else split.reason}".rstrip(", ")
+    yield Choice("data.validation_fraction", split.fraction, words)
+    whole = _whole(corpus, plan.crop_tokens)
+    yield Choice(
+        "data.crop_tokens", plan.crop_tokens, f"holds {whole:.0%} of the proteins whole; others give a random crop"
+    )
+    yield Choice("data.bin_tokens", plan.bin_tokens, "slots that one process computes at once")
+    words = f"{plan.step_slots:,} slots a step: {plan.steps:,} steps of the tokens below" + (
+        f", divided among {machine.processes} processes" if machine.processes > 1 else ""
+    )
+    yield Choice("data.bins_per_step", plan.bins_per_step, words)
+    if machine.kind == "cuda":
+        yield Choice("data.workers", 2, "processes that fill bins, so that the GPU does not wait")
+    words = "most proteins that one validation scores" + (
+        f", so that it takes no more than {rules.VALIDATION_TIME:.0%} of the time" if plan.scored < 2000 else ""
+    )
+    yield Choice("run.validation_sequences", plan.scored, words)
+
+
+def _of_the_optimizer(plan: Plan, machine: Machine, given: Mapping[str, Any]) -> Iterator[Choice]:
+    words = "Muon learns more from the same tokens than AdamW"
+    if plan.optimizer == "adamw":
+        words = "AdamW, because ZeRO flattens the matrices that Muon needs whole"
+        words = "AdamW, by which published weights were trained" if "model.init" in given else words
+    yield Choice("optimizer.name", plan.optimizer, words)
+    if plan.optimizer == "muon" and machine.kind == "cuda":
+        yield Choice("optimizer.newton_schulz", "bfloat16", "cheaper on a GPU")
+    yield Choice("optimizer.betas", [0.9, 0.95], "a short run: the second moment forgets within 20 steps")
+    if "model.init" not in given:  # with it, the default is a rate for weights that are trained already
+        rate = rules.peak_lr(plan.shape.dim, plan.optimizer)
+        yield Choice("schedule.peak_lr", rate, f"for width {plan.shape.dim}: wider models need lower rates")
+
+
+def _size_reason(plan: Plan, larger: Plan | None) -> str:
+    size = f"{_count(plan.parameters)} parameters"
+    ratio = plan.total_tokens / plan.parameters
+    least = f"{rules.TOKENS_PER_PARAMETER:.0f} tokens for each parameter"
+    if larger is None:
+        return f"{size}, {ratio:,.0f} tokens for each"
+    if ratio < rules.TOKENS_PER_PARAMETER:
+        return f"{size}: the smallest that is worth the time; {_limit(plan)} gives it {ratio:.1f} tokens for each"
+    return f"{size}: the largest for which {_limit(plan)} gives {least} ({ratio:,.0f}; {larger.size} would have " + (
+        f"{larger.total_tokens / larger.parameters:,.1f})"
+    )
+
+
+def _limit(plan: Plan) -> str:
+    return f"{rules.MOST_PASSES:.0f} passes over these proteins" if plan.by_passes else duration(plan.budget_s)
+
+
+def _length_reason(plan: Plan) -> str:
+    origin = "timed here" if plan.is_timed else "estimated, not timed"
+    speed = f"at {plan.tokens_per_s:,.0f} tokens a second ({origin})"
+    passes = f"{plan.passes:,.1f} passes over the training proteins"
+    took = f"about {duration(plan.training_s)} of training {speed}"
+    if plan.by_passes:
+        return f"{passes}, {took}; more passes over so few proteins would teach next to nothing"
+    return f"{passes}, {took}"
+
+
+def _whole(corpus: CorpusFacts, crop: int) -> float:
+    return float(corpus.counts[corpus.values + 2 <= crop].sum()) / corpus.proteins
+
+
+def _count(parameters: int) -> str:
+    return f"{parameters / 1e6:,.2g} million" if parameters < 1e7 else f"{parameters / 1e6:,.0f} million"
+
+
+def duration(seconds: float) -> str:
+    """A time in words, such as "50 seconds", "12 minutes", "3.5 hours", "4 days"."""
+    if seconds < 100:
+        return f"{seconds:.0f} seconds"
+    if seconds < 100 * 60:
+        return f"{seconds / 60:.0f} minutes"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} hours"
+    return f"{seconds / 86400:,.0f} days"

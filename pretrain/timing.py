@@ -1,0 +1,83 @@
+"""The speed of a recipe on this machine, by a few steps whose weights are thrown away.
+
+In: a recipe, an engine. Out: real tokens a second, over all processes. Kept: nothing: no file is written, no random
+state changes, and the run that follows has a model of its own.
+
+Every process takes part, so that shared cores and the exchange of gradients count. The first step, in which memory is
+allocated and layers are compiled, does not.
+"""
+
+import gc
+import time
+from contextlib import closing
+from dataclasses import replace
+
+import torch
+
+from data.order.plan import Cursor
+from pretrain.engine.engine import Engine
+from pretrain.engine.named_state import fill
+from pretrain.masked_language_job import MaskedLanguageJob
+from pretrain.optimizer.build import build_optimizer
+from pretrain.recipe import Recipe
+from pretrain.step import train_step
+
+_FEWEST, _MOST = 2, 50
+"""Steps that are timed."""
+_LEARNING_RATE = 1e-6
+
+
+def timed_tokens_per_s(recipe: Recipe, engine: Engine, seconds: float) -> float:
+    """Real tokens a second of the recipe's steps, on all ranks the same; collective.
+
+    Args:
+        recipe: what is timed; its corpora are opened, and made ready if they are not.
+        engine: how it is spread.
+        seconds: about how long the timed steps take.
+    """
+    recipe = replace(recipe, data=replace(recipe.data, workers=0))
+    scale = engine.scaler_state()
+    devices = [engine.device] if engine.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        tokens, took_s = _timed(recipe, engine, seconds)
+    engine.restore_scaler(scale)
+    engine.forget()
+    gc.collect()  # DDP's model holds itself
+    return tokens / max(engine.gather(took_s))
+
+
+def _timed(recipe: Recipe, engine: Engine, seconds: float) -> tuple[int, float]:
+    """Tokens, and seconds on this rank."""
+    job = MaskedLanguageJob(recipe, engine)
+    built = job.build(None)
+    job.set_up(built.model)
+    optimizer = build_optimizer(job.parameter_groups(built.model), recipe.optimizer)
+    model, optimizer = engine.prepare(built.model, optimizer)
+    named = engine.named_state(model, optimizer)
+    fill(named, named.names, built.first)
+    model.train()
+    weights = torch.tensor([objective.weight for objective in job.objectives], device=engine.device)
+    with closing(job.loader(Cursor(), 0)) as loader:
+
+        def take() -> int:
+            step = next(loader)
+            train_step(
+                step,
+                model,
+                optimizer,
+                engine,
+                bins_per_step=recipe.data.bins_per_step,
+                weights=weights,
+                clip_norm=recipe.optimizer.clip_norm,
+                learning_rate=_LEARNING_RATE,
+            ).read()
+            return step.num_tokens
+
+        take()
+        started = time.perf_counter()
+        take()
+        one_s = max(engine.gather(time.perf_counter() - started))  # the same on every rank, and so is the count
+        count = min(max(int(seconds / one_s), _FEWEST), _MOST)
+        started = time.perf_counter()
+        tokens = sum(take() for _ in range(count))
+        return tokens, time.perf_counter() - started

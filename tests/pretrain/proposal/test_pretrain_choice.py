@@ -1,0 +1,162 @@
+"""The choice as a table: from 40 proteins to 67 million, on a laptop, one GPU and eight, within its bounds."""
+
+import dataclasses
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from pretrain.model.presets import PRESETS
+from pretrain.proposal import estimates, rules
+from pretrain.proposal.choice import Proposal, choose
+from pretrain.proposal.corpus import CorpusFacts, SplitFacts
+from pretrain.proposal.machine import Machine
+from support.places import ROOT
+
+LAPTOP = Machine("cpu", "4 CPU cores", 1, 4, 16e9, 4 * rules.CPU_FLOPS)
+PAIR = Machine("cpu", "2 CPU cores, 2 processes", 2, 1, 8e9, rules.CPU_FLOPS, engine="ddp")
+GPU = Machine("cuda", "an H100", 1, 16, 80e9, 989e12, "bf16")
+GPUS = Machine("cuda", "8 x H100", 8, 16, 80e9, 989e12, "bf16", "ddp")
+MACHINES = {"laptop": LAPTOP, "two processes": PAIR, "one GPU": GPU, "eight GPUs": GPUS}
+PROTEINS = (40, 500, 5_605, 9_478, 100_000, 1_000_000, 10_000_000, 67_000_000)
+HOUR = 3600.0
+
+
+def corpus_of(proteins: int) -> CorpusFacts:
+    """Log-normal lengths of median 230, as UniRef50's are; a large corpus repeats 100,000 of them."""
+    drawn = np.exp(np.random.default_rng(0).normal(np.log(230), 0.75, min(proteins, 100_000)))
+    facts = CorpusFacts.of_lengths(np.clip(drawn, 10, 34_350).astype(np.int64))
+    times = proteins // int(facts.counts.sum())
+    return dataclasses.replace(facts, counts=facts.counts * times, distinct=proteins)
+
+
+def split_of(proteins: int) -> SplitFacts:
+    share = rules.validation_share(proteins)
+    return SplitFacts(share, rules.SPLIT_IDENTITY, max(1, int(share * proteins)), "by clusters", proteins)
+
+
+def proposed(proteins: int, machine: Machine, seconds: float = HOUR, **given: object) -> Proposal:
+    named = {name.replace("__", "."): value for name, value in given.items()}
+    return choose(corpus_of(proteins), split_of(proteins), machine, seconds, named)
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("proteins", PROTEINS)
+def test_the_bounds_hold(proteins: int, machine: Machine) -> None:
+    plan = proposed(proteins, machine).plan
+    assert plan.size == rules.SMALLEST or plan.total_tokens >= rules.TOKENS_PER_PARAMETER * plan.parameters
+    assert plan.passes <= 1.01 * rules.MOST_PASSES
+    assert plan.steps >= rules.LEAST_STEPS
+    assert plan.memory_bytes <= rules.MEMORY_SHARE * machine.memory_bytes
+    assert plan.seconds <= 1.05 * HOUR
+    assert plan.bins_per_step % machine.processes == 0
+    assert plan.crop_tokens <= plan.bin_tokens <= rules.MOST_BIN_TOKENS[machine.kind]
+    # A bin holds no more than a pass gives: the rest of it would be padding.
+    assert plan.bin_tokens <= max(2 * plan.pass_tokens, rules.LEAST_CROP)
+
+
+SIZES = {
+    "laptop": ("60k", "60k", "800k", "800k", "800k", "800k", "800k", "800k"),
+    "two processes": ("60k", "60k", "800k", "800k", "800k", "800k", "800k", "800k"),
+    "one GPU": ("60k", "60k", "800k", "800k", "35m", "35m", "35m", "35m"),
+    "eight GPUs": ("60k", "60k", "800k", "800k", "35m", "150m", "150m", "150m"),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_sizes(name: str) -> None:
+    sizes = [proposed(proteins, MACHINES[name]).plan.size for proteins in PROTEINS]
+    assert sizes == [f"modern_{size}" for size in SIZES[name]]
+
+
+def test_the_next_size_would_have_too_few_tokens() -> None:
+    for proteins, machine in itertools.product(PROTEINS, MACHINES.values()):
+        plan = proposed(proteins, machine).plan
+        at = rules.SIZES.index(plan.size)
+        if at + 1 < len(rules.SIZES):
+            larger = proposed(proteins, machine, model__preset=rules.SIZES[at + 1]).plan
+            assert larger.total_tokens < rules.TOKENS_PER_PARAMETER * larger.parameters
+
+
+def test_without_the_rule_of_tokens_a_table_row_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "TOKENS_PER_PARAMETER", 1.0)
+    assert proposed(5_605, LAPTOP).plan.size == "modern_8m"
+
+
+def test_a_step_has_the_tokens_that_published_runs_had() -> None:
+    assert rules.step_tokens(1e12) == pytest.approx(2e6)  # ESM-2
+    plans = [proposed(10**7, LAPTOP, seconds).plan for seconds in (60, 600, 6000, 60_000)]
+    slots = [plan.step_slots for plan in plans]
+    assert slots == sorted(slots)
+    assert slots[-1] >= 8 * slots[0]
+
+
+def test_a_budget_is_spent_and_not_exceeded() -> None:
+    for seconds in (180.0, 600.0, 3600.0, 36_000.0):
+        plan = proposed(1_000_000, LAPTOP, seconds).plan
+        assert 0.9 * seconds <= plan.seconds <= 1.05 * seconds
+        assert plan.seconds == plan.training_s + plan.validation_s + plan.rest_s
+
+
+def test_a_timed_speed_corrects_the_estimates_of_other_sizes() -> None:
+    estimated = proposed(10**6, LAPTOP).plan
+    facts = corpus_of(10**6), split_of(10**6), LAPTOP, HOUR, {}
+    slow = choose(*facts, {estimated.size: estimated.tokens_per_s / 100}).plan
+    assert (estimated.size, slow.size) == ("modern_800k", "modern_60k")
+    per_s = estimates.tokens_per_s(PRESETS["modern_60k"], facts[0], slow.crop_tokens, LAPTOP)
+    assert slow.tokens_per_s == pytest.approx(per_s / 100)
+    assert not slow.is_timed
+    assert choose(*facts, {"modern_60k": 1000.0}).plan.tokens_per_s == 1000.0
+
+
+def test_what_is_given_wins_and_says_so() -> None:
+    found = proposed(
+        5_605, LAPTOP, model__preset="esm2_8m", schedule__total_tokens=10**6, data__crop_tokens=128, run__seed=3
+    )
+    chosen = {choice.name: choice for choice in found.choices}
+    for name, value in (("model.preset", "esm2_8m"), ("schedule.total_tokens", 10**6), ("run.seed", 3)):
+        assert chosen[name].value == value
+        assert chosen[name].is_given
+    assert not chosen["data.bin_tokens"].is_given
+    assert found.plan.crop_tokens == chosen["data.crop_tokens"].value == 128
+    assert found.plan.total_tokens == 10**6
+    assert "data.mask.mask_prob" not in chosen  # ESM-2's own corruption
+
+
+def test_what_is_taken_out_is_left_out() -> None:
+    names = {choice.name for choice in proposed(5_605, LAPTOP, data__split_identity=None).choices}
+    assert "data.split_identity" not in names
+    assert "data.validation_fraction" in names
+
+
+def test_engines_and_weights_decide_the_optimizer() -> None:
+    def optimizer(machine: Machine, **given: object) -> object:
+        return next(c.value for c in proposed(10**6, machine, **given).choices if c.name == "optimizer.name")
+
+    assert optimizer(GPUS) == "muon"
+    assert optimizer(dataclasses.replace(GPUS, engine="zero3")) == "adamw"
+
+
+def test_too_few_proteins_for_enough_steps_get_more_passes_and_a_note() -> None:
+    few = CorpusFacts.of_lengths(np.array([300]))
+    found = choose(few, SplitFacts(0.0, None, 0, "nothing", 1), LAPTOP, HOUR, {})
+    assert found.plan.steps >= rules.LEAST_STEPS
+    assert found.plan.passes > rules.MOST_PASSES
+    assert any(note.startswith("passes: ") for note in found.notes)
+
+
+def test_a_model_too_large_for_the_memory_is_not_taken() -> None:
+    small = dataclasses.replace(GPU, memory_bytes=8e9)
+    found = proposed(10**7, small)
+    assert (found.plan.size, proposed(10**7, GPU).plan.size) == ("modern_8m", "modern_35m")
+    assert not found.notes
+    asked = proposed(10**7, small, model__preset="modern_600m")
+    assert any(note.startswith("memory: ") for note in asked.notes)
+
+
+def test_choosing_needs_no_torch() -> None:
+    program = "import sys, pretrain.proposal.written; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

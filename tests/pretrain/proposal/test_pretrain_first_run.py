@@ -1,0 +1,76 @@
+"""docs/first_run.md is a program: its commands are run one after the other in an empty folder."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.launching import environment, lines
+from support.pages import blocks, commands
+from support.places import ROOT
+
+PAGE = ROOT / "docs/first_run.md"
+FIRST, *_ = commands(PAGE)
+
+
+def typed(command: str, folder: Path) -> str:
+    """What a command prints in a folder that has the sequences, with seconds in the place of minutes."""
+    if command == FIRST:
+        command += " --plan"  # an hour is not run
+    command = command.replace("--minutes 10", "--minutes 0.02").replace("python -m", f"{sys.executable} -m")
+    done = subprocess.run(
+        ["bash", "-ec", command],
+        cwd=folder,
+        env={**environment(), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}"
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.launch
+def test_every_command_runs(families_files: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copy(families_files[0], tmp_path / "your.fasta.gz")
+    (tmp_path / "accelerate_configs").symlink_to(ROOT / "accelerate_configs")
+    printed = {command: typed(command, tmp_path) for command in commands(PAGE)}
+    for name, world_size in (("your", 1), ("ddp", 2), ("esm2", 1), ("second", 1)):
+        attempts = lines(tmp_path / "runs" / name / "attempts.jsonl")
+        assert (attempts[0]["world_size"], attempts[-1]["exit"]) == (world_size, "finished")
+        assert (tmp_path / "runs" / name / "export/model.safetensors").is_file()
+    assert (tmp_path / "runs/esm2/recipe.toml").is_file()
+
+    # The page's rows are those of the command above them, in their order.
+    ((_, shown),) = [block for block in blocks(PAGE) if block[0] == "text"]
+    plan = next(output for command, output in printed.items() if "--minutes 10 --plan" in command)
+    rows = [row for row in re.findall(r"^  (\w[\w ]*?)  ", plan, re.M) if row != "note"]
+    assert re.findall(r"^  (\w[\w ]*?)  ", shown, re.M) == rows
+    assert rows[-1] == "recipe"
+    assert re.search(r"^about \S+ \w+ for [\d,]+ steps, of which validation", plan, re.M)
+
+
+def test_the_rules_are_those_of_the_page() -> None:
+    from pretrain.proposal import rules
+
+    text = " ".join(PAGE.read_text().split())
+    for said in (
+        f"gets {rules.TOKENS_PER_PARAMETER:.0f} tokens for each of its parameters",
+        f"fits into {100 * rules.MEMORY_SHARE:.0f} % of the memory",
+        f"at most {rules.MOST_PASSES:.0f} passes",
+        f"at least {rules.LEAST_STEPS} steps",
+        f"the length that {100 * rules.CROP_QUANTILE:.0f} % of the proteins do not exceed",
+        f"at most {rules.MOST_CROP['cpu']} tokens on a CPU and {rules.MOST_CROP['cuda']:,} on a GPU",
+        f"{rules.VALIDATION_CLUSTERS} clusters, but no less than {100 * rules.VALIDATION_SHARE[0]:g} % and no more "
+        f"than {100 * rules.VALIDATION_SHARE[1]:.0f} %",
+        f"clusters of {100 * rules.SPLIT_IDENTITY:.0f} % identity",
+        f"more than {rules.TOO_MANY_PASSES:.0f} passes over your sequences, or take more than "
+        f"{rules.TOO_MANY_DAYS:.0f} days",
+    ):
+        assert said in text, said
