@@ -63,7 +63,7 @@ def corrupted(
     firsts = np.cumsum(lengths) - lengths
     residues = np.arange(len(tokens)) - np.repeat(firsts - bin_.starts, lengths) - 1
     drawn = draw.hashes(np.repeat(select_keys, lengths), residues)
-    select_prob = stage_value(mask.select_stages, mask.select_prob, bin_.tokens_before_window)
+    select_prob = stage_value(mask.select_stages, mask.select_prob, bin_.tokens_before)
     targets = np.flatnonzero(draw.below(drawn, select_prob) & IS_TARGET[tokens])
 
     inputs = tokens.copy()
