@@ -160,7 +160,7 @@ def _stopped(stopped: Stopped, rank: int) -> int:
         from pretrain.engine.request import command_line
 
         saved = f"saved: {stopped.checkpoint}; to continue" if stopped.checkpoint else "to begin again or continue"
-        print(f"{stopped.outcome}; {saved}: {command_line()}", file=sys.stderr, flush=True)
+        _say(f"{stopped.outcome}; {saved}: {command_line()}")
     return stopped.status
 
 
