@@ -128,16 +128,3 @@ def test_of_two_processes_the_last_line_is_the_programs(recipe_in, tmp_path: Pat
     assert first.startswith("error: on the command line, run.sead=1: there is no setting 'run.sead'")
     assert set(border) == {"="}
     assert done.output.count("Traceback (most recent call last)") == 1  # the launcher's
-
-
-@pytest.mark.launch
-def test_an_error_found_by_rank_0_together_is_the_last_line(recipe_in, tmp_path: Path) -> None:
-    """The other rank sees it fail, and must not end before it."""
-    bad = tmp_path / "bad.fasta"
-    bad.write_text(">p1\nMKT\n>p2\nGG1G\n")
-    done = launch([recipe_in(tmp_path), f"data.sources={bad}", "data.clusters=none"], 2, config=DDP)
-    assert done.status == 1
-    *_, last, border = done.output.splitlines()
-    assert last.startswith(f"error: {bad}: record 2 ('p2') has '1' at residue 3")
-    assert set(border) == {"="}
-    assert done.output.count("Traceback (most recent call last)") == 1  # the launcher's

@@ -335,6 +335,8 @@ def test_two_processes_say_it_once(command: Command) -> None:
     (error,) = done.errors()
     assert f"{command.fasta}: record 2 ('p2') has '1' at residue 3" in error
     assert "PeerError" not in done.output
+    assert done.output.splitlines()[-2] == error  # which torchrun repeats, as the other rank waits for rank 0 to end
+    assert done.output.count("Traceback (most recent call last)") == 1  # the launcher's
     assert not re.search(r"^rank \d", done.output, re.MULTILINE)
 
     (said,) = lines(command.run / "ranks/rank-00000.jsonl")
