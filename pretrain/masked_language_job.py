@@ -37,7 +37,7 @@ from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
 from pretrain.screen import gigabytes
 from pretrain.step import Reading
-from pretrain.telemetry.memory import activation_bytes, state_bytes, used_bytes
+from pretrain.telemetry.memory import activation_bytes, process_bytes, state_bytes
 
 
 class MaskedLanguageJob(Job[MaskedLanguageScores]):
@@ -95,14 +95,14 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
             checkpointing=self.recipe.compute.checkpointing,
         )
         state = state_bytes(self.num_parameters, engine.world_size, engine.name)
-        total = gigabytes(self.used_bytes + state + activations)
-        return f"about {total} a process ({gigabytes(activations)} activations, {gigabytes(state)} for the model)"
+        total = gigabytes(self.process_bytes + state + activations)
+        return f"about {total} a process ({gigabytes(activations)} activations, {gigabytes(state)} model)"
 
     def set_up(self, model: nn.Module) -> list[str]:
         """Set the encoder up."""
         recipe = self.recipe
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
-        self.used_bytes = used_bytes(self.engine.device)  # before the model has memory
+        self.process_bytes = process_bytes(self.engine.device)  # before the model has memory
         encoder = cast(MaskedLanguageModel, model).encoder
         slots = recipe.data.bin_tokens * recipe.data.bins_per_forward
         lines = set_up_encoder(encoder, self.engine, recipe.compute, recipe.parallel.exchange, slots)

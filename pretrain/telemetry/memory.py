@@ -8,18 +8,23 @@ import psutil
 import torch
 
 from pretrain.model.encoder import Checkpointing
-from pretrain.model.presets import EsmShape
+from pretrain.model.presets import KEPT_BYTES, EsmShape
 from pretrain.telemetry.resident import peak_resident_bytes
 
 _KEPT: dict[tuple[bool, bool], dict[Checkpointing, float]] = {
     (False, False): {"none": 61.7, "selective": 24.4, "layer": 4.6},
-    (False, True): {"none": 34.9, "selective": 16.2, "layer": 4.4},
+    (False, True): {"none": KEPT_BYTES["esm2"], "selective": 16.2, "layer": 4.4},
     (True, False): {"none": 78.3, "selective": 32.3, "layer": 4.7},
-    (True, True): {"none": 43.1, "selective": 20.1, "layer": 4.5},
+    (True, True): {"none": KEPT_BYTES["modern"], "selective": 20.1, "layer": 4.5},
 }
 """Bytes a slot, channel and layer that are kept for the backward pass, by (is modern, in 16 bits): the table of
 docs/compute.md, which `python -m benchmarks.memory` prints."""
 _FLOAT32 = 4
+_FOR_A_MOMENT = 12 * _FLOAT32
+"""Bytes a slot and channel that the backward pass of one layer takes besides: three gradients as wide as its
+feed-forward."""
+_LIBRARIES = 0.6e9
+"""Bytes of memory that a process on a CPU has once its first step has loaded and compiled all that it needs."""
 
 
 def most_bytes(device: torch.device) -> int:
@@ -36,6 +41,11 @@ def used_bytes(device: torch.device) -> int:
     return int(psutil.Process().memory_info().rss)
 
 
+def process_bytes(device: torch.device) -> float:
+    """Bytes of the same memory that a process takes before it has a model."""
+    return used_bytes(device) if device.type == "cuda" else max(used_bytes(device), _LIBRARIES)
+
+
 def state_bytes(num_parameters: int, world_size: int, engine: str) -> float:
     """Bytes of one process for parameters, gradients and AdamW's two moments, in float32.
 
@@ -50,10 +60,10 @@ def state_bytes(num_parameters: int, world_size: int, engine: str) -> float:
 
 
 def activation_bytes(shape: EsmShape, slots: int, *, is_16_bit: bool, checkpointing: Checkpointing) -> float:
-    """Bytes that a forward pass over `slots` keeps for its backward pass.
+    """Bytes that a forward pass over `slots` keeps for its backward pass, and what that takes for a moment.
 
     With checkpointing, what one layer computes again is there as well while its backward pass runs.
     """
     kept = _KEPT[shape.is_modern, is_16_bit]
     layers = shape.layers * kept[checkpointing] + (kept["none"] if checkpointing != "none" else 0)
-    return slots * shape.dim * layers
+    return slots * shape.dim * (layers + _FOR_A_MOMENT)
