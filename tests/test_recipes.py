@@ -127,6 +127,17 @@ def test_a_recipe_takes_any_length_alone(path: Path, total: str) -> None:
     assert before < learning_rate(schedule, schedule.warmup_length) == schedule.peak
 
 
+@pytest.mark.parametrize(("given", "meant"), [("1e4", "10_000"), ("1e12", "1_000_000_000_000"), ("2.5e6", "2_500_000")])
+def test_a_length_with_an_exponent_is_answered_with_what_to_type(given: str, meant: str) -> None:
+    """TOML reads it as a fraction, and nothing is converted silently."""
+    path = ROOT / "recipes" / "esm2_8m.toml"
+    with pytest.raises(ValueError, match=f"a fraction: write schedule.total_tokens={meant}$") as refused:
+        read(Recipe, path, [f"schedule.total_tokens={given}"])
+    assert "\n" not in str(refused.value)
+    with pytest.raises(ValueError, match=r"total_tokens is 1\.5: Input should be a valid integer"):
+        read(Recipe, path, ["schedule.total_tokens=1.5"])
+
+
 def test_recipes_warm_up_for_as_long_as_before() -> None:
     """In tokens, at the length that each recipe has."""
     lengths = {path.stem: read(Recipe, path).schedule.warmup_length for path in RECIPES}

@@ -102,7 +102,10 @@ def _in_one_line(error: ValidationError, valid: Mapping[str, Any], origin: Origi
         return origin.says(f"{name} is {first['input']!r}: item {first['loc'][-1] + 1} is missing", name)
     if first["type"] == "missing":
         return origin.says(f"{name} is required, and has no default", name)
-    return origin.says(f"{name} is {first['input']!r}: {first['msg']}", name)
+    got = first["input"]
+    if first["type"] == "int_type" and isinstance(got, float) and got.is_integer():
+        return origin.says(f"{name} is {got!r}, which TOML takes for a fraction: write {name}={int(got):_}", name)
+    return origin.says(f"{name} is {got!r}: {first['msg']}", name)
 
 
 def documented(recipe_class: type) -> Iterator[tuple[str, str]]:
