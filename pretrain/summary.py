@@ -18,6 +18,7 @@ from pretrain.evaluation.scores import MaskedLanguageScores
 from pretrain.evaluation.verdict import Advice, Judgement, Verdict, verdict
 from pretrain.loop import Summary
 from pretrain.model.presets import PRESETS
+from pretrain.optimizer.settings import ScheduleSettings
 from pretrain.run import records
 
 PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
@@ -121,7 +122,8 @@ def next_commands(
     )
     commands = [("fill in a hidden residue, with transformers alone:", fill_in)]
     if found.advice is Advice.LOWER_RATE:
-        lower = {"schedule.peak_lr": f"{recipe['schedule']['peak_lr'] / 10:.2g}", "run.directory": f"{directory}_lower"}
+        peak = ScheduleSettings.resolved(recipe["schedule"])["peak_lr"]
+        lower = {"schedule.peak_lr": f"{peak / 10:.2g}", "run.directory": f"{directory}_lower"}
         commands.append(("train again at a tenth of the peak rate:", start.command(lower)))
     elif found.advice is Advice.MORE_DATA:
         if found.best_tokens is not None:

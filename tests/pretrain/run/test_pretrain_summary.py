@@ -28,7 +28,7 @@ RECIPE: dict[str, Any] = {
     "run": {"directory": "runs/x"},
     "model": {"preset": "esm2_60k"},
     "data": {"mask": {"select_prob": 0.15, "mask_prob": 0.8, "random_prob": 0.1, "select_stages": []}},
-    "schedule": {"total_tokens": 1000, "peak_lr": 1e-3},
+    "schedule": {"total_tokens": 1000, "peak_lr": None},
 }
 START = Start(Path("r.toml"), ["run.seed=1", "data.sources=['a b.fasta']", "schedule.total_tokens=1000"], "go")
 
@@ -170,7 +170,7 @@ def test_no_command_speaks_against_the_verdict(tmp_path: Path) -> None:
     diverged = words(WORSE, folder=metrics(tmp_path / "a", [3.0, 500.0] * 20, [20.0, 600.0] * 20))
     assert "lower schedule.peak_lr" in diverged
     (lower,) = [command for what, command in proposed(diverged).items() if what != fill]
-    assert lower.endswith("schedule.total_tokens=1000 schedule.peak_lr=0.0001 run.directory=runs/x_lower")
+    assert lower.endswith("schedule.total_tokens=1000 schedule.peak_lr=4e-05 run.directory=runs/x_lower")
 
     losses = [2.9 - 0.05 * n for n in range(40)]
     learned_by_heart = words(folder=metrics(tmp_path / "b", losses, [9.0 + abs(n - 20) / 10 for n in range(40)]))
