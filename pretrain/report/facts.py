@@ -156,7 +156,7 @@ def attempts(history: History) -> tuple[list[list[str]], int]:
 
 
 def _row(attempt: Attempt, is_last: bool) -> list[str]:
-    began = datetime.fromtimestamp(attempt.began, UTC).strftime("%Y-%m-%d %H:%M")
+    began = datetime.fromtimestamp(attempt.began, UTC).strftime("%-d %b %H:%M")
     ended = attempt.exit or ("running or killed" if is_last else "killed")
     return [
         str(attempt.number),
