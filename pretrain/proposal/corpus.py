@@ -133,7 +133,7 @@ def split_of(
         words = f"because MMseqs2 is not installed ({INSTALL})"
     elif expected_s > rules.CLUSTER_TIME * budget_s and not _is_clustered(store):
         words = (
-            f"because MMseqs2 would take some {max(1, expected_s / 60):,.0f} minutes here "
+            f"because MMseqs2 would take some {expected_s:,.0f} seconds here "
             f"(data.split_identity={rules.SPLIT_IDENTITY} clusters nevertheless)"
         )
     elif not (cluster or _is_clustered(store)):
