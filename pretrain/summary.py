@@ -139,8 +139,7 @@ def next_commands(
             changed = {"model.preset": larger, "run.directory": f"{directory}_{larger}"}
             commands.append((f"train a larger model, {larger}:", start.command(changed)))
     if is_embedded:
-        own = f"{start.launcher} recipes/own_sequences.toml 'data.sources=[\"your.fasta.gz\"]'"
-        commands.append(("train on your own sequences:", own))
+        commands.append(("train on your own sequences:", f"{start.launcher} your.fasta.gz"))
     return commands
 
 

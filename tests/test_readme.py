@@ -116,6 +116,18 @@ def own_run(checkout: Checkout) -> Path:
     return checkout.train(next(c for c in commands(README) if "-m pretrain " in c and c.startswith("accelerate")))
 
 
+def make_setup(command: str, checkout: Checkout) -> None:
+    assert checkout.bash(command.replace("make", "make -n", 1)) == "python3 bootstrap.py\n"  # it has run for this test
+
+
+def train_own(command: str, checkout: Checkout) -> None:
+    output = checkout.bash(f"{command} --minutes 0.05", OMP_NUM_THREADS="1")
+    run = checkout.folder / "runs/your"
+    assert lines(run / "attempts.jsonl")[-1]["exit"] == "finished"
+    assert {"recipe.toml", "report.html", "export"} <= {path.name for path in run.iterdir()}
+    assert "The run in pictures: runs/your/report.html" in output
+
+
 def make_test(command: str, checkout: Checkout) -> None:
     """CI runs this command itself; a test that ran all tests would run itself."""
     assert command in (ROOT / ".ci" / "run").read_text().splitlines()
@@ -176,6 +188,8 @@ def export(command: str, checkout: Checkout) -> None:
 
 
 RUNNERS: dict[str, Callable[[str, Checkout], None]] = {
+    r"make setup": make_setup,
+    r"\.venv/bin/python -m pretrain \S+\.fasta\.gz": train_own,
     r"make pretrain": make_pretrain,
     r"make test": make_test,
     r"source \.venv/bin/activate": activate,
@@ -265,9 +279,11 @@ def test_what_a_run_proposes_runs_as_printed(checkout: Checkout) -> None:
     assert last["tokens"] >= 6000
 
     # What a run on the embedded corpus proposes.
-    own = "-m pretrain recipes/own_sequences.toml 'data.sources=[\"your.fasta.gz\"]'"
-    run = checkout.train(f"{longer.partition('-m pretrain')[0]}{own}", **{"run.directory": "runs/as_proposed"})
-    assert json.loads((run / "run.json").read_text())["recipe"]["data"]["sources"] == ["your.fasta.gz"]
+    checkout.bash(
+        f"{longer.partition('-m pretrain')[0]}-m pretrain your.fasta.gz --minutes 0.05 run.directory=runs/as_proposed"
+    )
+    run = json.loads((checkout.folder / "runs/as_proposed/run.json").read_text())
+    assert run["recipe"]["data"]["sources"] == ["your.fasta.gz"]
 
 
 # What pages name ------------------------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def test_commands_repeat_what_was_given() -> None:
     )
     assert "own sequences" not in words()  # these were the user's own
     embedded = proposed(words(replace(SCORES, floor=7.0)))["train on your own sequences"]
-    assert embedded == "go recipes/own_sequences.toml 'data.sources=[\"your.fasta.gz\"]'"
+    assert embedded == "go your.fasta.gz"
 
 
 def test_the_launch_is_repeated() -> None:
