@@ -98,6 +98,9 @@ def first_recipe(request: Request) -> Recipe:
             f"{run.root} is the directory of a run that was started with a recipe: continue it with that command, or "
             "choose another with run.directory=..."
         )
+    for source in request.sources:
+        if "\N{REPLACEMENT CHARACTER}" in os.fsencode(source).decode("utf-8", "replace"):
+            raise ValueError(f"{COMMAND_LINE}: {source!a} is no UTF-8, as a recipe must be; rename the file")
     content: dict[str, Any] = {
         "run": {"directory": request.directory},
         "model": {} if request.given.get("model.init") else {"preset": rules.SMALLEST},

@@ -51,6 +51,8 @@ def _propose(options: argparse.Namespace) -> None:
     """Print what could be trained on these sequences, if the package that trains is installed."""
     if find_spec("pretrain") is None:  # asked of another process, because nothing here may import it
         return
+    if any(os.fsencode(source).decode("utf-8", "replace") != source for source in options.sources):
+        return  # no recipe can hold such a name
     settings = {"data.store_dir": options.store_dir, "data.unknown_letters": options.unknown_letters}
     settings |= {f"data.ingest.{name}": value for name, value in asdict(ingest_of(options)).items()}
     words = [*options.sources, *(f"{name}={value}" for name, value in settings.items() if _differs(name, value))]

@@ -1,5 +1,6 @@
 """Mistakes on the command line are called that, those of a recipe are not, and what was probably meant is named."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +105,14 @@ def test_a_missing_file_is_refused_before_torch_and_before_the_run_directory(
         f"the nearest is '{tmp_path}/proteins.fasta'"
     )
     assert not (tmp_path / "run").exists()
+
+
+def test_a_source_whose_name_no_recipe_can_hold(said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = os.fsdecode(b"caf\xe9.fasta")
+    Path(name).write_text(">a\nMKT\n")
+    assert "'caf\\udce9.fasta' is no UTF-8, as a recipe must be; rename the file" in said(name)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_preset_beside_init_says_what_to_take_out(said) -> None:

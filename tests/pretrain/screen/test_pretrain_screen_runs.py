@@ -39,7 +39,7 @@ def check_start(shown: Sequence[str], run_dir: Path) -> None:
     assert starts[0] == "model         esm2_60k, 60,705 parameters: ESM-2, 2 layers, width 48"
     assert re.fullmatch(r"proteins      1\d\d for training, \d\d for validation", starts[1])
     assert starts[2].startswith("split         by clusters of")
-    assert re.fullmatch(r"memory        about 0\.\d\d GB a process \(1 MB activations, 1 MB model\)", starts[3])
+    assert re.fullmatch(r"memory        about \d\.\d\d GB a process \(1 MB activations, 1 MB model\)", starts[3])
     assert re.fullmatch(r"one pass      about [\d,]+ tokens", starts[4])
     assert re.fullmatch(r"training      22,000 tokens, about \d\d steps of [78]\d\d, \d\.\d\d passes", starts[5])
     assert starts[6] == f"run directory {run_dir}"
