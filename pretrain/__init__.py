@@ -1,7 +1,7 @@
 """Pretraining: the encoder, one training step, the loop around it, engines, checkpoints and export.
 
-`python -m pretrain` with a recipe, or with sequences for which one is proposed, is the run. `pretrain.model` holds plain
-modules that know nothing of engines; `pretrain.step` is one update, whole; `pretrain.loop` takes steps for any
+`python -m pretrain` with a recipe, or with sequences for which one is proposed, is the run. `pretrain.model` is plain
+modules, which know nothing of engines; `pretrain.step` is one update, whole; `pretrain.loop` takes steps for any
 `pretrain.job`, of which masked language modelling is one (`masked_language_job`). Imports `data`, never `finetune`.
 
     model        the encoder and what computes it         engine      how a run is spread over processes
