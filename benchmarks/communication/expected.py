@@ -20,6 +20,7 @@ from pretrain.model.attention.choice import choose
 from pretrain.model.context import Exchange
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
+from pretrain.step import NOTHING
 
 FLOAT, DOUBLE, INTEGER = 4, 8, 8
 """Bytes of a number."""
@@ -74,8 +75,9 @@ class Work:
 def expected(case: Case, work: Work) -> dict[str, int]:
     """Bytes of one rank in a step, by kind."""
     engine = _zero(case, work) if case.engine.startswith("zero") else _torch(case, work)
-    # The step itself: targets and digests before the first forward pass, loss sums after the update.
-    step = {"all_reduce": INTEGER * (1 + work.bins_per_step) + FLOAT}
+    # The step itself: targets, digests and what ranks tell each other before the first forward pass; then, after the
+    # update, loss sums.
+    step = {"all_reduce": INTEGER * (1 + work.bins_per_step + len(NOTHING)) + FLOAT}
     return dict(Counter(engine) + Counter(step) + Counter(_attention(case, work)))
 
 
