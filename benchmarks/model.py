@@ -33,7 +33,10 @@ from pretrain.model.linear import EMULATES_BFLOAT16
 
 
 class Bars(NamedTuple):
-    """What a case must reach: ratios to transformers on either kind of batch, and a share of what products reach."""
+    """What a case must reach: ratios to transformers on either kind of batch, and a share of what products reach.
+
+    Those of the 8M model in float32 are of 2026-11-22, with torch's attention kernel for CPUs.
+    """
 
     random: float
     grouped: float
@@ -42,7 +45,7 @@ class Bars(NamedTuple):
 
 CPU_CASES = {
     Case(preset="8m", precision="fp32", crop=512, batch_sequences=16): Bars(2.9, 1.15),
-    Case(preset="8m", precision="fp32", crop=1024, batch_sequences=16): Bars(4.5, 1.3, 0.70),
+    Case(preset="8m", precision="fp32", crop=1024, batch_sequences=16): Bars(4.5, 1.2, 0.70),
     Case(preset="8m", precision="bf16", crop=1024, batch_sequences=16): Bars(4.5, 1.35, 0.50),
     Case(preset="35m", precision="bf16", crop=512, batch_sequences=8): Bars(3.0, 1.12, 0.58),
 }
