@@ -23,7 +23,7 @@ from data.disk_error import CLOSED, one_line
 from data.progress_line import WorkLine
 from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.toml_file import documented, read
-from pretrain.model.presets import preset_table
+from pretrain.proposal.memory import preset_table
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RECIPE
 from pretrain.run.error_file import tell_launcher

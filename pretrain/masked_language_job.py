@@ -31,13 +31,13 @@ from pretrain.model.presets import EsmShape
 from pretrain.optimizer.groups import ParameterGroup, parameter_groups
 from pretrain.optimizer.settings import PEAK_LR, TRAINED_PEAK_LR
 from pretrain.proposal.corpus import facts_of
-from pretrain.proposal.machine import seen
+from pretrain.proposal.machine import Machine, seen
 from pretrain.proposal.meaning import meant
+from pretrain.proposal.memory import memory_of
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
 from pretrain.screen import gigabytes
 from pretrain.step import Reading
-from pretrain.telemetry.memory import activation_bytes, process_bytes, state_bytes
 
 
 class MaskedLanguageJob(Job[MaskedLanguageScores]):
@@ -86,23 +86,23 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
 
     def _memory(self) -> str:
         """About how much memory training takes."""
-        data, engine = self.recipe.data, self.engine
-        slots = data.bin_tokens * min(data.bins_per_forward, data.bins_per_step) // engine.context.size
-        activations = activation_bytes(
-            self.shape,
-            slots,
-            is_16_bit=engine.compute_dtype.itemsize == 2,
-            checkpointing=self.recipe.compute.checkpointing,
+        recipe, data = self.recipe, self.recipe.data
+        slots = data.bin_tokens * min(data.bins_per_forward, data.bins_per_step) // self.engine.context.size
+        expected = memory_of(
+            self.shape, slots, self._machine, recipe.optimizer.name, checkpointing=recipe.compute.checkpointing
         )
-        state = state_bytes(self.num_parameters, engine.world_size, engine.name)
-        total = gigabytes(self.process_bytes + state + activations)
-        return f"about {total} a process ({gigabytes(activations)} activations, {gigabytes(state)} model)"
+        parts = f"{gigabytes(expected.activations)} activations, {gigabytes(expected.state)} model"
+        return f"about {gigabytes(expected.total)} a process ({parts})"
+
+    @property
+    def _machine(self) -> Machine:
+        engine = self.engine
+        return seen(engine.world_size, engine.ranks_per_node, engine.precision, engine.name)
 
     def set_up(self, model: nn.Module) -> list[str]:
         """Set the encoder up."""
         recipe = self.recipe
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
-        self.process_bytes = process_bytes(self.engine.device)  # before the model has memory
         encoder = cast(MaskedLanguageModel, model).encoder
         slots = recipe.data.bin_tokens * recipe.data.bins_per_forward
         lines = set_up_encoder(encoder, self.engine, recipe.compute, recipe.parallel.exchange, slots)
@@ -110,13 +110,12 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
 
     def _proportion(self) -> list[str]:
         """Lines about a recipe that is out of proportion to a corpus; none about a stream or a mixture."""
-        recipe, engine, (corpus, *others) = self.recipe, self.engine, self.corpora.parts
+        recipe, (corpus, *others) = self.recipe, self.corpora.parts
         if others or corpus.store.is_growing:
             return []
-        machine = seen(engine.world_size, engine.ranks_per_node, engine.precision, engine.name)
         data, sources = recipe.data, shlex.join(recipe.data.sources)
         sizes = recipe.schedule.total_tokens, self.shape, data.crop_tokens, data.bin_tokens
-        return meant(*sizes, facts_of(corpus.store, count_distinct=False), machine, sources)
+        return meant(*sizes, facts_of(corpus.store, count_distinct=False), self._machine, sources)
 
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
         """All parameters; matrices decay."""

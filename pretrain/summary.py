@@ -151,7 +151,9 @@ def _short(perplexity: float) -> str:
 def _trained_on(summary: Summary[MaskedLanguageScores]) -> str:
     state = summary.state
     seen = summary.job.seen(Cursor(**state.cursor))
-    proteins = f" of {seen.proteins:,} distinct proteins" if seen and seen.proteins is not None else ""
+    proteins = ""
+    if seen and seen.proteins is not None:
+        proteins = f" of {seen.proteins:,} distinct protein{'' if seen.proteins == 1 else 's'}"
     passes = ""
     if seen and seen.passes is not None:
         passes = f", {seen.passes:,.2f} passes" if seen.passes < 10 else f", {seen.passes:,.0f} passes"

@@ -244,6 +244,8 @@ def _distinct(store: Store, records: NDArray[np.int64]) -> int | None:
 
 
 def _split_in_words(part: OpenCorpus) -> str:
+    if not len(part.split.validation):
+        return "nothing is held out: scores are of training proteins"
     if part.clusters is None or part.clusters.folder is None:
         return "by equal sequences only: relatives of a validation protein may train"
     return f"by {part.clusters.description}"

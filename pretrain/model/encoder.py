@@ -8,8 +8,6 @@ sequence gets the same output whatever is packed beside it.
 Shapes: S slots of the batch, D width of the residual stream. Where ranks share a batch, S counts this rank's share.
 """
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -23,11 +21,10 @@ from pretrain.model.context import Context
 from pretrain.model.dropout import KeyedDropout
 from pretrain.model.layer import Layer, recomputed
 from pretrain.model.presets import EsmShape
+from pretrain.model.settings import Checkpointing
 
 EXPECTED_MASK_RATIO = 0.15 * 0.8
 """Share of <mask> among the tokens that ESM-2 was trained on. As in transformers, it does not follow the recipe."""
-
-Checkpointing = Literal["none", "selective", "layer"]
 
 
 class Encoder(nn.Module):

@@ -20,12 +20,6 @@ MODERN_VOCABULARY = 64
 
 Architecture = Literal["esm2", "modern"]
 
-STATE_BYTES = 16
-"""Bytes of each parameter in training: weight, gradient and both of AdamW's moments, in float32."""
-KEPT_BYTES: dict[Architecture, float] = {"esm2": 34.9, "modern": 43.1}
-"""Bytes that the backward pass needs of each slot, channel and layer in bfloat16, without checkpointing: from the table
-of docs/compute.md, which `python -m benchmarks.memory` prints."""
-
 RotaryPrecision = Literal["float32", "float16", "bfloat16"]
 
 
@@ -107,14 +101,6 @@ class EsmShape(Section):
             return self.layers * layer + dim + 2 * vocabulary * dim + head
         return self.layers * (12 * dim * dim + 13 * dim) + 2 * dim + vocabulary * dim + head
 
-    def training_bytes(self, slots: int) -> float:
-        """Bytes to train the whole model in one process, with AdamW in bfloat16, besides what any process takes.
-
-        Args:
-            slots: of a forward pass, whose activations are kept for the backward pass.
-        """
-        return STATE_BYTES * self.num_parameters + KEPT_BYTES[self.architecture] * slots * self.dim * self.layers
-
     @property
     def update_scale(self) -> float:
         """Factor on what a sublayer adds to the residual stream."""
@@ -143,24 +129,3 @@ PRESETS: dict[str, EsmShape] = {
     "modern_600m": _modern(layers=36, dim=1152, heads=18),
 }
 """Shapes by name; the name says the number of parameters."""
-
-
-_SLOTS = 16_384
-"""Slots of the default `data.bin_tokens`, for which the table of presets is made."""
-
-
-def preset_table() -> list[str]:
-    """A line for each preset, with layers, width, parameters and the memory to train it, and what that memory is."""
-    lines = [f"{'':14}layers   width   parameters   memory"]
-    for name, shape in PRESETS.items():
-        parameters, memory = shape.num_parameters, shape.training_bytes(_SLOTS) / 1e9
-        millions = f"{parameters / 1e6:,.{2 if parameters < 1e6 else 1 if parameters < 1e7 else 0}f} M"
-        size = f"{memory:,.{1 if memory < 100 else 0}f} GB"
-        lines.append(f"{name:14}{shape.layers:6}{shape.dim:8,}{millions:>13}{size:>9}")
-    kept = ", ".join(f"{each:.0f} ({name})" for name, each in KEPT_BYTES.items())
-    return [
-        *lines,
-        f"memory: of one process, in bf16 with AdamW and a bin of {_SLOTS:,} slots: {STATE_BYTES} bytes a parameter,",
-        f"and for each slot, channel and layer {kept} bytes, which data.bin_tokens and",
-        "compute.checkpointing lower (docs/compute.md)",
-    ]

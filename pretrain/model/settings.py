@@ -11,6 +11,8 @@ from typing import ClassVar, Literal
 from data.recipe.setting import IDENTITY, OPERATIONAL, Section, require_word, setting
 from pretrain.model.presets import PRESETS
 
+Checkpointing = Literal["none", "selective", "layer"]
+"""What the backward pass computes again instead of keeping it."""
 ExchangeRequest = Literal["auto", "ulysses", "all_gather"]
 """What a user may ask ranks that share a batch to exchange (`model.context`)."""
 
@@ -57,7 +59,7 @@ class ComputeSettings(Section):
         "backend; 'auto' takes the best that this machine has, and 'varlen' the best FlashAttention",
         "auto",
     )
-    checkpointing: Literal["none", "selective", "layer"] = setting(
+    checkpointing: Checkpointing = setting(
         OPERATIONAL,
         "what the backward pass computes again to save memory: norms and feed-forward ('selective') or whole layers",
         "none",

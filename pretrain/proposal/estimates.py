@@ -1,4 +1,4 @@
-"""Estimates for a model on a machine: memory and speed.
+"""The speed that is expected of a model on a machine where nothing was timed.
 
 In: a shape, a machine, sizes. Out: numbers, by the rules alone; nothing is measured. Kept: nothing.
 """
@@ -11,13 +11,6 @@ from pretrain.proposal.machine import Machine
 
 _TARGETS = 0.15
 """Share of the tokens that are predicted."""
-
-
-def memory_bytes(shape: EsmShape, slots: int, optimizer: str, machine: Machine) -> float:
-    """Memory of one process that trains with this many slots at once: on a GPU that of the device, else of the host."""
-    state = rules.STATE_BYTES[optimizer] * shape.num_parameters
-    activations = rules.ACTIVATION_BYTES[machine.precision] * slots * shape.dim * shape.layers
-    return rules.PROCESS_BYTES[machine.kind] + state + activations
 
 
 def tokens_per_s(shape: EsmShape, corpus: CorpusFacts, crop_tokens: int, machine: Machine) -> float:

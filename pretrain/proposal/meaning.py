@@ -4,8 +4,9 @@ In: a recipe's sizes, facts about the corpus and the machine. Out: lines. Kept: 
 """
 
 from pretrain.model.presets import EsmShape
-from pretrain.proposal import estimates, rules
+from pretrain.proposal import rules
 from pretrain.proposal.corpus import CorpusFacts
+from pretrain.proposal.estimates import tokens_per_s
 from pretrain.proposal.machine import Machine
 from pretrain.proposal.reasons import duration
 
@@ -33,7 +34,7 @@ def meant(
         sources: the corpus as it is typed on the command line.
     """
     pass_tokens = corpus.pass_tokens(crop_tokens)
-    rate = estimates.tokens_per_s(shape, corpus, crop_tokens, machine)
+    rate = tokens_per_s(shape, corpus, crop_tokens, machine)
     passes, seconds = total_tokens / pass_tokens, total_tokens / rate
     if passes <= rules.TOO_MANY_PASSES and seconds <= rules.TOO_MANY_DAYS * _DAY_S:
         return []

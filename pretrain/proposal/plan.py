@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pretrain.model.presets import PRESETS, EsmShape
-from pretrain.proposal import estimates, rules
+from pretrain.model.settings import Checkpointing
+from pretrain.proposal import rules
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
+from pretrain.proposal.estimates import tokens_per_s
 from pretrain.proposal.machine import Machine
+from pretrain.proposal.memory import memory_of
 
 _INTERVAL_S = 600.0
 """Time between two validations or saves, by their defaults."""
@@ -108,7 +111,8 @@ def plan_of(
     least = rules.LEAST_STEPS * bin_tokens * bins * fill
     if "schedule.total_tokens" not in given and total < least:
         total = _round(max(total, min(rate * time_s, least)))
-    slots = bin_tokens * (given.get("data.bins_per_forward") or 1)
+    slots = bin_tokens * (given.get("data.bins_per_forward") or 1) // (given.get("parallel.context") or 1)
+    checkpointing: Checkpointing = given.get("compute.checkpointing") or "none"
     return Plan(
         size=size,
         shape=shape,
@@ -123,7 +127,7 @@ def plan_of(
         by_passes="schedule.total_tokens" not in given and rate * time_s > 1.02 * total,
         tokens_per_s=rate,
         is_timed=size in speeds,
-        memory_bytes=estimates.memory_bytes(shape, slots, optimizer, machine),
+        memory_bytes=memory_of(shape, slots, machine, optimizer, checkpointing).total,
         scored=scored,
         one_validation_s=one_s,
         rest_s=_rest_s(number, machine, total / rate),
@@ -138,11 +142,9 @@ def _optimizer(machine: Machine, given: Mapping[str, Any]) -> Literal["adamw", "
 
 def _estimated(shape: EsmShape, corpus: CorpusFacts, crop: int, machine: Machine, speeds: Mapping[str, float]) -> float:
     """The estimated speed, corrected by how the timed sizes differ from their estimates."""
-    rate = estimates.tokens_per_s(shape, corpus, crop, machine)
+    rate = tokens_per_s(shape, corpus, crop, machine)
     ratios = [
-        timed / estimates.tokens_per_s(PRESETS[name], corpus, crop, machine)
-        for name, timed in speeds.items()
-        if name in PRESETS
+        timed / tokens_per_s(PRESETS[name], corpus, crop, machine) for name, timed in speeds.items() if name in PRESETS
     ]
     return rate * ratios[-1] if ratios else rate
 
@@ -191,7 +193,7 @@ def _validation(
 
 def _rest_s(parameters: int, machine: Machine, training_s: float) -> float:
     saves = 2 + int(training_s // _INTERVAL_S)
-    moved = (rules.STATE_BYTES["adamw"] - 4) * parameters * saves
+    moved = rules.SAVED_BYTES * parameters * saves
     start_s = rules.START_S + (rules.COMPILE_S if machine.kind == "cuda" else 0.0)
     return start_s + rules.END_S + moved / rules.DISK_BYTES_PER_S
 

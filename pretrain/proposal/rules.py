@@ -136,16 +136,6 @@ CLUSTER_RATE = 3e8
 MEMORY_SHARE = 0.6
 """Share of a GPU's memory, or of the host's memory divided among its processes, that a proposal may use."""
 
-PROCESS_BYTES: dict[str, float] = {"cpu": 0.75e9, "cuda": 1.5e9}
-"""Memory of a process that trains nothing: the libraries; on a GPU its context and workspaces, on the GPU."""
-
-STATE_BYTES: dict[str, float] = {"adamw": 16.0, "muon": 12.0}
-"""Bytes of each parameter: weight and gradient in float32, and two moments or, of Muon's matrices, one."""
-
-ACTIVATION_BYTES: dict[str, float] = {"no": 78.3, "bf16": 43.1, "fp16": 43.1}
-"""Bytes that the backward pass needs of each slot, channel and layer of the modern architecture, by precision, as
-`python -m benchmarks.memory` measures them (docs/compute.md)."""
-
 CPU_FLOPS = 30e9
 """Matrix-product FLOPs a second that a core reaches in training, where nothing was timed: AVX2 at some 3 GHz."""
 CPU_TOKENS_PER_S = 40e3
@@ -185,5 +175,7 @@ START_S, END_S = 1.5, 4.0
 measuring this machine's peak; writing the last checkpoint, importing transformers and exporting."""
 COMPILE_S = 40.0
 """Time of compiling the layers before the first step on a GPU."""
+SAVED_BYTES = 12.0
+"""Bytes of each parameter in a checkpoint: the weight and two moments, in float32."""
 DISK_BYTES_PER_S = 200e6
 """Speed at which checkpoints and exports are written, hashed and read again."""

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from pretrain.model.presets import PRESETS
-from pretrain.proposal import estimates, rules
+from pretrain.proposal import rules
 from pretrain.proposal.choice import Proposal, choose
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
+from pretrain.proposal.estimates import tokens_per_s
 from pretrain.proposal.machine import Machine
 from support.places import ROOT
 
@@ -105,7 +106,7 @@ def test_a_timed_speed_corrects_the_estimates_of_other_sizes() -> None:
     facts = corpus_of(10**6), split_of(10**6), LAPTOP, HOUR, {}
     slow = choose(*facts, {estimated.size: estimated.tokens_per_s / 100}).plan
     assert (estimated.size, slow.size) == ("modern_800k", "modern_60k")
-    per_s = estimates.tokens_per_s(PRESETS["modern_60k"], facts[0], slow.crop_tokens, LAPTOP)
+    per_s = tokens_per_s(PRESETS["modern_60k"], facts[0], slow.crop_tokens, LAPTOP)
     assert slow.tokens_per_s == pytest.approx(per_s / 100)
     assert not slow.is_timed
     assert choose(*facts, {"modern_60k": 1000.0}).plan.tokens_per_s == 1000.0
