@@ -116,6 +116,9 @@ def split_of(
             relatives.
     """
     fraction = given.get("data.validation_fraction")
+    if fraction == 0:
+        words = "nothing is held out, as you asked: scores are of training proteins"
+        return SplitFacts(0.0, None, 0, words, facts.distinct or facts.proteins)
     equal = open_clusters(store, None)
     if table is not None:
         return _held(open_clusters(store, table), None, f"by the clusters of {table}", fraction)
@@ -171,13 +174,13 @@ def _is_clustered(store: Store) -> bool:
 
 
 def _held(clusters: Clusters, identity: float | None, words: str, fraction: float | None) -> SplitFacts:
-    """The smallest share of the ladder that holds out a cluster and leaves enough to train on."""
+    """The share that was given; else the smallest of the ladder that holds out a cluster and leaves enough to train."""
     hashes = np.concatenate([of_records for _, of_records in clusters.blocks()])
     distinct = np.unique(hashes)
     shares = (rules.validation_share(len(distinct)), *rules.VALIDATION_LADDER)
     for share in shares if fraction is None else (fraction,):
         held = int(np.count_nonzero(held_out(hashes, share)))
-        if 0 < held <= rules.MOST_VALIDATION_RECORDS * len(hashes):
+        if 0 < held <= (rules.MOST_VALIDATION_RECORDS if fraction is None else 1) * len(hashes):
             return SplitFacts(share, identity, held, words, len(distinct))
     few = f"nothing is held out, because there are too few clusters ({len(distinct)}): scores are of training proteins"
     return SplitFacts(fraction or 0.0, None, 0, few, len(distinct))

@@ -1,0 +1,39 @@
+"""What a proposal holds out, and what it says of that."""
+
+from pathlib import Path
+
+import pytest
+
+from pretrain.proposal.corpus import facts_of, split_of
+from support.inputs.token_stores import proteins, store_of
+
+APART = {"data.split_identity": None}
+"""No clustering: two proteins are relatives if they are equal."""
+
+
+@pytest.mark.parametrize(
+    ("given", "fraction", "held", "said"),
+    [
+        ({**APART, "data.validation_fraction": 0.0}, 0.0, (0, 0), "nothing is held out, as you asked: scores are of"),
+        ({"data.validation_fraction": 0.0}, 0.0, (0, 0), "nothing is held out, as you asked: scores are of"),
+        ({**APART, "data.validation_fraction": 0.6}, 0.6, (90, 150), "by equal sequences alone, as you asked"),
+        (APART, 0.1, (8, 35), "by equal sequences alone, as you asked"),
+    ],
+)
+def test_a_given_share_is_counted(
+    given: dict[str, float | None], fraction: float, held: tuple[int, int], said: str, tmp_path: Path
+) -> None:
+    store = store_of(tmp_path, proteins(200))
+    found = split_of(store, facts_of(store), None, 600.0, given, cluster=True)
+    assert found.fraction == fraction
+    assert held[0] <= found.held_proteins <= held[1]
+    assert found.reason.startswith(said)
+
+
+def test_too_few_clusters_are_the_reason_only_where_they_are(tmp_path: Path) -> None:
+    store = store_of(tmp_path, proteins(1) * 5 + proteins(2)[1:])
+    found = split_of(store, facts_of(store), None, 600.0, {**APART, "data.validation_fraction": 1e-9}, cluster=True)
+    assert (found.held_proteins, found.reason) == (
+        0,
+        "nothing is held out, because there are too few clusters (2): scores are of training proteins",
+    )
