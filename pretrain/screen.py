@@ -202,15 +202,6 @@ class Pause(NamedTuple):
     tokens: float
     """About how many tokens are trained on in the time of one: the forecast until one was timed."""
 
-    def times(self, step: int, last: int, left_s: float) -> int:
-        """How often it is still to come after `step`, until the step `last`, which is `left_s` seconds from now."""
-        if last <= step:
-            return 0
-        steps, seconds = self.every.steps, self.every.seconds
-        if steps is not None:
-            return last // steps - step // steps + bool(last % steps)
-        return 1 + (int(left_s / seconds) if seconds else 0)
-
 
 class TimeLeft:
     """The time that a run still takes: its steps at their latest speed, and the saves and validations to come.
@@ -268,7 +259,7 @@ class TimeLeft:
         pauses = 0.0
         for pause in self._planned:
             each = self._paused.get(pause.kind) or [pause.tokens * per_token]
-            pauses += pause.times(self._step, self._step + steps, training) * sum(each) / len(each)
+            pauses += pause.every.times(self._step, self._step + steps, training) * sum(each) / len(each)
         return training + pauses
 
     @property

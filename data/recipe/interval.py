@@ -22,6 +22,17 @@ class Interval:
     steps: int | None
     seconds: float | None
 
+    def times(self, step: int, last: int, left_s: float) -> int:
+        """How often it is still to come after `step`, until the step `last`, which is `left_s` seconds from now.
+
+        The last step counts in any case.
+        """
+        if last <= step:
+            return 0
+        if self.steps is not None:
+            return last // self.steps - step // self.steps + bool(last % self.steps)
+        return 1 + (int(left_s / self.seconds) if self.seconds else 0)
+
 
 def interval(name: str, value: Every) -> Interval:
     """The interval that a setting gives.

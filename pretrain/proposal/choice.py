@@ -13,7 +13,7 @@ from pretrain.proposal import rules
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.machine import Machine
 from pretrain.proposal.plan import Plan, plan_of
-from pretrain.proposal.reasons import Choice, choices
+from pretrain.proposal.reasons import Choice, choices, duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,8 @@ def choose(
     shapes = _shapes(given, init)
     facts = corpus, split, machine, budget_s, given, speeds or {}
     plans = [plan_of(size, shape, *facts) for size, shape in shapes.items()]
-    fitting = [plan for plan in plans if _fits(plan, machine)] or plans[:1]
-    worth = [
-        plan
-        for plan in fitting
-        if plan.size == rules.SMALLEST or plan.total_tokens >= rules.TOKENS_PER_PARAMETER * plan.parameters
-    ]
+    fitting = [plan for plan in plans if plan.fits_into(machine)] or plans[:1]
+    worth = [plan for plan in fitting if plan.size == rules.SMALLEST or (plan.has_enough_tokens and plan.is_in_time)]
     plan = (worth or fitting)[-1]
     larger = next((other for other in plans if other.parameters > plan.parameters), None)
     return Proposal(plan, choices(plan, corpus, split, machine, given, larger), tuple(_notes(plan, machine)))
@@ -69,25 +65,28 @@ def _shapes(given: Mapping[str, Any], init: EsmShape | None) -> dict[str, EsmSha
     return {name: PRESETS[name] for name in rules.SIZES}
 
 
-def _fits(plan: Plan, machine: Machine) -> bool:
-    return plan.memory_bytes <= rules.MEMORY_SHARE * machine.memory_bytes
-
-
 def _notes(plan: Plan, machine: Machine) -> list[str]:
     notes = []
-    if not _fits(plan, machine):
+    if not plan.fits_into(machine):
         notes.append(
             f"memory: {plan.memory_bytes / 1e9:.1f} GB for each process is more than {rules.MEMORY_SHARE:.0%} of the "
             f"{machine.memory_bytes / 1e9:.1f} GB that it has"
         )
-    if plan.passes > 1.05 * rules.MOST_PASSES:
+    if plan.repeats > 1.05 * rules.MOST_PASSES:
+        over = "" if plan.distinct_share > 0.95 else " over each distinct protein"
         notes.append(
-            f"passes: {plan.passes:,.0f}, more than the {rules.MOST_PASSES:.0f} after which a repeated pass teaches "
-            "next to nothing: expect the model to know little beyond these proteins"
+            f"passes: {plan.repeats:,.0f}{over}, more than the {rules.MOST_PASSES:.0f} after which a repeated pass "
+            "teaches next to nothing: expect the model to know little beyond these proteins"
         )
+    is_given = plan.limit == "given"
     if plan.steps < rules.LEAST_STEPS:
         notes.append(
             f"steps: {plan.steps}, fewer than the {rules.LEAST_STEPS} that teach random weights something: give it "
-            "more time"
+            f"more {'tokens' if is_given else 'time'}"
+        )
+    if not plan.is_in_time:
+        notes.append(
+            f"time: about {duration(plan.seconds)}, more than the {duration(plan.budget_s)} there are"
+            f"{'; without schedule.total_tokens, a length that fits is chosen' if is_given else ''}"
         )
     return notes

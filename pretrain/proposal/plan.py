@@ -7,8 +7,9 @@ nothing. Torch is not imported.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+from data.recipe.interval import Interval, interval
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.settings import Checkpointing
 from pretrain.proposal import rules
@@ -17,8 +18,8 @@ from pretrain.proposal.estimates import tokens_per_s
 from pretrain.proposal.machine import Machine
 from pretrain.proposal.memory import memory_of
 
-_INTERVAL_S = 600.0
-"""Time between two validations or saves, by their defaults."""
+_MOST_OVER = 1.05
+"""Share of its time that a plan may take: saves and validations are counted whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +39,10 @@ class Plan:
     total_tokens: int
     pass_tokens: float
     """Tokens of one pass over the training proteins."""
-    by_passes: bool
-    """Whether the passes limit the tokens, not the time."""
+    distinct_share: float
+    """Share of these proteins that are no copies of another."""
+    limit: Literal["time", "passes", "given"]
+    """What the number of tokens follows from; `given` if the user gave it."""
     tokens_per_s: float
     """Real tokens a second, all processes together."""
     is_timed: bool
@@ -48,9 +51,12 @@ class Plan:
     """Memory of one process."""
     scored: int
     """Most proteins that one validation scores."""
+    evaluate_every: Interval
     one_validation_s: float
-    rest_s: float
-    """Time of start, saves and export."""
+    checkpoint_every: Interval
+    one_save_s: float
+    ends_s: float
+    """Time of the start, and of the end without its save and export."""
     budget_s: float
 
     @property
@@ -69,6 +75,21 @@ class Plan:
         return self.total_tokens / self.pass_tokens
 
     @property
+    def repeats(self) -> float:
+        """How often each distinct one of them is read: copies of a protein teach no more than passes over it do."""
+        return self.passes / self.distinct_share
+
+    @property
+    def tokens_per_parameter(self) -> float:
+        """Tokens for each parameter."""
+        return self.total_tokens / self.parameters
+
+    @property
+    def has_enough_tokens(self) -> bool:
+        """Whether the tokens are worth the size."""
+        return self.tokens_per_parameter >= rules.TOKENS_PER_PARAMETER
+
+    @property
     def training_s(self) -> float:
         """Time of all steps."""
         return self.total_tokens / self.tokens_per_s
@@ -76,12 +97,39 @@ class Plan:
     @property
     def validation_s(self) -> float:
         """Time of all validations."""
-        return (1 + int(self.training_s // _INTERVAL_S)) * self.one_validation_s
+        return self.evaluate_every.times(0, self.steps, self.training_s) * self.one_validation_s
+
+    @property
+    def rest_s(self) -> float:
+        """Time of start, saves and export, which takes as long as a save."""
+        saves = self.checkpoint_every.times(0, self.steps, self.training_s)
+        return self.ends_s + (saves + 1) * self.one_save_s
 
     @property
     def seconds(self) -> float:
         """Time from the proposal to the end of the run."""
         return self.training_s + self.validation_s + self.rest_s
+
+    @property
+    def is_in_time(self) -> bool:
+        """Whether the run takes no longer than the time there is."""
+        return self.seconds <= _MOST_OVER * self.budget_s
+
+    def fits_into(self, machine: Machine) -> bool:
+        """Whether it takes no more memory than it may."""
+        return self.memory_bytes <= rules.MEMORY_SHARE * machine.memory_bytes
+
+
+class _Room(NamedTuple):
+    """What one crop leaves room for."""
+
+    rate: float
+    """Tokens a second."""
+    pass_tokens: float
+    one_validation_s: float
+    scored: int
+    tokens: float
+    """Tokens that are trained on in the time."""
 
 
 def plan_of(
@@ -97,20 +145,33 @@ def plan_of(
     """The plan for one size; arguments are those of `choice.choose`."""
     optimizer: Literal["adamw", "muon"] = given.get("optimizer.name") or _optimizer(machine, given)
     number = shape.num_parameters
-    crop = given.get("data.crop_tokens") or _crop(corpus, machine)
-    rate = speeds.get(size) or _estimated(shape, corpus, crop, machine, speeds)
     training = 1 - split.held_proteins / corpus.proteins
-    pass_tokens = max(1.0, corpus.pass_tokens(crop) * training)
-    one_s, scored = _validation(corpus, split, crop, rate, budget_s, given)
-    time_s = budget_s - _rest_s(number, machine, budget_s)
-    time_s = max(time_s - (1 + int(time_s // _INTERVAL_S)) * one_s, 0.2 * budget_s)
-    most = rules.MOST_PASSES * pass_tokens
-    total = given.get("schedule.total_tokens") or _round(min(rate * time_s, most))
-    bin_tokens, bins, crop = _layout(total, pass_tokens, crop, machine, given)
-    fill = 0.98 * pass_tokens / (bin_tokens * math.ceil(pass_tokens / bin_tokens))
-    least = rules.LEAST_STEPS * bin_tokens * bins * fill
-    if "schedule.total_tokens" not in given and total < least:
-        total = _round(max(total, min(rate * time_s, least)))
+    distinct = (corpus.distinct or corpus.proteins) / corpus.proteins
+    evaluate_every, checkpoint_every = (
+        interval(name, given.get(name) or rules.INTERVALS[name])
+        for name in ("run.evaluate_every", "run.checkpoint_every")
+    )
+    ends_s = rules.START_S + rules.END_S + (rules.COMPILE_S if machine.kind == "cuda" else 0.0)
+    save_s = rules.SAVED_BYTES * number / rules.DISK_BYTES_PER_S
+
+    def room_for(crop: int, step_s: float) -> _Room:
+        rate = speeds.get(size) or _estimated(shape, corpus, crop, machine, speeds)
+        one_s, scored = _validation(corpus, split, crop, rate, budget_s, given)
+        pauses = one_s / _seconds(evaluate_every, step_s) + save_s / _seconds(checkpoint_every, step_s)
+        time_s = max(budget_s - ends_s - one_s - 2 * save_s, 0.2 * budget_s) / (1 + pauses)
+        return _Room(rate, max(1.0, corpus.pass_tokens(crop) * training), one_s, scored, rate * time_s)
+
+    crop = given.get("data.crop_tokens") or _crop(corpus, machine)
+    room = room_for(crop, math.inf)
+    asked = given.get("schedule.total_tokens")
+    total = asked or _round(min(room.tokens, rules.MOST_PASSES * room.pass_tokens * distinct))
+    bin_tokens, bins, crop = _layout(total, room.pass_tokens, crop, machine, given)
+    # Once more, with a crop that a bin holds, and with the steps after which a validation or save may be asked for.
+    fill = _fill(room.pass_tokens, bin_tokens)
+    room = room_for(crop, bin_tokens * bins * fill / room.rate)
+    fill = _fill(room.pass_tokens, bin_tokens)
+    most = max(rules.MOST_PASSES * room.pass_tokens * distinct, rules.LEAST_STEPS * bin_tokens * bins * fill)
+    total = asked or _round(min(room.tokens, most))
     slots = bin_tokens * (given.get("data.bins_per_forward") or 1) // (given.get("parallel.context") or 1)
     checkpointing: Checkpointing = given.get("compute.checkpointing") or "none"
     return Plan(
@@ -123,14 +184,18 @@ def plan_of(
         bins_per_step=bins,
         fill=fill,
         total_tokens=total,
-        pass_tokens=pass_tokens,
-        by_passes="schedule.total_tokens" not in given and rate * time_s > 1.02 * total,
-        tokens_per_s=rate,
+        pass_tokens=room.pass_tokens,
+        distinct_share=distinct,
+        limit="given" if asked else "passes" if room.tokens > 1.02 * total else "time",
+        tokens_per_s=room.rate,
         is_timed=size in speeds,
         memory_bytes=memory_of(shape, slots, machine, optimizer, checkpointing).total,
-        scored=scored,
-        one_validation_s=one_s,
-        rest_s=_rest_s(number, machine, total / rate),
+        scored=room.scored,
+        evaluate_every=evaluate_every,
+        one_validation_s=room.one_validation_s,
+        checkpoint_every=checkpoint_every,
+        one_save_s=save_s,
+        ends_s=ends_s,
         budget_s=budget_s,
     )
 
@@ -165,12 +230,12 @@ def _layout(
     if machine.kind == "cuda":
         slots = max(slots, groups * rules.LEAST_GPU_TOKENS)
     slots = min(math.sqrt(2) * slots, total / rules.LEAST_STEPS)  # so that the nearest power of two is taken
-    slots = _power(min(max(slots, rules.LEAST_STEP_TOKENS), rules.MOST_STEP_TOKENS))
+    slots = rules.power_of_two(min(max(slots, rules.LEAST_STEP_TOKENS), rules.MOST_STEP_TOKENS))
     # Not larger than the pass needs: the last bin of a pass is filled with what is left.
-    useful = _power(max(2 * pass_tokens - 1, 1))
+    useful = rules.power_of_two(max(2 * pass_tokens - 1, 1))
     bin_tokens = given.get("data.bin_tokens")
     if bin_tokens is None:
-        bin_tokens = min(rules.MOST_BIN_TOKENS[machine.kind], _power(slots / groups), useful)
+        bin_tokens = min(rules.MOST_BIN_TOKENS[machine.kind], rules.power_of_two(slots / groups), useful)
         bin_tokens = max(bin_tokens, rules.LEAST_CROP, crop if "data.crop_tokens" in given else 0)
         bin_tokens = -(-bin_tokens // context) * context
     crop = crop if "data.crop_tokens" in given else min(crop, bin_tokens)
@@ -191,16 +256,13 @@ def _validation(
     return each_s * min(scored, held), scored
 
 
-def _rest_s(parameters: int, machine: Machine, training_s: float) -> float:
-    saves = 2 + int(training_s // _INTERVAL_S)
-    moved = rules.SAVED_BYTES * parameters * saves
-    start_s = rules.START_S + (rules.COMPILE_S if machine.kind == "cuda" else 0.0)
-    return start_s + rules.END_S + moved / rules.DISK_BYTES_PER_S
+def _seconds(every: Interval, step_s: float) -> float:
+    """Seconds of training between two times, where a step takes `step_s`."""
+    return every.seconds or (every.steps or 1) * step_s
 
 
-def _power(value: float) -> int:
-    """The largest power of two that is at most `value`, 1 or more."""
-    return 1 << max(0, int(math.log2(max(value, 1))))
+def _fill(pass_tokens: float, bin_tokens: int) -> float:
+    return 0.98 * pass_tokens / (bin_tokens * math.ceil(pass_tokens / bin_tokens))
 
 
 def _round(tokens: float) -> int:

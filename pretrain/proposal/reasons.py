@@ -61,8 +61,8 @@ def _proposed(
     larger: Plan | None,
 ) -> Iterator[Choice]:
     if "model.init" not in given:
-        yield Choice("model.preset", plan.size, _size_reason(plan, larger))
-    yield from _of_the_data(plan, corpus, split, machine)
+        yield Choice("model.preset", plan.size, _size_reason(plan, larger, machine))
+    yield from _of_the_data(plan, corpus, split, machine, given)
     if plan.shape.is_modern:
         yield Choice("data.mask.mask_prob", 1.0, "every target is hidden, as ESM C's are; none is replaced or kept")
         yield Choice("data.mask.random_prob", 0.0, "")
@@ -79,7 +79,9 @@ def _proposed(
     yield Choice("schedule.final_lr", 0.0, "")
 
 
-def _of_the_data(plan: Plan, corpus: CorpusFacts, split: SplitFacts, machine: Machine) -> Iterator[Choice]:
+def _of_the_data(
+    plan: Plan, corpus: CorpusFacts, split: SplitFacts, machine: Machine, given: Mapping[str, Any]
+) -> Iterator[Choice]:
     if split.identity is not None:
         yield Choice("data.split_identity", split.identity, split.reason)
     share = f"holds out {split.held_proteins:,} of {corpus.proteins:,} proteins, " if split.held_proteins else ""
@@ -90,16 +92,19 @@ def _of_the_data(plan: Plan, corpus: CorpusFacts, split: SplitFacts, machine: Ma
         "data.crop_tokens", plan.crop_tokens, f"holds {whole:.0%} of the proteins whole; others give a random crop"
     )
     yield Choice("data.bin_tokens", plan.bin_tokens, "slots that one process computes at once")
-    words = f"{plan.step_slots:,} slots a step: {plan.steps:,} steps of the tokens below" + (
-        f", divided among {machine.processes} processes" if machine.processes > 1 else ""
-    )
-    yield Choice("data.bins_per_step", plan.bins_per_step, words)
+    yield Choice("data.bins_per_step", plan.bins_per_step, _step_reason(plan, machine, given))
     if machine.kind == "cuda":
         yield Choice("data.workers", 2, "processes that fill bins, so that the GPU does not wait")
     words = "most proteins that one validation scores" + (
         f", so that it takes no more than {rules.VALIDATION_TIME:.0%} of the time" if plan.scored < 2000 else ""
     )
     yield Choice("run.validation_sequences", plan.scored, words)
+    for name, words in (
+        ("run.log_every", "between two lines of metrics; the first and the last step have one, too"),
+        ("run.evaluate_every", "between two validations; the last step has one, too"),
+        ("run.checkpoint_every", "between two checkpoints: no more is lost if the machine stops"),
+    ):
+        yield Choice(name, rules.INTERVALS[name], words)
 
 
 def _of_the_optimizer(plan: Plan, machine: Machine, given: Mapping[str, Any]) -> Iterator[Choice]:
@@ -116,47 +121,70 @@ def _of_the_optimizer(plan: Plan, machine: Machine, given: Mapping[str, Any]) ->
         yield Choice("schedule.peak_lr", rate, f"for width {plan.shape.dim}: wider models need lower rates")
 
 
-def _size_reason(plan: Plan, larger: Plan | None) -> str:
-    size = f"{_count(plan.parameters)} parameters"
-    ratio = plan.total_tokens / plan.parameters
-    least = f"{rules.TOKENS_PER_PARAMETER:.0f} tokens for each parameter"
+def _size_reason(plan: Plan, larger: Plan | None, machine: Machine) -> str:
+    size = f"{_millions(plan.parameters)} parameters"
+    each = f"{_tokens(plan)} tokens for each"
     if larger is None:
-        return f"{size}, {ratio:,.0f} tokens for each"
-    if ratio < rules.TOKENS_PER_PARAMETER:
-        return f"{size}: the smallest that is worth the time; {_limit(plan)} gives it {ratio:.1f} tokens for each"
-    return f"{size}: the largest for which {_limit(plan)} gives {least} ({ratio:,.0f}; {larger.size} would have " + (
-        f"{larger.total_tokens / larger.parameters:,.1f})"
-    )
+        return f"{size}, {each}"
+    if not (plan.has_enough_tokens and plan.is_in_time):
+        return f"{size}: the smallest that is worth the time, with {each} in {_limit(plan)}"
+    would = f"{larger.size} would have {_tokens(larger)}"
+    if not larger.has_enough_tokens:
+        least = f"{rules.TOKENS_PER_PARAMETER:.0f} tokens for each parameter"
+        return f"{size}: the largest that gets {least} in {_limit(plan)} ({_tokens(plan)}; {would})"
+    bound = f"needs no more than {duration(plan.budget_s)}" if larger.fits_into(machine) else "fits into the memory"
+    return f"{size}: the largest that {bound}, with {each} ({would})"
+
+
+def _tokens(plan: Plan) -> str:
+    ratio = plan.tokens_per_parameter
+    return f"{ratio:,.1f}" if ratio < rules.TOKENS_PER_PARAMETER else f"{ratio:,.0f}"
 
 
 def _limit(plan: Plan) -> str:
-    return f"{rules.MOST_PASSES:.0f} passes over these proteins" if plan.by_passes else duration(plan.budget_s)
+    if plan.limit == "given":
+        return "the given length"
+    proteins = "these proteins" if plan.distinct_share > 0.95 else "each distinct protein"
+    return f"{plan.repeats:,.0f} passes over {proteins}" if plan.limit == "passes" else duration(plan.budget_s)
 
 
 def _length_reason(plan: Plan) -> str:
     origin = "timed here" if plan.is_timed else "estimated, not timed"
     speed = f"at {plan.tokens_per_s:,.0f} tokens a second ({origin})"
-    passes = f"{plan.passes:,.1f} passes over the training proteins"
-    took = f"about {duration(plan.training_s)} of training {speed}"
-    if plan.by_passes:
-        return f"{passes}, {took}; more passes over so few proteins would teach next to nothing"
-    return f"{passes}, {took}"
+    number = f"{plan.passes:,.1f}" if plan.passes >= 0.1 else "less than 0.1"
+    took = f"{number} passes over the training proteins, about {duration(plan.training_s)} of training {speed}"
+    return f"{took}; more passes over so few proteins would teach next to nothing" if plan.limit == "passes" else took
+
+
+def _step_reason(plan: Plan, machine: Machine, given: Mapping[str, Any]) -> str:
+    words = f"{count(plan.steps, 'step')} of {plan.step_slots:,} slots"
+    if not {"data.bins_per_step", "data.bin_tokens"} & given.keys():
+        if plan.step_slots <= 2 * rules.step_tokens(plan.total_tokens):
+            words += ", about twice the square root of the run's tokens"
+        else:
+            words += ", which keep a GPU busy" if machine.kind == "cuda" else ", the fewest that a step has"
+    return words + (f", divided among {machine.processes} processes" if machine.processes > 1 else "")
 
 
 def _whole(corpus: CorpusFacts, crop: int) -> float:
     return float(corpus.counts[corpus.values + 2 <= crop].sum()) / corpus.proteins
 
 
-def _count(parameters: int) -> str:
+def _millions(parameters: int) -> str:
     return f"{parameters / 1e6:,.2g} million" if parameters < 1e7 else f"{parameters / 1e6:,.0f} million"
 
 
 def duration(seconds: float) -> str:
     """A time in words, such as "50 seconds", "12 minutes", "3.5 hours", "4 days"."""
     if seconds < 100:
-        return f"{seconds:.0f} seconds"
+        return count(round(seconds), "second")
     if seconds < 100 * 60:
         return f"{seconds / 60:.0f} minutes"
     if seconds < 48 * 3600:
         return f"{seconds / 3600:.1f} hours"
     return f"{seconds / 86400:,.0f} days"
+
+
+def count(number: int, name: str) -> str:
+    """A number of things, such as "1 bin", "3,008 steps"."""
+    return f"{number:,} {name}{'' if number == 1 else 's'}"

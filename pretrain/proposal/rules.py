@@ -70,6 +70,11 @@ def step_tokens(total_tokens: float) -> float:
     return 2.0 * math.sqrt(total_tokens)
 
 
+def power_of_two(value: float) -> int:
+    """The largest power of two that is at most `value`, 1 or more: slots come in powers of two."""
+    return 1 << max(0, int(math.log2(max(value, 1))))
+
+
 # How fast --------------------------------------------------------------------------------------------
 
 
@@ -130,6 +135,11 @@ def cluster_seconds(residues: float, sequences: float, cores: int) -> float:
 
 CLUSTER_RATE = 1.6e8
 """Residues times sequences that MMseqs2 compares in a second of one core."""
+
+# How often -------------------------------------------------------------------------------------------
+
+INTERVALS: dict[str, str] = {"run.log_every": "10 s", "run.evaluate_every": "10 min", "run.checkpoint_every": "10 min"}
+"""The defaults of these settings: often enough for a curve, and so seldom that they cost little."""
 
 # What it needs ---------------------------------------------------------------------------------------
 

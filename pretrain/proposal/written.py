@@ -7,14 +7,14 @@ recipe, so that a later start can tell whether it asks for another.
 import json
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pretrain.proposal.choice import Proposal
 from pretrain.proposal.corpus import CorpusFacts
 from pretrain.proposal.machine import Machine
 from pretrain.proposal.plan import Plan
-from pretrain.proposal.reasons import Choice, duration
+from pretrain.proposal.reasons import Choice, count, duration
 
 _WIDTH = 110
 _BUDGET = re.compile(r"^# Chosen for (\d+(?:\.\d+)?) seconds ", re.M)
@@ -62,6 +62,7 @@ def budget_of(recipe: str) -> float | None:
 def told(proposal: Proposal, sources: Sequence[str], corpus: CorpusFacts, machine: Machine) -> list[str]:
     """What is proposed and why, as lines for the reader who started it."""
     plan = proposal.plan
+    values = {c.name: c.value for c in proposal.choices}
     because = {c.name: f"{'given by you, ' * c.is_given}{c.reason}".rstrip(", ") for c in proposal.choices}
     distinct = f", {corpus.distinct:,} of them distinct" if corpus.distinct not in (None, corpus.proteins) else ""
     rows = [
@@ -69,10 +70,12 @@ def told(proposal: Proposal, sources: Sequence[str], corpus: CorpusFacts, machin
         ("machine", machine.name),
         ("model", f"{plan.size}, {because.get('model.preset', 'whose weights training starts from')}"),
         ("length", f"{plan.total_tokens:,} tokens: {because['schedule.total_tokens']}"),
-        ("step", f"{plan.bins_per_step} bins of {plan.bin_tokens:,} slots, so {plan.steps:,} steps"),
+        ("step", f"{count(plan.bins_per_step, 'bin')} of {plan.bin_tokens:,} slots: {because['data.bins_per_step']}"),
+        ("rate", _rate(values)),
         ("crop", f"{plan.crop_tokens} tokens: {because['data.crop_tokens']}"),
         ("held out", because["data.validation_fraction"]),
         *([("split", because["data.split_identity"])] if "data.split_identity" in because else []),
+        ("saves", _saves(values)),
         ("memory", f"about {_gigabytes(plan.memory_bytes)} for each process"),
         *(("note", note) for note in proposal.notes),
     ]
@@ -87,8 +90,8 @@ def promise(plan: Plan) -> str:
     """How long the run takes from here, in one line."""
     basis = "" if plan.is_timed else " (by an estimate of this machine's speed: no step was timed)"
     return (
-        f"about {duration(plan.seconds)} for {plan.steps:,} steps, of which validation {duration(plan.validation_s)}, "
-        f"start, saves and export {duration(plan.rest_s)}{basis}"
+        f"about {duration(plan.seconds)} for {count(plan.steps, 'step')}, of which validation "
+        f"{duration(plan.validation_s)}, start, saves and export {duration(plan.rest_s)}{basis}"
     )
 
 
@@ -101,6 +104,26 @@ def toml_value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(toml_value, value))}]"
     return json.dumps(value, ensure_ascii=False)
+
+
+def _rate(values: Mapping[str, Any]) -> str:
+    """The learning rate; settings that were taken out are not mentioned."""
+    peak = values.get("schedule.peak_lr")
+    parts = ["peak of weights that are trained already" if peak is None else f"peak {peak:g}"]
+    if (warmup := values.get("schedule.warmup")) is not None:
+        parts.append(f"a warm-up over {warmup:.0%} of the tokens")
+    if (start := values.get("schedule.decay_start")) is not None:
+        parts.append(f"falling after {start:.0%} of them")
+    return ", ".join(parts)
+
+
+def _saves(values: Mapping[str, Any]) -> str:
+    named = (("a checkpoint", "checkpoint"), ("a validation", "evaluate"), ("a line", "log"))
+    every = ((what, values.get(f"run.{name}_every")) for what, name in named)
+    words = (
+        f"{what} every {count(value, 'step') if isinstance(value, int) else value}" for what, value in every if value
+    )
+    return f"{', '.join(words)}, and at the end"
 
 
 def _place(section: str) -> tuple[int, str]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import subprocess
 import sys
 
@@ -14,6 +15,9 @@ from pretrain.proposal.choice import Proposal, choose
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.estimates import tokens_per_s
 from pretrain.proposal.machine import Machine
+from pretrain.proposal.reasons import duration
+from pretrain.proposal.written import told
+from pretrain.run.settings import RunSettings
 from support.places import ROOT
 
 LAPTOP = Machine("cpu", "4 CPU cores", 1, 4, 16e9, 4 * rules.CPU_FLOPS)
@@ -46,9 +50,18 @@ def proposed(proteins: int, machine: Machine, seconds: float = HOUR, **given: ob
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 @pytest.mark.parametrize("proteins", PROTEINS)
 def test_the_bounds_hold(proteins: int, machine: Machine) -> None:
-    plan = proposed(proteins, machine).plan
+    found = proposed(proteins, machine)
+    plan, held = found.plan, split_of(proteins).held_proteins
     assert plan.size == rules.SMALLEST or plan.total_tokens >= rules.TOKENS_PER_PARAMETER * plan.parameters
-    assert plan.passes <= 1.01 * rules.MOST_PASSES
+    passes = plan.total_tokens / (corpus_of(proteins).pass_tokens(plan.crop_tokens) * (1 - held / proteins))
+    assert plan.passes == plan.repeats == pytest.approx(passes)
+    if (proteins, machine) == (40, GPUS):  # the crop is cut to the bins of the smallest step, and 300 steps come first
+        assert rules.MOST_PASSES < passes < 2 * rules.MOST_PASSES
+        assert (plan.crop_tokens, plan.steps) == (128, rules.LEAST_STEPS)
+        assert [note.split(",")[0] for note in found.notes] == [f"passes: {passes:.0f}"]
+    else:
+        assert passes <= 1.01 * rules.MOST_PASSES
+        assert found.notes == ()
     assert plan.steps >= rules.LEAST_STEPS
     assert plan.memory_bytes <= rules.MEMORY_SHARE * machine.memory_bytes
     assert plan.seconds <= 1.05 * HOUR
@@ -112,6 +125,101 @@ def test_a_timed_speed_corrects_the_estimates_of_other_sizes() -> None:
     assert choose(*facts, {"modern_60k": 1000.0}).plan.tokens_per_s == 1000.0
 
 
+def reason(found: Proposal, name: str) -> str:
+    (said,) = (choice.reason for choice in found.choices if choice.name == name)
+    return said
+
+
+def test_a_given_length_leaves_the_time_what_it_is() -> None:
+    long = proposed(100_000, LAPTOP, schedule__total_tokens=10**9)
+    assert long.plan.size == "modern_60k"  # 20 tokens for each parameter of modern_35m would take weeks
+    assert reason(long, "model.preset").endswith("for each in the given length")
+    assert [note.partition(":")[0] for note in long.notes] == ["time"]
+    assert long.notes[0].endswith("without schedule.total_tokens, a length that fits is chosen")
+
+    hours = proposed(100_000, LAPTOP, 10 * HOUR, schedule__total_tokens=10**8)
+    assert (hours.plan.size, hours.notes) == ("modern_800k", ())  # modern_8m has too few tokens
+    days = proposed(10**6, LAPTOP, 24 * HOUR, schedule__total_tokens=10**9)
+    assert (days.plan.size, days.notes) == ("modern_800k", ())
+    assert (
+        "the largest that needs no more than 24.0 hours, with 1,126 tokens for each (modern_8m would have 129)"
+        in reason(days, "model.preset")
+    )
+
+    few = proposed(100_000, LAPTOP, schedule__total_tokens=8_000)
+    assert reason(few, "model.preset").endswith("with 0.1 tokens for each in the given length")
+    (note,) = few.notes
+    assert note.startswith("steps: 8, fewer than the 300")
+    assert note.endswith("give it more tokens")
+    assert proposed(100_000, LAPTOP, 7.0).notes[0].endswith("give it more time")
+
+
+def test_intervals_that_are_given_are_counted_and_fit_into_the_time() -> None:
+    plain = proposed(10**6, LAPTOP).plan
+    assert plain.validation_s == (1 + plain.training_s // 600) * plain.one_validation_s
+    each_step = proposed(10**6, LAPTOP, run__evaluate_every=1, run__checkpoint_every=10)
+    plan = each_step.plan
+    assert plan.validation_s == plan.steps * plan.one_validation_s
+    assert plan.rest_s == rules.START_S + rules.END_S + (math.ceil(plan.steps / 10) + 1) * plan.one_save_s
+    assert 0.9 * HOUR <= plan.seconds <= 1.05 * HOUR
+    assert plan.training_s < 0.5 * plain.training_s
+    often = proposed(10**6, LAPTOP, run__evaluate_every="5 s").plan
+    assert often.validation_s == (1 + often.training_s // 5) * often.one_validation_s
+    assert 0.9 * HOUR <= often.seconds <= 1.05 * HOUR
+    asked = proposed(10**6, LAPTOP, run__evaluate_every=1, schedule__total_tokens=plain.total_tokens)
+    assert asked.plan.total_tokens == plain.total_tokens
+    assert asked.notes[0].startswith(f"time: about {asked.plan.seconds / 3600:.1f} hours, more than the 60 minutes")
+
+
+def test_intervals_are_settings_with_a_reason() -> None:
+    defaults = {f"run.{field.name}": field.default for field in dataclasses.fields(RunSettings)}
+    chosen = {choice.name: choice for choice in proposed(5_605, LAPTOP, run__evaluate_every=100).choices}
+    for name, value in rules.INTERVALS.items():
+        assert defaults[name] == value
+        assert chosen[name].reason.startswith("between two ")
+        assert (chosen[name].value, chosen[name].is_given) == ((100, True) if "evaluate" in name else (value, False))
+
+
+def test_copies_teach_no_more_than_passes_do() -> None:
+    one = dataclasses.replace(CorpusFacts.of_lengths(np.full(500, 340)), distinct=1)
+    found = choose(one, SplitFacts(0.0, None, 0, "nothing", 1), LAPTOP, HOUR, {})
+    plan = found.plan
+    assert (plan.size, plan.steps) == (rules.SMALLEST, rules.LEAST_STEPS)
+    assert plan.repeats == pytest.approx(plan.total_tokens / 342)
+    assert plan.passes == pytest.approx(plan.repeats / 500)
+    assert f"{plan.repeats:,.0f} passes over each distinct protein" in reason(found, "model.preset")
+    assert found.notes[0].startswith(f"passes: {plan.repeats:,.0f} over each distinct protein, more than the 40")
+    half = dataclasses.replace(corpus_of(5_605), distinct=2_803)
+    copied, plain = choose(half, split_of(5_605), LAPTOP, HOUR, {}).plan, proposed(5_605, LAPTOP).plan
+    assert copied.total_tokens == pytest.approx(plain.total_tokens / 2, rel=0.01)
+
+
+def test_the_block_counts_in_english() -> None:
+    corpus = corpus_of(100_000)
+    found = proposed(100_000, LAPTOP, schedule__total_tokens=8_000, run__evaluate_every=1)
+    text = "\n".join(told(found, ["a.fasta"], corpus, LAPTOP))
+    assert "  step      1 bin of 1,024 slots: 8 steps of 1,024 slots, the fewest that a step has\n" in text
+    assert "  rate      peak 0.004, a warm-up over 2% of the tokens, falling after 80% of them\n" in text
+    saves = "a checkpoint every 10 min, a validation every 1 step, a line every 10 s, and at the end"
+    assert f"  saves     {saves}\n" in text
+    assert "given by you, less than 0.1 passes" in text
+    assert [duration(seconds) for seconds in (1.2, 2, 120)] == ["1 second", "2 seconds", "2 minutes"]
+    for proteins, machine in itertools.product(PROTEINS, MACHINES.values()):
+        rows = told(proposed(proteins, machine), ["a.fasta"], corpus, machine)
+        assert len(rows) <= 20
+        assert max(map(len, rows)) <= 110
+
+
+def test_a_step_says_why_it_has_its_slots() -> None:
+    def why(proteins: int, machine: Machine, **given: object) -> str:
+        return reason(proposed(proteins, machine, **given), "data.bins_per_step")
+
+    assert why(10**6, LAPTOP).endswith("slots, about twice the square root of the run's tokens")
+    assert why(10**6, PAIR).endswith("root of the run's tokens, divided among 2 processes")
+    assert why(500, GPUS).endswith("slots, which keep a GPU busy, divided among 8 processes")
+    assert why(10**6, LAPTOP, data__bins_per_step=3).endswith("slots")
+
+
 def test_what_is_given_wins_and_says_so() -> None:
     found = proposed(
         5_605, LAPTOP, model__preset="esm2_8m", schedule__total_tokens=10**6, data__crop_tokens=128, run__seed=3
@@ -153,6 +261,9 @@ def test_a_model_too_large_for_the_memory_is_not_taken() -> None:
     found = proposed(10**7, small)
     assert (found.plan.size, proposed(10**7, GPU).plan.size) == ("modern_8m", "modern_35m")
     assert not found.notes
+    assert "the largest that fits into the memory, with 457 tokens for each (modern_35m would have 106)" in reason(
+        found, "model.preset"
+    )
     asked = proposed(10**7, small, model__preset="modern_600m")
     assert any(note.startswith("memory: ") for note in asked.notes)
 

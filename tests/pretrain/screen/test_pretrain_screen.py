@@ -215,8 +215,8 @@ SAVES, VALIDATIONS = Pause("save", Interval(21, None), 0.0), Pause("validation",
     ],
 )
 def test_how_often_a_pause_is_to_come(step: int, last: int, left_s: float, saves: int, validations: int) -> None:
-    assert SAVES.times(step, last, left_s) == saves
-    assert VALIDATIONS.times(step, last, left_s) == validations
+    assert SAVES.every.times(step, last, left_s) == saves
+    assert VALIDATIONS.every.times(step, last, left_s) == validations
 
 
 def test_pauses_are_no_steps_and_those_to_come_are_added() -> None:
