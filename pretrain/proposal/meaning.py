@@ -8,7 +8,7 @@ from pretrain.proposal import rules
 from pretrain.proposal.corpus import CorpusFacts
 from pretrain.proposal.estimates import tokens_per_s
 from pretrain.proposal.machine import Machine
-from pretrain.proposal.reasons import duration
+from pretrain.proposal.reasons import count, duration
 
 _DAY_S = 86_400.0
 
@@ -23,6 +23,9 @@ def meant(
     sources: str,
 ) -> list[str]:
     """Two lines for a recipe that makes too many passes or takes too long; none for any other.
+
+    What fits keeps the recipe's bins if they are small enough for `LEAST_STEPS`, and is no more than a recipe that is
+    chosen where not even bins of one crop are.
 
     Args:
         total_tokens: length of the recipe.
@@ -40,10 +43,16 @@ def meant(
         return []
     fits = min(rules.MOST_PASSES * pass_tokens, rate * _DAY_S)
     fits = float(f"{max(fits, rules.LEAST_STEPS * rules.LEAST_STEP_TOKENS):.2g}")
-    bins = max(round(rules.step_tokens(fits) / bin_tokens), machine.processes)
+    if total_tokens <= fits:
+        return []
+    most_slots = fits / rules.LEAST_STEPS
+    bin_ = min(bin_tokens, rules.power_of_two(most_slots / machine.processes))
+    bins = machine.processes * max(1, int(min(rules.step_tokens(fits), most_slots) / (machine.processes * bin_)))
+    smaller = f" data.bin_tokens={bin_}" if bin_ < bin_tokens else ""
+    own = f"schedule.total_tokens={fits:.0f} data.bins_per_step={bins}{smaller} (about {duration(fits / rate)}), or "
     return [
-        f"length: {total_tokens:,} tokens are {passes:,.1f} passes over these {corpus.proteins:,} proteins, and would "
-        f"take about {duration(seconds)} on {machine.name} (estimated)",
-        f"length: what fits is schedule.total_tokens={fits:.0f} data.bins_per_step={bins} (about "
-        f"{duration(fits / rate)}), or a recipe that is chosen for you: python -m pretrain {sources}",
+        f"length: {total_tokens:,} tokens are {passes:,.1f} passes over these {count(corpus.proteins, 'protein')}, and "
+        f"would take about {duration(seconds)} on {machine.name} (estimated)",
+        f"length: what fits is {own if bin_ >= crop_tokens else ''}a recipe that is chosen for you: "
+        f"python -m pretrain {sources}",
     ]

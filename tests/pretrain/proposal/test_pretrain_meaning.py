@@ -8,7 +8,8 @@ import pytest
 
 from pretrain.model.presets import PRESETS
 from pretrain.proposal import rules
-from pretrain.proposal.corpus import CorpusFacts
+from pretrain.proposal.choice import choose
+from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.machine import Machine
 from pretrain.proposal.meaning import meant
 from support.kept_runs import config
@@ -40,6 +41,29 @@ def test_a_recipe_in_proportion_is_left_alone() -> None:
     uniref = CorpusFacts(np.array([280]), np.array([67_000_000]), None)
     assert lines(10**12, uniref, Machine("cuda", "8 GPUs", 8, 8, 80e9, 1e15, "bf16")) == []
     assert len(lines(10**12, uniref)) == 2  # passes are few, days are not
+
+
+def test_a_chosen_recipe_for_a_tiny_corpus_is_left_alone() -> None:
+    tiny = CorpusFacts.of_lengths(np.full(30, 52), 1)
+    chosen = choose(tiny, SplitFacts(0.0, None, 0, "nothing", 1), LAPTOP, 180.0, {}).plan
+    assert chosen.passes > rules.TOO_MANY_PASSES  # of so few tokens that LEAST_STEPS are no fewer
+    sizes = chosen.shape, chosen.crop_tokens, chosen.bin_tokens
+    assert meant(chosen.total_tokens, *sizes, tiny, LAPTOP, "same.fasta") == []
+    assert len(meant(2 * chosen.total_tokens, *sizes, tiny, LAPTOP, "same.fasta")) == 2
+
+
+@pytest.mark.parametrize(("processes", "slots"), [(1, 1024), (2, None), (8, None)])
+def test_what_fits_has_enough_steps(processes: int, slots: int | None) -> None:
+    few = CorpusFacts.of_lengths(np.full(40, 340))
+    machine = Machine("cuda", "GPUs", processes, 8, 80e9, 1e15, "bf16", "ddp")
+    remedy = lines(10**12, few, machine)[1]
+    if slots is None:  # a crop for each process is too much already
+        assert remedy == "length: what fits is a recipe that is chosen for you: python -m pretrain your.fasta.gz"
+        return
+    found = re.search(r"total_tokens=(\d+) data\.bins_per_step=(\d+) data\.bin_tokens=(\d+) \(", remedy)
+    total, bins, bin_tokens = map(int, found.groups())
+    assert (bins, bin_tokens) == (processes, slots)
+    assert total / (bins * bin_tokens) >= rules.LEAST_STEPS
 
 
 @pytest.mark.launch
