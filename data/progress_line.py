@@ -83,7 +83,7 @@ class BuildLine(ProgressLine):
         took_s = time.monotonic() - self._opened
         if error[0] is None and self._reports and took_s >= self.told_from_s:
             records, residues = self._records, self._reports[-1][1]
-            self.say(f"built the token store: {records:,} records, {residues:,} residues, in {duration(took_s)}")
+            self.say(f"built the token store: {records:,} records, {residues:,} residues, in {clock_time(took_s)}")
 
     def __call__(self, records: int, residues: int, bytes_read: int, num_bytes: int | None) -> None:
         """Report progress; bytes are stored bytes of the sources."""
@@ -102,7 +102,7 @@ class BuildLine(ProgressLine):
             text = f"{100 * min(1.0, bytes_read / num_bytes):.1f}%: {text}"
             if taken_s > 0 and bytes_read > first_bytes:
                 left_s = max(0, num_bytes - bytes_read) * taken_s / (bytes_read - first_bytes)
-                text += f", {duration(left_s)} left"
+                text += f", {clock_time(left_s)} left"
         self.update(bytes_read, text)
 
     def summary(self, num_residues: int) -> str:
@@ -163,7 +163,7 @@ class WorkLine(ProgressLine):
         self._thread.join()
         super().__exit__(*error)
         if error[0] is None and took_s >= self._after_s:
-            self.say(f"{self._text}: took {duration(took_s)}")
+            self.say(f"{self._text}: took {clock_time(took_s)}")
 
     def _tell(self) -> None:
         """Run in a thread of its own, so that the work need not report."""
@@ -175,14 +175,14 @@ class WorkLine(ProgressLine):
             return
         self.say(f"{self._text} ...")
         while not self._ended.wait(self._every_s):
-            self.say(f"{self._text}: {duration(time.monotonic() - self._opened)} so far")
+            self.say(f"{self._text}: {clock_time(time.monotonic() - self._opened)} so far")
 
     def _on_terminal(self) -> Any:
         return _bar(self._stream, not self._stays, timed=True)
 
 
-def duration(seconds: float) -> str:
-    """A time for readers: ``0:07``, ``2:31``, ``1:02:03``, ``3 d 4 h``."""
+def clock_time(seconds: float) -> str:
+    """A time that counts up or down: ``0:07``, ``2:31``, ``1:02:03``, ``3 d 4 h``."""
     minutes, whole = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours >= 48:

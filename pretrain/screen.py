@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from data.order.extent import Extent, extent
 from data.order.plan import Plan
-from data.progress_line import ProgressLine, duration
+from data.progress_line import ProgressLine, clock_time
 from data.recipe.interval import Interval
 from pretrain.telemetry.speed import Speed
 
@@ -128,7 +128,7 @@ def expected(seconds: float, steps: int, most_bytes: int, now: datetime) -> list
         most_bytes: most memory of a process so far.
         now: the time.
     """
-    left = f"about {duration(seconds)} for {steps:,} more steps"
+    left = f"about {clock_time(seconds)} for {steps:,} more steps"
     if seconds < _LONGEST_S:
         end = now + timedelta(seconds=seconds)
         left += f", until {end:%H:%M}" if seconds < 20 * 3600 else f", until {end:%d %b %Y}"
@@ -167,7 +167,7 @@ def progress(report: Report, *, step: int, steps: int, share: float, left_s: flo
     ]
     parts.append("100 %" if share >= 1 else f"{math.floor(1000 * share) / 10:.1f} %")
     if left_s is not None and share < 1:
-        parts.append(f"{duration(left_s)} left")
+        parts.append(f"{clock_time(left_s)} left")
     return " | ".join(parts)
 
 

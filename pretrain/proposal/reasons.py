@@ -175,7 +175,10 @@ def _millions(parameters: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in words, such as "50 seconds", "12 minutes", "3.5 hours", "4 days"."""
+    """A time as it is promised, in words, such as "50 seconds", "12 minutes", "3.5 hours", "4 days".
+
+    What counts on the screen is `data.progress_line.clock_time`.
+    """
     if seconds < 100:
         return count(round(seconds), "second")
     if seconds < 100 * 60:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from data.order.extent import Extent
-from data.progress_line import duration
+from data.progress_line import clock_time
 from data.recipe.interval import Interval
 from pretrain.job import Objective
 from pretrain.screen import (
@@ -101,7 +101,7 @@ def test_the_expected_time() -> None:
     [(0.4, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00"), (172_799, "47:59:59"), (180_000, "2 d 2 h")],
 )
 def test_durations(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
+    assert clock_time(seconds) == words
 
 
 REPORT = Report(2.8961, [("", 18.104)], 1.31e-3, 4321.0, 0.314)
