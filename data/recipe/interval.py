@@ -47,5 +47,10 @@ def interval(name: str, value: Every) -> Interval:
     match = re.fullmatch(r"(\d+(?:\.\d+)?) *(s|min|h)", value.strip())
     seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
     if not 0 < seconds < math.inf:
-        raise ValueError(f"{name} is {value!r}; it must be a number of steps, or a time: '30 s', '10 min', '2 h'")
+        raise ValueError(no_interval(name, value))
     return Interval(None, seconds)
+
+
+def no_interval(name: str, got: object) -> str:
+    """Text of an error: which setting, its value, and what an interval may be."""
+    return f"{name} is {got!r}; it must be a whole number of steps, or a time: '30 s', '10 min', '2 h'"

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from data.missing_file import nearest
+from data.recipe.interval import Every, no_interval
 from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.setting import in_words, no_such_word, words
 
@@ -103,6 +104,8 @@ def _in_one_line(error: ValidationError, valid: Mapping[str, Any], origin: Origi
     if first["type"] == "missing":
         return origin.says(f"{name} is required, and has no default", name)
     got = first["input"]
+    if valid.get(name) == Every:
+        return origin.says(no_interval(name, got), name)
     if first["type"] == "int_type" and isinstance(got, float) and got.is_integer():
         return origin.says(f"{name} is {got!r}, which TOML takes for a fraction: write {name}={int(got):_}", name)
     return origin.says(f"{name} is {got!r}: {first['msg']}", name)

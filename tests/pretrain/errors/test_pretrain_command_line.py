@@ -37,6 +37,10 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
         (["run.sead=1"], "on the command line, run.sead=1: there is no setting 'run.sead'; the nearest is 'run.seed'"),
         (["run.seed=many"], "on the command line, run.seed=many: run.seed is 'many': Input should be a valid integer"),
         (["run.log_every=0"], "on the command line, run.log_every=0: run.log_every is 0; it must be at least 1"),
+        (["run.log_every=1.5"], "on the command line, run.log_every=1.5: run.log_every is 1.5; it must be a whole "
+         "number of steps, or a time: '30 s', '10 min', '2 h'"),
+        (["run.log_every=10.0"], "on the command line, run.log_every=10.0: run.log_every is 10.0; it must be a whole "),
+        (["run.log_every=true"], "on the command line, run.log_every=true: run.log_every is True; it must be a whole "),
         (["run.seed=0", "run.seed=x"], "on the command line, run.seed=x: run.seed is 'x': Input should"),
         (["run.directory=none"], "on the command line, run.directory=none: run.directory is required"),
         (["schedule.peak_lr=nan"], "on the command line, schedule.peak_lr=nan: schedule.peak_lr is nan; it must be a"),

@@ -59,7 +59,7 @@ def test_what_a_user_gives_and_what_help_says(tmp_path: Path) -> None:
     )
     run = read(Recipe, path, ["run.checkpoint_every=2 h", "run.evaluate_every=40"]).run
     assert (run.log_every, run.checkpoint_every, run.evaluate_every) == ("5 s", "2 h", 40)
-    with pytest.raises(ValueError, match=r"run\.log_every is '5 m'; it must be a number of steps, or a time: "):
+    with pytest.raises(ValueError, match=r"run\.log_every is '5 m'; it must be a whole number of steps, or a time: "):
         read(Recipe, path, ["run.log_every=5 m"])
     shown = dict(documented(Recipe))
     for name, default in (("log_every", "10 s"), ("evaluate_every", "10 min"), ("checkpoint_every", "10 min")):
