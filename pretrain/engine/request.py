@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import torch
 import yaml
+from accelerate.tracking import get_available_trackers
 
 from data.batches.loader import require_enough_bins
 from pretrain.engine.context_parallel import require_divides
@@ -93,6 +94,11 @@ class LaunchRequest:
                 f"{self.origin} asks for mixed_precision {self.precision}; allowed are 'no', 'bf16' and, on a GPU, "
                 "'fp16': launch it with --mixed_precision bf16"
             )
+        for tracker in recipe.run.trackers:
+            if tracker not in map(str, get_available_trackers()):  # Accelerate would leave it out without a word
+                raise ValueError(
+                    f"run.trackers names {tracker!r}, which is not installed: pip install {tracker}, or take it out"
+                )
         for key in unknown_keys(self.config):
             raise ValueError(
                 f"{self.origin} sets {key}, which is no setting of Accelerate's; it would be ignored: "

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.utils import LoggerType
 
 from data.recipe.settings import DataSettings
 from pretrain.__main__ import main
@@ -79,6 +80,17 @@ def test_the_first_fsdp_is_refused(version: str | None, no_launcher: pytest.Monk
         no_launcher.setenv("FSDP_VERSION", version)
     with pytest.raises(ValueError, match=r"FSDP in version 1; .*accelerate_configs/fsdp2\.yaml"):
         asked("FSDP").check(RECIPE)
+
+
+def test_a_tracker_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accelerate itself would leave it out without a word."""
+    recipe = replace(RECIPE, run=RunSettings(directory="-", trackers=("tensorboard", "trackio")))
+    asked().check(recipe)
+    monkeypatch.setattr(request, "get_available_trackers", lambda: [LoggerType.TENSORBOARD, LoggerType.WANDB])
+    with pytest.raises(
+        ValueError, match=r"^run\.trackers names 'trackio', which is not installed: pip install trackio, "
+    ):
+        asked().check(recipe)
 
 
 def test_without_deepspeed_zero_is_refused(no_launcher: pytest.MonkeyPatch) -> None:
