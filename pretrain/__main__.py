@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
                 _train(read(Recipe, options.recipe, options.overrides), options)
     except Stopped as stopped:
         return _stopped(stopped, rank)
-    except ValueError as error:
+    except (ValueError, FloatingPointError) as error:
         return _mistake(error, str(error), rank)
     except KeyboardInterrupt:
         if rank == 0:

@@ -352,10 +352,12 @@ class Training(Generic[S]):
         elif outcome.loss_scale <= 1:
             self.skipped_in_a_row += 1
         if self.skipped_in_a_row == _MOST_SKIPPED:
+            newest = self.saves.newest
+            begins = f"continues from {newest.name}" if newest else "begins at its first step, as it has no checkpoint"
             raise FloatingPointError(
                 f"the gradient was not finite in {_MOST_SKIPPED} steps in a row, up to step {self.state.step}; lower "
-                "schedule.peak_lr or lengthen schedule.warmup, and start again: the run continues from its "
-                "last checkpoint, or choose another run.directory"
+                "schedule.peak_lr or lengthen schedule.warmup, and start again with --allow-schedule-change: the run "
+                f"{begins}. What led to it is drawn by: python -m pretrain.report {self.run.root}"
             )
 
     def _log(self, outcome: Reading, step: Step, report: Report, speed: Speed) -> None:

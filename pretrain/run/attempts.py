@@ -92,4 +92,4 @@ def _exit_class(error: BaseException) -> str:
     if isinstance(error, StorageError) or is_no_room(error):
         return "storage"
     closed = isinstance(error, OSError) and error.errno in CLOSED
-    return "input" if isinstance(error, ValueError) or closed else "error"
+    return "input" if isinstance(error, (ValueError, FloatingPointError)) or closed else "error"

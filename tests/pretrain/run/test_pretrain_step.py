@@ -26,6 +26,7 @@ from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.build import build_optimizer, learning_rate
 from pretrain.optimizer.groups import parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings, ScheduleSettings
+from pretrain.report.__main__ import main as report
 from pretrain.step import Outcome, Reading, train_step
 from support.inputs.flat_batches import labels_of
 from support.inputs.raw_store import Records, plan_over, write_store
@@ -242,17 +243,40 @@ def test_three_skipped_steps_in_a_row_end_the_run(
     recipe_in, tmp_path: Path, poisoned: set[int], capsys: pytest.CaptureFixture
 ) -> None:
     poisoned |= {2, 3, 5, 6, 7}
-    assert main([str(recipe_in(tmp_path))]) == 1
+    assert main([str(recipe_in(tmp_path))]) == 2
     (error,) = lines(tmp_path / "run/ranks/rank-00000.jsonl")
     assert (error["error"], error["class"], error["phase"], error["step"]) == (
         "FloatingPointError",
-        "error",
+        "input",
         "train",
         7,
     )
-    assert "not finite in 3 steps in a row, up to step 7; lower schedule.peak_lr" in error["message"]
-    assert error["message"] in capsys.readouterr().err
+    assert error["message"] == (
+        "the gradient was not finite in 3 steps in a row, up to step 7; lower schedule.peak_lr or lengthen "
+        "schedule.warmup, and start again with --allow-schedule-change: the run begins at its first step, as it has no "
+        f"checkpoint. What led to it is drawn by: python -m pretrain.report {tmp_path}/run"
+    )
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert said.splitlines()[-1] == f"error: {error['message']}"
     assert not list((tmp_path / "run/checkpoints").glob("step-*"))
+
+
+def test_a_run_that_diverged_goes_on_as_its_error_says(
+    recipe_in, tmp_path: Path, poisoned: set[int], capsys: pytest.CaptureFixture
+) -> None:
+    words = [str(recipe_in(tmp_path)), "run.checkpoint_every=4", "schedule.total_tokens=5_900"]
+    poisoned |= {5, 6, 7}
+    assert main(words) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "start again with --allow-schedule-change: the run continues from step-000000004. What led" in said
+    assert main([*words, "schedule.peak_lr=1e-4", "--allow-schedule-change"]) == 0
+    assert report([said.rpartition("python -m pretrain.report ")[2]]) == 0
+    starts = [line for line in lines(tmp_path / "run/attempts.jsonl") if "cause" in line]
+    assert [(line["base_step"], line["cause"]) for line in starts] == [
+        (0, "fresh"),
+        (4, "continued: attempt 1 ended as input"),
+    ]
 
 
 def test_learning_rate_of_esm2_by_hand() -> None:
