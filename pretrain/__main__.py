@@ -28,7 +28,7 @@ from pretrain.recipe import Recipe
 from pretrain.run.directory import RECIPE
 from pretrain.run.error_file import tell_launcher
 from pretrain.run.errors import PeerError, StorageError, is_no_room
-from pretrain.run.stop import Stopped, consequences, listening
+from pretrain.run.stop import Stopped, consequences, defer, listening
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -140,6 +140,7 @@ def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, w
         summary = train(recipe, MaskedLanguageJob, engine, allow_schedule_change=allowed, written=written)
     except ScheduleDiffersError as error:
         raise ValueError(f"{error}:\n    {start.command(None, '--allow-schedule-change')}") from None
+    defer()
     if engine.is_main:
         write_last_report(summary.run.root)
         print(closing_words(summary, start), flush=True)

@@ -84,16 +84,14 @@ def train(
     run = RunDirectory(Path(recipe.run.directory), written)
 
     def begin() -> tuple[int, int, tuple[Path, str] | None]:
-        run.claim(recipe, allow_schedule_change=allow_schedule_change)
-        sweep(run.checkpoints)
-        with stop.at_once():
-            found = newest_valid(run.checkpoints, writer=True)
-        step = found.trainer.step if found else 0
-        attempt = run.start_attempt(engine.world_size, step)
+        with run.claimed(recipe, allow_schedule_change=allow_schedule_change):
+            sweep(run.checkpoints)
+            with stop.at_once():
+                found = newest_valid(run.checkpoints, writer=True)
+            step = found.trainer.step if found else 0
+            attempt = run.start_attempt(engine.world_size, step)
         return attempt, step, (found.path, found.manifest_sha256) if found else None
 
-    with stop.deferred():
-        attempt, base_step, chosen = engine.on_main(begin)
     training: Training[S] | None = None
 
     def position() -> dict[str, object]:
@@ -104,15 +102,16 @@ def train(
     def newest() -> Path | None:
         return training.saves.newest if training else chosen[0] if chosen else None
 
-    with recorded(run, engine.rank, attempt, position, newest), stop.consequences():
-        stop.heed()
-        job = open_job(recipe, engine)
-        engine.on_main(lambda: run.describe_corpus(job.description()))
-        engine.on_main(lambda: engine.start_trackers(dict(_flat_settings(recipe)), run.root))
-        checkpoint = opened(*chosen) if chosen else None
-        training = Training(recipe, job, engine, run, attempt, checkpoint)
-        training.run_to_end()
-        scores = training.finish()
+    with stop.deferred():
+        attempt, base_step, chosen = engine.on_main(begin)
+        with recorded(run, engine.rank, attempt, position, newest), stop.consequences(), stop.at_once():
+            job = open_job(recipe, engine)
+            engine.on_main(lambda: run.describe_corpus(job.description()))
+            engine.on_main(lambda: engine.start_trackers(dict(_flat_settings(recipe)), run.root))
+            checkpoint = opened(*chosen) if chosen else None
+            training = Training(recipe, job, engine, run, attempt, checkpoint)
+            training.run_to_end()
+            scores = training.finish()
     return Summary(scores, training.state, run, training.seconds, time.perf_counter() - started, job)
 
 

@@ -14,8 +14,8 @@ report.html          `pretrain.report` draws it
 import json
 import shutil
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -62,10 +62,12 @@ class RunDirectory:
         self._lock: RunLock | None = None
         self._made: list[Path] = []  # folders that this start made, the innermost first
 
-    def claim(self, recipe: Any, *, allow_schedule_change: bool) -> None:
+    @contextmanager
+    def claimed(self, recipe: Any, *, allow_schedule_change: bool) -> Iterator[None]:
         """Claim the directory for this run, or check that it is this run's already; rank 0 only.
 
-        The lock ends with the process.
+        The lock ends with the process. If an error ends the block before any start of the run was numbered, what this
+        one has made is removed.
 
         Args:
             recipe: a dataclass of sections, of whatever job.
@@ -75,12 +77,24 @@ class RunDirectory:
             ValueError: the path holds something else, or a run with another recipe, or another process trains in it.
             ScheduleDiffersError: only settings of class "schedule" differ.
         """
+        try:
+            self._claim(recipe, allow_schedule_change)
+            yield
+        except BaseException:
+            # Without the lock, what is there may be another process's.
+            if self._lock and not any(records.read(self.attempts)):
+                with suppress(OSError):
+                    self.remove()
+            raise
+
+    def _claim(self, recipe: Any, allow_schedule_change: bool) -> None:
         self.require_usable()
         self._made = [path for path in (self.root, *self.root.parents) if not path.exists()]
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self._lock = RunLock(self.root)
         except OSError as error:
+            self._remove_folders()
             raise ValueError(f"{self.root}: {said(error)}; choose another run.directory") from error
         if self.has_trained:
             self._check_identity(recipe, allow_schedule_change)
@@ -121,10 +135,13 @@ class RunDirectory:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+        self._remove_folders()
+        return True
+
+    def _remove_folders(self) -> None:
         with suppress(OSError):  # another start, or the user, has put something there
             for folder in self._made:
                 folder.rmdir()
-        return True
 
     def describe_recipe(self, recipe: Any) -> None:
         """Write the recipe to run.json; once the run has trained, later starts must agree with it."""

@@ -29,28 +29,10 @@ _SAME_S = 2.0
 _WORDS = {Signals.SIGINT: 1, Signals.SIGTERM: 1 << 32}
 """What a rank that got a signal adds to the sum over all ranks: room for 2**32 of them."""
 _PR_SET_PDEATHSIG = 1
-
-
-class Stopped(KeyboardInterrupt):
-    """A signal ends the run.
-
-    Args:
-        by: the signal.
-        agreed: whether every rank raises this at the same place, so that they can still work together.
-    """
-
-    def __init__(self, by: Signals, *, agreed: bool = False) -> None:
-        super().__init__(f"stopped by {by.name}")
-        self.by, self.agreed = by, agreed
-        self.outcome = str(self)
-        """The same with the step, for the user."""
-        self.checkpoint: Path | None = None
-        """The newest one that is known."""
-
-    @property
-    def status(self) -> int:
-        """The exit status of the process, as a shell gives it."""
-        return 128 + self.by
+_ENDS = (
+    "the run ends as soon as all that it has trained is saved; "
+    f"a second signal, {_SAME_S:.0f} seconds from now or later, ends it at once"
+)
 
 
 class _State:
@@ -63,6 +45,29 @@ class _State:
 
 
 _state = _State()
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal ends the run. Signals that come later raise no other, so that what the first one began is not cut off.
+
+    Args:
+        by: the signal.
+        agreed: whether every rank raises this at the same place, so that they can still work together.
+    """
+
+    def __init__(self, by: Signals, *, agreed: bool = False) -> None:
+        super().__init__(f"stopped by {by.name}")
+        _state.raised = True
+        self.by, self.agreed = by, agreed
+        self.outcome = str(self)
+        """The same with the step, for the user."""
+        self.checkpoint: Path | None = None
+        """The newest one that is known."""
+
+    @property
+    def status(self) -> int:
+        """The exit status of the process, as a shell gives it."""
+        return 128 + self.by
 
 
 def received() -> Signals | None:
@@ -94,6 +99,11 @@ def deferred() -> Iterator[None]:
         yield
     finally:
         _state.deferred = before
+
+
+def defer() -> None:
+    """Only note signals from here on: the run has finished, and what is left to do ends by itself."""
+    _state.deferred = True
 
 
 def heed() -> None:
@@ -155,7 +165,7 @@ def listening() -> Iterator[None]:
         for each in SIGNALS:
             signal.signal(each, before[each])
         signal.set_wakeup_fd(wakeup)
-        _state.first = None
+        _state.first, _state.deferred = None, False
         os.close(writing)
         ear.join()
         os.close(reading)
@@ -166,7 +176,6 @@ def _raise_if_received(by: Signals | None = None) -> None:
     if by:
         _note(by)
     if _state.first and not _state.deferred and not _state.raised:
-        _state.raised = True
         raise Stopped(_state.first)
 
 
@@ -184,8 +193,7 @@ def _listen(pipe: int) -> None:
             _note(by)
             if _state.deferred and not told and os.environ.get("RANK", "0") == "0":
                 told = True
-                words = "the run is saved and ends after this step; a second signal ends it at once"
-                print(f"{by.name}: {words}", file=sys.stderr, flush=True)
+                print(f"{by.name}: {_ENDS}", file=sys.stderr, flush=True)
             if time.monotonic() - _state.since > _SAME_S:
                 os._exit(128 + by)
 

@@ -8,14 +8,17 @@ from pathlib import Path
 from signal import SIGINT, SIGTERM, Signals
 
 import pytest
+from accelerate import Accelerator
 
 import pretrain.loop
 import pretrain.masked_language_job as job
+import pretrain.report.page
 import pretrain.ship.export as ship
 from pretrain import saves
 from pretrain.__main__ import main
 from pretrain.engine.engine import Engine
 from pretrain.run import stop
+from pretrain.run.directory import RunDirectory
 from support.forked import in_process
 from support.kept_runs import STEPS_12, Trained
 from support.launching import DDP, bit_equal, end_of, lines
@@ -126,6 +129,13 @@ def test_in_every_phase(run: Run, when: Callable[..., None], phase: str, monkeyp
     run.assert_goes_on()
 
 
+def test_while_the_directory_is_claimed(run: Run, when: Callable[..., None]) -> None:
+    when(RunDirectory, "describe_recipe", SIGINT)
+    assert run.start() == 130
+    assert run.last_line().startswith("stopped by SIGINT; to begin again or continue: ")
+    assert not run.root.exists()
+
+
 def test_a_validation_between_saves_costs_no_step(
     run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +155,19 @@ def test_a_folder_that_was_there_stays(run: Run, when: Callable[..., None], tmp_
     deep = tmp_path / "new/deep/run"
     assert run.start(f"run.directory={deep}") == 143
     assert not (tmp_path / "new").exists()
+
+
+def test_a_finished_run_is_not_called_stopped(
+    run: Run, when: Callable[..., None], capsys: pytest.CaptureFixture
+) -> None:
+    """A signal while the report is drawn, and one while trackers are closed after it."""
+    when(pretrain.report.page, "write_report", SIGINT)
+    when(Accelerator, "end_training", SIGTERM)
+    assert run.start() == 0
+    out, err = capsys.readouterr()
+    assert "stopped by" not in err
+    assert f"The run in pictures: {run.root}/report.html" in out
+    assert run.attempts() == ["fresh", "finished"]
 
 
 def test_what_is_not_of_the_start_stays(run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
