@@ -131,6 +131,7 @@ def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, w
     from pretrain.engine.request import command_line
     from pretrain.loop import train
     from pretrain.masked_language_job import MaskedLanguageJob
+    from pretrain.proposal.written import toml_value
     from pretrain.report.page import write_last_report
     from pretrain.run.directory import ScheduleDiffersError
     from pretrain.summary import Start, closing_words, launcher
@@ -139,7 +140,12 @@ def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, w
     try:
         summary = train(recipe, MaskedLanguageJob, engine, allow_schedule_change=allowed, written=written)
     except ScheduleDiffersError as error:
-        raise ValueError(f"{error}:\n    {start.command(None, '--allow-schedule-change')}") from None
+        as_it_was = start.command(
+            {name: "none" if value is None else toml_value(value) for name, value in error.before.items()}
+        )
+        as_typed = start.command(None, "--allow-schedule-change")
+        words = f"{error}. To continue as it was:\n    {as_it_was}\nTo continue with what is given now:\n    {as_typed}"
+        raise ValueError(words) from None
     defer()
     if engine.is_main:
         write_last_report(summary.run.root)

@@ -89,6 +89,8 @@ def train(
             with stop.at_once():
                 found = newest_valid(run.checkpoints, writer=True)
             step = found.trainer.step if found else 0
+            if found:
+                run.require_longer(recipe.schedule.total_tokens, found.trainer.tokens_seen)
             attempt = run.start_attempt(engine.world_size, step)
         return attempt, step, (found.path, found.manifest_sha256) if found else None
 

@@ -37,7 +37,15 @@ RECIPE = "recipe.toml"
 
 
 class ScheduleDiffersError(ValueError):
-    """Only the schedule differs from that of the run's earlier starts, and the change was not allowed by name."""
+    """Only the schedule differs from that of the run's earlier starts, and the change was not allowed by name.
+
+    Attributes:
+        before: dotted name of each setting that differs -> its value in the earlier starts.
+    """
+
+    def __init__(self, message: str, before: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.before = before
 
 
 class RunDirectory:
@@ -154,6 +162,18 @@ class RunDirectory:
             with placed(self.recipe):
                 write_whole(self.recipe, self._written)
 
+    def require_longer(self, total_tokens: int, seen: int) -> None:
+        """Refuse to shorten a run to tokens that it has trained on: it would end in the middle of its schedule.
+
+        Raises:
+            ValueError: the total is another than in earlier starts, and not above `seen`.
+        """
+        if total_tokens != self.read()["recipe"]["schedule"]["total_tokens"] and total_tokens <= seen:
+            raise ValueError(
+                f"schedule.total_tokens={total_tokens:_} would end {self.root} before the {seen:_} tokens that it has "
+                "trained on; give more than that, or choose another run.directory"
+            )
+
     def describe_corpus(self, corpus: dict[str, Any]) -> None:
         """Add what the corpus is to run.json.
 
@@ -249,18 +269,17 @@ class RunDirectory:
         if not allow_schedule_change:
             refused.append(SettingClass.SCHEDULE)
         differing: dict[str, SettingClass] = {}
+        earlier: dict[str, Any] = {}
         for name, setting_class, _ in settings_of(recipe):
             value = after.get(name)
             if setting_class in refused and before.get(name) != value:
                 differing[f"{name} was {before.get(name)!r}, is {value!r}"] = setting_class
+                earlier[name] = before.get(name)
         if not differing:
             return
         texts = "; ".join(list(differing)[:5])
         if SettingClass.IDENTITY not in differing.values():
-            raise ScheduleDiffersError(
-                f"{self.root} was started with another schedule: {texts}. Restore these settings, or continue with "
-                "these, by the same command and --allow-schedule-change"
-            )
+            raise ScheduleDiffersError(f"{self.root} was started with another schedule: {texts}", earlier)
         hint = "" if allow_schedule_change else " (--allow-schedule-change lets schedule.* differ)"
         raise ValueError(
             f"{self.root} is the output directory of another run: {texts}. "

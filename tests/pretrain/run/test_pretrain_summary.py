@@ -210,9 +210,19 @@ def test_another_schedule_is_answered_with_the_command_that_continues(
 
     assert main([str(recipe), "schedule.total_tokens=2_000", "run.keep_checkpoints=1"]) == 2
     error = capsys.readouterr().err
-    assert "was started with another schedule: schedule.total_tokens was 900, is 2000. Restore" in error
-    python, *words_of_it = shlex.split(error.splitlines()[-1])
+    assert "was started with another schedule: schedule.total_tokens was 900, is 2000. To continue" in error
+    _, as_it_was, _, as_typed = error.splitlines()[-4:]
+    assert "schedule.total_tokens=900" in shlex.split(as_it_was)
+    assert main(shlex.split(as_it_was)[3:]) == 0
+    assert json.loads((tmp_path / "run/run.json").read_text())["recipe"]["schedule"]["total_tokens"] == 900
+    capsys.readouterr()
+    python, *words_of_it = shlex.split(as_typed)
     assert (Path(python).name, words_of_it[:2]) == ("python", ["-m", "pretrain"])
     assert main(words_of_it[2:]) == 0
     assert json.loads((tmp_path / "run/run.json").read_text())["recipe"]["schedule"]["total_tokens"] == 2000
     assert lines(tmp_path / "run/metrics.jsonl")[-1]["tokens"] >= 2000
+
+    export = (tmp_path / "run/export/model.safetensors").read_bytes()
+    assert main([str(recipe), "schedule.total_tokens=1_000", "--allow-schedule-change"]) == 2
+    assert "schedule.total_tokens=1_000 would end" in capsys.readouterr().err
+    assert (tmp_path / "run/export/model.safetensors").read_bytes() == export
