@@ -65,8 +65,6 @@ class Summary(Generic[S]):
     run: RunDirectory
     seconds: float
     """Time that this attempt trained: from its first step to its last one, with the saves and validations between."""
-    total_seconds: float
-    """Time that this attempt took: also to open or build its data, to validate at the end and to export."""
     job: Job[S]
 
 
@@ -80,7 +78,6 @@ def train(
     Raises:
         Stopped: a signal ended the run before that.
     """
-    started = time.perf_counter()
     run = RunDirectory(Path(recipe.run.directory), written)
 
     def begin() -> tuple[int, int, tuple[Path, str] | None]:
@@ -114,7 +111,7 @@ def train(
             training = Training(recipe, job, engine, run, attempt, checkpoint)
             training.run_to_end()
             scores = training.finish()
-    return Summary(scores, training.state, run, training.seconds, time.perf_counter() - started, job)
+    return Summary(scores, training.state, run, training.seconds, job)
 
 
 class Training(Generic[S]):

@@ -20,9 +20,9 @@ from pretrain.corpus import open_on_every_rank
 from pretrain.engine.encoder_setup import set_up_encoder
 from pretrain.engine.engine import Engine
 from pretrain.evaluation.corruptions import CORRUPTIONS
-from pretrain.evaluation.evaluate import evaluate, unigram_losses, validation_bins, with_floor
+from pretrain.evaluation.evaluate import evaluate, require_targets, unigram_losses, validation_bins, with_floor
 from pretrain.evaluation.predictions import Prediction, predict
-from pretrain.evaluation.scores import MaskedLanguageScores
+from pretrain.evaluation.scores import HeldOut, MaskedLanguageScores
 from pretrain.job import Built, Job, Objective
 from pretrain.model.build import first_model, without_memory
 from pretrain.model.flops import training_flops
@@ -48,7 +48,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         engine: how it is spread.
 
     Raises:
-        ValueError: a corpus cannot be opened, or nodes hold different ones.
+        ValueError: a corpus cannot be opened, or nodes hold different ones, or nothing of it can be scored.
     """
 
     objectives = (Objective("masked_language", 1.0, has_perplexity=True),)
@@ -59,14 +59,21 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
     def __init__(self, recipe: Recipe, engine: Engine) -> None:
         self.recipe, self.engine = recipe, engine
         self.corpora = open_on_every_rank(recipe.data, engine)
+        require_targets(self.corpora, recipe.data, recipe.run.validation_sequences)
 
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the corpora that are drawn from, and of what is held out of them."""
         return {"corpus": self.corpora.fingerprint, "split": self.corpora.split_fingerprint}
 
     def description(self) -> dict[str, Any]:
-        """Sizes of the corpora, and the fingerprints."""
-        return self.corpora.description()
+        """Sizes of the corpora, the fingerprints, and what is held out."""
+        return self.corpora.description() | {"held_out": self._held_out}
+
+    @property
+    def _held_out(self) -> HeldOut:
+        if not self.corpora.holds_out:
+            return HeldOut.NOTHING
+        return HeldOut.CLUSTERS if self.corpora.by_cluster else HeldOut.SEQUENCES
 
     def build(self, described: Mapping[str, Any] | None) -> Built:
         """The recipe's model, or the described one: what `model.init` names is not read again."""
@@ -138,7 +145,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         self.predictions = predict(model, corpora, self.recipe.data, self.engine)
         if corpora.families:
             scores = self.engine.on_main(lambda: with_floor(scores, corpora, *how))
-        return MaskedLanguageScores(scores, by_cluster=corpora.by_cluster, holds_out=corpora.holds_out)
+        return MaskedLanguageScores(scores, self._held_out)
 
     def validation_tokens(self) -> float:
         """A third of the tokens that are scored: there is no backward pass, which takes twice as long as the other."""

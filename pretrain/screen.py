@@ -6,6 +6,7 @@ latest steps, saves and validations took, from which the time left is computed. 
 
 import math
 import os
+import shlex
 import textwrap
 import time
 from collections import deque
@@ -20,6 +21,7 @@ from data.order.extent import Extent, extent
 from data.order.plan import Plan
 from data.progress_line import ProgressLine, clock_time
 from data.recipe.interval import Interval
+from pretrain.evaluation.scores import shown
 from pretrain.telemetry.speed import Speed
 
 if TYPE_CHECKING:
@@ -110,10 +112,12 @@ def passes_in_words(passes: float) -> str:
 def tracker_rows(trackers: Sequence[str], directory: Path) -> list[Row]:
     """How to look at the numbers of each experiment tracker that was started, by its name in run.trackers."""
     is_offline = os.environ.get("WANDB_MODE") == "offline"
-    wandb = f"wandb sync {directory}/wandb/offline-run-*" if is_offline else "at the address that wandb prints"
+    folder = shlex.quote(str(directory))
+    trackio = shlex.quote(os.environ.get("TRACKIO_DIR", str(directory / "trackio")))
+    wandb = f"wandb sync {folder}/wandb/offline-run-*" if is_offline else "at the address that wandb prints"
     look = {
-        "tensorboard": f"tensorboard --logdir {directory}",
-        "trackio": f"TRACKIO_DIR={os.environ.get('TRACKIO_DIR', directory / 'trackio')} trackio show --project zymogen",
+        "tensorboard": f"tensorboard --logdir {folder}",
+        "trackio": f"TRACKIO_DIR={trackio} trackio show --project zymogen",
         "wandb": wandb,
     }
     return [(name, look[name].replace(" ", _UNBROKEN)) for name in trackers]  # commands, to be pasted whole
@@ -159,7 +163,7 @@ def progress(report: Report, *, step: int, steps: int, share: float, left_s: flo
     about = "" if share >= 1 else "about "
     parts = [f"step {step:,} of {about}{max(step, steps):,}", f"loss {report.loss:.3f}"]
     for name, perplexity in report.perplexities:
-        parts.append(f"{name + ' ' if name else ''}perplexity {perplexity:.2f}")
+        parts.append(f"{name + ' ' if name else ''}perplexity {shown(perplexity)}")
     parts += [
         f"lr {report.learning_rate:.2e}",
         f"{_rate(report.tokens_per_s)} tokens/s",

@@ -3,18 +3,19 @@
 In: a `Summary` and how the run was started. Out: text. Each command in it works as printed.
 """
 
+import json
 import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from data.order.plan import Cursor
 from pretrain.evaluation.corruptions import TITLES, trained_as
-from pretrain.evaluation.course import course
-from pretrain.evaluation.scores import MaskedLanguageScores
+from pretrain.evaluation.course import course, lasting
+from pretrain.evaluation.scores import MaskedLanguageScores, shown
 from pretrain.evaluation.verdict import Advice, Judgement, Verdict, verdict
 from pretrain.loop import Summary
 from pretrain.model.presets import PRESETS
@@ -57,7 +58,7 @@ def launcher(command: str) -> str:
     for end in range(2, len(words) + 1):
         if words[end - 2 : end] == ["-m", "pretrain"]:
             return shlex.join(words[:end])
-    return f"{_binaries()}/python -m pretrain"
+    return f"{_python()} -m pretrain"
 
 
 def closing_words(summary: Summary[MaskedLanguageScores], start: Start) -> str:
@@ -69,26 +70,20 @@ def closing_words(summary: Summary[MaskedLanguageScores], start: Start) -> str:
     """
     scores, recipe = summary.scores, summary.run.read()["recipe"]
     judged = scores.evaluations["mask_all"]
-    held_out = "of held-out clusters" if scores.by_cluster else "that equal none of the training proteins"
     floor_head = f"{'floor':>8}" if judged.floor is not None else ""
     lines = [
         "",
         _trained_on(summary),
-        f"Validation perplexity on {judged.sequences:,} proteins {held_out}:"
-        if scores.holds_out
-        else f"Perplexity on {judged.sequences:,} training proteins, because none is held out:",
+        f"{scores.held_out.heading(judged.sequences)}:",
         "",
         f"    {'corruption':12}{'model':>8}{'95 % interval':>18}{'unigram':>10}{floor_head}",
     ]
     for name, s in scores.evaluations.items():
         floor = f"{s.floor:8.2f}" if s.floor is not None else ""
-        interval = "unknown" if math.isnan(s.low) else f"{_short(s.low)} to {_short(s.high)}"
-        lines.append(f"    {TITLES[name]:12}{_short(s.perplexity):>8}{interval:>18}{s.unigram:10.2f}{floor}")
-    lines_of_run = course(records.read(summary.run.metrics), trained_as(recipe["data"]["mask"]))
-    found = verdict(judged if scores.holds_out else None, lines_of_run, by_cluster=scores.by_cluster)
-    if not scores.holds_out:
-        gain = f"{judged.gain:.3f} nats a residue better than residue frequencies on proteins that it was trained on"
-        found = replace(found, finding=f"It is {gain}: that says how well it fits them, and nothing about others.")
+        interval = "unknown" if math.isnan(s.low) else f"{shown(s.low)} to {shown(s.high)}"
+        lines.append(f"    {TITLES[name]:12}{shown(s.perplexity):>8}{interval:>18}{shown(s.unigram):>10}{floor}")
+    taken = lasting(records.read(summary.run.metrics), records.read(summary.run.attempts))
+    found = verdict(judged, course(taken, trained_as(recipe["data"]["mask"])), scores.held_out)
     lines += [
         "",
         *found.sentences,
@@ -116,24 +111,28 @@ def next_commands(
         is_embedded: whether it trained on the embedded corpus, and not on sequences of the user's own.
     """
     directory, preset = recipe["run"]["directory"], recipe["model"]["preset"]
-    fill_in = (
-        f'{_binaries()}/python -c "from transformers import pipeline; '
-        f"print(pipeline('fill-mask', '{export}')('{PEPTIDE}')[0])\""
-    )
-    commands = [("fill in a hidden residue, with transformers alone:", fill_in)]
+    folder = json.dumps(str(export), ensure_ascii=False)
+    fill_in = f'from transformers import pipeline; print(pipeline("fill-mask", {folder})("{PEPTIDE}")[0])'
+    commands = [("fill in a hidden residue, with transformers alone:", f"{_python()} -c {shlex.quote(fill_in)}")]
+    schedule = recipe["schedule"]
+    total = schedule["total_tokens"]
     if found.advice is Advice.LOWER_RATE:
-        peak = ScheduleSettings.resolved(recipe["schedule"])["peak_lr"]
+        peak = ScheduleSettings.resolved(schedule)["peak_lr"]
         lower = {"schedule.peak_lr": f"{peak / 10:.2g}", "run.directory": f"{directory}_lower"}
         commands.append(("train again at a tenth of the peak rate:", start.command(lower)))
     elif found.advice is Advice.MORE_DATA:
-        if found.best_tokens is not None:
-            fewer = {"schedule.total_tokens": f"{found.best_tokens:_}", "run.directory": f"{directory}_shorter"}
-            commands.append(("train again with fewer passes, as many as were best:", start.command(fewer)))
+        tokens = found.best_tokens or total // 2
+        fewer = {"schedule.total_tokens": f"{tokens:_}", "run.directory": f"{directory}_shorter"}
+        if warmup := schedule.get("warmup_tokens"):
+            fewer["schedule.warmup_tokens"] = f"{warmup * tokens // total:_}"  # or it may not fit
+        how_many = "as many as were best" if found.best_tokens else "half as many"
+        commands.append((f"train again with fewer passes, {how_many}:", start.command(fewer)))
     else:
-        longer = {"schedule.total_tokens": f"{found.times * recipe['schedule']['total_tokens']:_}"}
-        how_long = "for as long again" if found.times == 2 else f"{found.times} times as long"
-        words = start.command(longer, "--allow-schedule-change")
-        commands.append((f"train the same model {how_long}:", words))
+        if found.advice is not Advice.LARGER:
+            longer = {"schedule.total_tokens": f"{found.times * total:_}"}
+            how_long = "for as long again" if found.times == 2 else f"{found.times} times as long"
+            words = start.command(longer, "--allow-schedule-change")
+            commands.append((f"train the same model {how_long}:", words))
         larger = _larger(preset) if found.judgement is Judgement.BETTER else None
         if larger:
             changed = {"model.preset": larger, "run.directory": f"{directory}_{larger}"}
@@ -141,11 +140,6 @@ def next_commands(
     if is_embedded:
         commands.append(("train on your own sequences:", f"{start.launcher} your.fasta.gz"))
     return commands
-
-
-def _short(perplexity: float) -> str:
-    """Diverged weights may have a perplexity of hundreds of digits."""
-    return f"{perplexity:.2f}" if perplexity < 1e5 else f"{perplexity:.1g}"
 
 
 def _trained_on(summary: Summary[MaskedLanguageScores]) -> str:
@@ -169,6 +163,8 @@ def _larger(preset: str | None) -> str | None:
     return next(iter(family[family.index(preset) + 1 :]), None)
 
 
-def _binaries() -> Path:
+def _python() -> str:
+    """This Python, as a word of a command."""
     folder = Path(sys.executable).parent
-    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    folder = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    return shlex.quote(f"{folder}/python")

@@ -1,6 +1,6 @@
 """The course of a run: its losses against tokens, as metrics.jsonl has them.
 
-In: lines of metrics.jsonl. Out: `Course`, and the `Trend` of a loss. Kept: nothing.
+In: lines of metrics.jsonl and attempts.jsonl. Out: `Course`, and the `Trend` of a loss. Kept: nothing.
 """
 
 import math
@@ -16,7 +16,7 @@ Point = tuple[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What a run wrote down on its way; of steps that were taken a second time after a stop, the second."""
+    """What a run wrote down on its way."""
 
     training: tuple[Point, ...] = ()
     """Mean loss of each logged step over its targets."""
@@ -39,18 +39,30 @@ class Trend(NamedTuple):
     """Its standard error."""
 
 
+def lasting(lines: Iterable[dict[str, Any]], attempts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The lines without those of steps that the run has lost: a later attempt began at a checkpoint before them.
+
+    Args:
+        lines: of metrics.jsonl.
+        attempts: lines of attempts.jsonl.
+    """
+    lines = list(lines)
+    bases = [(line["attempt"], line["base_step"]) for line in attempts if "base_step" in line]
+    until = {
+        number: min((base for later, base in bases if later > number), default=math.inf)
+        for number in {line["attempt"] for line in lines}
+    }
+    return [line for line in lines if line["step"] <= until[line["attempt"]]]
+
+
 def course(lines: Iterable[Mapping[str, Any]], trained_as: str | None) -> Course:
     """The course that the lines of metrics.jsonl describe.
 
     Args:
-        lines: in the order in which they were written.
+        lines: in the order in which they were written, as `lasting` leaves them.
         trained_as: name of the scored corruption that training uses too; None if there is none.
     """
-    kept: list[Mapping[str, Any]] = []
-    for line in lines:
-        while kept and kept[-1]["attempt"] < line["attempt"] and kept[-1]["step"] >= line["step"]:
-            kept.pop()
-        kept.append(line)
+    kept = list(lines)
     logged = [line for line in kept if "loss" in line]
     validated = [line for line in kept if "validation" in line]
     in_fp16 = any("loss_scale" in line for line in logged)

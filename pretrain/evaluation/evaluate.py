@@ -45,6 +45,26 @@ def validation_bins(corpora: Corpora, settings: DataSettings, max_sequences: int
     return [Bin(chosen[g], passes[g], starts[g], lengths[g], 0) for g in groups.bins()]
 
 
+def require_targets(corpora: Corpora, settings: DataSettings, max_sequences: int) -> None:
+    """Check that there is anything to score, before a run trains that could not be validated.
+
+    Raises:
+        ValueError: no residue of the proteins that would be scored is a target.
+    """
+    contents = MaskedContents(corpora.shelves, settings, CORRUPTIONS["mask_all"], _SEED)
+    bins = validation_bins(corpora, settings, max_sequences)
+    if any(contents.batch([bin_], [0]).counts.any() for bin_ in bins):
+        return
+    scored = sum(len(bin_.samples) for bin_ in bins)
+    which, remedy = ("training", "add proteins")
+    if corpora.holds_out:
+        which, remedy = "validation", "raise data.validation_fraction, or set it to 0, which holds out none"
+    raise ValueError(
+        f"no residue of the {scored:,} {which} protein{'' if scored == 1 else 's'} is among the "
+        f"{CORRUPTIONS['mask_all'].select_prob:.0%} that are scored, so the run could not be validated: {remedy}"
+    )
+
+
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
@@ -150,10 +170,6 @@ def _by_document(scored: Bin, batch: Batch, losses: NDArray[np.float64], unigram
 
 def _evaluation(rows: list[Row], corpora: Corpora) -> Evaluation:
     """Scores from each sequence's sums."""
-    if not rows:
-        raise ValueError(
-            "no residue of the validation proteins was selected as a target; raise data.validation_fraction"
-        )
     sums = np.array([row[1:] for row in rows])
     loss, baseline, targets = sums.sum(0)
     _, clusters = np.unique(corpora.clusters_of(np.array([row[0] for row in rows])), return_inverse=True)

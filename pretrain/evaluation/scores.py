@@ -7,9 +7,40 @@ is not imported.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from enum import StrEnum
+from typing import Any, Self
 
 from pretrain.evaluation.corruptions import TITLES
+
+
+class HeldOut(StrEnum):
+    """What was held out together, so that it can be scored: `corpus.held_out` of run.json."""
+
+    CLUSTERS = "clusters"
+    SEQUENCES = "equal sequences"
+    NOTHING = "nothing"
+    """The scored proteins are training proteins."""
+
+    @classmethod
+    def of(cls, corpus: Mapping[str, Any]) -> Self | None:
+        """That of a run, by what its run.json says of the corpus; None where that does not say it."""
+        value = corpus.get("held_out")
+        return cls(value) if value in tuple(cls) else None
+
+    def heading(self, sequences: int) -> str:
+        """The heading of a table of perplexities on so many proteins."""
+        proteins, verb = ("protein", "equals") if sequences == 1 else ("proteins", "equal")
+        if self is HeldOut.NOTHING:
+            return f"Perplexity on {sequences:,} training {proteins}, because none is held out"
+        which = "of held-out clusters" if self is HeldOut.CLUSTERS else f"that {verb} none of the training proteins"
+        return f"Validation perplexity on {sequences:,} {proteins} {which}"
+
+
+def shown(perplexity: float | None) -> str:
+    """A perplexity for readers: diverged weights may have one of hundreds of digits, or none (None)."""
+    if perplexity is None:
+        return "not finite"
+    return f"{perplexity:.2f}" if perplexity < 1e5 else f"{perplexity:.1g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +89,8 @@ class MaskedLanguageScores:
 
     evaluations: dict[str, Evaluation]
     """By the names of `corruptions.CORRUPTIONS`."""
-    by_cluster: bool
-    """Whether clusters were held out whole; if not, proteins that equal none of the training proteins were."""
-    holds_out: bool = True
-    """Whether the scored proteins were held out; if not, they are of the training side."""
+    held_out: HeldOut
+    """What the scored proteins are."""
 
     def numbers(self) -> dict[str, dict[str, float]]:
         """All scores, by corruption and name."""
@@ -69,8 +98,10 @@ class MaskedLanguageScores:
 
     def line(self) -> str:
         """One line with each perplexity and the unigram's."""
-        each = (f"{TITLES[name]} {s.perplexity:.2f} (unigram {s.unigram:.2f})" for name, s in self.evaluations.items())
-        return f"validation perplexity: {', '.join(each)}"
+        of = self.evaluations.items()
+        each = (f"{TITLES[name]} {shown(s.perplexity)} (unigram {shown(s.unigram)})" for name, s in of)
+        trained = self.held_out is HeldOut.NOTHING
+        return f"{'perplexity on training proteins' if trained else 'validation perplexity'}: {', '.join(each)}"
 
     @property
     def rank_metric(self) -> float:

@@ -6,14 +6,16 @@ and each of its sentences is said only where it holds.
 The judgement is by mask-all, where nothing can be copied. What to do next is the first of these that the course shows:
 losses that are no numbers or skipped steps, or a loss that has risen: a lower peak rate; a training loss far below the
 validation loss: more data or fewer passes; a loss that still falls: longer; one that no longer does: a larger model.
+Where nothing is held out, nothing is claimed about other proteins, and the course is that of the training loss alone.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from pretrain.evaluation.course import Course, Trend, level, trend, trend_of_validations
-from pretrain.evaluation.scores import Evaluation
+from pretrain.evaluation.course import Course, Point, Trend, level, trend, trend_of_validations
+from pretrain.evaluation.scores import Evaluation, HeldOut
 
 _CHANGE = 0.01
 """Nats over the last half of the training, 1 % of a perplexity: a smaller change counts as none."""
@@ -65,16 +67,19 @@ class Verdict:
         return [self.finding, self.reason] if self.reason else [self.finding]
 
 
-def verdict(scores: Evaluation | None, course: Course, *, by_cluster: bool) -> Verdict:
+def verdict(scores: Evaluation, course: Course, held_out: HeldOut) -> Verdict:
     """Judge a run.
 
     Args:
-        scores: of its last weights, every target masked; None if nothing was validated.
+        scores: of its last weights, every target masked.
         course: of the run, up to these weights.
-        by_cluster: whether clusters were held out, or proteins that equal no training protein.
+        held_out: what the scored proteins are.
     """
-    judgement, finding = _judged(scores, by_cluster)
-    advice, reason = _diverged(course) or _memorised(scores, course) or _risen(course) or (None, "")
+    judgement, finding = _judged(scores, held_out)
+    diverged = _diverged(course)
+    if held_out is HeldOut.NOTHING:  # scores of training proteins are no second opinion
+        course = replace(course, validations=(), validations_as_trained=())
+    advice, reason = diverged or _memorised(scores, course) or _risen(course) or (None, "")
     best = _best(course)
     if advice:
         return Verdict(judgement, finding, advice, reason, best_tokens=best)
@@ -84,14 +89,18 @@ def verdict(scores: Evaluation | None, course: Course, *, by_cluster: bool) -> V
 # What the scores show -----------------------------------------------------------------------------
 
 
-def _judged(s: Evaluation | None, by_cluster: bool) -> tuple[Judgement, str]:
-    if s is None or not s.sequences:
-        said = "No protein was validated, so nothing is claimed: raise data.validation_fraction."
-        return Judgement.UNDECIDED, said
+def _judged(s: Evaluation, held_out: HeldOut) -> tuple[Judgement, str]:
     if not math.isfinite(s.gain):
-        return Judgement.WORSE, "Its loss on the validation proteins is no finite number: the weights have diverged."
+        which = "training" if held_out is HeldOut.NOTHING else "validation"
+        return Judgement.WORSE, f"Its loss on the {which} proteins is no finite number: the weights have diverged."
+    if held_out is HeldOut.NOTHING:
+        than = f"{abs(s.gain):.3f} nats a residue {'worse' if s.gain < 0 else 'better'} than residue frequencies"
+        return Judgement.WORSE if s.gain_high < 0 else Judgement.UNDECIDED, (
+            f"It is {than} on proteins that it was trained on: that says how well it fits them, and nothing about "
+            "others."
+        )
     if math.isnan(s.gain_low) or math.isnan(s.gain_high):
-        of_one = "are of one cluster" if by_cluster else "are one sequence"
+        of_one = "are of one cluster" if held_out is HeldOut.CLUSTERS else "are one sequence"
         said = f"All validation proteins {of_one}, so there is no interval and nothing is claimed: raise "
         return Judgement.UNDECIDED, f"{said}data.validation_fraction."
     if s.gain_low > 0:
@@ -131,14 +140,14 @@ def _diverged(course: Course) -> tuple[Advice, str] | None:
     return None
 
 
-def _memorised(scores: Evaluation | None, course: Course) -> tuple[Advice, str] | None:
+def _memorised(scores: Evaluation, course: Course) -> tuple[Advice, str] | None:
     """Whether more than half of what was learned about the training proteins does not hold for others."""
     now = level(course.training)
-    if scores is None or now is None or not course.validations_as_trained:
+    if now is None or not course.validations_as_trained:
         return None
     loss, error = now
     gap, learned = course.validations_as_trained[-1][1] - loss, math.log(scores.unigram) - loss
-    if learned <= 0 or gap - 2 * error <= max(_GAP, 0.5 * (learned + 2 * error)):
+    if learned <= 0 or not gap - 2 * error > max(_GAP, 0.5 * (learned + 2 * error)):
         return None
     return Advice.MORE_DATA, (
         f"The training loss is {gap:.2f} nats below the validation loss, more than half of what was learned: train on "
@@ -147,9 +156,9 @@ def _memorised(scores: Evaluation | None, course: Course) -> tuple[Advice, str] 
 
 
 def _risen(course: Course) -> tuple[Advice, str] | None:
-    of_steps = trend(course.training)
-    if len(course.validations) > 1:
-        tokens, best = min(course.validations, key=lambda point: point[1])
+    of_steps, finite = trend(course.training), _finite(course.validations)
+    if len(finite) > 1:
+        tokens, best = min(finite, key=lambda point: point[1])
         if (rise := course.validations[-1][1] - best) <= _CHANGE:
             return None
         said = f"The validation loss has risen by {rise:.2f} nats since {tokens:,} tokens"
@@ -164,13 +173,13 @@ def _risen(course: Course) -> tuple[Advice, str] | None:
     return None
 
 
-def _by_trend(found: Verdict, scores: Evaluation | None, course: Course) -> Verdict:
+def _by_trend(found: Verdict, scores: Evaluation, course: Course) -> Verdict:
     of_validations = trend_of_validations(course.validations)
     known = of_validations or trend(course.training)
     which = "validation" if of_validations else "training"
-    lags = found.judgement is not Judgement.BETTER
+    lags = not scores.gain_low > 0
     if known is None:
-        if not lags or scores is None:
+        if not lags:
             return found
         reason = "The run was too short to show where it was going: train longer."
         return _advised(found, Advice.LONGER, reason, times=10)
@@ -185,6 +194,8 @@ def _by_trend(found: Verdict, scores: Evaluation | None, course: Course) -> Verd
         return _advised(found, Advice.LARGER, f"{said}: a larger model can learn more.")
     if found.judgement is Judgement.WORSE:
         return _advised(found, Advice.LOWER_RATE, f"{said}: lower schedule.peak_lr.")
+    if not scores.gain_low <= 0 <= scores.gain_high:
+        return found
     said += ", near that of residue frequencies: train 4 times as long, to see whether it leaves them."
     return _advised(found, Advice.LONGER, said, times=4)
 
@@ -197,9 +208,9 @@ def _is_falling(known: Trend) -> bool:
     return known.change + 2 * known.error < -_CHANGE
 
 
-def _times(scores: Evaluation | None, known: Trend) -> int:
+def _times(scores: Evaluation, known: Trend) -> int:
     """How many times as long until the lower end of the gain's interval is above 0, if each doubling gains as much."""
-    if scores is None or not math.isfinite(scores.gain_low):
+    if not math.isfinite(scores.gain_low):
         return 2
     doublings = min(10, math.ceil(-scores.gain_low / -known.change)) if scores.gain_low < 0 else 1
     return min(_MOST_TIMES, 1 << max(1, doublings))
@@ -210,7 +221,11 @@ def _in_words(times: int) -> str:
 
 
 def _best(course: Course) -> int | None:
-    if not course.validations or not all(math.isfinite(loss) for _, loss in course.validations):
+    if not (finite := _finite(course.validations)):
         return None
-    tokens, _ = min(course.validations, key=lambda point: point[1])
+    tokens, _ = min(finite, key=lambda point: point[1])
     return tokens if 10 * tokens < 9 * course.validations[-1][0] else None
+
+
+def _finite(points: Sequence[Point]) -> list[Point]:
+    return [point for point in points if math.isfinite(point[1])]

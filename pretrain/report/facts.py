@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pretrain.evaluation.corruptions import TITLES
-from pretrain.evaluation.scores import Evaluation
+from pretrain.evaluation.scores import Evaluation, HeldOut, shown
 from pretrain.evaluation.verdict import verdict
 from pretrain.report.figures import short
 from pretrain.report.history import Attempt, History
@@ -32,7 +32,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Protein:
-    """A held-out protein with its predictions."""
+    """A protein with its predictions."""
 
     title: str
     blocks: tuple[tuple[int, tuple[tuple[str, int, str], ...]], ...]
@@ -54,7 +54,7 @@ def subtitle(history: History) -> str:
 
 
 def state(history: History) -> str:
-    """How far the run is, in a sentence."""
+    """How far the run is, and why it ended there if it failed, in a sentence or two."""
     if not history.step:
         return "No step has been logged yet."
     total = (history.recipe.get("schedule") or {}).get("total_tokens")
@@ -63,28 +63,21 @@ def state(history: History) -> str:
     if history.is_finished:
         return f"Finished at {at}."
     last = history.attempts[-1].exit if history.attempts else None
-    return f"At {at}, and still running or killed." if last is None else f"Ended at {at}: {last}."
+    if last is None:
+        return f"At {at}, and still running or killed."
+    return f"Ended at {at}: {last}{f': {history.error}' if history.error else ''}."
 
 
 def judged(history: History) -> list[str]:
-    """The verdict on a finished run, line by line; none before that, and none on lines of early versions."""
-    if not (history.is_finished and history.validations):
+    """The verdict on a finished run, line by line; none before that, and none on files of early versions."""
+    if not (history.is_finished and history.validations and history.held_out):
         return []
     try:
         scores = Evaluation.read(history.validations[-1].scores["mask_all"])
     except KeyError:
         return []
-    data = history.recipe.get("data", {})
-    by_cluster = all(
-        corpus.get("clusters") or corpus.get("split_identity") or _is_embedded(corpus)
-        for corpus in data.get("mixture") or [data]
-    )
-    found = verdict(scores, history.course, by_cluster=by_cluster)
+    found = verdict(scores, history.course, history.held_out)
     return [line for sentence in found.sentences for line in sentence.splitlines()]
-
-
-def _is_embedded(corpus: Mapping[str, Any]) -> bool:
-    return any(str(source).startswith("synthetic:") for source in corpus.get("sources") or [])
 
 
 def keys(history: History) -> list[Key]:
@@ -95,11 +88,11 @@ def keys(history: History) -> list[Key]:
     of = scores.get(name, {})
     if "perplexity" in of:
         low, high = of.get("low"), of.get("high")
-        interval = f"{low:.2f} to {high:.2f} (95 %)" if low is not None and high is not None else "no interval"
-        found.append(Key("Perplexity", _two(of.get("perplexity")), f"{TITLES.get(name, name)}, {interval}"))
-        found.append(Key("Frequencies", _two(of.get("unigram")), "of residues, without a model"))
+        interval = "no interval" if low is None or high is None else f"{shown(low)} to {shown(high)} (95 %)"
+        found.append(Key("Perplexity", shown(of.get("perplexity")), f"{TITLES.get(name, name)}, {interval}"))
+        found.append(Key("Frequencies", shown(of.get("unigram")), "of residues, without a model"))
         if of.get("floor") is not None:
-            found.append(Key("Floor", _two(of["floor"]), "no model can go below"))
+            found.append(Key("Floor", shown(of["floor"]), "no model can go below"))
     if history.step:
         corpus = history.described.get("corpus") or {}
         proteins = corpus.get("training_records")
@@ -125,8 +118,15 @@ def legend() -> list[str]:
     return [f"below {LEVELS[0]}", *between, f"{LEVELS[-1]} and more"]
 
 
+def kind_of_proteins(history: History) -> str:
+    """``held-out protein`` or ``training protein``, as those of the predictions are; where that is unknown, neither."""
+    if history.held_out is None:
+        return "protein"
+    return "training protein" if history.held_out is HeldOut.NOTHING else "held-out protein"
+
+
 def proteins(history: History) -> list[Protein]:
-    """The held-out proteins with their predictions."""
+    """A few of the scored proteins with their predictions."""
     return [_protein(protein) for protein in history.proteins]
 
 
@@ -202,7 +202,3 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_text, value)) or "none"
     return str(value)
-
-
-def _two(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.2f}"

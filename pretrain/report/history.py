@@ -1,11 +1,12 @@
 """What a run directory tells of its run, whatever of it is there.
 
-In: run.json, metrics.jsonl, attempts.jsonl, predictions.json, checkpoints. Out: a `History`. Kept: nothing. Lines that
-are damaged or half-written are left out, and so are steps that were taken again after a restart.
+In: run.json, metrics.jsonl, attempts.jsonl, rank 0's errors, predictions.json, checkpoints. Out: a `History`. Kept:
+nothing. Lines that are damaged or half-written are left out, and so are steps that were lost in a restart.
 """
 
 import json
 import math
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,12 +16,16 @@ from typing import Any
 import numpy as np
 
 from pretrain.evaluation.corruptions import trained_as
-from pretrain.evaluation.course import Course, course
+from pretrain.evaluation.course import Course, course, lasting
+from pretrain.evaluation.scores import HeldOut
 from pretrain.report.series import Numbers
 from pretrain.run import records
 from pretrain.run.directory import PREDICTIONS_FORMAT, RunDirectory
 
 Line = Mapping[str, Any]
+
+_MOST_LETTERS = 400
+"""Letters of an error's message that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Scores of held-out proteins at one point."""
+    """Scores at one point."""
 
     step: int
     tokens: float
@@ -67,13 +72,15 @@ class History:
     columns: Mapping[str, Numbers]
     """By name, (steps,) each: the numbers of the logged steps, NaN where one was not finite or not logged."""
     step: int
-    """Steps taken, as far as any line tells."""
+    """Steps taken, as far as any line tells, without those that were lost in a restart."""
     tokens: int
     """Tokens seen by then."""
     course: Course
     """The course of its losses, from which the verdict follows."""
     validations: tuple[Validation, ...]
     attempts: tuple[Attempt, ...]
+    error: str
+    """With what message the last attempt failed, in a line; empty if it did not, or wrote none."""
     saves: tuple[Save, ...]
     proteins: tuple[Line, ...]
     """The predictions, as `evaluation.predictions.Prediction` names their fields."""
@@ -85,6 +92,11 @@ class History:
         """The recipe of the latest start, every field."""
         found: Mapping[str, Any] = self.described.get("recipe", {})
         return found
+
+    @property
+    def held_out(self) -> HeldOut | None:
+        """What the scored proteins are; None where run.json does not say it."""
+        return HeldOut.of(self.described.get("corpus") or {})
 
     def column(self, name: str) -> Numbers:
         """A column, empty where it was never logged."""
@@ -113,7 +125,7 @@ def read_history(root: Path) -> History:
     tables = [line for line in records.read(run.attempts) if isinstance(line, dict)]
     starts = [line for line in tables if isinstance(line.get("attempt"), int)]
     attempts = _attempts(starts, lines)
-    kept = _not_taken_again(lines, attempts)
+    kept = lasting(lines, [line for line in starts if isinstance(line.get("base_step"), int)])
     return History(
         root=root,
         described=described,
@@ -127,6 +139,7 @@ def read_history(root: Path) -> History:
             if _is_table(line.get("validation"))
         ),
         attempts=tuple(attempts),
+        error=_error(run.rank_file(0), attempts[-1].number) if attempts else "",
         saves=tuple(
             Save(line["step"], _time(line), "save_error" in line)
             for line in lines
@@ -178,22 +191,13 @@ def _attempts(starts: list[dict[str, Any]], lines: list[dict[str, Any]]) -> list
     return attempts
 
 
-def _not_taken_again(lines: list[dict[str, Any]], attempts: list[Attempt]) -> list[dict[str, Any]]:
-    """The lines by step, without those whose steps a later attempt has taken again."""
-    reached = {line.get("attempt"): line["step"] for line in lines}
-    # Of each attempt the steps that a later one has taken again; from the last attempt back, these ranges only grow.
-    again: dict[int, list[tuple[int, int]]] = {}
-    ranges: list[tuple[int, int]] = []
-    for attempt in reversed(attempts):
-        again[attempt.number] = ranges
-        if attempt.number in reached:
-            low, high = attempt.base_step, reached[attempt.number]
-            inside = [(a, b) for a, b in ranges if not (low <= a and b <= high)]
-            ranges = [*inside, (low, high)]
-    kept = [
-        line for line in lines if not any(low < line["step"] <= high for low, high in again.get(line["attempt"], ()))
+def _error(path: Path, attempt: int) -> str:
+    messages = [
+        line["message"]
+        for line in records.read(path)
+        if isinstance(line, dict) and line.get("attempt") == attempt and isinstance(line.get("message"), str)
     ]
-    return sorted(kept, key=lambda line: line["step"])
+    return textwrap.shorten(messages[-1], _MOST_LETTERS) if messages else ""
 
 
 def _columns(lines: list[dict[str, Any]]) -> dict[str, Numbers]:

@@ -77,6 +77,7 @@ def render(history: History, refresh_s: int | None = None) -> str:
         loss=loss and _drawn(loss, WIDE),
         training=[_drawn(chart, HALF) for chart in figures.training_figures(history)],
         time_line=line and _drawn(line, WIDE),
+        kind_of_proteins=facts.kind_of_proteins(history),
         proteins=facts.proteins(history),
         legend=facts.legend(),
         attempts=rows,

@@ -33,7 +33,7 @@ def write_pictures(root: Path, folder: Path) -> list[Path]:
         "loss.svg": loss.draw(_WIDTH),
         "protein.svg": draw_letters(
             "protein",
-            "Probability of each residue of a held-out protein",
+            f"Probability of each residue of a {facts.kind_of_proteins(history)}",
             first,
             cells,
             facts.legend(),

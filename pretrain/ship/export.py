@@ -26,6 +26,7 @@ from pretrain.checkpoint.frozen import read_whole
 from pretrain.checkpoint.load import newest_valid
 from pretrain.engine.named_state import Weights
 from pretrain.evaluation.corruptions import TITLES
+from pretrain.evaluation.scores import HeldOut, shown
 from pretrain.model.build import without_memory
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
@@ -189,7 +190,7 @@ def _card(run: RunDirectory, shape: EsmShape, step: int, tokens_seen: int) -> st
             f"| fingerprint of what was drawn | `{corpus['fingerprint']}` |",
             f"| longest document | {recipe['data']['crop_tokens']} tokens |",
             "",
-            *_validation(scored[-1]["validation"] if scored else None),
+            *_validation(scored[-1]["validation"] if scored else None, HeldOut.of(corpus)),
             "",
             "The tokenizer knows chain breaks, `|`; the model has seen none."
             if shape.is_modern
@@ -213,22 +214,23 @@ def _corpora(data: dict[str, Any], corpus: dict[str, Any]) -> Iterator[str]:
         yield f"{weight}{sequences} and {facts['validation_records']:,} validation sequences, split by {split}"
 
 
-def _validation(scores: dict[str, dict[str, float | None]] | None) -> list[str]:
+def _validation(scores: dict[str, dict[str, float | None]] | None, held_out: HeldOut | None) -> list[str]:
     if scores is None:
         return ["Not validated at this step."]
+    heading, over = "Validation perplexity", ""
+    if held_out is not None:
+        heading = held_out.heading(int(scores["mask_all"]["sequences"] or 0))
+        over = {HeldOut.CLUSTERS: " over clusters", HeldOut.SEQUENCES: " over sequences"}.get(held_out, "")
     lines = [
-        "Validation perplexity on held-out clusters, 15 % of residues as targets (exp of the mean loss over targets;",
-        "95 % interval by bootstrap over clusters). Mask-all hides every target; 80/10/10 shows a tenth of them.",
+        f"{heading}, 15 % of residues as targets",
+        f"(exp of the mean loss over targets; 95 % interval by bootstrap{over}).",
+        "Mask-all hides every target; 80/10/10 shows a tenth of them.",
         "",
         "| corruption | perplexity | 95 % interval | unigram baseline |",
         "|---|---|---|---|",
     ]
     for name, s in scores.items():
         low, high = s["low"], s["high"]
-        interval = "unknown" if low is None or high is None else f"{low:.2f} to {high:.2f}"
-        lines.append(f"| {TITLES[name]} | {_number(s['perplexity'])} | {interval} | {_number(s['unigram'])} |")
+        interval = "unknown" if low is None or high is None else f"{shown(low)} to {shown(high)}"
+        lines.append(f"| {TITLES[name]} | {shown(s['perplexity'])} | {interval} | {shown(s['unigram'])} |")
     return lines
-
-
-def _number(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.2f}"

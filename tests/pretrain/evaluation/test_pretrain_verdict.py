@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pretrain.evaluation.course import Course, Point
-from pretrain.evaluation.evaluate import Evaluation
+from pretrain.evaluation.scores import Evaluation, HeldOut
 from pretrain.evaluation.verdict import Advice, Judgement, Verdict, verdict
 
 BETTER = Evaluation(9.0, 8.5, 9.5, 18.0, 0.693, 0.6, 0.8, None, 40, 900)
@@ -16,8 +16,12 @@ WORSE = replace(BETTER, perplexity=25.0, gain=-0.33, gain_low=-0.4, gain_high=-0
 TOKENS = range(10_000, 1_000_001, 10_000)
 
 
-def judged(scores: Evaluation | None, course: Course = Course(), *, by_cluster: bool = True) -> Verdict:  # noqa: B008
-    return verdict(scores, course, by_cluster=by_cluster)
+def judged(
+    scores: Evaluation,
+    course: Course = Course(),  # noqa: B008
+    held_out: HeldOut = HeldOut.CLUSTERS,
+) -> Verdict:
+    return verdict(scores, course, held_out)
 
 
 def line(at_half: float, at_end: float, noise: float = 0.0, start: float | None = None) -> tuple[Point, ...]:
@@ -51,11 +55,9 @@ def course(*, skipped: int = 0, training: tuple[Point, ...] = (), validations: t
         (replace(WORSE, gain_low=math.nan, gain_high=math.nan), Judgement.UNDECIDED),
         (replace(WORSE, gain=math.nan, gain_low=math.nan, gain_high=math.nan), Judgement.WORSE),
         (replace(WORSE, gain=-math.inf, gain_low=-math.inf, gain_high=math.nan), Judgement.WORSE),
-        (None, Judgement.UNDECIDED),
-        (replace(BETTER, sequences=0, gain=math.nan), Judgement.UNDECIDED),
     ],
 )
-def test_the_judgement_follows_from_the_interval_of_the_gain(scores: Evaluation | None, judgement: Judgement) -> None:
+def test_the_judgement_follows_from_the_interval_of_the_gain(scores: Evaluation, judgement: Judgement) -> None:
     assert judged(scores).judgement is judgement
 
 
@@ -72,8 +74,8 @@ def test_each_finding_is_said_only_where_it_holds() -> None:
     )
     alone = replace(BETTER, gain_low=math.nan, gain_high=math.nan)
     assert judged(alone).finding.startswith("All validation proteins are of one cluster, so there is no interval and")
-    assert judged(alone, by_cluster=False).finding.startswith("All validation proteins are one sequence, so there is")
-    assert judged(None).finding.startswith("No protein was validated, so nothing is claimed")
+    one = judged(alone, held_out=HeldOut.SEQUENCES).finding
+    assert one.startswith("All validation proteins are one sequence, so there is")
     assert "diverged" in judged(replace(WORSE, gain=math.nan)).finding
 
 
@@ -101,11 +103,17 @@ FALLS, FLAT, RISES = line(2.3, 2.2), line(2.2, 2.198), line(2.2, 2.3)
         (BETTER, course(validations=FALLS[-1:]), None, ""),
         (UNDECIDED, course(), Advice.LONGER, "too short to show"),
         (WORSE, course(), Advice.LONGER, "too short to show"),
-        (None, course(), None, ""),
+        (replace(BETTER, gain_low=math.nan, gain_high=math.nan), course(validations=FLAT), None, ""),  # and not near
         (UNDECIDED, course(validations=FLAT), Advice.LONGER, "near that of residue frequencies: train 4 times as long"),
         (WORSE, course(validations=FLAT), Advice.LOWER_RATE, "no longer falls"),
         (WORSE, course(training=line(2.9, 3.1, 0.01)), Advice.LOWER_RATE, "training loss has risen by 0.2"),
         (BETTER, course(validations=line(2.4, 2.3, start=2.1)), Advice.LOWER_RATE, "since 10,000 tokens: lower"),
+        (
+            BETTER,
+            course(validations=((1, math.nan), *line(2.4, 2.3, start=2.1))),  # a first one that is no number
+            Advice.LOWER_RATE,
+            "has risen by 0.20 nats since 10,000 tokens",
+        ),
         (
             BETTER,
             course(validations=RISES, training=line(2.2, 2.0, 0.01)),
@@ -131,11 +139,46 @@ FALLS, FLAT, RISES = line(2.3, 2.2), line(2.2, 2.198), line(2.2, 2.3)
     ],
 )
 def test_the_advice_follows_from_the_course(
-    scores: Evaluation | None, course_of_run: Course, advice: Advice | None, said: str
+    scores: Evaluation, course_of_run: Course, advice: Advice | None, said: str
 ) -> None:
     found = judged(scores, course_of_run)
     assert (found.advice, said in found.reason) == (advice, True), found.reason
     assert found.sentences == [found.finding, *([found.reason] if advice else [])]
+
+
+FITS = "It is 0.693 nats a residue better than residue frequencies on proteins that it was trained on: that says how "
+NOT = "It is 0.330 nats a residue worse than residue frequencies on proteins that it was trained on: that says how "
+TRAINED = line(2.2, 2.2, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("scores", "course_of_run", "begins", "advice", "said"),
+    [
+        (BETTER, course(training=TRAINED, validations=FLAT), FITS, None, ""),
+        (BETTER, course(training=line(2.2, 2.1, 0.01), validations=RISES), FITS, Advice.LONGER, "The training loss st"),
+        (BETTER, course(validations=FALLS), FITS, None, ""),
+        (BETTER, course(training=line(1.2, 1.2, 0.01), validations=FLAT), FITS, None, ""),  # nothing to compare it with
+        (UNDECIDED, course(training=TRAINED), "It is 0.010 nats a residue better", Advice.LONGER, "near that of resid"),
+        (WORSE, course(training=TRAINED), NOT, Advice.LOWER_RATE, "The training loss no longer falls"),
+        (WORSE, course(validations=FALLS), NOT, Advice.LONGER, "The run was too short"),
+        (
+            replace(WORSE, gain=math.nan, gain_low=math.nan, gain_high=math.nan),
+            course(validations=(*FALLS, (1_000_001, math.nan))),
+            "Its loss on the training proteins is no finite number: the weights have diverged.",
+            Advice.LOWER_RATE,
+            "The loss became infinite",
+        ),
+    ],
+)
+def test_where_nothing_is_held_out_the_training_loss_alone_is_spoken_of(
+    scores: Evaluation, course_of_run: Course, begins: str, advice: Advice | None, said: str
+) -> None:
+    found = judged(scores, course_of_run, HeldOut.NOTHING)
+    assert (found.finding.startswith(begins), found.advice, said in found.reason) == (True, advice, True), found
+    assert "validation" not in " ".join(found.sentences)
+    is_worse = scores.gain_high < 0 or math.isnan(scores.gain)
+    assert found.judgement is (Judgement.WORSE if is_worse else Judgement.UNDECIDED)
+    assert found.best_tokens is None
 
 
 @pytest.mark.parametrize(
@@ -154,3 +197,5 @@ def test_where_fewer_passes_would_have_ended() -> None:
     risen = line(2.2, 2.3)
     assert judged(BETTER, course(validations=risen, training=line(2.2, 2.0, 0.01))).best_tokens == 10_000
     assert judged(BETTER, course(validations=line(2.3, 2.2))).best_tokens is None
+    lost = ((5_000, math.nan), *risen)
+    assert judged(BETTER, course(validations=lost, training=line(2.2, 2.0, 0.01))).best_tokens == 10_000

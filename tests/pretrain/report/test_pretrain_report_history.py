@@ -4,17 +4,20 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from pretrain.evaluation.course import course
-from pretrain.evaluation.scores import Evaluation
-from pretrain.evaluation.verdict import verdict
-from pretrain.report.facts import duration, judged, keys, state
+from data.order.plan import Cursor
+from pretrain.evaluation.scores import Evaluation, HeldOut, MaskedLanguageScores
+from pretrain.report.facts import duration, judged, keys, kind_of_proteins, state
 from pretrain.report.figures import loss_figure, short, time_line, training_figures
 from pretrain.report.history import read_history
 from pretrain.run import records
+from pretrain.run.directory import RunDirectory
+from pretrain.summary import Start, closing_words
 from support.inputs.written_runs import TOKENS_A_STEP, WrittenRun, write_lines
 
 
@@ -39,7 +42,38 @@ def test_of_a_step_taken_again_the_later_line_stays(tmp_path: Path) -> None:
         root / "metrics.jsonl",
         [{**where, "attempt": a, "step": s, "tokens": s, "loss": 10.0 * a + s} for a, s in taken],
     )
-    assert read_history(root).column("loss").tolist() == [11, 32, 33, 14]
+    # 14 is of no checkpoint that the run has: the second and the third began before it.
+    assert read_history(root).column("loss").tolist() == [11, 32, 33]
+
+
+@pytest.mark.parametrize(
+    ("exit", "total", "last", "said"),
+    [
+        (None, 1600, 510, "At step 510, 32% of its 1.6k tokens, and still running or killed."),
+        ("finished", 600, 600, "Finished at step 600, 100% of its 600 tokens."),  # continued with a shorter schedule
+    ],
+)
+def test_steps_that_no_checkpoint_holds_are_not_the_runs(
+    tmp_path: Path, exit: str | None, total: int, last: int, said: str
+) -> None:
+    """Killed at step 1,000 with a checkpoint at 500, where its loss has become worse; then started again."""
+    root = WrittenRun(steps=0, exit=None).write(tmp_path / "run")
+    described = json.loads((root / "run.json").read_text())
+    described["recipe"]["schedule"]["total_tokens"] = total
+    (root / "run.json").write_text(json.dumps(described))
+    where = {"time": "2026-11-01T08:00:00+00:00"}
+    attempts = [{**where, "attempt": n, "base_step": base} for n, base in ((1, 0), (2, 500))]
+    write_lines(root / "attempts.jsonl", attempts + [{**where, "attempt": 2, "exit": exit}] * bool(exit))
+    taken = [(1, step) for step in range(10, 1001, 10)] + [(2, step) for step in range(510, last + 1, 10)]
+    write_lines(
+        root / "metrics.jsonl",
+        [{**where, "attempt": a, "step": s, "tokens": s, "loss": 2.0 if s <= 500 else 7.0 + a} for a, s in taken],
+    )
+    history = read_history(root)
+    assert state(history) == said
+    assert history.course.training[-1] == (last, 9.0)
+    assert len(history.course.training) == last // 10
+    assert history.course.steps == last
 
 
 def test_damaged_lines_are_left_out(tmp_path: Path) -> None:
@@ -112,20 +146,73 @@ def test_how_far_it_is(tmp_path: Path, exit: str | None, said: str) -> None:
     assert (history.is_finished, history.has_ended) == (exit == "finished", exit is not None)
 
 
-@pytest.mark.parametrize("run", [WrittenRun(floor=7.0), WrittenRun(diverges_at=60), WrittenRun(attempts=3)])
-def test_the_verdict_is_that_of_the_closing_words(tmp_path: Path, run: WrittenRun) -> None:
-    root = run.write(tmp_path / "run")
-    lines = list(records.read(root / "metrics.jsonl"))
-    scores = Evaluation.read(lines[-1]["validation"]["mask_all"])
-    closing = verdict(scores, course(lines, "80_10_10"), by_cluster=False)
+BETTER = ("It beats residue frequencies by 0.814 nats", "It is 0.814 nats a residue better than residue frequencies on")
+
+
+def test_why_it_ended_is_said(tmp_path: Path) -> None:
+    root = WrittenRun(attempts=2, exit="error", diverges_at=60).write(tmp_path / "run")
+    (root / "ranks").mkdir()
+    errors = [{"attempt": n, "message": f"the gradient was not finite,\nin attempt {n}"} for n in (1, 2)]
+    write_lines(root / "ranks/rank-00000.jsonl", errors)
+    said = "Ended at step 100, 100% of its 800k tokens: error: the gradient was not finite, in attempt 2."
+    assert state(read_history(root)) == said
+    write_lines(root / "ranks/rank-00000.jsonl", [*errors[:1], {"attempt": 2, "message": "x " * 1000}])
+    assert len(state(read_history(root))) < 500
+
+
+RUNS = {
+    "better": (WrittenRun(), *BETTER),
+    "with a floor": (WrittenRun(floor=7.0), *BETTER),
+    "with restarts": (WrittenRun(attempts=3), *BETTER),
+    "worse": (
+        WrittenRun(unigram=1.5),
+        "It is worse than residue frequencies, by 1.660 nats",
+        "It is 1.660 nats a residue worse than residue frequencies on proteins that it was trained on",
+    ),
+    "diverged": (
+        WrittenRun(diverges_at=60),
+        "Its loss on the validation proteins is no finite number",
+        "Its loss on the training proteins is no finite number",
+    ),
+}
+
+
+@pytest.mark.parametrize("held_out", HeldOut)
+@pytest.mark.parametrize("name", RUNS)
+def test_the_verdict_is_that_of_the_closing_words(tmp_path: Path, name: str, held_out: HeldOut) -> None:
+    run, begins, begins_of_training = RUNS[name]
+    root = replace(run, held_out=held_out.value).write(tmp_path / "run")
+    (*_, last) = (line["validation"] for line in records.read(root / "metrics.jsonl") if "validation" in line)
+    summary: Any = SimpleNamespace(
+        scores=MaskedLanguageScores({of: Evaluation.read(numbers) for of, numbers in last.items()}, held_out),
+        state=SimpleNamespace(tokens_seen=1024, step=10, cursor=Cursor().as_dict()),
+        run=RunDirectory(root),
+        seconds=3.0,
+        job=SimpleNamespace(seen=lambda _: None),
+    )
+    said = closing_words(summary, Start(Path("r.toml")))
     shown = judged(read_history(root))
-    assert "\n".join(shown) == "\n".join(closing.sentences)
+    assert said.partition("\n\nThe model, as")[0].rpartition("\n\n")[2] == "\n".join(shown)
     assert len(shown) >= 2
-    assert shown[0].startswith("Its loss" if run.diverges_at == 60 else "It beats residue frequencies by 0.")
+    assert shown[0].startswith(begins_of_training if held_out is HeldOut.NOTHING else begins)
+    assert ("validation" in f"{said} {shown}".lower()) == (held_out is not HeldOut.NOTHING)
+    assert ("cluster" in said) == (held_out is HeldOut.CLUSTERS)
+
+
+@pytest.mark.parametrize(
+    ("held_out", "kind"),
+    [
+        *(("clusters", "held-out protein"), ("equal sequences", "held-out protein"), ("nothing", "training protein")),
+        *((None, "protein"), ("who knows", "protein")),
+    ],
+)
+def test_what_the_shown_proteins_are(tmp_path: Path, held_out: str | None, kind: str) -> None:
+    assert kind_of_proteins(read_history(WrittenRun(held_out=held_out).write(tmp_path / "run"))) == kind
 
 
 def test_there_is_no_verdict_before_the_end_nor_on_early_versions(tmp_path: Path) -> None:
     assert judged(read_history(WrittenRun(exit=None).write(tmp_path / "running"))) == []
+    assert judged(read_history(WrittenRun(held_out=None).write(tmp_path / "unknown"))) == []
     root = WrittenRun().write(tmp_path / "early")
     (root / "metrics.jsonl").write_text((root / "metrics.jsonl").read_text().replace("gain_high", "other"))
     assert judged(read_history(root)) == []

@@ -105,6 +105,17 @@ def test_files_that_end_anywhere_have_a_page(tmp_path: Path) -> None:
         checked(write_report(root))
 
 
+@pytest.mark.parametrize("held_out", ["clusters", "nothing", None])
+def test_the_proteins_are_called_what_they_are(tmp_path: Path, held_out: str | None) -> None:
+    root = WrittenRun(held_out=held_out).write(tmp_path / "run")
+    kind = {"clusters": "Held-out proteins", "nothing": "Training proteins", None: "Proteins"}[held_out]
+    text = write_report(root).read_text()
+    assert re.findall(r"<h2>(.*), as the model predicts them</h2>", text) == [kind]
+    assert main([str(root), "--pictures", str(tmp_path)]) == 0
+    said = (tmp_path / "protein.svg").read_text()
+    assert ("held-out" in text + said, "training protein" in said) == (held_out == "clusters", held_out == "nothing")
+
+
 def test_texts_of_files_are_escaped(tmp_path: Path) -> None:
     root = WrittenRun(sources=(NASTY,), preset=NASTY, residues='<b>"&MK').write(tmp_path / "<i>run&")
     found = checked(write_report(root))

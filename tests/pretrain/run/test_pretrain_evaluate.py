@@ -25,7 +25,15 @@ from data.order.plan import Cursor
 from data.recipe.settings import DataSettings
 from data.sources.synthetic import Families
 from pretrain.engine.engine import Engine
-from pretrain.evaluation.evaluate import Evaluation, evaluate, intervals, unigram_losses, validation_bins, with_floor
+from pretrain.evaluation.evaluate import (
+    evaluate,
+    intervals,
+    require_targets,
+    unigram_losses,
+    validation_bins,
+    with_floor,
+)
+from pretrain.evaluation.scores import Evaluation
 from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.build import build_optimizer
 from pretrain.optimizer.groups import parameter_groups
@@ -342,9 +350,14 @@ def test_numbers_are_the_fields_that_are_known() -> None:
     assert replace(known, floor=1.5).numbers()["floor"] == 1.5
 
 
-def test_nothing_to_score_is_an_error(tmp_path: Path, engine: Engine, unigram: np.ndarray) -> None:
+def test_nothing_to_score_is_an_error(tmp_path: Path, corpora: Corpora) -> None:
+    """Found before the first step; 15 % of few residues may be none."""
+    require_targets(corpora, SETTINGS, 1)
     fasta = tmp_path / "x.fasta"
     fasta.write_text("".join(f">p{i}\nXXXX{'BZ' * i}\n" for i in range(1, 40)))
     unscorable = opened(replace(SETTINGS, sources=(str(fasta),), store_dir=str(tmp_path / "stores")))
-    with pytest.raises(ValueError, match=r"no residue of the validation proteins was selected as a target; raise data"):
-        scored(Fake(uneven), unscorable, engine, unigram)
+    with pytest.raises(ValueError, match=r"^no residue of the \d validation proteins is among .*: raise data\."):
+        require_targets(unscorable, SETTINGS, EVERY)
+    nothing_held_out = replace(SETTINGS, sources=(str(fasta),), store_dir=str(tmp_path), validation_fraction=0.0)
+    with pytest.raises(ValueError, match=r"^no residue of the 39 training proteins is among .*: add proteins"):
+        require_targets(opened(nothing_held_out), nothing_held_out, EVERY)

@@ -22,10 +22,12 @@ from data.order.plan import Bin
 from data.recipe.settings import DataSettings, MaskSettings
 from pretrain import export
 from pretrain.__main__ import main
+from pretrain.evaluation.scores import HeldOut
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer.build import learning_rate
 from pretrain.optimizer.settings import ScheduleSettings
+from pretrain.ship.export import _validation
 from support.launching import End, end_of, lines
 
 # One group: all tests look at one run, which is made once.
@@ -153,8 +155,36 @@ def test_the_card_names_step_and_perplexities(run: Path) -> None:
         assert row in card
     described = json.loads((run / "run.json").read_text())["corpus"]
     assert described["fingerprint"] in card
+    assert described["held_out"] == "clusters"
+    assert "proteins of held-out clusters, 15 % of residues" in card
     assert f"{described['training_records']:,} training and {described['validation_records']:,} validation" in card
     assert "split by clusters" in card
+
+
+@pytest.mark.parametrize(
+    ("held_out", "said", "over"),
+    [
+        (
+            HeldOut.CLUSTERS,
+            "Validation perplexity on 40 proteins of held-out clusters, 15 %",
+            "bootstrap over clusters)",
+        ),
+        (
+            HeldOut.SEQUENCES,
+            "perplexity on 40 proteins that equal none of the training pro",
+            "bootstrap over sequences)",
+        ),
+        (HeldOut.NOTHING, "Perplexity on 40 training proteins, because none is held out, 15 %", "by bootstrap)."),
+        (None, "Validation perplexity, 15 %", "by bootstrap)."),  # a run of an early version
+    ],
+)
+def test_the_card_says_what_was_scored(held_out: HeldOut | None, said: str, over: str) -> None:
+    diverged = {"perplexity": 6.5e228, "low": 1e3, "high": None, "unigram": 18.0, "sequences": 40.0}
+    card = "\n".join(_validation({"mask_all": diverged}, held_out))
+    assert said in card
+    assert over in card
+    assert "| mask-all | 6e+228 | unknown | 18.00 |" in card
+    assert ("cluster" in card) == (held_out is HeldOut.CLUSTERS)
 
 
 def digest(folder: Path) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The closing words: what they claim follows from the numbers, and each of their commands is for this run."""
 
+import ast
 import json
 import math
 import re
@@ -14,12 +15,12 @@ import pytest
 from data.order.plan import Cursor, Seen
 from data.recipe.toml_file import read
 from pretrain.__main__ import main
-from pretrain.evaluation.evaluate import Evaluation
-from pretrain.evaluation.scores import MaskedLanguageScores
+from pretrain.evaluation.scores import Evaluation, HeldOut, MaskedLanguageScores
+from pretrain.evaluation.verdict import Advice, Judgement, Verdict
 from pretrain.recipe import Recipe
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
-from pretrain.summary import Start, closing_words, launcher
+from pretrain.summary import PEPTIDE, Start, closing_words, launcher, next_commands
 from support.launching import lines
 
 SCORES = Evaluation(9.0, 8.5, 9.5, 18.0, 0.693, 0.6, 0.8, None, 40, 900)
@@ -37,7 +38,7 @@ def words(
     scores: Evaluation = SCORES,
     *,
     seen: Seen | None = None,
-    by_cluster: bool = True,
+    held_out: HeldOut = HeldOut.CLUSTERS,
     start: Start = START,
     preset: str | None = "esm2_60k",
     folder: Path = Path("absent"),
@@ -46,7 +47,7 @@ def words(
     recipe = RECIPE | {"model": {"preset": preset}}
     object.__setattr__(run, "read", lambda: {"recipe": recipe})
     summary: Any = SimpleNamespace(
-        scores=MaskedLanguageScores({"mask_all": scores, "80_10_10": scores}, by_cluster=by_cluster),
+        scores=MaskedLanguageScores({"mask_all": scores, "80_10_10": scores}, held_out),
         state=SimpleNamespace(tokens_seen=1024, step=10, cursor=Cursor(window=3).as_dict()),
         run=run,
         seconds=3.0,
@@ -62,8 +63,10 @@ def proposed(said: str) -> dict[str, str]:
 
 def test_scores_as_the_loop_reads_them() -> None:
     hidden, flattering = (replace(SCORES, perplexity=p) for p in (9.0, 7.0))
-    scores = MaskedLanguageScores({"mask_all": hidden, "80_10_10": flattering}, by_cluster=True)
+    scores = MaskedLanguageScores({"mask_all": hidden, "80_10_10": flattering}, HeldOut.CLUSTERS)
     assert scores.line() == "validation perplexity: mask-all 9.00 (unigram 18.00), 80/10/10 7.00 (unigram 18.00)"
+    diverged = replace(scores, evaluations={"mask_all": replace(SCORES, perplexity=6.5e228)}, held_out=HeldOut.NOTHING)
+    assert diverged.line() == "perplexity on training proteins: mask-all 6e+228 (unigram 18.00)"
     assert scores.numbers() == {"mask_all": hidden.numbers(), "80_10_10": flattering.numbers()}
     assert scores.rank_metric == 9.0  # not that of the corruption in which a target can be copied
 
@@ -97,9 +100,12 @@ def test_one_cluster_gives_no_interval_and_no_claim() -> None:
 
 def test_clusters_are_named_only_where_there_were_clusters() -> None:
     assert "on 40 proteins of held-out clusters:" in words()
-    said = words(by_cluster=False)
+    said = words(held_out=HeldOut.SEQUENCES)
     assert "on 40 proteins that equal none of the training proteins:" in said
     assert "cluster" not in said
+    one = words(replace(SCORES, sequences=1), held_out=HeldOut.SEQUENCES)
+    assert "on 1 protein that equals none of the training proteins:" in one
+    assert "Perplexity on 40 training proteins, because none is held out:" in words(held_out=HeldOut.NOTHING)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +154,29 @@ def test_the_launch_is_repeated() -> None:
     assert launcher("pytest -q").endswith("/python -m pretrain")
 
 
+def test_fewer_passes_have_a_warm_up_that_fits() -> None:
+    schedule = {"total_tokens": 1000, "warmup_tokens": 600, "peak_lr": None}
+    found = Verdict(Judgement.BETTER, "", Advice.MORE_DATA, best_tokens=300)
+    (_, (_, command)) = next_commands(START, found, RECIPE | {"schedule": schedule}, Path("e"), is_embedded=False)
+    assert command.endswith("schedule.total_tokens=300 run.directory=runs/x_shorter schedule.warmup_tokens=180")
+
+
+def test_any_path_can_be_pasted() -> None:
+    """The command to fill a mask, as a shell and as Python read it."""
+    export = Path('my runs/it\'s "$HOME" `x` \\ ü!/export')
+    ((_, command),) = next_commands(
+        START,
+        Verdict(Judgement.BETTER, "", Advice.LARGER),
+        RECIPE | {"model": {"preset": None}},
+        export,
+        is_embedded=False,
+    )
+    python, flag, code = shlex.split(command)
+    assert (Path(python).name, flag) == ("python", "-c")
+    names = {call.value for call in ast.walk(ast.parse(code)) if isinstance(call, ast.Constant)}
+    assert {"fill-mask", str(export), PEPTIDE} <= names
+
+
 @pytest.mark.parametrize(
     ("preset", "larger"),
     [("esm2_35m", "esm2_150m"), ("modern_800k", "modern_8m"), ("esm2_15b", None), ("modern_600m", None), (None, None)],
@@ -177,6 +206,17 @@ def test_no_command_speaks_against_the_verdict(tmp_path: Path) -> None:
     assert "train on more proteins" in learned_by_heart
     (fewer,) = [command for what, command in proposed(learned_by_heart).items() if what != fill]
     assert fewer.endswith("schedule.total_tokens=2_100 run.directory=runs/x_shorter")
+
+    gap = words(folder=metrics(tmp_path / "c", [1.0] * 40, [9.0 - n / 100 for n in range(40)]))
+    assert "or make fewer passes over these" in gap
+    assert list(proposed(gap))[1:] == ["train again with fewer passes, half as many"]
+    assert proposed(gap)["train again with fewer passes, half as many"].endswith(
+        "schedule.total_tokens=500 run.directory=runs/x_shorter"
+    )
+
+    flat = words(folder=metrics(tmp_path / "d", [2.2] * 40, [9.0] * 40))
+    assert "no longer falls (+0.000 nats over the last half of the training): a larger model can learn more." in flat
+    assert list(proposed(flat))[1:] == ["train a larger model, esm2_800k"]
 
     assert "a larger model" not in words(WORSE)
 

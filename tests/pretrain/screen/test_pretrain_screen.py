@@ -1,6 +1,7 @@
 """The texts of a start and of progress: functions of plain values."""
 
 import math
+import shlex
 import subprocess
 import sys
 from datetime import datetime
@@ -114,6 +115,12 @@ def test_a_line_of_progress() -> None:
     )
 
 
+def test_a_perplexity_of_hundreds_of_digits_keeps_the_line_readable() -> None:
+    diverged = REPORT._replace(loss=600.0, perplexities=[("", perplexity_of(600.0))])
+    said = progress(diverged, step=10, steps=198, share=0.0506, left_s=83.2)
+    assert " | loss 600.000 | perplexity 4e+260 | " in said
+
+
 def test_the_first_and_the_last_line() -> None:
     first = progress(REPORT, step=1, steps=198, share=0.005, left_s=None)
     assert first.startswith("step 1 of about 198 | ")
@@ -152,6 +159,11 @@ def test_where_each_tracker_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> Non
     ]
     monkeypatch.delenv("WANDB_MODE")
     assert aligned(tracker_rows(["wandb"], RUN)) == ["wandb         at the address that wandb prints"]
+    (row,) = aligned(tracker_rows(["tensorboard"], Path("my runs/it's")))
+    assert shlex.split(row) == ["tensorboard", "tensorboard", "--logdir", "my runs/it's"]
+    monkeypatch.setenv("TRACKIO_DIR", "my $runs")
+    (row,) = aligned(tracker_rows(["trackio"], RUN))
+    assert shlex.split(row)[1] == "TRACKIO_DIR=my $runs"
 
 
 # The time left ------------------------------------------------------------------------------------

@@ -31,6 +31,9 @@ class WrittenRun:
     preset: str = "esm2_8m"
     residues: str = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ" * 3
     floor: float | None = None
+    unigram: float = 17.8
+    held_out: str | None = "equal sequences"
+    """As in run.json; None for one of an early version."""
 
     def write(self, root: Path) -> Path:
         """Write the run directory, and return it."""
@@ -71,7 +74,7 @@ class WrittenRun:
                 "schedule": {"peak_lr": 1e-3, "total_tokens": self.steps * TOKENS_A_STEP},
             },
             "versions": {"torch": "2.13.0"},
-            "corpus": {"training_records": 5605},
+            "corpus": {"training_records": 5605} | ({"held_out": self.held_out} if self.held_out else {}),
             "model": {"layers": 6, "dim": 320},
             "compute": ["compute: ddp, 2 processes, cpu, bfloat16, attention flash_cpu, not compiled"],
         }
@@ -104,8 +107,8 @@ class WrittenRun:
     def scores(self, loss: float, diverged: bool) -> dict[str, Mapping[str, float | None]]:
         """Scores of a validation."""
         perplexity = None if diverged else math.exp(loss)
-        of = {"perplexity": perplexity, "low": perplexity, "high": perplexity, "unigram": 17.8}
-        gain = None if diverged else math.log(17.8) - loss
+        of = {"perplexity": perplexity, "low": perplexity, "high": perplexity, "unigram": self.unigram}
+        gain = None if diverged else math.log(self.unigram) - loss
         of |= {"gain": gain, "gain_low": gain and gain - 0.05, "gain_high": gain and gain + 0.05}
         of |= {"sequences": 40.0, "targets": 900.0} | ({"floor": self.floor} if self.floor else {})
         return {"mask_all": of, "80_10_10": of | {"perplexity": None if diverged else 0.9 * math.exp(loss)}}
