@@ -127,6 +127,15 @@ FALLS, FLAT, RISES = line(2.3, 2.2), line(2.2, 2.198), line(2.2, 2.3)
             "nats below the validation loss, more than half of what was learned",
         ),
         (BETTER, course(validations=FALLS, training=line(2.2, 2.0, 0.01)), Advice.LONGER, "still falls"),
+        (
+            BETTER,
+            replace(
+                course(validations=FALLS, training=line(1.2, 1.0, 0.01)),
+                validations_as_trained=((TOKENS[-1], math.nan),),
+            ),
+            Advice.LONGER,
+            "still falls",
+        ),
         (WORSE, course(validations=line(4.0, 3.2), training=line(3.9, 3.1, 0.01)), Advice.LONGER, "still falls"),
         (WORSE, course(validations=line(3.6, 3.4), training=line(3.3, 3.1, 0.01)), Advice.LONGER, "still falls"),
         (BETTER, course(validations=FALLS, skipped=1), Advice.LOWER_RATE, "1 of 100 steps had no finite gradient"),

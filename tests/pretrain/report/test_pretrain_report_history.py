@@ -182,7 +182,13 @@ RUNS = {
 def test_the_verdict_is_that_of_the_closing_words(tmp_path: Path, name: str, held_out: HeldOut) -> None:
     run, begins, begins_of_training = RUNS[name]
     root = replace(run, held_out=held_out.value).write(tmp_path / "run")
-    (*_, last) = (line["validation"] for line in records.read(root / "metrics.jsonl") if "validation" in line)
+    metrics = list(records.read(root / "metrics.jsonl"))
+    lost = [line for line in metrics if "loss" in line and line["attempt"] == 2 and line["step"] > 64]
+    for line in lost:  # the third attempt began at step 64
+        line["loss"] = None
+    assert len(lost) == (2 if run.attempts == 3 else 0)
+    write_lines(root / "metrics.jsonl", metrics)
+    (*_, last) = (line["validation"] for line in metrics if "validation" in line)
     summary: Any = SimpleNamespace(
         scores=MaskedLanguageScores({of: Evaluation.read(numbers) for of, numbers in last.items()}, held_out),
         state=SimpleNamespace(tokens_seen=1024, step=10, cursor=Cursor().as_dict()),
@@ -194,6 +200,7 @@ def test_the_verdict_is_that_of_the_closing_words(tmp_path: Path, name: str, hel
     shown = judged(read_history(root))
     assert said.partition("\n\nThe model, as")[0].rpartition("\n\n")[2] == "\n".join(shown)
     assert len(shown) >= 2
+    assert ("infinite or no number" in said) == (name == "diverged")
     assert shown[0].startswith(begins_of_training if held_out is HeldOut.NOTHING else begins)
     assert ("validation" in f"{said} {shown}".lower()) == (held_out is not HeldOut.NOTHING)
     assert ("cluster" in said) == (held_out is HeldOut.CLUSTERS)
