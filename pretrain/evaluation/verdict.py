@@ -177,7 +177,7 @@ def _by_trend(found: Verdict, scores: Evaluation, course: Course) -> Verdict:
     of_validations = trend_of_validations(course.validations)
     known = of_validations or trend(course.training)
     which = "validation" if of_validations else "training"
-    lags = not scores.gain_low > 0
+    lags = scores.gain_low <= 0
     if known is None:
         if not lags:
             return found

@@ -104,6 +104,7 @@ FALLS, FLAT, RISES = line(2.3, 2.2), line(2.2, 2.198), line(2.2, 2.3)
         (UNDECIDED, course(), Advice.LONGER, "too short to show"),
         (WORSE, course(), Advice.LONGER, "too short to show"),
         (replace(BETTER, gain_low=math.nan, gain_high=math.nan), course(validations=FLAT), None, ""),  # and not near
+        (replace(BETTER, gain_low=math.nan, gain_high=math.nan), course(), None, ""),  # nor too short for all we know
         (UNDECIDED, course(validations=FLAT), Advice.LONGER, "near that of residue frequencies: train 4 times as long"),
         (WORSE, course(validations=FLAT), Advice.LOWER_RATE, "no longer falls"),
         (WORSE, course(training=line(2.9, 3.1, 0.01)), Advice.LOWER_RATE, "training loss has risen by 0.2"),
