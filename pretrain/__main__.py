@@ -140,12 +140,10 @@ def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, w
     try:
         summary = train(recipe, MaskedLanguageJob, engine, allow_schedule_change=allowed, written=written)
     except ScheduleDiffersError as error:
-        as_it_was = start.command(
-            {name: "none" if value is None else toml_value(value) for name, value in error.before.items()}
-        )
-        as_typed = start.command(None, "--allow-schedule-change")
-        words = f"{error}. To continue as it was:\n    {as_it_was}\nTo continue with what is given now:\n    {as_typed}"
-        raise ValueError(words) from None
+        before = {name: "none" if value is None else toml_value(value) for name, value in error.before.items()}
+        commands = start.command(before), start.command(None, "--allow-schedule-change")
+        words = f"{error}. Continue as it was, or with what is given now and --allow-schedule-change:"
+        raise ValueError("\n    ".join([words, *commands])) from None
     defer()
     if engine.is_main:
         write_last_report(summary.run.root)
