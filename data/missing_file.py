@@ -9,7 +9,9 @@ import os
 from pathlib import Path
 
 _MOST = 1000
-"""How many names of one folder are compared, and how many folders: there may be millions."""
+"""How many names are compared, and how many of one folder are read: there may be millions."""
+_MOST_FOLDERS = 20
+"""How many folders are looked into; those whose names are most similar."""
 
 
 def nearest(path: Path) -> str:
@@ -18,17 +20,15 @@ def nearest(path: Path) -> str:
     Where the folder exists, its files are compared by name; otherwise those of the folders beside it, by folder and
     name.
     """
-    folder = path.expanduser().parent
+    folder = Path(os.path.expanduser(path)).parent
     if folder.is_dir():
         there = {name: path.parent / name for name in _names(folder, files=True)}
         wanted = path.name
     else:
         around, wanted = path.parent.parent, f"{path.parent.name}/{path.name}"
-        there = {
-            f"{beside}/{name}": around / beside / name
-            for beside in _names(folder.parent, files=False)
-            for name in _names(folder.parent / beside, files=True)
-        }
+        similar = difflib.get_close_matches(folder.name, _names(folder.parent, files=False), _MOST_FOLDERS, 0.0)
+        pairs = ((beside, name) for beside in similar for name in _names(folder.parent / beside, files=True))
+        there = {f"{beside}/{name}": around / beside / name for beside, name in itertools.islice(pairs, _MOST)}
     close = difflib.get_close_matches(wanted, there, 1, 0.75)
     return f"; the nearest is {str(there[close[0]])!r}" if close else ""
 

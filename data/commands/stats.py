@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import asdict, fields
 from importlib.util import find_spec
 
@@ -57,7 +58,9 @@ def _propose(options: argparse.Namespace) -> None:
     settings |= {f"data.ingest.{name}": value for name, value in asdict(ingest_of(options)).items()}
     words = [*options.sources, *(f"{name}={value}" for name, value in settings.items() if _differs(name, value))]
     print("\nwhat could be trained on it:", flush=True)
-    subprocess.run([sys.executable, "-m", "pretrain", *words, "--plan", "--untimed"], check=False)
+    with tempfile.TemporaryDirectory() as folder:  # no run is there, whatever runs/ has
+        words.append(f"run.directory={folder}/run")
+        subprocess.run([sys.executable, "-m", "pretrain", *words, "--plan", "--untimed"], check=False)
 
 
 def _differs(name: str, value: object) -> bool:

@@ -20,6 +20,7 @@ class Origin:
     """A recipe file, and the overrides on top of it."""
 
     file: str
+    """`COMMAND_LINE` where there is none."""
     overrides: Sequence[str] = ()
 
     @cached_property
@@ -38,6 +39,8 @@ class Origin:
         if len(names) > 1:
             about = {name for name in (*names, *self._given) if _mentions(message, name)}
         written = {self._override(name) for name in about}
+        if self.file == COMMAND_LINE:  # there is no file
+            written.discard(None)
         shown = ", ".join(_shown(override) for override in self.overrides if override in written)
         if not shown:
             return f"{self.file}: {message}"

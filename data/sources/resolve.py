@@ -61,7 +61,7 @@ def resolve(corpus: CorpusSettings, unknown_letters: LetterPolicy, ingest: Inges
         ValueError: a glob that matches nothing; a source named twice; a folder that is no store; a store or the
             embedded corpus beside other sources; a seed that is no number; standard input; nucleotides by suffix.
     """
-    clusters = Path(corpus.clusters).expanduser() if corpus.clusters else None
+    clusters = Path(os.path.expanduser(corpus.clusters)) if corpus.clusters else None
     synthetic = [s for s in corpus.sources if _embeds(s)]
     if synthetic:
         return _embedded(synthetic[0], corpus, unknown_letters, ingest, store_dir)
@@ -88,7 +88,7 @@ def require_files(settings: DataSettings) -> None:
                 source.stamp()
         for name in ("clusters", "exclude"):
             table = getattr(corpus, name)
-            if table is not None and not os.path.lexists(path := Path(table).expanduser()):
+            if table is not None and not os.path.lexists(path := Path(os.path.expanduser(table))):
                 raise ValueError(f"{path}: No such file or directory; check data.{name}{nearest(path)}")
 
 

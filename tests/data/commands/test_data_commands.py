@@ -161,6 +161,19 @@ def test_stats_of_a_source_and_of_its_store(run, fasta: Path) -> None:
     assert run("verify", picture.parent, stores=False)[0] == 0
 
 
+def test_stats_propose_whatever_runs_there_are(
+    run, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs/proteins").mkdir(parents=True)
+    (tmp_path / "runs/proteins/thesis.doc").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    status, out, err = run("stats", fasta)
+    assert (status, err) == (0, "")
+    assert "\nwhat could be trained on it:\nproposed for 60 minutes:\n  corpus    " in out.decode()
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["proteins"]
+
+
 def test_stats_as_json_and_a_picture_elsewhere(run, fasta: Path, tmp_path: Path) -> None:
     status, out, _ = run("stats", fasta, "--json", "--png", tmp_path / "a.png")
     assert status == 0

@@ -1,5 +1,6 @@
 """Mistakes on the command line are called that, those of a recipe are not, and what was probably meant is named."""
 
+import difflib
 import os
 import subprocess
 import sys
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from data.recipe.origin import Origin
+from data.missing_file import nearest
+from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.toml_file import read
 from pretrain.__main__ import main
 from pretrain.recipe import Recipe
@@ -92,7 +94,36 @@ def test_a_missing_recipe_names_the_nearest(said, name: str) -> None:
 
 
 def test_nothing_near_is_not_named(said) -> None:
-    assert said("zzz/zzz.toml") == "on the command line: recipe zzz/zzz.toml: No such file or directory"
+    for name in ("zzz/zzz.toml", "~nosuchuser/zzz.toml"):
+        assert said(name) == f"on the command line: recipe {name}: No such file or directory"
+
+
+@pytest.mark.parametrize("setting", ["data.clusters", "data.exclude"])
+def test_a_home_that_does_not_exist_is_a_missing_file(said, tmp_path: Path, setting: str) -> None:
+    words = [str(QUICKSTART), f"run.directory={tmp_path}/run", f"{setting}=~nosuchuser/pairs.tsv"]
+    if setting == "data.clusters":
+        (tmp_path / "a.fasta").write_text(">a\nMKV\n")
+        words.append(f"data.sources={tmp_path}/a.fasta")
+    assert f"~nosuchuser/pairs.tsv: No such file or directory; check {setting}" in said(*words)
+
+
+def test_few_names_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_into: list[str] = []
+    scandir = os.scandir
+    monkeypatch.setattr("data.missing_file.os.scandir", lambda path: looked_into.append(path) or scandir(path))
+    monkeypatch.setattr("data.missing_file._MOST", 50)
+    for number in range(50):
+        folder = tmp_path / f"proteome{number:02}"
+        folder.mkdir()
+        for name in range(number % 3):
+            (folder / f"sequences{name}.fasta").touch()
+    compared: list[int] = []
+    close = difflib.get_close_matches
+    monkeypatch.setattr(difflib, "get_close_matches", lambda *of: compared.append(len(of[1])) or close(*of))
+    near = tmp_path / "proteome47/sequences1.fasta"
+    assert nearest(tmp_path / "protome47/sequences1.fasta") == f"; the nearest is {str(near)!r}"
+    assert len(looked_into) <= 21
+    assert max(compared) <= 50
 
 
 @pytest.mark.parametrize("setting", ["data.sources", "data.clusters", "data.exclude"])
@@ -132,6 +163,11 @@ def test_an_origin_blames_what_a_message_names() -> None:
     assert origin.says("clusters is 't'", *fields) == "on the command line, data.clusters=t: clusters is 't'"
     assert origin.says("of 60 clusters 3 are empty", *fields) == "r.toml: of 60 clusters 3 are empty"
     assert origin.says("data.clusters_of is 1", *fields).startswith("r.toml: ")
+    alone = Origin(COMMAND_LINE, ["data.bin_tokens=512"])
+    message = "data.crop_tokens is 1024, data.bin_tokens is 512"
+    assert alone.says(message, "data.crop_tokens", "data.bin_tokens") == (
+        f"on the command line, data.bin_tokens=512: {message}"
+    )
     long = Origin("r.toml", [f"run.directory={'x' * 500}"])
     assert len(long.says("run.directory is long", "run.directory")) < 160
 
