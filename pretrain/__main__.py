@@ -97,27 +97,35 @@ def _sort(options: argparse.Namespace) -> None:
             )
     if options.untimed and not options.plan:
         raise ValueError(f"{COMMAND_LINE}: --untimed is for --plan; without it, steps are timed before training")
+    if options.untimed and (processes := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        raise ValueError(
+            f"{COMMAND_LINE}: --untimed estimates what one process does, and {processes} were launched: leave it out, "
+            "so that steps are timed on all of them, or start one process without a launcher"
+        )
 
 
 def _train_on_sources(options: argparse.Namespace) -> None:
-    from pretrain.proposed import Request, agreed, first_recipe, outlined, propose
+    from pretrain.proposed import Request, about_existing, agreed, first_recipe, outlined, propose
 
     budget_s = options.minutes * 60 if options.minutes else options.hours * 3600 if options.hours else None
     request = Request(options.sources, tuple(options.overrides), budget_s)
     recipe = first_recipe(request)
     typed = Origin(COMMAND_LINE, options.overrides)
     _require_files(recipe, typed)
+    lines = about_existing(request) if options.plan else []
     if options.untimed:
-        print("\n".join(outlined(request)))
+        lines = lines or outlined(request)
+    if lines:
+        if os.environ.get("RANK", "0") == "0":
+            print("\n".join(lines), flush=True)
         return
     with _launched(recipe) as engine:
         if options.plan:
-            propose(request, engine)
+            propose(request, engine, planned=True)
             return
         recipe, written = agreed(request, engine)
         options.recipe = Path(recipe.run.directory) / RECIPE
-        if written:
-            options.overrides = []  # they are in the recipe
+        options.overrides = [] if written else request.settings  # what was chosen now is in the recipe
         _train_with(engine, recipe, options, written)
 
 
@@ -261,7 +269,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="RECIPE_OR_SOURCE",
         help="a recipe, which is a TOML file such as recipes/quickstart.toml; or sources of sequences, as data.sources "
         "takes them (docs/data.md), for which a recipe is chosen, said with its reasons and kept in the run directory; "
-        "then settings as section.field=value on top of either, values as in TOML, where 'none' takes one out",
+        "then settings as section.field=value on top of either, values as in TOML; 'none' takes one out of a recipe, "
+        "and with sources leaves the choice of it to the program",
     )
     time = parser.add_mutually_exclusive_group()
     time.add_argument(
@@ -269,10 +278,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     time.add_argument("--hours", type=float, metavar="H", help="the same in hours")
     parser.add_argument(
-        "--plan", action="store_true", help="print the recipe that would be chosen, and how long it takes, and end"
+        "--plan", action="store_true", help="print what would be chosen, and how long it takes, and end"
     )
     parser.add_argument(
-        "--untimed", action="store_true", help="with --plan: estimate the speed, without timing steps on this machine"
+        "--untimed", action="store_true", help="with --plan: estimate the speed of one process, without timing steps"
     )
     parser.add_argument(
         "--allow-schedule-change",

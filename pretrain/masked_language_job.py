@@ -104,7 +104,8 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
     @property
     def _machine(self) -> Machine:
         engine = self.engine
-        return seen(engine.world_size, engine.ranks_per_node, engine.precision, engine.name)
+        gpu = engine.device.type == "cuda"
+        return seen(engine.world_size, engine.ranks_per_node, engine.precision, engine.name, gpu=gpu)
 
     def set_up(self, model: nn.Module) -> list[str]:
         """Set the encoder up."""

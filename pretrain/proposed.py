@@ -11,21 +11,23 @@ import re
 import shlex
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from data.progress_line import WorkLine
 from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.settings import DataSettings
 from data.recipe.toml_file import check, overridden
+from pretrain.engine.settings import PRECISION
 from pretrain.model.presets import EsmShape
 from pretrain.proposal import rules
 from pretrain.proposal.choice import Proposal, choose
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts, facts_of, split_of
 from pretrain.proposal.machine import Machine, seen
 from pretrain.proposal.reasons import duration
-from pretrain.proposal.written import budget_of, promise, recipe_text, told
+from pretrain.proposal.written import promise, recipe_text, times_of, told
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RECIPE, RunDirectory
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 _MOST_BINS = 1 << 30
 """Bins of a step before they are chosen: enough for any number of processes."""
+_CLUSTERING = "data.split_identity"
 _SUFFIXES = "fasta|fas|faa|fa|tsv|csv|json|jsonl|parquet|xml|dat|gbk?|sto|txt|gz|bgz|bgzf|zstd?"
 """Endings that are left out of a run's name."""
 _ROUNDS = 3
@@ -51,27 +54,47 @@ class Request:
     """None for the default."""
 
     @property
+    def settings(self) -> list[str]:
+        """The overrides that say something: `none` leaves a choice to the rules, as if the setting was not given.
+
+        `data.split_identity=none` is an answer: no clustering.
+        """
+        last = {_of(override): override for override in self.overrides}
+        free = {name for name, override in last.items() if name != _CLUSTERING and not list(_flat([override]))}
+        return [override for override in self.overrides if _of(override) not in free]
+
+    @property
     def given(self) -> dict[str, Any]:
-        """Dotted name of each setting that was given -> its value; None for one that was taken out."""
-        return {override.partition("=")[0]: _value(override) for override in self.overrides}
+        """Dotted name of each setting that was given, also as part of a table -> its value.
+
+        `data.split_identity` may be None, as `settings` says; no other is.
+        """
+        settings = self.settings
+        return {**dict.fromkeys({_CLUSTERING} & set(map(_of, settings))), **dict(_flat(settings))}
 
     @property
     def directory(self) -> str:
         """The run directory: as given, or named after the first source."""
         return str(self.given.get("run.directory") or f"runs/{_name(self.sources)}")
 
-    @property
-    def command(self) -> str:
-        """What to type to have the same again, without a launcher."""
-        time = [] if self.budget_s is None else ["--minutes", f"{self.budget_s / 60:g}"]
-        return shlex.join(["python", "-m", "pretrain", *self.sources, *self.overrides, *time])
+    def words(self, *settings: str) -> str:
+        """What to type after the program's name to have the same, for its time or with `settings` in its place."""
+        time = [] if self.budget_s is None or settings else ["--minutes", f"{self.budget_s / 60:g}"]
+        replaced = set(map(_of, settings))
+        kept = (override for override in self.overrides if _of(override) not in replaced)
+        return shlex.join([*self.sources, *kept, *settings, *time])
 
 
-def _value(override: str) -> Any:
-    content: Any = overridden({}, [override])
-    for part in override.partition("=")[0].split("."):
-        content = content.get(part) if isinstance(content, dict) else None
-    return content
+def _of(override: str) -> str:
+    return override.partition("=")[0]
+
+
+def _flat(overrides: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of all settings that overrides give."""
+    tables = [("", overridden({}, overrides))]
+    for prefix, table in tables:  # grows
+        tables += ((f"{prefix}{key}.", value) for key, value in table.items() if isinstance(value, dict))
+        yield from ((f"{prefix}{key}", value) for key, value in table.items() if not isinstance(value, dict))
 
 
 def _name(sources: Sequence[str]) -> str:
@@ -80,6 +103,7 @@ def _name(sources: Sequence[str]) -> str:
     stem = path.parent.name if re.search(r"[*\[]", path.name) and path.parent.name else path.name
     stem = re.sub(rf"(\.({_SUFFIXES}))+$", "", stem, flags=re.I)
     name = re.sub(r"[^\w.-]+", "-", stem).strip("-.") or "run"
+    name = f"{name}_run" if name == "stores" else name  # runs/stores is where token stores are kept
     return f"{name}_and_{len(sources) - 1}_more" if len(sources) > 1 else name
 
 
@@ -92,7 +116,7 @@ def first_recipe(request: Request) -> Recipe:
     run = RunDirectory(Path(request.directory))
     run.require_usable()
     if run.recipe.exists():
-        return check(Recipe, overridden(_kept(request, run), request.overrides), str(run.recipe))
+        return check(Recipe, overridden(_kept(request, run), request.settings), str(run.recipe))
     if (run.root / "run.json").exists() and run.has_trained:
         raise ValueError(
             f"{run.root} is the directory of a run that was started with a recipe: continue it with that command, or "
@@ -101,16 +125,60 @@ def first_recipe(request: Request) -> Recipe:
     for source in request.sources:
         if "\N{REPLACEMENT CHARACTER}" in os.fsencode(source).decode("utf-8", "replace"):
             raise ValueError(f"{COMMAND_LINE}: {source!a} is no UTF-8, as a recipe must be; rename the file")
-    content: dict[str, Any] = {
-        "run": {"directory": request.directory},
-        "model": {} if request.given.get("model.init") else {"preset": rules.SMALLEST},
-        "data": {"sources": list(request.sources), "bins_per_step": _MOST_BINS},
-    }
-    if "data.sources" in request.given or "data.mixture" in request.given:
+    given = request.given
+    if "data.sources" in given or "data.mixture" in given:
         raise ValueError(
             f"{COMMAND_LINE}: data.sources is given beside {', '.join(request.sources)}; name all files one way"
         )
-    return check(Recipe, overridden(content, request.overrides), Origin(COMMAND_LINE, request.overrides))
+    if given.get("data.streaming"):
+        raise ValueError(
+            f"{COMMAND_LINE}: data.streaming is true, and a recipe is chosen for sequences that have all been read: "
+            "leave it out, or write a recipe (docs/recipes.md)"
+        )
+    typed = Origin(COMMAND_LINE, request.overrides)
+    recipe = check(Recipe, _tables({**_beside(request), **given}), typed)
+    if os.path.realpath(recipe.run.directory) == os.path.realpath(recipe.data.store_dir):
+        text = f"run.directory is {recipe.run.directory}, where token stores are kept (data.store_dir); choose another"
+        raise ValueError(typed.says(text, "run.directory", "data.store_dir"))
+    return recipe
+
+
+def _beside(request: Request) -> dict[str, Any]:
+    """Settings beside those that were given, with which these are refused only where no choice would fit them."""
+    given = request.given
+    crop, bin_tokens, context = map(given.get, ("data.crop_tokens", "data.bin_tokens", "parallel.context"))
+    default: dict[str, Any] = {f.name: f.default for f in fields(DataSettings)}
+    slots = max(default["bin_tokens"], crop) if isinstance(crop, int) else default["bin_tokens"]
+    if isinstance(context, int) and context > 0:
+        slots = -(-slots // context) * context
+    muon = {"optimizer.momentum", "optimizer.newton_schulz"} & set(given)
+    return {
+        "run.directory": request.directory,
+        "data.sources": list(request.sources),
+        "data.crop_tokens": min(default["crop_tokens"], bin_tokens if isinstance(bin_tokens, int) else slots),
+        "data.bin_tokens": slots,
+        "data.bins_per_step": _MOST_BINS,
+        "data.mask.mask_prob": 0.0,
+        "data.mask.random_prob": 0.0,
+        "schedule.decay_end": 1.0,
+        **({} if given.get("model.init") else {"model.preset": rules.SMALLEST}),
+        **({"optimizer.name": "muon"} if muon else {}),
+    }
+
+
+def _tables(named: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables of settings by dotted name, without those that are None."""
+    content: dict[str, Any] = {}
+    for name, value in named.items():
+        *sections, last = name.split(".")
+        table = content
+        for section in sections:
+            if not isinstance(table.get(section), dict):
+                table[section] = {}
+            table = table[section]
+        if value is not None:
+            table[last] = value
+    return content
 
 
 def _kept(request: Request, run: RunDirectory) -> dict[str, Any]:
@@ -146,61 +214,94 @@ def agreed(request: Request, engine: "Engine") -> tuple[Recipe, str]:
     kept = engine.on_main(lambda: run.recipe.read_text() if run.recipe.exists() else None)
     if kept is not None:
         if engine.is_main:
-            for line in _about_kept(request, run, kept):
-                print(line, file=sys.stderr, flush=True)
-        return check(Recipe, overridden(tomllib.loads(kept), request.overrides), str(run.recipe)), ""
-    _, text = propose(request, engine)
+            line = f"continuing {run.root} by {run.recipe}, which was chosen when it began"
+            print(line, *_about_time(request, kept), sep="\n", file=sys.stderr, flush=True)
+        return check(Recipe, overridden(tomllib.loads(kept), request.settings), str(run.recipe)), ""
+    text = propose(request, engine)
     return check(Recipe, tomllib.loads(text), f"the proposal for {run.root}"), text
 
 
-def _about_kept(request: Request, run: RunDirectory, kept: str) -> list[str]:
-    """What to know about a run that has a recipe already."""
-    lines = [f"continuing {run.root} by {run.recipe}, which was chosen when it began"]
-    before = budget_of(kept)
-    if request.budget_s is None or before is None or abs(request.budget_s - before) < 1:
-        return lines
-    total = round(tomllib.loads(kept)["schedule"]["total_tokens"] * request.budget_s / before)
-    longer = replace(request, budget_s=None)
-    command = f"{longer.command} schedule.total_tokens={total} --allow-schedule-change"
-    wanted = duration(request.budget_s)
-    return [*lines, f"its length stays that of {duration(before)}; to train about {wanted} in all: {command}"]
+def about_existing(request: Request) -> list[str]:
+    """What to know where a run that exists would be continued and nothing proposed; nothing for a new one."""
+    run = RunDirectory(Path(request.directory))
+    if not run.recipe.exists():
+        return []
+    line = f"nothing is proposed: without --plan, {run.root} is continued by {run.recipe}, chosen when it began"
+    return [line, *_about_time(request, run.recipe.read_text())]
 
 
-def propose(request: Request, engine: "Engine") -> tuple[Proposal, str]:
+def _about_time(request: Request, kept: str) -> list[str]:
+    """What to type if another time is asked for than the one for which a run's recipe was chosen."""
+    before = times_of(kept)
+    if request.budget_s is None or before is None or abs(request.budget_s - before.budget_s) < 1:
+        return []
+    stays = f"its length stays that of about {duration(before.seconds)}"
+    if request.budget_s <= before.seconds:
+        return [stays]
+    times = (request.budget_s - before.seconds + before.steps_s) / before.steps_s
+    total = round(tomllib.loads(kept)["schedule"]["total_tokens"] * times)
+    command = f"{_program()} {request.words(f'schedule.total_tokens={total}')} --allow-schedule-change"
+    return [f"{stays}; to train about {duration(request.budget_s)} in all: {command}"]
+
+
+def _program() -> str:
+    """The words of the command that started this, up to its sources."""
+    from pretrain.engine.request import command_line
+    from pretrain.summary import launcher
+
+    return launcher(command_line())
+
+
+def propose(request: Request, engine: "Engine", *, planned: bool = False) -> str:
     """Look at the corpus and the machine, choose, time and choose again; rank 0 prints it. Collective.
 
+    Args:
+        request: what was typed.
+        engine: how it is spread.
+        planned: whether the proposal is all that is asked for: it goes to standard output then.
+
     Returns:
-        The proposal, and the text of its recipe.
+        The text of the recipe that is proposed.
     """
     from data.corpus.stores import stores
     from pretrain.timing import timed_tokens_per_s
 
-    settings = replace(first_recipe(request).data, streaming=False)
+    settings = first_recipe(request).data
     (found,) = engine.on_each_node(lambda: stores(settings))
-    machine = seen(engine.world_size, engine.ranks_per_node, engine.precision, engine.name)
+    gpu = engine.device.type == "cuda"
+    machine = seen(engine.world_size, engine.ranks_per_node, engine.precision, engine.name, gpu=gpu)
     looked = engine.on_main(lambda: _looked_at(found, settings, request, machine, cluster=True))
+    program = _program()
     speeds: dict[str, float] = {}
-    proposal, text = _chosen(request, looked, speeds)
+    proposal = _chosen(request, looked, speeds)
     for _ in range(_ROUNDS):
-        if proposal.plan.size in speeds:
+        size = proposal.plan.size
+        if size in speeds:
             break
-        recipe = _in_short_steps(check(Recipe, tomllib.loads(text), "the proposal"), proposal, looked.machine)
-        speeds[proposal.plan.size] = timed_tokens_per_s(recipe, engine, rules.TIMED_S)
-        proposal, text = _chosen(request, looked, speeds)
+        content = tomllib.loads(_text(request, proposal, looked, program))
+        recipe = _in_short_steps(check(Recipe, content, "the proposal"), proposal, looked.machine)
+        with WorkLine(f"timing steps of {size}", speaks=engine.is_main):
+            speeds[size] = timed_tokens_per_s(recipe, engine, rules.TIMED_S)
+        proposal = _chosen(request, looked, speeds)
     if engine.is_main:
-        print("\n".join(_words(request, proposal, looked)), file=sys.stderr, flush=True)
-    return proposal, text
+        kept = Path(request.directory) / RECIPE
+        lines = _words(
+            request, proposal, looked, f"would be written to {kept}" if planned else str(kept), timed=bool(speeds)
+        )
+        print(*lines, sep="\n", file=sys.stdout if planned else sys.stderr, flush=True)
+    return _text(request, proposal, looked, program)
 
 
 def outlined(request: Request) -> list[str]:
-    """The proposal for this machine, as lines, without timed steps, clustering or torch; the store is built."""
+    """The proposal for one process, as lines, without timed steps, clustering or torch; the store is built."""
     from data.corpus.stores import stores
 
-    settings = replace(first_recipe(request).data, streaming=False)
+    settings = first_recipe(request).data
     (found,) = stores(settings)
-    looked = _looked_at(found, settings, request, seen(1, 1, "no", "single"), cluster=False)
-    proposal, _ = _chosen(request, looked, {})
-    return _words(request, proposal, looked)
+    gpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() not in ("1", "true", "yes", "on", "y", "t")
+    machine = seen(1, 1, os.environ.get("ACCELERATE_MIXED_PRECISION", PRECISION), "single", gpu=gpu)
+    looked = _looked_at(found, settings, request, machine, cluster=False)
+    return _words(request, _chosen(request, looked, {}), looked, None, timed=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,19 +320,23 @@ def _looked_at(
     from data.store.token_store import Store
 
     store = Store(found.folder, Path(settings.store_dir))
-    facts = facts_of(store)
+    with WorkLine("looking at the proteins"):
+        facts = facts_of(store)
     budget_s = request.budget_s or rules.DEFAULT_BUDGET_S
     split = split_of(store, facts, found.clusters, budget_s, request.given, cluster=cluster)
     init = request.given.get("model.init")
     return _Looked(facts, split, machine, _shape_of(init) if init else None)
 
 
-def _chosen(request: Request, looked: _Looked, speeds: Mapping[str, float]) -> tuple[Proposal, str]:
+def _chosen(request: Request, looked: _Looked, speeds: Mapping[str, float]) -> Proposal:
     """The same on every rank, because all that it depends on is."""
     given = {"run.directory": request.directory, "data.sources": list(request.sources), **request.given}
     budget_s = request.budget_s or rules.DEFAULT_BUDGET_S
-    proposal = choose(looked.corpus, looked.split, looked.machine, budget_s, given, speeds, looked.init)
-    return proposal, recipe_text(proposal, request.command, looked.corpus, looked.machine, request.directory)
+    return choose(looked.corpus, looked.split, looked.machine, budget_s, given, speeds, looked.init)
+
+
+def _text(request: Request, proposal: Proposal, looked: _Looked, program: str) -> str:
+    return recipe_text(proposal, program, request.words(), looked.corpus, looked.machine, request.directory)
 
 
 def _in_short_steps(recipe: Recipe, proposal: Proposal, machine: Machine) -> Recipe:
@@ -239,14 +344,16 @@ def _in_short_steps(recipe: Recipe, proposal: Proposal, machine: Machine) -> Rec
     step_s = proposal.plan.step_slots / proposal.plan.tokens_per_s
     if step_s <= rules.MOST_TIMED_STEP_S:
         return recipe
-    each = max(1, int(recipe.data.bins_per_step * rules.MOST_TIMED_STEP_S / step_s) // machine.processes)
-    return replace(recipe, data=replace(recipe.data, bins_per_step=each * machine.processes))
+    groups = max(1, machine.processes // recipe.parallel.context)
+    each = max(1, int(recipe.data.bins_per_step * rules.MOST_TIMED_STEP_S / step_s) // groups)
+    return replace(recipe, data=replace(recipe.data, bins_per_step=each * groups))
 
 
-def _words(request: Request, proposal: Proposal, looked: _Looked) -> list[str]:
+def _words(request: Request, proposal: Proposal, looked: _Looked, kept: str | None, timed: bool) -> list[str]:
+    """The proposal for its reader; `kept` says where its recipe is, if it is kept; `timed` whether any size was."""
     rows = told(proposal, request.sources, looked.corpus, looked.machine)
-    kept = f"  {'recipe':10}{Path(request.directory) / RECIPE}"
-    return [f"proposed for {duration(proposal.plan.budget_s)}:", *rows, kept, promise(proposal.plan)]
+    rows += [f"  {'recipe':10}{kept}"] if kept else []
+    return [f"proposed for {duration(proposal.plan.budget_s)}:", *rows, promise(proposal.plan, others_timed=timed)]
 
 
 def _shape_of(init: str) -> EsmShape:

@@ -23,7 +23,7 @@ from accelerate.tracking import get_available_trackers
 
 from data.batches.loader import require_enough_bins
 from pretrain.engine.context_parallel import require_divides
-from pretrain.engine.settings import LaunchSettings
+from pretrain.engine.settings import PRECISION, LaunchSettings
 
 _NOT_THE_YAMLS: dict[str, tuple[int | bool | str | None, Callable[[LaunchSettings], str]]] = {
     "gradient_accumulation_steps": (1, lambda r: f"data.bins_per_step = {r.data.bins_per_step}, which decides it"),
@@ -43,9 +43,6 @@ _NOT_THE_YAMLS: dict[str, tuple[int | bool | str | None, Callable[[LaunchSetting
 }
 """Keys that belong to the recipe or are wrong for an encoder, without the prefixes that Accelerate allows: the value
 that asks for nothing, and what the recipe has in their place. A launch that sets another value is refused."""
-
-_PRECISION = "bf16"
-"""What is computed in where nothing is asked for: what every file of accelerate_configs/ says."""
 
 ALONE = "a start without a launcher"
 """`LaunchRequest.origin` where neither a launcher nor the environment asked for a precision."""
@@ -263,7 +260,7 @@ def _from_environment() -> LaunchRequest:
     return LaunchRequest(
         world_size=int(os.environ.get("WORLD_SIZE", "1")),
         distributed_type=kind,
-        precision=os.environ.get("ACCELERATE_MIXED_PRECISION", _PRECISION),
+        precision=os.environ.get("ACCELERATE_MIXED_PRECISION", PRECISION),
         origin="the environment" if "ACCELERATE_MIXED_PRECISION" in os.environ else ALONE,
         config={},
     )

@@ -12,6 +12,9 @@ from pretrain.model.settings import ComputeSettings, ExchangeRequest
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.run.settings import RunSettings
 
+PRECISION = "bf16"
+"""What is computed in where nothing is asked for: what every file of accelerate_configs/ says."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParallelSettings(Section):

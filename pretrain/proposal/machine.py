@@ -34,15 +34,15 @@ class Machine:
     """Name of the engine, as `accelerate_configs/` has it."""
 
 
-def seen(processes: int, on_this_host: int, precision: str, engine: str) -> Machine:
+def seen(processes: int, on_this_host: int, precision: str, engine: str, *, gpu: bool) -> Machine:
     """This machine, as `processes` processes see it of which `on_this_host` are on it.
 
-    Torch is imported only where there is a GPU.
+    Torch is imported only where there is a GPU that may be used, which `gpu` says.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     each = max(1, cores // on_this_host)
-    if (gpu := _gpu()) is not None:
-        name, memory, flops = gpu
+    if gpu and (found := _gpu()) is not None:
+        name, memory, flops = found
         words = f"{processes} x {name}" if processes > 1 else name
         return Machine("cuda", words, processes, each, memory, flops, precision, engine)
     memory = psutil.virtual_memory().total / on_this_host

@@ -201,6 +201,8 @@ def plan_of(
 
 
 def _optimizer(machine: Machine, given: Mapping[str, Any]) -> Literal["adamw", "muon"]:
+    if "optimizer.momentum" in given or "optimizer.newton_schulz" in given:
+        return "muon"  # which alone reads them
     # ZeRO flattens matrices, which Muon needs whole; published weights were trained with AdamW.
     return "adamw" if machine.engine.startswith("zero") or given.get("model.init") else "muon"
 
@@ -236,7 +238,8 @@ def _layout(
     bin_tokens = given.get("data.bin_tokens")
     if bin_tokens is None:
         bin_tokens = min(rules.MOST_BIN_TOKENS[machine.kind], rules.power_of_two(slots / groups), useful)
-        bin_tokens = max(bin_tokens, rules.LEAST_CROP, crop if "data.crop_tokens" in given else 0)
+        crops = [crop for _, crop in given.get("data.curriculum") or ()]
+        bin_tokens = max(bin_tokens, rules.LEAST_CROP, crop if "data.crop_tokens" in given else 0, *crops)
         bin_tokens = -(-bin_tokens // context) * context
     crop = crop if "data.crop_tokens" in given else min(crop, bin_tokens)
     bins = given.get("data.bins_per_step") or max(1, round(slots / (groups * bin_tokens))) * groups

@@ -63,18 +63,21 @@ def _proposed(
     if "model.init" not in given:
         yield Choice("model.preset", plan.size, _size_reason(plan, larger, machine))
     yield from _of_the_data(plan, corpus, split, machine, given)
-    if plan.shape.is_modern:
-        yield Choice("data.mask.mask_prob", 1.0, "every target is hidden, as ESM C's are; none is replaced or kept")
-        yield Choice("data.mask.random_prob", 0.0, "")
+    yield from _of_the_mask(plan, given)
     yield from _of_the_optimizer(plan, machine, given)
     yield Choice("schedule.total_tokens", plan.total_tokens, _length_reason(plan))
+    decay_end = given.get("schedule.decay_end") or 1.0
+    fitting = float(f"{rules.DECAY_START * decay_end:.3g}")
+    start = given.get("schedule.decay_start", fitting)
+    end = "the end" if decay_end == 1 else f"{decay_end:.0%} of them"
     if "schedule.warmup_tokens" not in given:
-        yield Choice("schedule.warmup", rules.WARMUP, "share of the tokens in which the rate rises from 0")
+        warmup = min(rules.WARMUP, fitting)
+        yield Choice("schedule.warmup", warmup, "share of the tokens in which the rate rises from 0")
     words = (
-        f"the rate stays at its peak for {rules.DECAY_START:.0%} of the tokens, then falls to 0 at the end: a run that "
+        f"the rate stays at its peak for {start:.0%} of the tokens, then falls to 0 at {end}: a run that "
         "is made longer before it falls equals one that was as long from the beginning"
     )
-    yield Choice("schedule.decay_start", rules.DECAY_START, words)
+    yield Choice("schedule.decay_start", start, words)
     yield Choice("schedule.decay_end", 1.0, "")
     yield Choice("schedule.final_lr", 0.0, "")
 
@@ -105,6 +108,19 @@ def _of_the_data(
         ("run.checkpoint_every", "between two checkpoints: no more is lost if the machine stops"),
     ):
         yield Choice(name, rules.INTERVALS[name], words)
+
+
+def _of_the_mask(plan: Plan, given: Mapping[str, Any]) -> Iterator[Choice]:
+    """What the preset's corruption is, or what fits the part of it that the user gave; nothing for ESM-2's own."""
+    mask, random = given.get("data.mask.mask_prob"), given.get("data.mask.random_prob")
+    if mask is random is None and not plan.shape.is_modern:
+        return
+    usual, at_random = (1.0, 0.0) if plan.shape.is_modern else (0.8, 0.1)
+    words = "every target is hidden, as ESM C's are; none is replaced or kept" if plan.shape.is_modern else ""
+    if random:
+        words = "share of the targets that are hidden; the others are replaced"
+    yield Choice("data.mask.mask_prob", min(usual, round(1 - (random or 0.0), 9)), words)
+    yield Choice("data.mask.random_prob", min(at_random, round(1 - (mask or 0.0), 9)), "")
 
 
 def _of_the_optimizer(plan: Plan, machine: Machine, given: Mapping[str, Any]) -> Iterator[Choice]:

@@ -1,14 +1,14 @@
 """The recipe of a proposal as a text: TOML with a comment on every value, and the lines that a start prints.
 
-In: a `Proposal` and how it was asked for. Out: text. Kept: the time that was asked for, in the first lines of the
-recipe, so that a later start can tell whether it asks for another.
+In: a `Proposal` and how it was asked for. Out: text. Kept: the time that was asked for and the time that was promised,
+in the first lines of the recipe, so that a later start can tell whether it asks for another.
 """
 
 import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pretrain.proposal.choice import Proposal
 from pretrain.proposal.corpus import CorpusFacts
@@ -17,29 +17,44 @@ from pretrain.proposal.plan import Plan
 from pretrain.proposal.reasons import Choice, count, duration
 
 _WIDTH = 110
-_BUDGET = re.compile(r"^# Chosen for (\d+(?:\.\d+)?) seconds ", re.M)
+_TIMES = re.compile(r"^# Chosen for (\S+) seconds; expected to take (\S+), of which its steps take (\S+),", re.M)
 
 
-def recipe_text(proposal: Proposal, command: str, corpus: CorpusFacts, machine: Machine, directory: str) -> str:
+class Times(NamedTuple):
+    """The times in seconds that the text of a recipe gives."""
+
+    budget_s: float
+    """The time that was asked for."""
+    seconds: float
+    """The time that the run was expected to take."""
+    steps_s: float
+    """The part of that in which it trains."""
+
+
+def recipe_text(
+    proposal: Proposal, program: str, words: str, corpus: CorpusFacts, machine: Machine, directory: str
+) -> str:
     """The recipe as TOML.
 
     Args:
         proposal: what is written.
-        command: how it was asked for, to be typed again.
+        program: the command that was typed, up to the sources.
+        words: the rest of it.
         corpus: facts of the corpus.
         machine: what it was chosen for.
         directory: the run directory, in which the recipe is put.
     """
     plan = proposal.plan
-    words = (
-        f"Chosen for {plan.budget_s:.10g} seconds on {machine.name}, and {corpus.proteins:,} proteins of "
-        f"{corpus.residues:,} residues, by: {command}"
+    before = (
+        f"Chosen for {plan.budget_s:.10g} seconds; expected to take {_seconds(plan.seconds)}, of which its steps take "
+        f"{_seconds(plan.training_s)}, on {machine.name} and {corpus.proteins:,} proteins of {corpus.residues:,} "
+        f"residues, by: {program} {words}"
     )
     after = (
         "The same command continues the run. To change something, edit a copy and start it in another directory: "
-        f"python -m pretrain COPY.toml run.directory={directory}-2 (docs/recipes.md has every setting)."
+        f"{program} COPY.toml run.directory={directory}-2 (docs/recipes.md has every setting)."
     )
-    lines = [*_comment(words), *(line for note in proposal.notes for line in _comment(f"Note: {note}.")), "#"]
+    lines = [*_comment(before), *(line for note in proposal.notes for line in _comment(f"Note: {note}.")), "#"]
     lines += _comment(after)
     sections: dict[str, list[Choice]] = {}
     for choice in proposal.choices:
@@ -53,10 +68,10 @@ def recipe_text(proposal: Proposal, command: str, corpus: CorpusFacts, machine: 
     return "\n".join(lines) + "\n"
 
 
-def budget_of(recipe: str) -> float | None:
-    """The time in seconds for which a recipe was chosen; None if its text does not say."""
-    found = _BUDGET.search(recipe)
-    return float(found[1]) if found else None
+def times_of(recipe: str) -> Times | None:
+    """The times for which a recipe was chosen; None if its text does not say."""
+    found = _TIMES.search(recipe)
+    return Times(*map(float, found.groups())) if found else None
 
 
 def told(proposal: Proposal, sources: Sequence[str], corpus: CorpusFacts, machine: Machine) -> list[str]:
@@ -86,9 +101,18 @@ def told(proposal: Proposal, sources: Sequence[str], corpus: CorpusFacts, machin
     ]
 
 
-def promise(plan: Plan) -> str:
-    """How long the run takes from here, in one line."""
-    basis = "" if plan.is_timed else " (by an estimate of this machine's speed: no step was timed)"
+def promise(plan: Plan, *, others_timed: bool) -> str:
+    """How long the run takes from here, in one line.
+
+    Args:
+        plan: what is run.
+        others_timed: whether steps of other sizes were timed, if not those of this one.
+    """
+    basis = " (by an estimate of this machine's speed: no step was timed)"
+    if others_timed:
+        basis = " (by an estimate of this size's speed, from those of the sizes that were timed)"
+    if plan.is_timed:
+        basis = ""
     return (
         f"about {duration(plan.seconds)} for {count(plan.steps, 'step')}, of which validation "
         f"{duration(plan.validation_s)}, start, saves and export {duration(plan.rest_s)}{basis}"
@@ -133,6 +157,10 @@ def _place(section: str) -> tuple[int, str]:
 
 def _comment(text: str) -> Iterator[str]:
     yield from textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+
+
+def _seconds(time: float) -> str:
+    return f"{time:.3g}" if time < 100 else f"{time:.0f}"
 
 
 def _gigabytes(size: float) -> str:
