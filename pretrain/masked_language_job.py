@@ -19,6 +19,7 @@ from pretrain.checkpoint.manifest import CONSUMED
 from pretrain.corpus import open_on_every_rank
 from pretrain.engine.encoder_setup import set_up_encoder
 from pretrain.engine.engine import Engine
+from pretrain.engine.request import command_line
 from pretrain.evaluation.corruptions import CORRUPTIONS
 from pretrain.evaluation.evaluate import evaluate, require_targets, unigram_losses, validation_bins, with_floor
 from pretrain.evaluation.predictions import Prediction, predict
@@ -38,6 +39,7 @@ from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
 from pretrain.screen import gigabytes
 from pretrain.step import Reading
+from pretrain.summary import launcher
 
 
 class MaskedLanguageJob(Job[MaskedLanguageScores]):
@@ -121,9 +123,10 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         recipe, (corpus, *others) = self.recipe, self.corpora.parts
         if others or corpus.store.is_growing:
             return []
-        data, sources = recipe.data, shlex.join(recipe.data.sources)
+        data = recipe.data
+        command = f"{launcher(command_line())} {shlex.join(data.sources)}"
         sizes = recipe.schedule.total_tokens, self.shape, data.crop_tokens, data.bin_tokens
-        return meant(*sizes, facts_of(corpus.store, count_distinct=False), self._machine, sources)
+        return meant(*sizes, facts_of(corpus.store, count_distinct=False), self._machine, command)
 
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
         """All parameters; matrices decay."""

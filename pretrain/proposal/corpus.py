@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from data.homology.clusters import Clusters, open_clusters
 from data.homology.split import held_out
+from data.progress_line import WorkLine
 from data.store.token_store import Store
 from pretrain.proposal import rules
 
@@ -175,8 +176,9 @@ def _is_clustered(store: Store) -> bool:
 
 def _held(clusters: Clusters, identity: float | None, words: str, fraction: float | None) -> SplitFacts:
     """The share that was given; else the smallest of the ladder that holds out a cluster and leaves enough to train."""
-    hashes = np.concatenate([of_records for _, of_records in clusters.blocks()])
-    distinct = np.unique(hashes)
+    with WorkLine("looking at the clusters"):
+        hashes = np.concatenate([of_records for _, of_records in clusters.blocks()])
+        distinct = np.unique(hashes)
     shares = (rules.validation_share(len(distinct)), *rules.VALIDATION_LADDER)
     for share in shares if fraction is None else (fraction,):
         held = int(np.count_nonzero(held_out(hashes, share)))

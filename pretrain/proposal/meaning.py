@@ -20,7 +20,7 @@ def meant(
     bin_tokens: int,
     corpus: CorpusFacts,
     machine: Machine,
-    sources: str,
+    command: str,
 ) -> list[str]:
     """Two lines for a recipe that makes too many passes or takes too long; none for any other.
 
@@ -34,7 +34,7 @@ def meant(
         bin_tokens: its bin.
         corpus: what it would be trained on.
         machine: what would train it; its speed is estimated.
-        sources: the corpus as it is typed on the command line.
+        command: what to type for a recipe that is chosen.
     """
     pass_tokens = corpus.pass_tokens(crop_tokens)
     rate = tokens_per_s(shape, corpus, crop_tokens, machine)
@@ -53,6 +53,5 @@ def meant(
     return [
         f"length: {total_tokens:,} tokens are {passes:,.1f} passes over these {count(corpus.proteins, 'protein')}, and "
         f"would take about {duration(seconds)} on {machine.name} (estimated)",
-        f"length: what fits is {own if bin_ >= crop_tokens else ''}a recipe that is chosen for you: "
-        f"python -m pretrain {sources}",
+        f"length: what fits is {own if bin_ >= crop_tokens else ''}a recipe that is chosen for you: {command}",
     ]

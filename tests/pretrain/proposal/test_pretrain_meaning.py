@@ -21,7 +21,7 @@ SMALL = CorpusFacts.of_lengths(np.full(5_605, 340))
 
 
 def lines(total_tokens: int, corpus: CorpusFacts = SMALL, machine: Machine = LAPTOP) -> list[str]:
-    return meant(total_tokens, PRESETS["esm2_35m"], 1024, 16_384, corpus, machine, "your.fasta.gz")
+    return meant(total_tokens, PRESETS["esm2_35m"], 1024, 16_384, corpus, machine, "python -m pretrain your.fasta.gz")
 
 
 def test_passes_and_days_and_what_fits() -> None:
@@ -79,4 +79,6 @@ def test_it_is_said_before_the_first_step(
     where = [f"run.directory={tmp_path / 'published'}", "model.preset=esm2_60k"]
     ended = pool.run(1, config("single"), [*published, *small, *stop, *where])
     assert "passes over these 160 proteins" in ended.output
+    again = rf"a recipe that is chosen for you: \S+/python -m pretrain {re.escape(str(families_files[0]))}$"
+    assert re.search(again, ended.output, re.M)
     assert ended.output.index("passes over these") < ended.output.index("step 1")
