@@ -187,6 +187,12 @@ def test_a_longer_time_for_a_run_that_its_passes_ended(kept: CorpusFacts) -> Non
     assert tokens / plan.tokens_per_s + plan.seconds - plan.training_s == pytest.approx(7200, rel=0.05)
 
 
+def test_a_choice_that_was_left_to_the_rules_stays_that_of_the_run(kept: CorpusFacts) -> None:
+    chosen = first_recipe(request())
+    assert chosen.data.crop_tokens != 1024  # the default
+    assert first_recipe(request("data.crop_tokens=none", "schedule.total_tokens=none")) == chosen
+
+
 def test_a_shorter_time_needs_no_command(kept: CorpusFacts) -> None:
     assert re.fullmatch(r"its length stays that of about \d+ seconds", about_existing(request(budget_s=1.0))[1])
     for same in (request(), request(budget_s=3600)):
