@@ -83,6 +83,12 @@ def _sort(options: argparse.Namespace) -> None:
     if not first.endswith(".toml"):
         options.overrides = [word for word in others if _OVERRIDE.match(word)]
         options.sources = (first, *(word for word in others if not _OVERRIDE.match(word)))
+        bare = [word for word in others if re.match(r"[a-z_]+=", word) and not os.path.exists(word)]
+        if bare:
+            raise ValueError(
+                f"{COMMAND_LINE}: {bare[0]!r} is no file, and a setting is written with its section, such as "
+                "schedule.peak_lr=1e-3 (--help lists them)"
+            )
     for name in ("minutes", "hours"):
         value = getattr(options, name)
         if value is not None and not 0 < value < math.inf:

@@ -249,6 +249,8 @@ class Training(Generic[S]):
             is_due = lines.at(self.state.step) or lines.by_clock(first=not settled, last=is_last)
             if is_due or is_last or not settled:
                 speed = clock.read()
+                # A peak that was measured while other programs ran is too low.
+                self.peak_flops = max(self.peak_flops, speed.flops_per_s)
                 report = report_of(self.job.objectives, outcome.losses, rate, speed, self.peak_flops)
                 if is_due:
                     self._log(outcome, step, report, speed)

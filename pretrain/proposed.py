@@ -30,6 +30,7 @@ from pretrain.proposal.reasons import duration
 from pretrain.proposal.written import promise, recipe_text, times_of, told
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RECIPE, RunDirectory
+from pretrain.telemetry.neighbours import Neighbours
 
 if TYPE_CHECKING:
     from data.corpus.stores import Prepared
@@ -113,6 +114,12 @@ def first_recipe(request: Request) -> Recipe:
     Raises:
         ValueError: a setting that was given is not allowed; the run directory holds something else.
     """
+    for source in request.sources:
+        if (Path(source) / "run.json").is_file():
+            raise ValueError(
+                f"{COMMAND_LINE}: {source} is the directory of a run, not of sequences: it is continued by the command "
+                "that began it or by its recipe, and its model is in export/"
+            )
     run = RunDirectory(Path(request.directory))
     run.require_usable()
     if run.recipe.exists():
@@ -216,9 +223,17 @@ def agreed(request: Request, engine: "Engine") -> tuple[Recipe, str]:
         if engine.is_main:
             line = f"continuing {run.root} by {run.recipe}, which was chosen when it began"
             print(line, *_about_time(request, kept), sep="\n", file=sys.stderr, flush=True)
-        return check(Recipe, overridden(tomllib.loads(kept), request.settings), str(run.recipe)), ""
+        content = overridden(tomllib.loads(kept), [*engine.on_main(lambda: _later_length(run)), *request.settings])
+        return check(Recipe, content, str(run.recipe)), ""
     text = propose(request, engine)
     return check(Recipe, tomllib.loads(text), f"the proposal for {run.root}"), text
+
+
+def _later_length(run: RunDirectory) -> list[str]:
+    """The length that the run was last given, as a setting: the same command continues to it."""
+    if not run.has_trained:
+        return []
+    return [f"schedule.total_tokens={run.read()['recipe']['schedule']['total_tokens']}"]
 
 
 def about_existing(request: Request) -> list[str]:
@@ -273,6 +288,7 @@ def propose(request: Request, engine: "Engine", *, planned: bool = False) -> str
     looked = engine.on_main(lambda: _looked_at(found, settings, request, machine, cluster=True))
     program = _program()
     speeds: dict[str, float] = {}
+    others = 0.0
     proposal = _chosen(request, looked, speeds)
     for _ in range(_ROUNDS):
         size = proposal.plan.size
@@ -280,14 +296,19 @@ def propose(request: Request, engine: "Engine", *, planned: bool = False) -> str
             break
         content = tomllib.loads(_text(request, proposal, looked, program))
         recipe = _in_short_steps(check(Recipe, content, "the proposal"), proposal, looked.machine)
-        with WorkLine(f"timing steps of {size}", speaks=engine.is_main):
+        with WorkLine(f"timing steps of {size}", speaks=engine.is_main), Neighbours() as neighbours:
             speeds[size] = timed_tokens_per_s(recipe, engine, rules.TIMED_S)
+        others = neighbours.cores(engine.ranks_per_node)
         proposal = _chosen(request, looked, speeds)
     if engine.is_main:
         kept = Path(request.directory) / RECIPE
-        lines = _words(
-            request, proposal, looked, f"would be written to {kept}" if planned else str(kept), timed=bool(speeds)
-        )
+        place = f"would be written to {kept}" if planned else str(kept)
+        lines = _words(request, proposal, looked, place, timed=bool(speeds))
+        if others > rules.MOST_OTHERS * (os.cpu_count() or 1):
+            lines.append(
+                f"other programs kept {others:.1f} of {os.cpu_count()} cores busy while steps were timed: the run may "
+                "take several times as long while they do, and less once they end"
+            )
         print(*lines, sep="\n", file=sys.stdout if planned else sys.stderr, flush=True)
     return _text(request, proposal, looked, program)
 

@@ -270,7 +270,7 @@ class TimeLeft:
     def is_timed(self) -> bool:
         """Whether enough steps were timed for a forecast: several that took some seconds, or a minute of any."""
         count, seconds = self._counted, self._counted_s
-        return (count >= 4 and seconds >= 3) or count >= 20 or seconds >= 60
+        return (count >= 10 and seconds >= 3) or count >= 20 or seconds >= 60
 
     def _seconds_per_token(self) -> float | None:
         chunks = [*self._chunks] or ([(self._open[0], int(self._open[1]))] if self._open[1] else [])
@@ -317,7 +317,8 @@ class Screen:
         for line in (*block, *more):
             self.say(line)
         if step:
-            self.say(f"continuing {directory} at step {step}")
+            ended = f"{directory} has finished at step {step}: nothing is left to train"
+            self.say(ended if seen >= self._total else f"continuing {directory} at step {step}")
 
     def count(self, tokens: int, most_bytes: Callable[[], int]) -> None:
         """Count a step that has just ended; the first ones that were timed give the expected time."""

@@ -20,6 +20,7 @@ from pretrain.evaluation.verdict import Advice, Judgement, Verdict, verdict
 from pretrain.loop import Summary
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer.settings import ScheduleSettings
+from pretrain.proposal import rules
 from pretrain.run import records
 
 PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
@@ -68,13 +69,14 @@ def closing_words(summary: Summary[MaskedLanguageScores], start: Start) -> str:
         summary: the run's results.
         start: how it was started.
     """
-    scores, recipe = summary.scores, summary.run.read()["recipe"]
+    scores, described = summary.scores, summary.run.read()
+    recipe = described["recipe"]
     judged = scores.evaluations["mask_all"]
     floor_head = f"{'floor':>8}" if judged.floor is not None else ""
     lines = [
         "",
         _trained_on(summary),
-        f"{scores.held_out.heading(judged.sequences)}:",
+        f"{scores.held_out.heading(judged.sequences, described.get('corpus', {}))}:",
         "",
         f"    {'corruption':12}{'model':>8}{'95 % interval':>18}{'unigram':>10}{floor_head}",
     ]
@@ -135,11 +137,27 @@ def next_commands(
             commands.append((f"train the same model {how_long}:", words))
         larger = _larger(preset) if found.judgement is Judgement.BETTER else None
         if larger:
-            changed = {"model.preset": larger, "run.directory": f"{directory}_{larger}"}
-            commands.append((f"train a larger model, {larger}:", start.command(changed)))
+            commands.append(_train_larger(start, recipe, preset, larger))
     if is_embedded:
         commands.append(("train on your own sequences:", f"{start.launcher} your.fasta.gz"))
     return commands
+
+
+def _train_larger(start: Start, recipe: Mapping[str, Any], preset: str, larger: str) -> Command:
+    """The same on the next preset, with tokens enough for it and at the rate of its width."""
+    shape, wider = PRESETS[preset], PRESETS[larger]
+    before = recipe["schedule"]["total_tokens"]
+    enough = float(f"{rules.TOKENS_PER_PARAMETER * wider.num_parameters:.2g}")
+    tokens = max(before, round(enough))
+    peak = ScheduleSettings.resolved(recipe["schedule"])["peak_lr"]
+    changed = {"model.preset": larger, "run.directory": f"{recipe['run']['directory']}_{larger}"}
+    if tokens > before:
+        changed["schedule.total_tokens"] = f"{tokens:_}"
+    if (narrower := max(shape.dim, 128)) < wider.dim:
+        changed["schedule.peak_lr"] = f"{peak * narrower / wider.dim:.2g}"
+    times = tokens * wider.num_parameters / (before * shape.num_parameters)
+    what = f"train a larger model, {larger}, on {tokens / wider.num_parameters:,.0f} tokens for each parameter"
+    return f"{what} (some {float(f'{times:.1g}'):,.0f} times the time of this run):", start.command(changed)
 
 
 def _trained_on(summary: Summary[MaskedLanguageScores]) -> str:

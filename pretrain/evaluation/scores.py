@@ -27,13 +27,19 @@ class HeldOut(StrEnum):
         value = corpus.get("held_out")
         return cls(value) if value in tuple(cls) else None
 
-    def heading(self, sequences: int) -> str:
-        """The heading of a table of perplexities on so many proteins."""
-        proteins, verb = ("protein", "equals") if sequences == 1 else ("proteins", "equal")
+    def heading(self, sequences: int, corpus: Mapping[str, Any]) -> str:
+        """The heading of a table of perplexities on so many proteins, of those that run.json counts of the corpus."""
+        held = corpus.get("training_records" if self is HeldOut.NOTHING else "validation_records")
+        number = f"{sequences:,}" if held in (None, sequences) else f"{sequences:,} of {held:,}"
+        proteins = "protein" if number == "1" else "proteins"
         if self is HeldOut.NOTHING:
-            return f"Perplexity on {sequences:,} training {proteins}, because none is held out"
-        which = "of held-out clusters" if self is HeldOut.CLUSTERS else f"that {verb} none of the training proteins"
-        return f"Validation perplexity on {sequences:,} {proteins} {which}"
+            return f"Perplexity on {number} training {proteins}, because none is held out"
+        if self is HeldOut.CLUSTERS:
+            return f"Validation perplexity on {number} {proteins} of held-out clusters"
+        return (
+            f"Validation perplexity on {number} held-out {proteins}; relatives of theirs may have trained, which makes "
+            "it look better than it is"
+        )
 
 
 def shown(perplexity: float | None) -> str:

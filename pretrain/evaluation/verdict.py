@@ -105,7 +105,9 @@ def _judged(s: Evaluation, held_out: HeldOut) -> tuple[Judgement, str]:
         return Judgement.UNDECIDED, f"{said}data.validation_fraction."
     if s.gain_low > 0:
         said = (
-            f"It beats residue frequencies by {s.gain:.3f} nats a residue (at least {s.gain_low:.3f}, bootstrap 95 %)."
+            f"It beats residue frequencies by {s.gain:.3f} nats a residue (at least {s.gain_low:.3f}, bootstrap 95 %): "
+            f"it is as unsure of a hidden residue as among {s.perplexity:.1f} that are equally likely, they as among "
+            f"{s.unigram:.1f}."
         )
         if s.floor is None:
             return Judgement.BETTER, said

@@ -171,6 +171,8 @@ DEFAULT_BUDGET_S = 3600.0
 
 TIMED_S = 3.0
 """How long steps are timed, after one that is not counted."""
+MOST_OTHERS = 0.25
+"""Share of the cores that other programs may use meanwhile without a warning."""
 MOST_TIMED_STEP_S = 1.5
 """Steps that are estimated to take longer are timed with fewer bins."""
 

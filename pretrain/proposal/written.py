@@ -17,6 +17,8 @@ from pretrain.proposal.plan import Plan
 from pretrain.proposal.reasons import Choice, count, duration
 
 _WIDTH = 110
+_OF_THE_COMMAND = ("run.directory", "data.sources")
+"""Settings that follow from the files that were named, and need no reason."""
 _TIMES = re.compile(r"^# Chosen for (\S+) seconds; expected to take (\S+), of which its steps take (\S+),", re.M)
 
 
@@ -62,7 +64,7 @@ def recipe_text(
     for section in sorted(sections, key=_place):
         lines += ["", f"[{section}]"]
         for choice in sections[section]:
-            reason = "given by you" if choice.is_given else choice.reason
+            reason = "given by you" if choice.is_given and choice.name not in _OF_THE_COMMAND else choice.reason
             lines += _comment(f"{reason[:1].upper()}{reason[1:]}.") if reason else []
             lines.append(f"{choice.name.rpartition('.')[2]} = {toml_value(choice.value)}")
     return "\n".join(lines) + "\n"

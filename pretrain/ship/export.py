@@ -190,7 +190,7 @@ def _card(run: RunDirectory, shape: EsmShape, step: int, tokens_seen: int) -> st
             f"| fingerprint of what was drawn | `{corpus['fingerprint']}` |",
             f"| longest document | {recipe['data']['crop_tokens']} tokens |",
             "",
-            *_validation(scored[-1]["validation"] if scored else None, HeldOut.of(corpus)),
+            *_validation(scored[-1]["validation"] if scored else None, corpus),
             "",
             "The tokenizer knows chain breaks, `|`; the model has seen none."
             if shape.is_modern
@@ -214,12 +214,12 @@ def _corpora(data: dict[str, Any], corpus: dict[str, Any]) -> Iterator[str]:
         yield f"{weight}{sequences} and {facts['validation_records']:,} validation sequences, split by {split}"
 
 
-def _validation(scores: dict[str, dict[str, float | None]] | None, held_out: HeldOut | None) -> list[str]:
+def _validation(scores: dict[str, dict[str, float | None]] | None, corpus: dict[str, Any]) -> list[str]:
     if scores is None:
         return ["Not validated at this step."]
     heading, over = "Validation perplexity", ""
-    if held_out is not None:
-        heading = held_out.heading(int(scores["mask_all"]["sequences"] or 0))
+    if (held_out := HeldOut.of(corpus)) is not None:
+        heading = held_out.heading(int(scores["mask_all"]["sequences"] or 0), corpus)
         over = {HeldOut.CLUSTERS: " over clusters", HeldOut.SEQUENCES: " over sequences"}.get(held_out, "")
     lines = [
         f"{heading}, 15 % of residues as targets",

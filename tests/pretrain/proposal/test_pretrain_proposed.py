@@ -73,6 +73,10 @@ def test_two_processes_agree_and_continue(started, tmp_path: Path) -> None:
     assert (run / "recipe.toml").read_text() == text
     assert [line["base_step"] for line in lines(run / "attempts.jsonl") if "cause" in line] == [0, first.step]
 
+    ended = started(2, *LONG)  # no length is given: it is that of the last start, not that of recipe.toml
+    assert ended.status == 0, ended.output
+    assert f"{run} has finished at step {end_of(run).step}: nothing is left to train\n" in ended.output
+
 
 @pytest.mark.launch
 def test_another_time_for_a_run_that_exists_prints_what_to_type(started, tmp_path: Path) -> None:
@@ -116,11 +120,16 @@ def test_mistakes_are_named_before_anything_is_read(pool: RankPool, tmp_path: Pa
         ([fasta, at, "data.sources=['b.fasta']"], "name all files one way"),
         (["recipes/quickstart.toml", "--minutes", "3"], "set schedule.total_tokens"),
         (["run.seed=3"], "before settings"),
+        ([fasta, at, "peak_lr=1e-3"], "a setting is written with its section, such as schedule.peak_lr=1e-3"),
     ):
         ended = pool.run(1, config("single"), arguments)
         assert (ended.status, len(ended.errors())) == (2, 1), ended.output
         assert said in ended.output
     run.mkdir()
+    (run / "run.json").touch()
+    ended = pool.run(1, config("single"), [run])
+    assert "is the directory of a run, not of sequences" in ended.output
+    (run / "run.json").unlink()
     (run / "thesis.doc").touch()
     ended = pool.run(1, config("single"), [fasta, at])
     assert "is not a run directory" in ended.output

@@ -166,21 +166,26 @@ def test_the_card_names_step_and_perplexities(run: Path) -> None:
     [
         (
             HeldOut.CLUSTERS,
-            "Validation perplexity on 40 proteins of held-out clusters, 15 %",
+            "Validation perplexity on 40 of 90 proteins of held-out clusters, 15 %",
             "bootstrap over clusters)",
         ),
         (
             HeldOut.SEQUENCES,
-            "perplexity on 40 proteins that equal none of the training pro",
+            "perplexity on 40 of 90 held-out proteins; relatives of theirs may have trained",
             "bootstrap over sequences)",
         ),
-        (HeldOut.NOTHING, "Perplexity on 40 training proteins, because none is held out, 15 %", "by bootstrap)."),
+        (
+            HeldOut.NOTHING,
+            "Perplexity on 40 of 500 training proteins, because none is held out, 15 %",
+            "by bootstrap).",
+        ),
         (None, "Validation perplexity, 15 %", "by bootstrap)."),  # a run of an early version
     ],
 )
 def test_the_card_says_what_was_scored(held_out: HeldOut | None, said: str, over: str) -> None:
     diverged = {"perplexity": 6.5e228, "low": 1e3, "high": None, "unigram": 18.0, "sequences": 40.0}
-    card = "\n".join(_validation({"mask_all": diverged}, held_out))
+    corpus = {"training_records": 500, "validation_records": 90, "held_out": held_out}
+    card = "\n".join(_validation({"mask_all": diverged}, corpus))
     assert said in card
     assert over in card
     assert "| mask-all | 6e+228 | unknown | 18.00 |" in card

@@ -255,7 +255,14 @@ def test_steps_of_earlier_starts_count_for_pauses() -> None:
 
 
 def test_when_it_is_good_enough() -> None:
-    timed = [(1 + 4, 0.5, False), (1 + 4, 0.8, True), (1 + 20, 0.01, True), (1 + 1, 59.0, False), (1 + 1, 61.0, True)]
+    timed = [
+        (1 + 10, 0.2, False),
+        (1 + 9, 5.0, False),
+        (1 + 10, 0.31, True),
+        (1 + 20, 0.01, True),
+        (1 + 1, 59.0, False),
+        (1 + 1, 61.0, True),
+    ]
     for count, seconds, enough in timed:
         pacer = Pacer()
         pacer.steps(count, seconds)
