@@ -78,7 +78,7 @@ def test_tests_of_a_group_run_in_one_process(pytester: pytest.Pytester) -> None:
     """Or each process makes the runs that they share; xdist ignores groups without a word where it cannot keep them."""
     pytester.makeini("[pytest]")
     pytester.makepyfile("""
-        import os, pytest
+        import os, pytest, time
 
         @pytest.mark.parametrize("number", range(6))
         @pytest.mark.xdist_group("shared")
@@ -87,6 +87,7 @@ def test_tests_of_a_group_run_in_one_process(pytester: pytest.Pytester) -> None:
 
         @pytest.mark.parametrize("number", range(12))
         def test_alone(number):
+            time.sleep(0.05)  # or one process does all twelve while the other is in the group
             open(f"{os.getpid()}.alone", "w")
     """)
     words = re.search(r"^PYTEST = \S+ -m pytest (.*)$", (ROOT / "Makefile").read_text(), re.M)
