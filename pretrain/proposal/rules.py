@@ -182,7 +182,7 @@ and no update."""
 CORRUPTIONS = 2
 """Times that a validation reads its proteins."""
 
-START_S, END_S = 1.5, 4.0
+START_S, END_S = 0.7, 3.5
 """Time from the proposal to the first step, and from the last validation to the end of a run: opening the corpus,
 measuring this machine's peak; writing the last checkpoint, importing transformers and exporting."""
 COMPILE_S = 40.0
