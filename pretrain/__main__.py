@@ -83,7 +83,7 @@ def _sort(options: argparse.Namespace) -> None:
     if not first.endswith(".toml"):
         options.overrides = [word for word in others if _OVERRIDE.match(word)]
         options.sources = (first, *(word for word in others if not _OVERRIDE.match(word)))
-        bare = [word for word in others if re.match(r"[a-z_]+=", word) and not os.path.exists(word)]
+        bare = [word for word in others if re.match(r"[a-z_]+=[^*?\[]*$", word) and not os.path.exists(word)]
         if bare:
             raise ValueError(
                 f"{COMMAND_LINE}: {bare[0]!r} is no file, and a setting is written with its section, such as "
@@ -118,7 +118,8 @@ def _train_on_sources(options: argparse.Namespace) -> None:
     recipe = first_recipe(request)
     typed = Origin(COMMAND_LINE, options.overrides)
     _require_files(recipe, typed)
-    lines = about_existing(request) if options.plan else []
+    is_alone = os.environ.get("WORLD_SIZE", "1") == "1"  # else rank 0 says for all whether the run exists
+    lines = about_existing(request) if options.plan and is_alone else []
     if options.untimed:
         lines = lines or outlined(request)
     if lines:
@@ -127,11 +128,14 @@ def _train_on_sources(options: argparse.Namespace) -> None:
         return
     with _launched(recipe) as engine:
         if options.plan:
-            propose(request, engine, planned=True)
+            lines = engine.on_main(lambda: about_existing(request))
+            if not lines:
+                propose(request, engine, planned=True)
+            elif engine.is_main:
+                print("\n".join(lines), flush=True)
             return
-        recipe, written = agreed(request, engine)
+        recipe, written, options.overrides = agreed(request, engine)
         options.recipe = Path(recipe.run.directory) / RECIPE
-        options.overrides = [] if written else request.settings  # what was chosen now is in the recipe
         _train_with(engine, recipe, options, written)
 
 

@@ -6,6 +6,7 @@ It claims the directory, starts an attempt, restores, takes steps, skips some, l
 trained, on what and with which scores, the `Job` knows.
 """
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -357,7 +358,7 @@ class Training(Generic[S]):
             raise FloatingPointError(
                 f"the gradient was not finite in {_MOST_SKIPPED} steps in a row, up to step {self.state.step}; lower "
                 "schedule.peak_lr or lengthen schedule.warmup, and start again with --allow-schedule-change: the run "
-                f"{begins}. What led to it is drawn by: python -m pretrain.report {self.run.root}"
+                f"{begins}. What led to it is drawn by: python -m pretrain.report {shlex.quote(str(self.run.root))}"
             )
 
     def _log(self, outcome: Reading, step: Step, report: Report, speed: Speed) -> None:

@@ -211,29 +211,44 @@ def _place(source: str) -> str:
     return source if "://" in source or not os.path.exists(source) else os.path.realpath(source)
 
 
-def agreed(request: Request, engine: "Engine") -> tuple[Recipe, str]:
-    """The recipe, the same on every rank, and its text if it was chosen now, else nothing; collective.
+def agreed(request: Request, engine: "Engine") -> tuple[Recipe, str, list[str]]:
+    """The recipe, the same on every rank; collective.
+
+    Returns:
+        The recipe; its text if it was chosen now, else nothing; and the settings on top of the text that is kept.
 
     Raises:
         ValueError: the sources or the split are wrong.
     """
     run = RunDirectory(Path(request.directory))
-    kept = engine.on_main(lambda: run.recipe.read_text() if run.recipe.exists() else None)
-    if kept is not None:
-        if engine.is_main:
-            line = f"continuing {run.root} by {run.recipe}, which was chosen when it began"
-            print(line, *_about_time(request, kept), sep="\n", file=sys.stderr, flush=True)
-        content = overridden(tomllib.loads(kept), [*engine.on_main(lambda: _later_length(run)), *request.settings])
-        return check(Recipe, content, str(run.recipe)), ""
+
+    def found() -> tuple[str, list[str]] | None:
+        if not run.recipe.exists():
+            return None
+        kept, later = run.recipe.read_text(), _later_length(run)
+        by = f"continuing {run.root} by {run.recipe}, which was chosen when it began"
+        to = f", to the {later:,} tokens that were asked for last" if later else ""
+        print(by + to, *_about_time(request, kept, later), sep="\n", file=sys.stderr, flush=True)
+        return kept, [f"schedule.total_tokens={later}"] if later else []
+
+    if kept := engine.on_main(found):
+        text, later = kept
+        settings = request.settings if "schedule.total_tokens" in request.given else [*later, *request.settings]
+        return check(Recipe, overridden(tomllib.loads(text), settings), str(run.recipe)), "", settings
     text = propose(request, engine)
-    return check(Recipe, tomllib.loads(text), f"the proposal for {run.root}"), text
+    return check(Recipe, tomllib.loads(text), f"the proposal for {run.root}"), text, []
 
 
-def _later_length(run: RunDirectory) -> list[str]:
-    """The length that the run was last given, as a setting: the same command continues to it."""
+def _later_length(run: RunDirectory) -> int | None:
+    """The tokens that were asked for last, to which the same command continues; None where its recipe says them."""
     if not run.has_trained:
-        return []
-    return [f"schedule.total_tokens={run.read()['recipe']['schedule']['total_tokens']}"]
+        return None
+    last = int(run.read()["recipe"]["schedule"]["total_tokens"])
+    return last if last != _tokens(run.recipe.read_text()) else None
+
+
+def _tokens(recipe: str) -> Any:
+    return tomllib.loads(recipe).get("schedule", {}).get("total_tokens")
 
 
 def about_existing(request: Request) -> list[str]:
@@ -242,19 +257,20 @@ def about_existing(request: Request) -> list[str]:
     if not run.recipe.exists():
         return []
     line = f"nothing is proposed: without --plan, {run.root} is continued by {run.recipe}, chosen when it began"
-    return [line, *_about_time(request, run.recipe.read_text())]
+    return [line, *_about_time(request, run.recipe.read_text(), _later_length(run))]
 
 
-def _about_time(request: Request, kept: str) -> list[str]:
+def _about_time(request: Request, kept: str, later: int | None) -> list[str]:
     """What to type if another time is asked for than the one for which a run's recipe was chosen."""
-    before = times_of(kept)
-    if request.budget_s is None or before is None or abs(request.budget_s - before.budget_s) < 1:
+    before, tokens = times_of(kept), _tokens(kept)
+    if request.budget_s is None or before is None or tokens is None or abs(request.budget_s - before.budget_s) < 1:
         return []
-    stays = f"its length stays that of about {duration(before.seconds)}"
-    if request.budget_s <= before.seconds:
+    rest_s, steps_s = before.seconds - before.steps_s, max(before.steps_s, 1e-3)
+    seconds = rest_s + steps_s * (later or tokens) / tokens
+    stays = f"its length stays that of about {duration(seconds)}"
+    if request.budget_s <= seconds:
         return [stays]
-    times = (request.budget_s - before.seconds + before.steps_s) / before.steps_s
-    total = round(tomllib.loads(kept)["schedule"]["total_tokens"] * times)
+    total = round(tokens * (request.budget_s - rest_s) / steps_s)
     command = f"{_program()} {request.words(f'schedule.total_tokens={total}')} --allow-schedule-change"
     return [f"{stays}; to train about {duration(request.budget_s)} in all: {command}"]
 

@@ -184,5 +184,8 @@ def _held(clusters: Clusters, identity: float | None, words: str, fraction: floa
         held = int(np.count_nonzero(held_out(hashes, share)))
         if 0 < held <= (rules.MOST_VALIDATION_RECORDS if fraction is None else 1) * len(hashes):
             return SplitFacts(share, identity, held, words, len(distinct))
-    few = f"nothing is held out, because there are too few clusters ({len(distinct)}): scores are of training proteins"
+    why = f"there are too few clusters ({len(distinct)})"
+    if fraction is not None:
+        why = f"{fraction:.2g} of {len(distinct):,} clusters is none here"
+    few = f"nothing is held out, because {why}: scores are of training proteins"
     return SplitFacts(fraction or 0.0, None, 0, few, len(distinct))

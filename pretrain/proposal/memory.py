@@ -10,9 +10,10 @@ from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.settings import Checkpointing
 from pretrain.proposal.machine import Machine
 
-PROCESS_BYTES: dict[str, float] = {"cpu": 1.0e9, "cuda": 1.5e9}
-"""Memory of a process besides the model: on a CPU the libraries, 0.7 GB while it trains and 0.35 GB more for the export
-and the report at its end; on a GPU its context and workspaces, on the GPU."""
+PROCESS_BYTES: dict[str, float] = {"cpu": 1.27e9, "cuda": 1.5e9}
+"""Memory of a process besides the model: on a CPU the libraries (0.7 GB), what they prepare for every new shape of a
+matrix product in the first minutes (up to 0.5 GB), and the export and the report at the end (0.35 GB, partly in memory
+that is free by then); on a GPU its context and workspaces, on the GPU."""
 
 _KEPT: dict[tuple[bool, bool], dict[Checkpointing, float]] = {
     (False, False): {"none": 61.7, "selective": 24.4, "layer": 4.6},

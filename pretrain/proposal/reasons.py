@@ -73,9 +73,10 @@ def _proposed(
     if "schedule.warmup_tokens" not in given:
         warmup = min(rules.WARMUP, fitting)
         yield Choice("schedule.warmup", warmup, "share of the tokens in which the rate rises from 0")
+    final = given.get("schedule.final_lr") or 0.0
     words = (
-        f"the rate stays at its peak for {start:.0%} of the tokens, then falls to 0 at {end}: a run that "
-        "is made longer before it falls equals one that was as long from the beginning"
+        f"the rate stays at its peak for {start:.0%} of the tokens, then falls to {final:.0%} of it at {end}: a run "
+        "that is made longer before it falls equals one that was as long from the beginning"
     )
     yield Choice("schedule.decay_start", start, words)
     yield Choice("schedule.decay_end", 1.0, "")

@@ -6,6 +6,7 @@ in the first lines of the recipe, so that a later start can tell whether it asks
 
 import json
 import re
+import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -54,7 +55,7 @@ def recipe_text(
     )
     after = (
         "The same command continues the run. To change something, edit a copy and start it in another directory: "
-        f"{program} COPY.toml run.directory={directory}-2 (docs/recipes.md has every setting)."
+        f"{program} COPY.toml {shlex.quote(f'run.directory={directory}-2')} (docs/recipes.md has every setting)."
     )
     lines = [*_comment(before), *(line for note in proposal.notes for line in _comment(f"Note: {note}.")), "#"]
     lines += _comment(after)

@@ -102,6 +102,9 @@ class RunDirectory:
             self.root.mkdir(parents=True, exist_ok=True)
             self._lock = RunLock(self.root)
         except OSError as error:
+            if self.root in self._made:
+                with suppress(OSError):
+                    (self.root / LOCK).unlink()
             self._remove_folders()
             raise ValueError(f"{self.root}: {said(error)}; choose another run.directory") from error
         if self.has_trained:
@@ -263,22 +266,26 @@ class RunDirectory:
         return self.root / _RANKS / f"rank-{rank:05d}.jsonl"
 
     def _check_identity(self, recipe: Any, allow_schedule_change: bool) -> None:
-        before = dict(_flat(_resolved(recipe, self.read()["recipe"])))
-        after = dict(_flat(_resolved(recipe, json.loads(json.dumps(asdict(recipe))))))  # lists, not tuples
+        written = self.read()["recipe"], json.loads(json.dumps(asdict(recipe)))  # lists, not tuples
+        before, after = (dict(_flat(_resolved(recipe, each))) for each in written)
+        said_before, said_now = map(dict, map(_flat, written))
         refused = [SettingClass.IDENTITY]
         if not allow_schedule_change:
             refused.append(SettingClass.SCHEDULE)
         differing: dict[str, SettingClass] = {}
-        earlier: dict[str, Any] = {}
         for name, setting_class, _ in settings_of(recipe):
             value = after.get(name)
             if setting_class in refused and before.get(name) != value:
                 differing[f"{name} was {before.get(name)!r}, is {value!r}"] = setting_class
-                earlier[name] = before.get(name)
         if not differing:
             return
         texts = "; ".join(list(differing)[:5])
         if SettingClass.IDENTITY not in differing.values():
+            # As it was written, since a warm-up that is a share means other tokens with another length.
+            names = [name for name, setting_class, _ in settings_of(recipe) if setting_class is SettingClass.SCHEDULE]
+            earlier = {name: said_before.get(name) for name in names if said_before.get(name) != said_now.get(name)}
+            changes = [f"{name} was {value!r}, is {said_now.get(name)!r}" for name, value in earlier.items()]
+            texts = "; ".join(changes) or texts
             raise ScheduleDiffersError(f"{self.root} was started with another schedule: {texts}", earlier)
         hint = "" if allow_schedule_change else " (--allow-schedule-change lets schedule.* differ)"
         raise ValueError(

@@ -151,7 +151,7 @@ def test_a_given_length_leaves_the_time_what_it_is() -> None:
     (note,) = few.notes
     assert note.startswith("steps: 8, fewer than the 300")
     assert note.endswith("give it more tokens")
-    assert proposed(100_000, LAPTOP, 7.0).notes[0].endswith("give it more time")
+    assert proposed(100_000, LAPTOP, 5.0).notes[0].endswith("give it more time")
 
 
 def test_intervals_that_are_given_are_counted_and_fit_into_the_time() -> None:

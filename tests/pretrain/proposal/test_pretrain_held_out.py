@@ -35,5 +35,5 @@ def test_too_few_clusters_are_the_reason_only_where_they_are(tmp_path: Path) -> 
     found = split_of(store, facts_of(store), None, 600.0, {**APART, "data.validation_fraction": 1e-9}, cluster=True)
     assert (found.held_proteins, found.reason) == (
         0,
-        "nothing is held out, because there are too few clusters (2): scores are of training proteins",
+        "nothing is held out, because 1e-09 of 2 clusters is none here: scores are of training proteins",
     )

@@ -149,8 +149,9 @@ def kept(here: Path) -> CorpusFacts:
     run = RunDirectory(here / "runs/your")
     run.root.mkdir(parents=True)
     run.describe_recipe(first_recipe(request()))
-    (run.root / "metrics.jsonl").touch()
     run.recipe.write_text(text_of(request(), few))
+    run.describe_recipe(first_recipe(request()))  # of the recipe that is kept now
+    (run.root / "metrics.jsonl").touch()
     return few
 
 
@@ -185,6 +186,15 @@ def test_a_longer_time_for_a_run_that_its_passes_ended(kept: CorpusFacts) -> Non
     tokens = int(words[-2].removeprefix("schedule.total_tokens="))
     # At the speed that was promised, these tokens take the time that was asked for.
     assert tokens / plan.tokens_per_s + plan.seconds - plan.training_s == pytest.approx(7200, rel=0.05)
+
+
+def test_a_run_that_was_made_longer_goes_by_its_last_length(kept: CorpusFacts) -> None:
+    plan = proposal_of(request(), kept).plan
+    times = round(10_000 / plan.training_s)
+    longer = request(f"schedule.total_tokens={times * plan.total_tokens}")
+    RunDirectory(Path("runs/your")).describe_recipe(first_recipe(longer))
+    (_, line) = about_existing(request(budget_s=7200))
+    assert line == "its length stays that of about 2.8 hours"  # more than two: there is nothing to type
 
 
 def test_a_choice_that_was_left_to_the_rules_stays_that_of_the_run(kept: CorpusFacts) -> None:

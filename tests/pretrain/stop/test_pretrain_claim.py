@@ -11,6 +11,7 @@ from pretrain.model.settings import ModelSettings
 from pretrain.recipe import Recipe
 from pretrain.run import directory, records
 from pretrain.run.directory import RunDirectory
+from pretrain.run.lock import LOCK
 from pretrain.run.settings import RunSettings
 
 
@@ -63,6 +64,7 @@ def test_a_disk_that_cannot_store_the_start(tmp_path: Path, full: pytest.MonkeyP
     assert list(tmp_path.iterdir()) == []
 
     def no_lock(root: Path) -> None:
+        (root / LOCK).touch()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     full.setattr(directory, "RunLock", no_lock)
