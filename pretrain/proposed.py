@@ -322,8 +322,8 @@ def propose(request: Request, engine: "Engine", *, planned: bool = False) -> str
         lines = _words(request, proposal, looked, place, timed=bool(speeds))
         if others > rules.MOST_OTHERS * (os.cpu_count() or 1):
             lines.append(
-                f"other programs kept {others:.1f} of {os.cpu_count()} cores busy while steps were timed: the run may "
-                "take several times as long while they do, and less once they end"
+                f"other programs kept {others:.1f} of {os.cpu_count()} cores busy meanwhile: it may take several times "
+                "as long until they end"
             )
         print(*lines, sep="\n", file=sys.stdout if planned else sys.stderr, flush=True)
     return _text(request, proposal, looked, program)
