@@ -199,7 +199,7 @@ def main() -> None:
     STAMP.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         installer = Installer(folder)
-        installer.install(torch_requirement(installer), "-e", ".[deepspeed,s3,trackers,test,dev]", *PINNED)
+        installer.install(torch_requirement(installer), "-e", ".[deepspeed,molecules,s3,trackers,test,dev]", *PINNED)
     unfinished = STAMP.with_suffix(".part")
     unfinished.write_text(wanted, encoding="utf-8")
     unfinished.replace(STAMP)

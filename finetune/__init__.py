@@ -1,5 +1,6 @@
 """Fine-tuning stands on pretraining: this package may import `pretrain` and `data`, and nothing imports it.
 
-It holds no module yet. Task heads, for labels of assays, their losses and a job for `pretrain.loop` (docs/jobs.md)
-belong here; `tests/test_imports.py` keeps the direction from the first module on.
+It takes assay tables in which most cells may be empty, and trains heads for all of their tasks at once, on the loop,
+the engines and the checkpoints of pretraining (`pretrain.loop`, docs/jobs.md). `tests/test_imports.py` keeps the
+direction, and which rooms may know each other.
 """

@@ -229,7 +229,7 @@ def test_uv_is_asked_first(project: Project, monkeypatch: pytest.MonkeyPatch) ->
     asked, variables, installed, _ = log.read_text().splitlines()
     assert "--dry-run --no-deps torch==1.0+cpu" in asked
     assert variables == f" {project.wheels}"
-    assert installed.endswith("torch==1.0+cpu -e .[deepspeed,s3,trackers,test,dev] -c constraints.txt")
+    assert installed.endswith("torch==1.0+cpu -e .[deepspeed,molecules,s3,trackers,test,dev] -c constraints.txt")
     assert project.installed() == {}
 
 

@@ -78,7 +78,7 @@ HOT_PATH_MAY_NAME = {
 MAY_BE_ABSENT = (
     *("numba", "llvmlite", "isal", "pydantic", "rich", "wandb", "tensorboard", "Bio", "datasets", "peft", "tyro"),
     *("trackio", "duckdb", "fsspec", "pyarrow", "backports", "s3fs", "moto"),
-    *("matplotlib", "pandas", "scipy", "sklearn", "tomli_w", "hypothesis"),
+    *("matplotlib", "openpyxl", "pandas", "rdkit", "scipy", "sklearn", "tomli_w", "hypothesis"),
 )
 
 

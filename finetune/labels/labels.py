@@ -1,0 +1,44 @@
+"""The observed labels of one objective, in compressed rows: a label that is missing has no place here.
+
+In: nothing; this is the type. Kept: nothing. NumPy alone.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+EXACT, BELOW, ABOVE = 0, -1, 1
+"""Censoring of a label: the true value is the stored one, is below it (``<v``), or above it (``>v``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Labels of N records for one objective with one or more outputs (tasks), in the order of the records.
+
+    Label ``i`` of record ``r`` lies at ``pointers[r] <= i < pointers[r + 1]``; within a record labels are ordered by
+    position, then by output. An observed negative or zero is a stored 0.
+    """
+
+    pointers: NDArray[np.int64]
+    """(N + 1,) first label of each record, then their number M."""
+    outputs: NDArray[np.int32]
+    """(M,) which output of the objective the label is of."""
+    values: NDArray[np.float32]
+    """(M,) after the task's transform, in its scale (not z-scored); of classes, the index of the class."""
+    censoring: NDArray[np.int8] | None = None
+    """(M,) `EXACT`, `BELOW` or `ABOVE`; None where every label is exact."""
+    positions: NDArray[np.int32] | None = None
+    """(M,) or (M, 2): residue, or pair of residues, of the record, from 0; None for labels of whole sequences."""
+    replicates: NDArray[np.int32] | None = None
+    """(M,) how many measurements the label is made of; None where each is of one."""
+    spread: NDArray[np.float32] | None = None
+    """(M,) their sample standard deviation, NaN for one; None where `replicates` is None."""
+
+    @property
+    def num_records(self) -> int:
+        """Number of records, N."""
+        return len(self.pointers) - 1
+
+    def __len__(self) -> int:
+        return len(self.values)

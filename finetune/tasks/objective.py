@@ -1,0 +1,38 @@
+"""An objective: one entry of `[[tasks]]` with all that its training labels decided.
+
+In: settings, and facts of the training labels. Out: what heads, losses, metrics and bundles read. Kept: nothing.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.tasks.settings import TaskSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What one head predicts: O outputs (tasks) of one type, with C classes where these are classes."""
+
+    settings: TaskSettings
+    outputs: tuple[str, ...]
+    """Names of the O tasks: the columns, or the name of the entry where it has one column."""
+    classes: tuple[str, ...]
+    """Names of the C classes in the order of their indices; empty for numbers."""
+    mean: NDArray[np.float64]
+    """(O,) mean of the training labels in the task's scale; 0 for classes."""
+    std: NDArray[np.float64]
+    """(O,) their standard deviation, above 0; 1 for classes and where training labels do not vary."""
+    class_counts: NDArray[np.int64]
+    """(O, C) training labels of each class; (O, 0) for numbers."""
+
+    @property
+    def is_trained(self) -> NDArray[np.bool_]:
+        """(O, C) whether a class has training labels; a class without any is left out of the task's metrics."""
+        return self.class_counts > 0
+
+    @property
+    def width(self) -> int:
+        """Numbers that the head gives a place: a logit for each class of a multiclass task, otherwise one a task."""
+        return len(self.outputs) * (len(self.classes) if self.settings.type == "multiclass" else 1)

@@ -1,0 +1,54 @@
+"""What a recipe says about a task: which columns, what they mean, and how they are learned.
+
+In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: nothing. Torch is not imported.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from data.recipe.setting import IDENTITY, Section, setting
+
+TaskType = Literal["regression", "binary", "multiclass", "ordinal", "multilabel"]
+Level = Literal["sequence", "residue", "pair"]
+Transform = Literal["none", "log10", "p"]
+Replicates = Literal["mean", "median", "refuse"]
+Imbalance = Literal["none", "pos_weight", "focal"]
+
+
+MISSING = ("NA", "N/A", "NaN", "ND", "n.d.", "-")
+"""Texts that mean that nothing was measured, where a recipe names none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskSettings(Section):
+    """One table `[[tasks]]`: an objective with one output for each of its columns."""
+
+    section: ClassVar = "tasks"
+    name: str = setting(IDENTITY, "name of the task in metrics, predictions and the bundle")
+    columns: tuple[str, ...] = setting(
+        IDENTITY, "columns of its labels, or patterns such as 'CHEMBL*'; the name, where none is given", ()
+    )
+    type: TaskType = setting(IDENTITY, "what a label is: a number, yes or no, one of several classes, ...")
+    level: Level = setting(IDENTITY, "what has a label: a sequence, each residue, each pair of residues", "sequence")
+    unit: str = setting(IDENTITY, "unit of the labels, such as 'nM'", "")
+    unit_column: str | None = setting(IDENTITY, "column that holds the unit of each row's label", None)
+    transform: Transform = setting(
+        IDENTITY, "what is learned of a number: itself, its logarithm, or -log10 of it in mol/l ('p')", "none"
+    )
+    replicates: Replicates = setting(
+        IDENTITY, "what becomes of several measurements of one sequence: their mean, median, or an error", "mean"
+    )
+    classes: tuple[str, ...] = setting(
+        IDENTITY,
+        "names of the classes, in their order if they are ordinal; without any, those of the table",
+        (),
+    )
+    weight: float = setting(IDENTITY, "factor of its mean loss in the loss that is minimised", 1.0, above=0)
+    imbalance: Imbalance = setting(
+        IDENTITY, "how a rare class counts: as it is, by its inverse frequency, or by focal loss", "none"
+    )
+    missing: tuple[str, ...] = setting(
+        IDENTITY,
+        "texts that mean that nothing was measured, besides empty cells",
+        ("NA", "N/A", "NaN", "ND", "n.d.", "-"),
+    )
