@@ -14,21 +14,17 @@ import os
 import re
 import sys
 import textwrap
-import time
-import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from data.disk_error import CLOSED, one_line
 from data.progress_line import WorkLine
 from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.toml_file import documented, read
+from pretrain.command import Parser, answered
 from pretrain.proposal.memory import preset_table
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RECIPE
-from pretrain.run.error_file import tell_launcher
-from pretrain.run.errors import PeerError, StorageError, is_no_room
-from pretrain.run.stop import Stopped, consequences, defer, listening
+from pretrain.run.stop import consequences, defer, listening
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -37,15 +33,13 @@ if TYPE_CHECKING:
 
 _OVERRIDE = re.compile(r"[a-z_]+(\.[a-z_0-9]+)+=")
 """The beginning of a setting; other words are sources."""
-_PATIENCE_S = 5.0
-"""How long other ranks wait for rank 0 to report a mistake in the input."""
 
 
 @listening()
 def main(arguments: list[str] | None = None) -> int:
     """Run one attempt of a training run; the exit status."""
-    rank = int(os.environ.get("RANK", "0"))
-    try:
+
+    def attempt() -> None:
         options = _parser().parse_intermixed_args(arguments)
         _sort(options)
         with consequences():
@@ -53,19 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
                 _train_on_sources(options)
             else:
                 _train(read(Recipe, options.recipe, options.overrides), options)
-    except Stopped as stopped:
-        return _stopped(stopped, rank)
-    except (ValueError, FloatingPointError) as error:
-        return _mistake(error, str(error), rank)
-    except KeyboardInterrupt:
-        if rank == 0:
-            print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)
-        return 130
-    except Exception as error:
-        if isinstance(error, OSError) and (error.errno in CLOSED or is_no_room(error)):
-            return _mistake(error, one_line(error), rank)
-        return _report(error, rank)
-    return 0
+
+    return answered(attempt)
 
 
 def _sort(options: argparse.Namespace) -> None:
@@ -177,16 +160,6 @@ def _launched(recipe: Recipe) -> "AbstractContextManager[Engine]":
     return launch(recipe)
 
 
-def _stopped(stopped: Stopped, rank: int) -> int:
-    """Rank 0 prints what a signal ended and the command that continues; return the exit status."""
-    if rank == 0:
-        from pretrain.engine.request import command_line
-
-        saved = f"saved: {stopped.checkpoint}; to continue" if stopped.checkpoint else "to begin again or continue"
-        _say(f"{stopped.outcome}; {saved}: {command_line()}")
-    return stopped.status
-
-
 def _require_files(recipe: Recipe, origin: Origin) -> None:
     """Refuse names of files that do not exist, before torch is imported and the run directory is made."""
     from data.sources.resolve import require_files
@@ -199,69 +172,12 @@ def _require_files(recipe: Recipe, origin: Origin) -> None:
         raise ValueError(origin.says(str(error), *(named or [sources]))) from None
 
 
-def _say(line: str) -> None:
-    """Print a line about what ended the run, and have the launcher repeat it after its own."""
-    print(line, file=sys.stderr, flush=True)
-    tell_launcher(line)
-
-
-def _mistake(error: Exception, text: str, rank: int) -> int:
-    """Print one line about a mistake in the input or a full disk; return the exit status."""
-    # Rank 0 mostly has the same error, and prints it first.
-    if rank and (status := _ended_while_waiting()):
-        return status
-    _say(f"error: {f'rank {rank}: ' if rank else ''}{text}")
-    return os.EX_IOERR if is_no_room(error) else 2
-
-
-def _report(error: Exception, rank: int) -> int:
-    """Rank 0 prints where it failed; another rank prints one line, unless it only saw a peer fail.
-
-    Returns:
-        The exit status.
-    """
-    if isinstance(error, StorageError):
-        _say(f"error: {error}")
-        return os.EX_IOERR
-    if rank == 0:
-        traceback.print_exception(error)
-        tell_launcher("".join(traceback.format_exception_only(error)).rstrip())
-    elif isinstance(error, PeerError):
-        return _ended_while_waiting() or 1  # to end first would make this rank the one that the launcher tells of
-    else:
-        _say(f"rank {rank}: {type(error).__name__}: {error}")
-    return 1
-
-
-def _ended_while_waiting() -> int | None:
-    """Wait for rank 0 to end; the exit status if the launcher, as it does then, ends this rank too."""
-    try:
-        time.sleep(_PATIENCE_S)
-    except Stopped as stopped:
-        return stopped.status
-    return None
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are reported as all others are."""
-
-    def error(self, message: str) -> NoReturn:
-        """Refuse the command line.
-
-        Raises:
-            ValueError: always.
-        """
-        setting = re.fullmatch(r"unrecognized arguments: --([a-z_]+\.\S+)(?: .*)?", message)
-        remedy = f"a setting has no dashes and one '=': {setting[1]}" if setting else "--help lists what may be given"
-        raise ValueError(f"{COMMAND_LINE}: {message}; {remedy}")
-
-
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     settings = "\n".join(
         f"  {name}\n{textwrap.fill(text, 100, initial_indent=' ' * 6, subsequent_indent=' ' * 6)}"
         for name, text in documented(Recipe)
     )
-    parser = _Parser(
+    parser = Parser(
         prog="python -m pretrain",
         description="Pretrain a protein language model on files of sequences, for which a recipe is chosen, or as a "
         "recipe says.",

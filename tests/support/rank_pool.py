@@ -266,14 +266,14 @@ def _serve(channel: Connection, log: str) -> None:
 
     import torch
 
-    from pretrain import __main__ as pretraining
+    from pretrain import command
     from pretrain.report import page
 
     for name in IMPORTED:
         importlib.import_module(name)
     torch.set_num_threads(1)
     measure_peak_once()
-    pretraining._PATIENCE_S = 0.0  # each rank has an output of its own, so none waits for rank 0 to speak first
+    command._PATIENCE_S = 0.0  # each rank has an output of its own, so none waits for rank 0 to speak first
     page.write_last_report = lambda root: None  # a third of a second a run; the tests of the report draw it
     gc.freeze()  # half of a run of seconds went into collecting what is imported, a few times
     channel.send(0)
