@@ -27,14 +27,17 @@ class Targets:
     """The targets of one objective. A label that is missing has no entry, so that it cannot be counted."""
 
     slots: Tensor
-    """(targets,) int64: the slot of each target, ascending; made on the host, so that a GPU never waits."""
+    """(targets,) int64: the slot of each target, rising or equal; made on the host, so that a GPU never waits."""
     labels: Tensor
     """(targets, ...): the true value of each target; for masked language modelling the int64 token id."""
+    columns: tuple[Tensor, ...] = ()
+    """Further columns, (targets,) each, that a job's contents gave; masked language modelling has none."""
 
     def between(self, first: int, end: int) -> "Targets":
         """The targets in the slots `[first, end)`, which keep their numbers; on the host."""
         start, stop = torch.searchsorted(self.slots, torch.tensor([first, end])).tolist()
-        return Targets(self.slots[start:stop], self.labels[start:stop])
+        cut = (column[start:stop] for column in self.columns)
+        return Targets(self.slots[start:stop], self.labels[start:stop], tuple(cut))
 
     def in_slots(self, num_slots: int) -> Tensor:
         """(num_slots, ...) labels at the slots of targets, `IGNORED` elsewhere, as torch's own losses take them."""
@@ -44,7 +47,9 @@ class Targets:
 
     def to(self, device: torch.device | str) -> "Targets":
         """The same targets on `device`; from pinned memory, the copy does not block."""
-        return Targets(*(tensor.to(device, non_blocking=True) for tensor in (self.slots, self.labels)))
+        moved = (tensor.to(device, non_blocking=True) for tensor in (self.slots, self.labels, *self.columns))
+        slots, labels, *columns = moved
+        return Targets(slots, labels, tuple(columns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,13 +60,16 @@ def lay_out(
 
 def _targets(of_bins: Sequence[BinTargets], slots: int, pinned: bool) -> Targets:
     """The targets of one objective in all bins."""
-    each_slots, each_labels = zip(*of_bins, strict=True)
+    each_slots, each_labels, *each_columns = zip(*of_bins, strict=True)
     count, dtype = sum(map(len, each_slots)), each_labels[0].dtype
     places = _empty((count,), np.int64, pinned)
     labels = _empty((count, *each_labels[0].shape[1:]), np.int64 if dtype.kind in "iu" else dtype, pinned)
     np.concatenate([own + index * slots for index, own in enumerate(each_slots)], out=places)
     np.concatenate(each_labels, out=labels)
-    return Targets(torch.from_numpy(places), torch.from_numpy(labels))
+    columns = [_empty((count,), parts[0].dtype, pinned) for parts in each_columns]
+    for column, parts in zip(columns, each_columns, strict=True):
+        np.concatenate(parts, out=column)
+    return Targets(torch.from_numpy(places), torch.from_numpy(labels), tuple(map(torch.from_numpy, columns)))
 
 
 def _empty(shape: tuple[int, ...], dtype: Any, pinned: bool) -> NDArray[Any]:

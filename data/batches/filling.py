@@ -14,8 +14,9 @@ from data.order.plan import Bin
 
 _LITTLE_ENDIAN = sys.byteorder == "little"
 
-BinTargets = tuple[NDArray[np.int32], NDArray[Any]]
-"""The slots of one objective's targets in a bin, (targets,), ascending; and their labels, (targets, ...)."""
+BinTargets = tuple[NDArray[np.int32], NDArray[Any], *tuple[NDArray[Any], ...]]
+"""Of one objective's targets in a bin: their slots, (targets,), rising or equal; their labels, (targets, ...); and
+further columns of the job, (targets,) each, which are the same ones in each bin."""
 
 
 class Residues(Protocol):
@@ -41,7 +42,7 @@ class FilledBin(NamedTuple):
 def filled(bin_: Bin, inputs: NDArray[np.uint8], *targets: BinTargets) -> FilledBin:
     """The filled bin with these inputs and the targets of each objective, and with its digest."""
     content = hashlib.sha256()  # fast, as processors have instructions for it
-    fed = bin_.samples, bin_.starts, bin_.lengths, inputs, *(array for pair in targets for array in pair)
+    fed = bin_.samples, bin_.starts, bin_.lengths, inputs, *(array for arrays in targets for array in arrays)
     for array in fed:
         content.update(np.ascontiguousarray(array if _LITTLE_ENDIAN else array.byteswap()).data)
     return FilledBin(bin_.lengths, inputs, targets, int.from_bytes(content.digest()[:8], "little"))
