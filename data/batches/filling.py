@@ -15,8 +15,8 @@ from data.order.plan import Bin
 _LITTLE_ENDIAN = sys.byteorder == "little"
 
 BinTargets = tuple[NDArray[np.int32], NDArray[Any], *tuple[NDArray[Any], ...]]
-"""Of one objective's targets in a bin: their slots, (targets,), rising or equal; their labels, (targets, ...); and
-further columns of the job, (targets,) each, which are the same ones in each bin."""
+"""One objective's targets in a bin: their slots, (targets,), rising or equal; their labels, (targets, ...); and further
+columns of the job, (targets,) each, which are the same ones in each bin."""
 
 
 class Residues(Protocol):
