@@ -131,6 +131,29 @@ class TableSource(OneFile):
             lambda: sum(stream.bytes_read for stream in streams),
         )
 
+    def batches(self) -> Iterator[Mapping[str, list[Any]]]:
+        """All rows with all columns, up to a thousand at a time, as `datasets` gives them: column name -> values.
+
+        It is for readers of tables that hold more than proteins; CSV and TSV have a reader of their own.
+
+        Raises:
+            ValueError: it does not exist, cannot be reached, is damaged or has no row; there is no such configuration
+                or split.
+        """
+        number = 0
+        place, _ = self._query
+        assert self.suffix not in SEPARATORS, place
+        try:
+            for batch in self._stream(self._first_builder()).iter(batch_size=_ROWS):
+                number += len(next(iter(batch.values()), []))
+                yield batch
+        except BrokenStream:
+            raise
+        except Exception as error:  # loaders, file systems and servers raise errors of many types
+            raise self._refusal(error, number) from error
+        if not number:
+            raise self._no_row()
+
     def _entries(self, skip: int, streams: list[ByteStream]) -> Iterator[Entry]:
         """Its rows after the first `skip`; the streams that CSV and TSV are read from are added to `streams`."""
         number = skip

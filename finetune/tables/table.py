@@ -3,8 +3,11 @@
 In: nothing; this is the type. Kept: nothing.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from data.recipe.setting import no_such_word
 
 if TYPE_CHECKING:
     import pyarrow
@@ -20,6 +23,12 @@ class Table:
     """Columns of `pyarrow.string()`, in the order of the file. A cell that is not there is null; empty text stays."""
     first_row: int
     """Number of the first data row as a user counts (2 for a CSV with one header line, 1 for Parquet)."""
+    lines: Sequence[int] | None = None
+    """(rows,) number of each row where they are not consecutive, as blank lines or comments stand between them."""
+    said: tuple[str, ...] = ()
+    """What the reader decided, such as separator and encoding: sentences for the user, without the table's name."""
+    row_word: str = "row"
+    """What a row is called in errors: "row", or "record" in a FASTA file."""
 
     @property
     def columns(self) -> list[str]:
@@ -33,4 +42,31 @@ class Table:
 
     def row(self, index: int) -> str:
         """Where row `index`, from 0, is in the file, for errors."""
-        return f"{self.name}: row {self.first_row + index}"
+        return f"{self.name}: {self.row_word} {self.number(index)}"
+
+    def number(self, index: int) -> int:
+        """Number of row `index`, from 0, as a user counts."""
+        return int(self.first_row + index if self.lines is None else self.lines[index])
+
+    def column(self, name: str) -> list[str | None]:
+        """The cells of a column.
+
+        Raises:
+            ValueError: there is no such column; the nearest one is named.
+        """
+        self.require(name)
+        cells: list[str | None] = self.cells.column(name).to_pylist()
+        return cells
+
+    def require(self, name: str, asked_by: str = "column") -> None:
+        """Refuse the name of a column that the table does not have.
+
+        Args:
+            name: of the column.
+            asked_by: the setting that names it.
+
+        Raises:
+            ValueError: there is no such column; the nearest one is named.
+        """
+        if name not in self.cells.column_names:
+            raise ValueError(f"{self.name}: {no_such_word(asked_by, name, self.columns)}")

@@ -1,0 +1,123 @@
+"""Columns of values to a table of text: Parquet, JSON, data sets of `datasets`, and sheets of Excel.
+
+In: values of any type. Out: text as a user would write it: numbers with as few digits as tell them apart, dates as ISO
+8601, lists as JSON. Kept: nothing.
+"""
+
+import datetime
+import io
+import json
+import math
+from typing import Any
+
+from data.recipe.settings import IngestSettings
+from data.sources.tables import LOADERS, TableSource
+from finetune.tables.layout import laid_out
+from finetune.tables.location import Location
+from finetune.tables.table import Table
+from finetune.tables.text import Line
+
+_EXCEL_ERRORS = ("#N/A", "#DIV/0!", "#REF!", "#VALUE!", "#NAME?", "#NUM!", "#NULL!")
+
+
+def parquet_table(location: Location, limits: IngestSettings) -> Table:
+    """A Parquet file.
+
+    Raises:
+        ValueError: it does not exist, is damaged or has no row.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    content = location.read(limits)
+    try:
+        cells = pq.read_table(pa.BufferReader(content))
+    except Exception as error:  # pyarrow raises errors of several types for a damaged file
+        said = " ".join(str(error).split())[:200]
+        raise ValueError(f"{location.name}: cannot be read as Parquet: {said}; download it again") from error
+    names = list(cells.column_names)
+    return _of_values(location.name, names, [cells.column(at).to_pylist() for at in range(len(names))])
+
+
+def dataset_table(location: Location, limits: IngestSettings) -> Table:
+    """JSON, or what `datasets` loads by name, through the reader that pretraining has for it.
+
+    Raises:
+        ValueError: it cannot be loaded, or has no row.
+    """
+    suffix = location.suffix if location.suffix in LOADERS else ""
+    columns: dict[str, list[Any]] = {}
+    for batch in TableSource(location.place, suffix, "refuse", limits).batches():
+        for name, values in batch.items():
+            columns.setdefault(name, []).extend(values)
+    return _of_values(location.name, list(columns), list(columns.values()))
+
+
+def sheet_table(location: Location, limits: IngestSettings) -> Table:
+    """A sheet of an Excel file, the first that has a row unless ``?sheet=NAME`` says which.
+
+    Raises:
+        ValueError: it is no Excel file, or has no such sheet.
+    """
+    import openpyxl
+
+    try:
+        book = openpyxl.load_workbook(io.BytesIO(location.read(limits)), read_only=True, data_only=True)
+    except ValueError:
+        raise
+    except Exception as error:  # zipfile's and XML's errors, and openpyxl's own
+        raise ValueError(f"{location.name}: cannot be read as .xlsx: {error}; save it again, or as CSV") from error
+    named = location.parameter("sheet", tuple(book.sheetnames))
+    said: list[str] = []
+    num_errors = 0
+    for sheet in [book[named]] if named else book.worksheets:
+        lines = []
+        for number, row in enumerate(sheet.iter_rows(values_only=True), 1):
+            num_errors += sum(value in _EXCEL_ERRORS for value in row if isinstance(value, str))
+            fields = ["" if value in _EXCEL_ERRORS else _text(value) or "" for value in row]
+            if any(field.strip() for field in fields):
+                lines.append(Line(number, fields))
+        if lines:
+            break
+    if len(book.sheetnames) > 1:
+        others = ", ".join(repr(name) for name in book.sheetnames if name != sheet.title)
+        said.append(f"the sheet {sheet.title!r} is read; there are also {others} ('?sheet=NAME')")
+    if num_errors:
+        said.append(f"{num_errors} cells hold an error of Excel, such as #N/A, and are taken for empty")
+    width = max((_width(line.fields) for line in lines), default=0)
+    lines = [Line(line.number, line.fields[:width] + [""] * (width - len(line.fields))) for line in lines]
+    return laid_out(location.name, lines, said, location.parameter("header_lines", ("1", "2")))
+
+
+def _width(fields: list[str]) -> int:
+    return max((at + 1 for at, field in enumerate(fields) if field.strip()), default=0)
+
+
+def _of_values(name: str, columns: list[str], values: list[list[Any]]) -> Table:
+    import pyarrow as pa
+
+    if not values or not values[0]:
+        raise ValueError(f"{name}: has no row")
+    arrays = [pa.array([_text(value) for value in column], pa.string()) for column in values]
+    return Table(name, pa.table(dict(zip(columns, arrays, strict=True))), 1)
+
+
+def _text(value: Any) -> str | None:
+    """A value as text; None for one that is missing, NaN included."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    if isinstance(value, datetime.datetime):
+        return value.date().isoformat() if value.time() == datetime.time() else value.isoformat(" ")
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, (list, tuple, dict)):
+        return json.dumps(value, default=str)
+    return str(value)

@@ -1,0 +1,168 @@
+"""Lines of fields to a table: header lines, distinct names, as many fields in every row as there are columns.
+
+In: lines of fields, of delimited text or of a sheet. Out: a `Table`. Kept: nothing.
+"""
+
+from collections.abc import Sequence
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING
+
+from finetune.tables.numbers import MISSING, is_number
+from finetune.tables.table import Table
+from finetune.tables.text import Line
+from finetune.tables.units import is_unit, name_and_unit
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_FIRST_ROWS = 100
+"""Rows that show which columns hold numbers."""
+_ROWS_AT_A_TIME = 4096
+_LETTERS_OF_A_SEQUENCE = 10
+
+
+def laid_out(name: str, lines: Sequence[Line], said: Sequence[str], header_lines: str | None = None) -> Table:
+    """A table from its lines, of which the first is the header.
+
+    A second line is a header too if it holds units, or the names below the merged cells of the first; its texts are
+    joined to the names: ``IC50`` and ``nM`` become ``IC50 (nM)``.
+
+    Args:
+        name: the table, for errors.
+        lines: from the header on.
+        said: what was decided before.
+        header_lines: "1" or "2", if the user says how many there are.
+
+    Raises:
+        ValueError: there is no row; or a row has more or fewer fields than there are columns.
+    """
+    said = list(said)
+    if len(lines) < 2:
+        found = f"only the header {', '.join(map(repr, lines[0].fields[:8]))}" if lines else "nothing"
+        raise ValueError(f"{name}: has no row, {found}; a table has a header and a row for each measurement")
+    header = [field.strip() for field in lines[0].fields]
+    rows = list(lines[1:])
+    while header and not header[-1] and all(len(row.fields) < len(header) or not row.fields[-1] for row in rows):
+        header.pop()
+    if _have_row_names(header, rows):
+        said.append("each row begins with a name that has no column; it is called 'row name'")
+        header = ["row name", *header]
+    second = _second_header(header, rows) if header_lines is None else "names" if header_lines == "2" else ""
+    if second:
+        below, rows = [field.strip() for field in rows[0].fields], rows[1:]
+        said.append(f"line {lines[1].number} is a second header, of {second}; it is joined to the names of the columns")
+        header = _joined(header, below)
+        if not rows:
+            raise ValueError(f"{name}: has two header lines and no row")
+    columns, renamed = _distinct(header)
+    if renamed:
+        said.append(f"columns without a name of their own are called {', '.join(map(repr, renamed[:8]))}")
+    numbers = [row.number for row in rows]
+    consecutive = all(b == a + 1 for a, b in pairwise(numbers))
+    return Table(name, _cells(name, columns, rows), numbers[0], None if consecutive else numbers, tuple(said))
+
+
+def _cells(name: str, columns: list[str], rows: Sequence[Line]) -> "pyarrow.Table":
+    """All rows as columns of text.
+
+    Raises:
+        ValueError: a row has more or fewer fields than there are columns.
+    """
+    import pyarrow as pa
+
+    width = len(columns)
+    schema = pa.schema([(column, pa.string()) for column in columns])
+
+    def fields(row: Line) -> list[str]:
+        found = row.fields
+        if len(found) == width:
+            return found
+        if len(found) > width and not any(map(str.strip, found[width:])):
+            return found[:width]
+        fewer = len(found) < width
+        shown = ", ".join(map(repr, columns[:6])) + (", ..." if width > 6 else "")
+        raise ValueError(
+            f"{name}: row {row.number} has {len(found)} fields, and the header {width} ({shown}); "
+            + ("write the missing ones, empty if need be" if fewer else "put quotes around a field with a separator")
+        )
+
+    remaining, batches = iter(rows), []
+    while some := [fields(row) for row in islice(remaining, _ROWS_AT_A_TIME)]:
+        batches.append(pa.record_batch([pa.array(cells, pa.string()) for cells in zip(*some, strict=True)], schema))
+    return pa.Table.from_batches(batches, schema)
+
+
+def _have_row_names(header: Sequence[str], rows: Sequence[Line]) -> bool:
+    """Whether each row begins with a name that has no column, as R's write.table writes it."""
+    first = rows[:_FIRST_ROWS]
+    if any(len(row.fields) != len(header) + 1 or not row.fields[-1].strip() for row in first):
+        return False
+    return len({row.fields[0] for row in first}) == len(first)
+
+
+def _second_header(header: Sequence[str], rows: Sequence[Line]) -> str:
+    """What a second header line holds, "units" or "names"; empty if the first row is data.
+
+    It has no number, and stands over columns of numbers. Units are recognized as such. Names are taken for names only
+    where the first line repeats names or leaves them out, as merged cells do.
+    """
+    if len(rows) < 2 or len(rows[0].fields) != len(header):
+        return ""
+    below, rest = rows[0].fields, [row.fields for row in rows[1 : _FIRST_ROWS + 1] if len(row.fields) == len(header)]
+    if any(_is_data(field) for field in below):
+        return ""
+    over = []
+    for at in range(len(header)):
+        cells = [fields[at] for fields in rest if fields[at].strip() and not _is_missing(fields[at])]
+        if cells and sum(is_number(cell) for cell in cells) > 0.8 * len(cells):
+            over.append(at)
+    texts = [below[at].strip() for at in over if below[at].strip() and not _is_missing(below[at])]
+    if not texts:
+        return ""
+    units = [text.strip("()[] ") for text in texts]
+    if all(map(is_unit, units)) and not any(_is_missing(below[at]) and below[at].strip() != "-" for at in over):
+        return "units"
+    tops = [header[at] for at in over]
+    merged = any(not top for top in tops) or len(set(filter(None, tops))) < len([top for top in tops if top])
+    return "names" if merged and len(texts) == len(over) else ""
+
+
+def _is_missing(text: str) -> bool:
+    return text.strip().lower() in {word.lower() for word in MISSING}
+
+
+def _is_data(text: str) -> bool:
+    """Whether a cell of what may be a second header can only be data: a number, or the letters of a protein."""
+    text = text.strip()
+    is_sequence = text.isalpha() and len(text) >= (_LETTERS_OF_A_SEQUENCE if text.isupper() else 40)
+    return bool(text) and (is_number(text) or is_sequence)
+
+
+def _joined(header: Sequence[str], below: Sequence[str]) -> list[str]:
+    joined, last = [], ""
+    for top, text in zip(header, below, strict=False):
+        last = top or (last if text else "")
+        bare = text.strip("()[] ")
+        if not text or text == "-":
+            joined.append(last if top else "")
+        elif is_unit(bare) and last:
+            joined.append(last if name_and_unit(last)[1] == bare else f"{last} ({bare})")
+        else:
+            joined.append(f"{last} {text}".strip())
+    return joined + list(header[len(below) :])
+
+
+def _distinct(header: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Names of which no two are equal, and those that were made: ``column 3``, ``Tm 2``."""
+    columns: dict[str, None] = {}
+    made, given = [], set(header)
+    for number, name in enumerate(header, 1):
+        wanted = found = name or f"column {number}"
+        times = 1
+        while found in columns or (found != name and found in given):
+            times += 1
+            found = f"{wanted} {times}"
+        columns[found] = None
+        if found != name:
+            made.append(found)
+    return list(columns), made

@@ -1,0 +1,163 @@
+"""Where a table is: a path or URL, a member of a zip file, and the parameters after a question mark.
+
+In: the location as a recipe has it. Out: its parts, and its bytes, decompressed. Kept: nothing.
+
+    x.csv    x.csv.gz    https://host/x.parquet    datasets://NAME?split=train
+    x.zip/splits/low_vs_high.csv         a member of a zip file
+    x.xlsx?sheet=Kinetics                parameters
+    sequences.fasta?labels=labels.fasta&mask=mask.fasta        files beside it, joined by id
+"""
+
+import os
+import posixpath
+import zipfile
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from data.missing_file import nearest
+from data.recipe.setting import no_such_word
+from data.recipe.settings import IngestSettings
+from data.sources.tables import DATASETS, split_query
+from data.transport.byte_stream import STANDARD_INPUT, ByteStream
+
+PARAMETERS = ("sheet", "labels", "mask", "separator", "encoding", "header_lines")
+"""What may stand after the question mark of a file."""
+
+_COMPRESSIONS = (".gz", ".bgz", ".bgzf", ".zst", ".zstd")
+_ZIP = ".zip/"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """One table."""
+
+    name: str
+    """As the user gave it, for errors."""
+    place: str
+    """Path or URL of the file; of a zip file, if `member` is given."""
+    member: str
+    """Path inside the zip file; empty for any other."""
+    parameters: dict[str, str]
+    """Those of `PARAMETERS` that were given."""
+
+    @classmethod
+    def of(cls, name: str) -> "Location":
+        """The parts of a location.
+
+        Raises:
+            ValueError: a parameter that is not known, given twice or without a value; standard input.
+        """
+        if name == STANDARD_INPUT:
+            raise ValueError("data.table: '-' is standard input, which can be read only once; write it to a file first")
+        if name.startswith(DATASETS):
+            return cls(name, name, "", {})
+        place, parameters = (name, {}) if os.path.exists(name) else split_query(name, PARAMETERS)
+        place = place if "://" in place else os.path.expanduser(place)
+        at = place.lower().find(_ZIP)
+        if "://" not in place and at >= 0 and os.path.isfile(place[: at + len(_ZIP) - 1]):
+            return cls(name, place[: at + len(_ZIP) - 1], place[at + len(_ZIP) :], parameters)
+        return cls(name, place, "", parameters)
+
+    def beside(self, file: str) -> "Location":
+        """Another file of the same folder or zip file; an absolute path or a URL stands for itself."""
+        if os.path.isabs(file) or "://" in file:
+            return Location.of(file)
+        if self.member:
+            member = posixpath.join(posixpath.dirname(self.member), file)
+            return Location(f"{self.place}/{member}", self.place, member, {})
+        place = posixpath.join(posixpath.dirname(self.place), file)
+        return Location(place, place, "", {})
+
+    @property
+    def suffix(self) -> str:
+        """The suffix that gives the format, in lower case, without that of a compression; "" for ``datasets://``."""
+        if self.place.startswith(DATASETS):
+            return ""
+        path = PurePosixPath(self.member or self.place.partition("?")[0])
+        while path.suffix.lower() in _COMPRESSIONS:
+            path = path.with_suffix("")
+        return path.suffix.lower()
+
+    def member_named(self, suffixes: tuple[str, ...]) -> "Location":
+        """The one table of a zip file that was named without a member.
+
+        Raises:
+            ValueError: there is none, or more than one; they are listed.
+        """
+        with self._zip() as archive:
+            names = [info.filename for info in archive.infolist() if not info.is_dir() and _is_shown(info.filename)]
+        found = [name for name in names if PurePosixPath(name).suffix.lower() in suffixes]
+        if len(found) != 1:
+            shown = ", ".join(found or names[:10]) or "nothing"
+            raise ValueError(
+                f"{self.name}: is a zip file with {len(found)} tables; name one as '{self.place}/MEMBER'. It holds "
+                f"{shown}"
+            )
+        return replace(self, member=found[0])
+
+    def read(self, limits: IngestSettings) -> bytes:
+        """All bytes, decompressed (gzip, bgzip, zstd, or the member of a zip file).
+
+        Raises:
+            ValueError: it does not exist, cannot be read, is damaged or above a limit.
+        """
+        if self.member:
+            return self._read_member(limits)
+        stream = ByteStream(self.place, limits)
+        if "://" not in self.place and not os.path.exists(self.place):
+            raise ValueError(f"{self.name}: no such file; check data.table{nearest(Path(self.place))}")
+        if os.path.isdir(self.place):
+            raise ValueError(f"{self.name}: is a folder; name the table in it")
+        return b"".join(stream.chunks())
+
+    def _read_member(self, limits: IngestSettings) -> bytes:
+        with self._zip() as archive:
+            names = [name for name in archive.namelist() if not name.endswith("/")]
+            if self.member not in names:
+                raise ValueError(f"{self.place}: {no_such_word('member', self.member, names)}")
+            info = archive.getinfo(self.member)
+            if info.file_size > limits.max_source_bytes or (
+                info.file_size > 16 << 20 and info.file_size > limits.max_inflation * max(1, info.compress_size)
+            ):
+                raise ValueError(
+                    f"{self.name}: {info.compress_size} bytes become {info.file_size}, which is above "
+                    "data.ingest.max_source_bytes or max_inflation; unpack it if the file is to be trusted"
+                )
+            try:
+                return archive.read(self.member)
+            except (zipfile.BadZipFile, RuntimeError, NotImplementedError, OSError) as error:
+                raise ValueError(f"{self.name}: cannot be unpacked: {error}; unpack it, and name the file") from error
+
+    def _zip(self) -> zipfile.ZipFile:
+        try:
+            return zipfile.ZipFile(self.place)
+        except (zipfile.BadZipFile, OSError) as error:
+            raise ValueError(f"{self.place}: cannot be read as a zip file: {error}; download it again") from error
+
+    def parameter(self, name: str, allowed: tuple[str, ...] = ()) -> str | None:
+        """The value of a parameter, None without it.
+
+        Raises:
+            ValueError: it is none of those that are allowed.
+        """
+        value = self.parameters.get(name)
+        if value is not None and allowed and value not in allowed:
+            raise ValueError(f"{self.name}: {no_such_word(name, value, allowed)}")
+        return value
+
+    def require_only(self, kind: str, *names: str) -> None:
+        """Refuse parameters that a format does not have.
+
+        Raises:
+            ValueError: a parameter that is none of `names`.
+        """
+        wrong: list[Any] = [name for name in self.parameters if name not in names]
+        if wrong:
+            allowed = f"those of {kind} are {', '.join(names)}" if names else f"{kind} has none"
+            raise ValueError(f"{self.name}: the parameter {wrong[0]!r} means nothing here; {allowed}")
+
+
+def _is_shown(name: str) -> bool:
+    """Whether a member of a zip file is the user's, not one that an operating system adds."""
+    return not name.startswith("__MACOSX/") and not PurePosixPath(name).name.startswith(".")

@@ -1,0 +1,280 @@
+"""Mutations instead of sequences: ``A123T``, ``A1P:D2N``, ``p.Ala123Thr``, ``WT``, and the protein that they change.
+
+In: a column of mutations, wild types. Out: the sequence of each row, and which residues differ. Kept: nothing.
+
+Authors count residues from the start codon, from the mature protein or from a construct's first residue. The offset
+between their numbers and the wild type's residues is found: the smallest with which every letter fits.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from data.recipe.setting import no_such_word
+from data.recipe.settings import IngestSettings
+from data.sources.protein import letters_of, refusal
+from finetune.tables.fasta import fasta_records
+from finetune.tables.location import Location
+from finetune.tables.table import Table
+from finetune.tables.text import decoded
+
+_LETTERS = "ARNDCQEGHILKMFPSTWYVUO"
+_THREE = "ALAARGASNASPCYSGLNGLUGLYHISILELEULYSMETPHEPROSERTHRTRPTYRVALSECPYL"
+_CODES = {_THREE[3 * at : 3 * at + 3]: letter for at, letter in enumerate(_LETTERS)}
+_WILD_TYPE = ("wt", "wild-type", "wild type", "wildtype", "_wt", "(=)", "=", "p.(=)", "p.=", "none")
+_SEPARATORS = re.compile(r"[:;,/+&|\s]+")
+_ONE_LETTER = re.compile(r"(?P<old>[A-Z])(?P<number>-?\d+)(?P<new>[A-Z]|=)", re.I)
+_THREE_LETTERS = re.compile(r"(?P<old>[A-Z]{3})(?P<number>-?\d+)(?P<new>[A-Z]{3}|=)", re.I)
+_OTHER = {
+    "deletion": re.compile(r"del|Δ|\d-$", re.I),
+    "insertion": re.compile(r"ins", re.I),
+    "duplication": re.compile(r"dup", re.I),
+    "frameshift": re.compile(r"fs", re.I),
+    "extension": re.compile(r"ext", re.I),
+    "stop": re.compile(r"\*|ter\b|\d(?:ter|stop)$|\d[X]$", re.I),
+}
+_FEW = 3
+"""Positions below which an offset other than 0 could be there by chance."""
+
+
+class NoSubstitution(ValueError):
+    """A mutation that no substitution describes, such as a deletion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Substitution:
+    """One residue instead of another."""
+
+    old: str
+    number: int
+    """As the authors count."""
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Variants:
+    """The sequence of each row of a table of mutations."""
+
+    sequences: tuple[str | None, ...]
+    """(rows,) None for a row that has none: empty, or no substitution."""
+    mutated: tuple[tuple[int, ...], ...]
+    """(rows,) residues, from 0, in which the row differs from its wild type."""
+    wild_types: tuple[str, ...]
+    """(rows,) name of the record that the row changes."""
+    unusable: Mapping[int, str]
+    """Row -> why it has no sequence."""
+    said: tuple[str, ...]
+
+
+def read_wild_types(location: str, limits: IngestSettings) -> dict[str, str]:
+    """Name -> letters of the proteins of a FASTA file.
+
+    Raises:
+        ValueError: it does not exist, is no FASTA, or a record is no protein.
+    """
+    text, _ = decoded(Location.of(location).read(limits), location)
+    found = {}
+    for header, letters in fasta_records(location, text):
+        cleaned = letters_of(letters.encode("utf-8", "replace")).upper()
+        if reason := refusal(header.encode(), cleaned, "refuse", limits):
+            raise ValueError(f"{location}: {header.split()[0]!r} {reason}")
+        found[header.split()[0]] = cleaned.decode()
+    return found
+
+
+def substitutions(text: str) -> tuple[Substitution, ...]:
+    """The substitutions of one cell; none for the wild type.
+
+    Raises:
+        NoSubstitution: a deletion, an insertion, a stop or another change that replaces no residue by another.
+        ValueError: the text is no mutation.
+    """
+    bare = re.sub(r"^p\.", "", text.strip())
+    if text.strip().lower() in _WILD_TYPE or bare.lower() in _WILD_TYPE:
+        return ()
+    bare = re.sub(r"[\[\]()]", "", bare)
+    return tuple(_substitution(part) for part in _SEPARATORS.split(bare) if part)
+
+
+def _substitution(part: str) -> Substitution:
+    part = re.sub(r"^p\.", "", part)
+    if found := _ONE_LETTER.fullmatch(part):
+        old, new = found["old"].upper(), found["new"].upper()
+    elif found := _THREE_LETTERS.fullmatch(part):
+        old, new = (
+            found[side] if found[side] == "=" else _CODES.get(found[side].upper(), "?") for side in ("old", "new")
+        )
+    else:
+        old = new = "?"
+    new = old if new == "=" else new
+    if found and old in _LETTERS and new in _LETTERS:
+        return Substitution(old, int(found["number"]), new)
+    for kind, pattern in _OTHER.items():
+        if pattern.search(part):
+            raise NoSubstitution(
+                f"{part!r} is a{'n' * (kind[0] in 'aei')} {kind}; only substitutions such as 'A123T' are read: give "
+                "the whole sequence of such a row in a table with a column of sequences"
+            )
+    raise ValueError(f"{part!r} is no mutation; write substitutions as 'A123T', 'A1P:D2N' or 'p.Ala123Thr', or 'WT'")
+
+
+def variants(
+    table: Table,
+    mutation: str,
+    wild_types: Mapping[str, str],
+    *,
+    protein: str | None = None,
+    empty_is_wild_type: bool = False,
+    offset: int | None = None,
+    wild_type_file: str = "wild_type",
+) -> Variants:
+    """The sequence of each row.
+
+    Args:
+        table: the table.
+        mutation: column of mutations.
+        wild_types: name -> letters.
+        protein: column that names the wild type; without it there must be one wild type.
+        empty_is_wild_type: whether an empty cell is the wild type; otherwise the row has no sequence.
+        offset: what is added to a number to count residues from 1; without it, it is found for each wild type.
+        wild_type_file: for errors.
+
+    Raises:
+        ValueError: a cell is no mutation; a wild type has another residue than a row says; a row names no record; no
+            offset fits, or it rests on too few positions.
+    """
+    names = _wild_type_of_rows(table, protein, wild_types, wild_type_file)
+    parsed: list[tuple[Substitution, ...] | None] = []
+    unusable: dict[int, str] = {}
+    for index, text in enumerate(table.column(mutation)):
+        found: tuple[Substitution, ...] | None = None
+        if (text is None or not text.strip()) and not empty_is_wild_type:
+            unusable[index] = (
+                f"its column {mutation!r} is empty (data.empty_mutation = 'wild_type' reads the wild type)"
+            )
+        else:
+            try:
+                found = substitutions(text or "WT")
+            except NoSubstitution as error:
+                unusable[index] = f"in its column {mutation!r}, {error}"
+            except ValueError as error:
+                raise ValueError(f"{table.row(index)}, column {mutation!r}: {error}") from None
+        parsed.append(found)
+    said: list[str] = []
+    offsets = {}
+    for name in dict.fromkeys(names):
+        rows = [index for index, each in enumerate(names) if each == name and parsed[index]]
+        offsets[name] = _offset(table, mutation, rows, parsed, name, wild_types[name], offset)
+        if offsets[name] and offset is None:
+            said.append(
+                f"the numbers of its mutations are those of {name} {-offsets[name]:+d}: residue 1 of the wild type is "
+                f"number {1 - offsets[name]}"
+            )
+    sequences: list[str | None] = []
+    mutated: list[tuple[int, ...]] = []
+    for index, (name, changes) in enumerate(zip(names, parsed, strict=True)):
+        if changes is None:
+            sequences.append(None)
+            mutated.append(())
+            continue
+        letters = list(wild_types[name])
+        places = [change.number + offsets[name] - 1 for change in changes]
+        if len(set(places)) < len(places):
+            twice = next(change for at, change in enumerate(changes) if places[at] in places[:at])
+            raise ValueError(f"{table.row(index)}, column {mutation!r}: changes residue {twice.number} twice")
+        for place, change in zip(places, changes, strict=True):
+            letters[place] = change.new
+        sequences.append("".join(letters))
+        mutated.append(tuple(sorted(p for p, change in zip(places, changes, strict=True) if change.new != change.old)))
+    return Variants(tuple(sequences), tuple(mutated), tuple(names), unusable, tuple(said))
+
+
+def _wild_type_of_rows(table: Table, protein: str | None, wild_types: Mapping[str, str], file: str) -> list[str]:
+    """Name of the wild type of each row."""
+    if protein is None:
+        if len(wild_types) != 1:
+            raise ValueError(
+                f"{file}: holds {len(wild_types)} proteins ({', '.join(list(wild_types)[:5])}); name the column that "
+                "says which of them a row changes with data.protein, or keep one record"
+            )
+        return list(wild_types) * table.num_rows
+    table.require(protein, "data.protein")
+    names = []
+    for index, text in enumerate(table.column(protein)):
+        name = (text or "").strip()
+        if name not in wild_types:
+            raise ValueError(f"{table.row(index)}: {no_such_word(protein, name, list(wild_types)[:50])} (of {file})")
+        names.append(name)
+    return names
+
+
+def _offset(
+    table: Table,
+    mutation: str,
+    rows: Sequence[int],
+    parsed: Sequence[tuple[Substitution, ...] | None],
+    name: str,
+    wild_type: str,
+    given: int | None,
+) -> int:
+    """What is added to the numbers of these rows to count residues of the wild type from 1."""
+    expected: dict[int, tuple[str, int]] = {}
+    for index in rows:
+        for change in parsed[index] or ():
+            old, first = expected.setdefault(change.number, (change.old, index))
+            if old != change.old:
+                raise ValueError(
+                    f"{table.row(index)}, column {mutation!r}: residue {change.number} is {change.old} here, and {old} "
+                    f"in {table.row_word} {table.number(first)}; one of the two is wrong"
+                )
+    if not expected:
+        return given or 0
+    numbers = np.array(sorted(expected))
+    letters = np.frombuffer("".join(expected[int(number)][0] for number in numbers).encode(), np.uint8)
+    residues = np.frombuffer(wild_type.encode(), np.uint8)
+    if given is None:
+        candidates = range(1 - int(numbers[-1]), len(residues) - int(numbers[0]) + 1)
+    else:
+        candidates = range(given, given + 1)
+    best, most = 0, -1
+    for candidate in sorted(candidates, key=lambda each: (abs(each), each)):
+        places = numbers + candidate - 1
+        inside = (places >= 0) & (places < len(residues))
+        fitting = int(np.count_nonzero(residues[places[inside]] == letters[inside]))
+        if fitting > most:
+            best, most = candidate, fitting
+    if most < len(numbers):
+        _refuse_residue(table, mutation, expected, name, wild_type, best, most)
+    if best and given is None and len(numbers) < _FEW:
+        raise ValueError(
+            f"{table.name}: its mutations fit {name} only if their numbers are shifted by {best:+d}, and "
+            f"{len(numbers)} mutated residues are too few to be sure; set data.numbering_offset = {best} if it is right"
+        )
+    return best
+
+
+def _refuse_residue(
+    table: Table,
+    mutation: str,
+    expected: Mapping[int, tuple[str, int]],
+    name: str,
+    wild_type: str,
+    offset: int,
+    fitting: int,
+) -> None:
+    """Raise for the first row whose residue is not that of the wild type, with the offset that fits best."""
+    for number, (old, index) in sorted(expected.items(), key=lambda item: item[1][1]):
+        place = number + offset - 1
+        there = wild_type[place] if 0 <= place < len(wild_type) else ""
+        if there == old:
+            continue
+        counted = f", counted as {place + 1}" if offset else ""
+        found = f"{name} has {there} there" if there else f"{name} has {len(wild_type)} residues"
+        raise ValueError(
+            f"{table.row(index)}, column {mutation!r}: expects {old} at {number}{counted}, and {found}. The numbers of "
+            f"{fitting} of {len(expected)} mutated residues fit, with the offset {offset}, and with no other do more; "
+            "correct the row, or the wild type"
+        )
+    raise AssertionError("every residue fits")

@@ -1,0 +1,77 @@
+"""Any table that people have, as text: `read_table` decides by suffix and content who reads it.
+
+In: a location (`finetune.tables.location`). Out: a `Table`. Kept: nothing. The whole table is held in memory.
+"""
+
+from dataclasses import replace
+
+from data.recipe.settings import IngestSettings
+from data.sources.tables import DATASETS, LOADERS
+from finetune.tables.columnar import dataset_table, parquet_table, sheet_table
+from finetune.tables.fasta import fasta_table, masked, with_labels
+from finetune.tables.layout import laid_out
+from finetune.tables.location import Location
+from finetune.tables.table import Table
+from finetune.tables.text import decoded, lines
+
+FASTA = (".fasta", ".fa", ".faa", ".fas", ".fsa", ".pep")
+DELIMITED = (".csv", ".tsv", ".txt", ".tab")
+SHEETS = (".xlsx", ".xlsm")
+_TABLES = (*DELIMITED, *FASTA, *SHEETS, *LOADERS)
+_PARQUET, _ZIP = b"PAR1", b"PK\x03\x04"
+
+
+def read_table(name: str, limits: IngestSettings | None = None) -> Table:
+    """A table of any format, every cell as text.
+
+    Args:
+        name: where it is; `finetune.tables.location` has the forms.
+        limits: what a file may not exceed.
+
+    Raises:
+        ValueError: it does not exist, cannot be read, has no row, or a row that does not fit its header.
+    """
+    limits = limits or IngestSettings()
+    location = Location.of(name)
+    if not location.member and location.suffix == ".zip" and "://" not in location.place:
+        location = location.member_named(_TABLES)
+    suffix = location.suffix
+    if suffix in (".xls", ".ods"):
+        raise ValueError(f"{name}: {suffix} files are not read; save it as .xlsx or .csv")
+    if location.place.startswith(DATASETS) or suffix in (".json", ".jsonl"):
+        location.require_only("JSON and data sets")
+        if location.member:
+            raise ValueError(f"{name}: JSON inside a zip file is not read; unpack it")
+        return dataset_table(location, limits)
+    if suffix == ".parquet":
+        location.require_only("a Parquet file")
+        return parquet_table(location, limits)
+    if suffix in SHEETS:
+        location.require_only("an Excel file", "sheet", "header_lines")
+        return sheet_table(location, limits)
+    content = location.read(limits)
+    if content.startswith((_PARQUET, _ZIP)):
+        kind = ".parquet" if content.startswith(_PARQUET) else ".xlsx, or of .zip"
+        raise ValueError(f"{name}: has the content of {kind}; give the file that suffix")
+    text, said = decoded(content, name, location.parameter("encoding"))
+    if suffix in FASTA or (suffix not in DELIMITED and text.lstrip().startswith(">")):
+        location.require_only("FASTA", "labels", "mask", "encoding")
+        return _joined(_with(fasta_table(name, text), said), location, limits)
+    location.require_only("a table of text", "labels", "separator", "encoding", "header_lines")
+    found, more = lines(text, name, location.parameter("separator"))
+    table = laid_out(name, found, [*said, *more], location.parameter("header_lines", ("1", "2")))
+    return _joined(table, location, limits)
+
+
+def _joined(table: Table, location: Location, limits: IngestSettings) -> Table:
+    """A table with the labels and the mask that its location names."""
+    labels, mask = location.parameter("labels"), location.parameter("mask")
+    if labels is not None:
+        table = with_labels(table, read_table(location.beside(labels).name, limits))
+    if mask is not None:
+        table = masked(table, read_table(location.beside(mask).name, limits))
+    return table
+
+
+def _with(table: Table, said: list[str]) -> Table:
+    return replace(table, said=(*said, *table.said))
