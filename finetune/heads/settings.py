@@ -1,0 +1,64 @@
+"""What a recipe says about the heads.
+
+In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: nothing. Torch is not imported.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from data.recipe.setting import IDENTITY, Section, setting
+
+Form = Literal["mlp", "transformers"]
+PoolingRequest = Literal["auto", "mean", "attention", "begin"]
+PoolingKind = Literal["mean", "attention", "begin"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeadSettings(Section):
+    """Heads of all tasks: how a sequence becomes one vector, and what maps a vector to numbers."""
+
+    section: ClassVar = "heads"
+    form: Form = setting(
+        IDENTITY,
+        "'mlp': LayerNorm and two maps; 'transformers': as in EsmForSequenceClassification, EsmForTokenClassification",
+        "mlp",
+    )
+    pooling: PoolingRequest = setting(
+        IDENTITY,
+        "a sequence's vector: mean of its residues, mean weighted by learned attention, or its begin token's; 'auto' "
+        "is 'mean', or 'begin' in the transformers form",
+        "auto",
+    )
+    hidden: int | None = setting(
+        IDENTITY, "width between the two maps of a head; without one, the encoder's", None, "channels", at_least=1
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse settings that contradict the form."""
+        Section.__post_init__(self)
+        if self.form == "transformers" and self.pooling not in ("auto", "begin"):
+            raise ValueError(
+                f"heads.pooling is {self.pooling!r} and heads.form is 'transformers', whose sequence head reads the "
+                "begin token; set heads.pooling to 'begin', or heads.form to 'mlp'"
+            )
+        if self.form == "transformers" and self.hidden is not None:
+            raise ValueError(
+                f"heads.hidden is {self.hidden} and heads.form is 'transformers', whose heads have the encoder's "
+                "width; take heads.hidden out, or set heads.form to 'mlp'"
+            )
+
+    @property
+    def kind(self) -> PoolingKind:
+        """The pooling that is taken."""
+        if self.pooling == "auto":
+            return "begin" if self.form == "transformers" else "mean"
+        return self.pooling
+
+    @classmethod
+    def resolved(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values with the pooling that 'auto' stands for."""
+        pooling = values.get("pooling", "auto")
+        if pooling == "auto":
+            pooling = "begin" if values.get("form") == "transformers" else "mean"
+        return {**values, "pooling": pooling}

@@ -1,0 +1,71 @@
+"""The loss of one objective: a sum over its targets, which the step divides, once, by their number in all processes.
+
+In: numbers of a head, labels, columns of targets. Out: a sum, () float32. Kept: constants of the objective, by device.
+"""
+
+import torch
+from torch import Tensor
+
+from finetune.labels.columns import LabelColumns
+from finetune.losses.classes import balanced, binary, focal, multiclass
+from finetune.losses.ordinal import cumulative
+from finetune.losses.regression import squared
+from finetune.losses.settings import LossSettings
+from finetune.tasks.objective import Objective
+
+
+class TaskLoss:
+    """The loss sum of an objective.
+
+    Raises:
+        ValueError: a number has no rare classes that could be weighed.
+    """
+
+    def __init__(self, objective: Objective, settings: LossSettings) -> None:
+        task = objective.settings
+        if task.type == "regression" and task.imbalance != "none":
+            raise ValueError(
+                f"tasks: {task.name!r} has type 'regression' and imbalance {task.imbalance!r}, which is about classes; "
+                "take imbalance out, or choose another type"
+            )
+        self.objective, self.settings = objective, settings
+        self._constants: dict[torch.device, tuple[Tensor, Tensor, Tensor]] = {}
+
+    def __call__(self, numbers: Tensor, labels: Tensor, columns: LabelColumns) -> Tensor:
+        """The sum over targets; 0 without any, and tied to `numbers` also then.
+
+        Args:
+            numbers: ``(n,)``, ``(n, C)`` or ``(n, C - 1)``, what the head gives each target.
+            labels: ``(n,)`` float32: numbers in the task's scale, or indices of classes.
+            columns: ``outputs`` and ``censoring`` are read.
+        """
+        return self.of_each(numbers, labels, columns).sum()
+
+    def of_each(self, numbers: Tensor, labels: Tensor, columns: LabelColumns) -> Tensor:
+        """The loss of each target, ``(n,)``, weighted."""
+        task, (mean, std, class_weights) = self.objective.settings, self._on(numbers.device)
+        if task.type == "regression":
+            scored = ((labels.double() - mean[columns.outputs]) / std[columns.outputs]).to(numbers.dtype)
+            return squared(numbers, scored, columns.censoring, self.settings.censored_scale)
+        if task.type == "multiclass":
+            losses = multiclass(numbers, labels)
+        elif task.type == "ordinal":
+            losses = cumulative(numbers, labels)
+        else:
+            losses = binary(numbers, labels)
+        if task.imbalance == "focal":
+            return focal(losses, self.settings.focal_gamma)
+        if task.imbalance == "pos_weight":
+            return losses * class_weights[columns.outputs, labels.long()].to(losses.dtype)
+        return losses
+
+    def _on(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean, standard deviation ``(O,)`` and weights of classes ``(O, C)``, float64 on `device`, copied once.
+
+        They are no buffers: a model is built on the meta device, where these would lose their values.
+        """
+        if device not in self._constants:
+            arrays = self.objective.mean, self.objective.std, balanced(self.objective.class_counts)
+            mean, std, weights = (torch.from_numpy(array).to(device) for array in arrays)
+            self._constants[device] = mean, std, weights
+        return self._constants[device]

@@ -1,0 +1,35 @@
+"""What a recipe says about losses, besides each task's `weight` and `imbalance`.
+
+In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: nothing. Torch is not imported.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from data.recipe.setting import IDENTITY, Section, setting
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossSettings(Section):
+    """How losses of tasks become one."""
+
+    section: ClassVar = "losses"
+    weights: Literal["fixed", "learned"] = setting(
+        IDENTITY,
+        "'fixed': those of the tasks; 'learned': these, times one for each objective that falls with its loss "
+        "(Kendall et al., 2018)",
+        "fixed",
+    )
+    censored_scale: float = setting(
+        IDENTITY,
+        "for labels such as '<5': how far a prediction is expected to miss, which says how sharp the bound is",
+        0.5,
+        "standard deviations of the training labels",
+        above=0,
+    )
+    focal_gamma: float = setting(
+        IDENTITY,
+        "of tasks with imbalance 'focal': power of the probability that was not given to the true class",
+        2.0,
+        at_least=1,
+    )

@@ -1,0 +1,184 @@
+"""The model that is fine-tuned: an encoder, and a head for each objective.
+
+In: a `Batch` whose targets carry `LabelColumns`. Out: for each objective the *sum* of its losses, which the step
+divides once, by the count over all processes. Kept: the parameters.
+
+A label that is missing is no target, so it adds nothing. Where vectors of a frozen encoder are cached, `Features` stand
+in its place.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+from urllib.parse import quote
+
+import torch
+from torch import Tensor, nn
+
+from data.batches.batch import Batch
+from finetune.heads.features import Features
+from finetune.heads.head import TaskHead
+from finetune.heads.pooling import Pooling, first_slots, rows_of
+from finetune.heads.settings import HeadSettings
+from finetune.heads.shares import largest
+from finetune.labels.columns import LabelColumns
+from finetune.losses.balance import LearnedBalance
+from finetune.losses.loss import TaskLoss
+from finetune.losses.settings import LossSettings
+from finetune.tasks.objective import Objective
+from pretrain.model.attention.choice import Request
+from pretrain.model.encoder import Encoder
+from pretrain.model.presets import EsmShape
+
+
+class _Read(NamedTuple):
+    """What the head of an objective reads."""
+
+    vectors: Tensor
+    """(m, W) of documents or residues."""
+    rows: Tensor
+    """(n,) int64: which of them each target reads."""
+    partners: Tensor | None = None
+    """(n,) int64: the second residue of each pair."""
+
+
+class FineTuneModel(nn.Module):
+    """An encoder and heads.
+
+    Args:
+        shape: of the encoder.
+        objectives: what is learned, in the order of `Batch.targets`.
+        heads: settings of all heads.
+        losses: settings of all losses.
+        attention: backend that the encoder computes attention with.
+        features: cached vectors, in the place of the encoder; the model has none then.
+
+    Raises:
+        ValueError: two objectives have one name, transformers has no such head, or pooling cannot be cached.
+    """
+
+    def __init__(
+        self,
+        shape: EsmShape,
+        objectives: Sequence[Objective],
+        heads: HeadSettings,
+        losses: LossSettings,
+        attention: Request = "auto",
+        features: Features | None = None,
+    ) -> None:
+        """Weights are torch's defaults until `pretrain.model.initial` or a checkpoint gives them, by name."""
+        super().__init__()
+        names = [objective.settings.name for objective in objectives]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"tasks: the names are {names}; give at least one, and each of them once")
+        self.shape, self.objectives, self.features = shape, tuple(objectives), features
+        self.levels = [objective.settings.level for objective in objectives]
+        self.encoder = Encoder(shape, attention) if features is None else None
+        self.pools = "sequence" in self.levels and heads.kind != "begin"
+        if features is not None and self.pools and heads.kind == "attention":
+            raise ValueError(
+                "heads.pooling is 'attention', and a cache holds one vector of each sequence, not weighted; set "
+                "heads.pooling to 'mean' or 'begin', or do not cache features"
+            )
+        has_pooling = self.pools and features is None
+        self.pooling = Pooling(shape.dim, heads.kind == "attention") if has_pooling else None
+        self.heads = nn.ModuleDict({head_name(o.settings.name): TaskHead(o, heads, shape) for o in objectives})
+        self.losses = [TaskLoss(objective, losses) for objective in objectives]
+        self.balance = LearnedBalance(len(names)) if losses.weights == "learned" else None
+
+    def forward(self, batch: Batch, each: bool = False) -> Tensor | tuple[Tensor, ...]:
+        """Loss sums, ``(objectives,)`` float32: squared errors of z-scores, or nats.
+
+        Without a target of an objective its sum is 0, and every parameter still gets a gradient of 0, because DDP waits
+        for all of them.
+
+        Args:
+            batch: the input.
+            each: return for each objective the numbers of its targets instead, in the order of its labels: z-scores or
+                logits ``(n,)``, logits ``(n, C)`` of C classes, or ``(n, C - 1)`` of lying above each threshold;
+                `heads.predicted` makes predictions of them. Engines that gather parameters do so when the
+                model itself is called, not when one of its methods is.
+        """
+        columns = [LabelColumns(*targets.columns) for targets in batch.targets]
+        read = self._cached(batch, columns) if self.features is not None else self._encoded(batch, columns)
+        numbers = [
+            head(own.vectors, own.rows, of.outputs, own.partners)
+            for head, own, of in zip(self.heads.values(), read, columns, strict=True)
+        ]
+        if each:
+            return tuple(numbers)
+        together = zip(self.losses, numbers, batch.targets, columns, strict=True)
+        sums = torch.stack([loss(own, targets.labels, of) for loss, own, targets, of in together])
+        if self.balance is None:
+            return sums
+        weighted: Tensor = self.balance(sums, [targets.slots.numel() for targets in batch.targets])
+        return weighted
+
+    def _encoded(self, batch: Batch, columns: Sequence[LabelColumns]) -> Iterator[_Read]:
+        """What each head reads of the encoder's vectors, of this rank's slots.
+
+        The last layer is computed whole only where something is pooled or paired.
+        """
+        assert self.encoder is not None
+        context = self.encoder.context
+        if context is not None and "pair" in self.levels:
+            raise ValueError(
+                f"parallel.context is {context.size}, and a task is about pairs of residues, which may lie on "
+                "different ranks; set parallel.context to 1"
+            )
+        first, end = context.span(batch.tokens.numel()) if context else (0, batch.tokens.numel())
+        firsts = first_slots(batch) if self.pools else first_slots(batch, first, end)
+        if self.pools and not len(firsts):  # of a batch of pads; it ties the parameters to a loss of 0
+            firsts = firsts.new_zeros(1)
+        wanted = [] if self.pools or "sequence" not in self.levels else [firsts]
+        wanted += [t.slots for t, level in zip(batch.targets, self.levels, strict=True) if level == "residue"]
+        if self.pools or "pair" in self.levels:
+            vectors: Tensor = self.encoder(batch)
+            parts = iter([vectors.index_select(0, slots - first) for slots in wanted])
+        else:
+            parts = iter(self.encoder(batch, torch.cat(wanted)).split([len(slots) for slots in wanted]))
+        if self.pooling is not None:
+            of_documents = self.pooling(vectors, batch, firsts, self._linkers(batch, columns, firsts), context)
+        elif "sequence" in self.levels:
+            of_documents = next(parts)
+        for targets, of, level in zip(batch.targets, columns, self.levels, strict=True):
+            if level == "sequence":
+                yield _Read(of_documents, rows_of(targets.slots, firsts))
+            elif level == "residue":
+                yield _Read(next(parts), torch.arange(len(targets.slots), device=targets.slots.device))
+            else:
+                yield _Read(vectors, targets.slots, targets.slots + of.partner)
+
+    def _linkers(self, batch: Batch, columns: Sequence[LabelColumns], firsts: Tensor) -> Tensor:
+        """(D, 2) int64: slots from each document's first to its linker and to its end; (0, 0) without one."""
+        assert self.encoder is not None
+        linkers = firsts.new_zeros(len(firsts), 2)
+        for targets, of, level in zip(batch.targets, columns, self.levels, strict=True):
+            if level == "sequence":
+                linkers[rows_of(targets.slots, firsts)] = torch.stack([of.skip_start, of.skip_end], 1)
+        # Labels are where a document begins, and its linker may lie in the share of another rank.
+        return largest(linkers, self.encoder.context)
+
+    def _cached(self, batch: Batch, columns: Sequence[LabelColumns]) -> Iterator[_Read]:
+        """What each head reads of cached vectors."""
+        assert self.features is not None
+        firsts = first_slots(batch)
+        records = torch.zeros_like(firsts)
+        for targets, of, level in zip(batch.targets, columns, self.levels, strict=True):
+            if level == "sequence":  # once for each document, however many labels it has
+                records[rows_of(targets.slots, firsts)] = of.place
+        of_documents = self.features.sequence(records) if "sequence" in self.levels else None
+        for targets, of, level in zip(batch.targets, columns, self.levels, strict=True):
+            rows = torch.arange(len(targets.slots), device=targets.slots.device)
+            if level == "sequence":
+                assert of_documents is not None
+                yield _Read(of_documents, rows_of(targets.slots, firsts))
+            elif level == "residue":
+                yield _Read(self.features.residue(of.place), rows)
+            else:
+                both = self.features.residue(torch.cat([of.place, of.place + of.partner]))
+                yield _Read(both, rows, rows + len(rows))
+
+
+def head_name(task: str) -> str:
+    """The name of a task's head among a model's parameters, for any name of a task."""
+    return f"task_{quote(task, safe=' ')}".replace(".", "%2E")

@@ -1,0 +1,196 @@
+"""Pooling, thresholds, the pair head and units, on numbers that can be computed by hand."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from data.alphabet import CLS, EOS, MASK
+from finetune.heads import pair
+from finetune.heads.head import TaskHead
+from finetune.heads.pair import PairHead, pair_cost
+from finetune.heads.pooling import Pooling, first_slots, rows_of
+from finetune.heads.predicted import predicted
+from finetune.heads.settings import HeadSettings
+from finetune.heads.thresholds import LEAST_GAP, OrderedThresholds
+from pretrain.model.presets import PRESETS
+from support.inputs.flat_batches import pack
+from support.inputs.labelled_batches import PAIR, task, wide
+
+SHAPE = PRESETS["esm2_60k"]
+DOCUMENTS = [[([CLS, 5, 6, MASK, 8, EOS], [-100] * 6), ([CLS, 9, EOS], [-100] * 3)], [([7, 7], [-100] * 2)]]
+BATCH = pack(DOCUMENTS, num_slots=12)
+
+
+# Pooling ------------------------------------------------------------------------------------------
+
+
+def test_slots_of_documents() -> None:
+    firsts = first_slots(BATCH)
+    assert firsts.tolist() == [0, 6, 12]
+    assert first_slots(BATCH, 6, 12).tolist() == [6]
+    assert rows_of(torch.tensor([0, 5, 6, 11, 12, 23]), firsts).tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_the_mean_is_of_residues() -> None:
+    """No begin, end or pad token, and no linker; the slot of a mask and a document without ends count."""
+    vectors = torch.stack([torch.arange(24.0), torch.ones(24)], 1)
+    linkers = torch.tensor([[0, 0], [0, 0], [0, 0]])
+    found = Pooling(2, False)(vectors, BATCH, first_slots(BATCH), linkers)
+    assert found.tolist() == [[2.5, 1], [7, 1], [12.5, 1]]
+    linkers[0] = torch.tensor([2, 4])
+    found = Pooling(2, False)(vectors, BATCH, first_slots(BATCH), linkers)
+    assert found.tolist() == [[2.5, 1], [7, 1], [12.5, 1]]  # of 1 and 4 it is the same
+    linkers[0] = torch.tensor([2, 3])
+    found = Pooling(2, False)(vectors, BATCH, first_slots(BATCH), linkers)
+    assert found[0, 0] == pytest.approx((1 + 3 + 4) / 3)
+
+
+def test_attention_weighs_residues_by_the_softmax_of_a_score() -> None:
+    """Scores of 1,000 do not overflow."""
+    vectors = torch.randn(24, 8, generator=torch.Generator().manual_seed(0)).double() * 300
+    pooling = Pooling(8, True).double()
+    assert pooling.score is not None
+    found = pooling(vectors, BATCH, first_slots(BATCH), torch.zeros(3, 2, dtype=torch.int64))
+    for row, slots in enumerate(([1, 2, 3, 4], [7], [12, 13])):
+        own = vectors[slots]
+        expected = torch.softmax(own @ pooling.score.weight[0], 0) @ own
+        torch.testing.assert_close(found[row], expected, rtol=1e-12, atol=1e-12)
+
+
+# Heads --------------------------------------------------------------------------------------------
+
+
+def test_a_target_gets_the_number_of_its_own_row_and_task() -> None:
+    head = TaskHead(task("a", "regression", outputs=3), HeadSettings(), SHAPE)
+    wide(head)
+    vectors = torch.randn(4, 48)
+    rows, outputs = torch.tensor([3, 0, 0]), torch.tensor([1, 2, 0])
+    whole = head.map(vectors)
+    assert head(vectors, rows, outputs).tolist() == [whole[3, 1], whole[0, 2], whole[0, 0]]
+    many = TaskHead(task("a", "multiclass", outputs=2, classes=3), HeadSettings(), SHAPE)
+    wide(many)
+    found = many(vectors, rows, torch.tensor([1, 0, 1]))
+    whole = many.map(vectors)
+    torch.testing.assert_close(found, torch.stack([whole[3, 3:], whole[0, :3], whole[0, 3:]]))
+
+
+@pytest.mark.parametrize("kind", ["regression", "multiclass", "ordinal"])
+def test_numbers_are_float32_under_autocast(kind: str) -> None:
+    classes = 0 if kind == "regression" else 3
+    for form in ("mlp", "transformers"):
+        head = TaskHead(task("a", kind, classes=classes), HeadSettings(form=form), SHAPE)  # type: ignore[arg-type]
+        with torch.autocast("cpu", torch.bfloat16):
+            found = head(torch.randn(5, 48), torch.arange(5), torch.zeros(5, dtype=torch.int64))
+        assert found.dtype == torch.float32
+        # Numbers that bfloat16 cannot hold: the last map's result is not rounded.
+        assert not torch.equal(found, found.bfloat16().float())
+
+
+def test_no_head_normalises_over_a_batch() -> None:
+    for form in ("mlp", "transformers"):
+        head = TaskHead(task("a", "binary", classes=2), HeadSettings(form=form), SHAPE)  # type: ignore[arg-type]
+        assert not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in head.modules())
+        assert not list(head.buffers())
+
+
+def test_thresholds_are_ordered_whatever_is_learned() -> None:
+    thresholds = OrderedThresholds(2, 5)
+    with torch.no_grad():
+        thresholds.gaps.copy_(torch.tensor([3.0, -200.0, 0.0, 1.0, -5.0, 20.0]))
+    logits = thresholds(torch.tensor([0.0, 10.0]), torch.tensor([0, 1]))
+    assert logits.shape == (2, 4)
+    assert (logits.diff(dim=1) <= -0.99 * LEAST_GAP).all()
+    np.testing.assert_allclose(logits.detach().mean(1), [0, 10], atol=1e-6)
+    gaps = F.softplus(torch.tensor([3.0, -200.0, 0.0])) + LEAST_GAP
+    np.testing.assert_allclose(-logits[0].detach().diff(), gaps, rtol=1e-5, atol=3e-7)
+
+
+def test_two_ordered_classes_are_a_binary_task() -> None:
+    thresholds = OrderedThresholds(3, 2)
+    assert not list(thresholds.parameters())
+    assert thresholds(torch.tensor([0.5, 2.0]), torch.tensor([0, 2])).tolist() == [[0.5], [2.0]]
+
+
+# Pairs --------------------------------------------------------------------------------------------
+
+
+def test_a_pair_is_an_mlp_of_both_vectors_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    head, vectors = PairHead(SHAPE, 16, 2).double(), torch.randn(10, 48).double()
+    wide(head)
+    first, second = torch.triu_indices(10, 10, 1)
+    both = torch.cat([head.norm(vectors)[first], head.norm(vectors)[second]], 1)
+    maps = torch.cat([head.first.weight, head.second.weight], 1)
+    expected = F.gelu(both @ maps.t() + head.first.bias) @ head.out.weight.t() + head.out.bias
+    gradients = torch.autograd.grad(expected.square().sum(), list(head.parameters()))
+    for chunk in (1 << 24, 7 * 16 * 4):
+        monkeypatch.setattr(pair, "CHUNK_BYTES", chunk)
+        found = head(vectors, first, second)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        for own, other in zip(
+            torch.autograd.grad(found.square().sum(), list(head.parameters())), gradients, strict=True
+        ):
+            torch.testing.assert_close(own, other, rtol=1e-10, atol=1e-10)
+
+
+def test_the_cost_of_pairs_is_known_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What autograd keeps of all pairs of 120 residues is at most what was said, and a chunk is small."""
+    monkeypatch.setattr(pair, "CHUNK_BYTES", 1 << 16)
+    head, vectors = PairHead(SHAPE, 64, 1), torch.randn(120, 48)
+    first, second = torch.triu_indices(120, 120, 1)
+    kept: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    left, right = head.first(vectors), head.second(vectors)
+    own = {t.untyped_storage().data_ptr() for t in (left, right, *head.parameters())}
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        numbers = head.out(left, right, first, second)
+    measured = sum(size for place, size in kept.items() if place not in own) + numbers.numel() * 4
+    cost = pair_cost(7140, 64, 1)
+    assert 0.9 * cost.kept_bytes <= measured <= cost.kept_bytes
+    assert cost.chunk_bytes == 4 << 16
+    assert 7140 * 64 * 4 > 20 * (1 << 16)  # which all pairs at once would take
+    assert pair_cost(10, 64, 1).chunk_bytes == 10 * 64 * 4 * 4
+
+
+def test_transformers_has_no_head_for_pairs() -> None:
+    with pytest.raises(ValueError, match=r"heads\.form is 'transformers', and task 'contact' is about pairs"):
+        TaskHead(PAIR, HeadSettings(form="transformers"), SHAPE)
+
+
+# Settings and predictions -------------------------------------------------------------------------------
+
+
+def test_the_form_decides_the_pooling() -> None:
+    assert (HeadSettings().kind, HeadSettings(form="transformers").kind) == ("mean", "begin")
+    assert HeadSettings(pooling="attention").kind == "attention"
+    assert HeadSettings.resolved({"form": "transformers"})["pooling"] == "begin"
+    assert HeadSettings.resolved({"pooling": "attention"})["pooling"] == "attention"
+    with pytest.raises(ValueError, match=r"heads\.pooling is 'mean' and heads\.form is 'transformers'.*to 'begin'"):
+        HeadSettings(form="transformers", pooling="mean")
+    with pytest.raises(ValueError, match=r"heads\.hidden is 9 and heads\.form is 'transformers'"):
+        HeadSettings(form="transformers", hidden=9)
+    with pytest.raises(ValueError, match=r"heads\.hidden is 0; it must be at least 1"):
+        HeadSettings(hidden=0)
+
+
+def test_predictions_are_in_the_task_s_scale() -> None:
+    first = torch.tensor([0, 1])
+    objective = task("a", "regression", outputs=2)
+    objective.std[1] = 10
+    assert predicted(objective, torch.tensor([1.5, -1.0]), first).tolist() == [4, -9]
+    found = predicted(task("a", "binary", classes=2), torch.tensor([0.0, 2.0]), first)
+    np.testing.assert_allclose(found, [0.5, 1 / (1 + np.exp(-2))], rtol=1e-12)
+    rows = torch.tensor([[0.0, 0.0, 1.0], [-2.0, 0.0, 0.0]])
+    found = predicted(task("a", "multiclass", classes=3), rows, first)
+    np.testing.assert_allclose(found, torch.softmax(rows.double(), 1), rtol=1e-12)
+    above = torch.tensor([[2.0, 0.0], [0.0, -1.0]])
+    found = predicted(task("a", "ordinal", classes=3), above, first)
+    s = 1 / (1 + np.exp(-above.double().numpy()))
+    np.testing.assert_allclose(found, np.stack([1 - s[:, 0], s[:, 0] - s[:, 1], s[:, 1]], 1), rtol=1e-12)
+    np.testing.assert_allclose(found.sum(1), 1)
+    assert found.dtype == np.float64
