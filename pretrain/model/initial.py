@@ -26,9 +26,13 @@ def initial_matrix(name: str, size: torch.Size, seed: int) -> Tensor:
     It depends on its arguments alone: not on the order of construction, the other parameters, the world size or the
     device.
     """
+    return torch.empty(size, device="cpu").normal_(0, WEIGHT_STD, generator=generator_of(name, seed))
+
+
+def generator_of(name: str, seed: int) -> torch.Generator:
+    """What draws the first value of the parameter called `name`, on the host; a function of its arguments alone."""
     name_hash = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
-    generator = torch.Generator("cpu").manual_seed(draw.key(seed, draw.INITIAL, name_hash))
-    return torch.empty(size, device="cpu").normal_(0, WEIGHT_STD, generator=generator)
+    return torch.Generator("cpu").manual_seed(draw.key(seed, draw.INITIAL, name_hash))
 
 
 def first_weights(model: nn.Module, seed: int) -> dict[str, FirstWeight]:

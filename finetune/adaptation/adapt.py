@@ -1,0 +1,73 @@
+"""What of a fine-tuned model is trained, and where its first weights come from.
+
+In: a model on the meta device with our encoder as its attribute `encoder`, and heads beside it. Out: the model with
+adapters if they are asked for, and with `requires_grad` set on every parameter; its first weights. Nothing is kept.
+"""
+
+from collections.abc import Mapping
+
+from torch import nn
+
+from finetune.adaptation.adapter import Adapter, AdapterPlan
+from finetune.adaptation.lora import first_of_adapters, inject, is_adapters, plain_name
+from finetune.adaptation.settings import AdaptationSettings
+from finetune.adaptation.start import ENCODER
+from pretrain.model.initial import FirstWeight, first_weights
+
+
+def adapt(model: nn.Module, settings: AdaptationSettings, plan: AdapterPlan | None) -> None:
+    """Set what is trained: heads always; of the encoder nothing, the adapters of `plan`, or all.
+
+    Args:
+        model: on the meta device, before an engine prepares it; it is changed in place.
+        settings: what the recipe asks for.
+        plan: the adapters, for kind "lora" alone.
+    """
+    assert (plan is not None) == (settings.kind == "lora"), settings.kind
+    if plan is not None:
+        inject(model, plan)
+    for name, parameter in model.named_parameters():
+        inside = name.startswith(ENCODER)
+        parameter.requires_grad_(not inside or settings.kind == "full" or is_adapters(name))
+
+
+def first_of(
+    model: nn.Module,
+    weights: Mapping[str, FirstWeight],
+    seed: int,
+    plan: AdapterPlan | None = None,
+    start: Adapter | None = None,
+) -> dict[str, FirstWeight]:
+    """First value of every parameter of an adapted model, by name: what `pretrain.job.Built.first` holds.
+
+    Args:
+        model: as `adapt` left it.
+        weights: those that are given, by their names without adapters: `Start.weights`, and a head's where it draws its
+            own. What is in neither is drawn as `pretrain.model.initial` says.
+        seed: seed of what is drawn.
+        plan: the one that `adapt` was given.
+        start: an adapter to start from, whose plan is `plan`.
+
+    Raises:
+        ValueError: `weights` lacks weights of the encoder, so that it is of another shape.
+    """
+    adapters = first_of_adapters(model, plan, weights, seed, start) if plan is not None else {}
+    drawn = first_weights(model, seed)
+    first: dict[str, FirstWeight] = {}
+    missing = []
+    for name, _ in model.named_parameters():
+        plain = plain_name(name)
+        if name in adapters:
+            first[name] = adapters[name]
+        elif plain in weights:
+            first[name] = weights[plain]
+        elif name.startswith(ENCODER):
+            missing.append(plain)
+        else:
+            first[name] = drawn[name]
+    if missing:
+        raise ValueError(
+            f"the weights to start from lack {len(missing)} of the encoder's, such as {missing[0]!r}: they are of "
+            "another architecture or size; build the model with the shape that came with them"
+        )
+    return first

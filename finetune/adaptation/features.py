@@ -1,0 +1,258 @@
+"""Features: what a frozen encoder makes of every record, computed once and kept on disk.
+
+In: an encoder's weights, the documents of a token store. Out: vectors by record or by residue. Kept: a folder for each
+content, whole or not at all:
+
+    features.bin    float32   (rows, D): one row for each record, or for each residue of the token store
+    features.json   what they were computed from, their number, and the hash of features.bin
+
+Its name is a hash of what decides the values: the weights' content, the store's fingerprint, which tokens of each
+record are read, how they are pooled, and the linkers. Values are computed in float32, so that they do not depend on the
+precision of a run.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from data.batches.collate import lay_out
+from data.batches.filling import Residues, filled
+from data.durable import published
+from data.order.packing import pack
+from data.order.plan import SPECIAL_TOKENS, Bin
+from data.recipe.packing import PackingSettings
+from data.store import derived_array
+from data.store.token_store import hash_of
+from finetune.adaptation.start import ENCODER, Start
+from pretrain.model.encoder import Encoder
+
+T = TypeVar("T")
+Pooling = Literal["mean", "begin", "residue"]
+"""One vector of a record, the mean over its residues or that of its first token; or one of each residue."""
+
+FORMAT = "zymogen.features/1"
+_ARRAY, _FACTS = "features.bin", "features.json"
+_GB = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """What the encoder reads of each of N records of a token store."""
+
+    store: str
+    """Fingerprint of the token store."""
+    offsets: NDArray[np.uint64]
+    """(N + 1,) where each record's residues start in the store."""
+    starts: NDArray[np.int64]
+    """(N,) first token that is read; token 0 is the begin token, token i residue i - 1."""
+    lengths: NDArray[np.int64]
+    """(N,) number of tokens that are read, of the record's residues and its begin and end token."""
+    linkers: NDArray[np.int64]
+    """(N, 2) slots of the document from and up to which a linker lies, which is not pooled; (0, 0) without one."""
+
+    @classmethod
+    def whole(cls, store: str, offsets: NDArray[np.uint64]) -> "Documents":
+        """All tokens of every record, without linkers."""
+        lengths = np.diff(offsets).astype(np.int64) + SPECIAL_TOKENS
+        return cls(store, offsets, np.zeros_like(lengths), lengths, np.zeros((len(lengths), 2), np.int64))
+
+
+class CachedFeatures:
+    """Vectors of a folder, by their numbers; implements `finetune.heads.features.Features`.
+
+    Args:
+        rows: ``(rows, D)`` float32, a memory map.
+        pooling: what a row is of.
+    """
+
+    def __init__(self, rows: NDArray[np.float32], pooling: Pooling) -> None:
+        self.rows, self.pooling = rows, pooling
+
+    def sequence(self, places: Tensor) -> Tensor:
+        """Vectors of records: ``(n,)`` int64 numbers of records to ``(n, D)`` float32 on their device."""
+        assert self.pooling != "residue", self.pooling
+        return self._read(places)
+
+    def residue(self, places: Tensor) -> Tensor:
+        """Vectors of residues: ``(n,)`` int64 indices in the token store to ``(n, D)`` float32 on their device.
+
+        Those of residues that the documents leave out are NaN.
+        """
+        assert self.pooling == "residue", self.pooling
+        return self._read(places)
+
+    def _read(self, places: Tensor) -> Tensor:
+        return torch.from_numpy(self.rows[places.cpu().numpy()]).to(places.device)
+
+
+class Cached(NamedTuple):
+    """What became of a cache."""
+
+    features: CachedFeatures | None
+    """None where they would be larger than allowed: the encoder computes them each time."""
+    lines: list[str]
+    """For the start of a run."""
+
+
+def cached_features(
+    start: Start,
+    documents: Documents,
+    residues: Residues,
+    settings: PackingSettings,
+    pooling: Pooling,
+    folder: Path,
+    cache_gb: float,
+    *,
+    device: torch.device | str = "cpu",
+    on_each_node: Callable[[Callable[[], T]], T] = lambda work: work(),
+) -> Cached:
+    """The features of a frozen encoder, computed unless the folder has them; collective.
+
+    Args:
+        start: the encoder.
+        documents: what it reads.
+        residues: gives the tokens of the store; sample ids are numbers of records.
+        settings: sizes of a bin.
+        pooling: what a row is of.
+        folder: holds a folder for each content.
+        cache_gb: largest size, in GB.
+        device: where the encoder computes.
+        on_each_node: does something on one rank of each node while the others wait, as `Ranks.on_each_node` does.
+
+    Raises:
+        ValueError: a document is longer than a bin, or the cache is damaged or cannot be written.
+    """
+    longest = int(documents.lengths.max(initial=0))
+    if longest > settings.bin_tokens:
+        raise ValueError(
+            f"a protein of {longest:,} tokens does not fit into a bin of data.bin_tokens = {settings.bin_tokens:,}; "
+            f"set data.bin_tokens to at least {longest:,}, or cut proteins with data.crop_tokens"
+        )
+    count = int(documents.offsets[-1]) if pooling == "residue" else len(documents.lengths)
+    size, what = 4 * count * start.shape.dim, "residues" if pooling == "residue" else "proteins"
+    title = f"features: {count:,} {what} x {start.shape.dim} numbers, {size / _GB:.3g} GB"
+    if size > cache_gb * _GB:
+        line = f"{title}, more than adaptation.cache_gb = {cache_gb:g}: not kept, the encoder computes them each time"
+        return Cached(None, [line])
+    facts = _facts(start, documents, pooling, count)
+    place = folder / f"features-{hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]}"
+
+    def made() -> bool:
+        if place.is_dir():
+            return False
+        folder.mkdir(parents=True, exist_ok=True)
+        with published(place) as building:
+            _write(building, start, documents, residues, settings, facts, torch.device(device))
+        return True
+
+    computed = on_each_node(made)  # type: ignore[arg-type]
+    said = "computed" if computed else "as they were computed before"
+    return Cached(_opened(place, facts), [f"{title}, {said}, in {place}"])
+
+
+def _facts(start: Start, documents: Documents, pooling: Pooling, count: int) -> dict[str, Any]:
+    """What decides the values."""
+    read = hashlib.sha256()
+    for array in (documents.starts, documents.lengths, documents.linkers):
+        read.update(np.ascontiguousarray(array, "<i8").data)
+    return {
+        "format": FORMAT,
+        "shape": asdict(start.shape),
+        "weights": start.content_hash(),
+        "store": documents.store,
+        "documents": read.hexdigest(),
+        "pooling": pooling,
+        "rows": count,
+        "width": start.shape.dim,
+    }
+
+
+def _opened(place: Path, facts: dict[str, Any]) -> CachedFeatures:
+    path = place / _FACTS
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+        content_hash = str(said.pop("hash"))
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{path} cannot be read: {error}; delete {place}, it is written again") from error
+    if said != facts:
+        raise ValueError(f"{path} describes other features; delete {place}, it is written again")
+    count = facts["rows"] * facts["width"]
+    rows = derived_array.read(place / _ARRAY, "<f4", count, content_hash, place.parent)
+    return CachedFeatures(rows.reshape(facts["rows"], facts["width"]), facts["pooling"])
+
+
+def _write(
+    folder: Path,
+    start: Start,
+    documents: Documents,
+    residues: Residues,
+    settings: PackingSettings,
+    facts: dict[str, Any],
+    device: torch.device,
+) -> None:
+    path, pooling = folder / _ARRAY, facts["pooling"]
+    rows = np.memmap(path, "<f4", "w+", shape=(facts["rows"], facts["width"]))
+    if pooling == "residue":
+        rows[:] = np.nan
+    for places, vectors in _computed(start, documents, residues, settings, pooling, device):
+        rows[places] = vectors.cpu().numpy()
+    rows.flush()
+    del rows
+    with path.open("rb", buffering=0) as file:
+        content_hash = hash_of(file).hexdigest()
+    (folder / _FACTS).write_text(json.dumps(facts | {"hash": content_hash}, indent=1) + "\n", encoding="utf-8")
+
+
+@torch.no_grad()
+def _computed(
+    start: Start,
+    documents: Documents,
+    residues: Residues,
+    settings: PackingSettings,
+    pooling: Pooling,
+    device: torch.device,
+) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+    """Numbers of rows, and their vectors, bin after bin."""
+    encoder = _encoder(start, device)
+    for members in pack(documents.lengths, settings.bin_tokens, settings.documents_per_bin).bins():
+        starts, lengths = documents.starts[members], documents.lengths[members]
+        bin_ = Bin(members, np.zeros_like(members), starts, lengths, 0)
+        batch = lay_out([filled(bin_, residues.tokens(bin_))], settings, [0]).to(device)
+        firsts = np.cumsum(lengths) - lengths
+        if pooling == "begin":
+            yield members, encoder(batch, torch.from_numpy(firsts).to(device))
+            continue
+        vectors = encoder(batch)
+        # Of each slot: its document, which token of the record it holds, and whether that is a residue.
+        document = np.repeat(np.arange(len(members)), lengths)
+        position = np.arange(len(document)) - firsts[document]
+        residue = position + starts[document] - 1
+        in_store = documents.offsets.astype(np.int64)
+        is_residue = (residue >= 0) & (residue < np.diff(in_store)[members][document])
+        if pooling == "residue":
+            slots = np.flatnonzero(is_residue)
+            yield (in_store[members][document] + residue)[slots], vectors[torch.from_numpy(slots).to(device)]
+            continue
+        skipped = documents.linkers[members][document]
+        pooled = is_residue & ~((skipped[:, 0] <= position) & (position < skipped[:, 1]))
+        slots, of = np.flatnonzero(pooled), torch.from_numpy(document[pooled]).to(device)
+        sums = torch.zeros(len(members), vectors.shape[1], device=device)
+        sums.index_add_(0, of, vectors[torch.from_numpy(slots).to(device)])
+        yield members, sums / torch.bincount(of, minlength=len(members)).clamp(min=1)[:, None]
+
+
+def _encoder(start: Start, device: torch.device) -> Encoder:
+    with torch.device("meta"):
+        encoder = Encoder(start.shape)
+    encoder.to_empty(device=device)
+    for name, parameter in encoder.named_parameters():
+        parameter.copy_(start.weights[ENCODER + name]())
+    return encoder.train(False)

@@ -1,0 +1,101 @@
+"""What a recipe says about the encoder's part in fine-tuning: `[adaptation]`.
+
+In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: nothing. Torch is not imported.
+"""
+
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+from data.recipe.setting import IDENTITY, OPERATIONAL, Section, require, require_word, setting
+
+KINDS = ("frozen", "lora", "full")
+TARGETS = ("attention.qkv", "attention.out", "feed_forward.up", "feed_forward.gate_up", "feed_forward.down")
+"""Maps of a layer that an adapter can be added to; an ESM-2 has `up`, an ESM C `gate_up`."""
+
+_REFUSED = {
+    "adalora": "it takes ranks away by a schedule of its own while it trains, which no checkpoint here can continue",
+    "ia3": "it scales activations and has no matrices of low rank, which is what is merged and exported here",
+    "qlora": "it rounds the base weights to 4 bits; set 'lora', and compute in bf16 to save memory",
+    "dora": "it is a form of LoRA: set 'lora' and adaptation.use_dora=true",
+    "rslora": "it is a form of LoRA: set 'lora' and adaptation.use_rslora=true",
+}
+_ONLY = {
+    **dict.fromkeys(("rank", "alpha", "use_rslora", "use_dora", "targets", "adapter", "adapter_without"), "lora"),
+    "layer_decay": "full",
+    "cache_gb": "frozen",
+}
+_OF_AN_ADAPTER = ("rank", "alpha", "use_rslora", "use_dora", "targets")
+"""Settings that an adapter to start from has already."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdaptationSettings(Section):
+    """What of the encoder learns.
+
+    LoRA: Hu et al. 2021, arXiv:2106.09685. rsLoRA: Kalajdzievski 2023, arXiv:2312.03732. DoRA: Liu et al. 2024,
+    arXiv:2402.09353. Layer-wise decay: Clark et al. 2020, arXiv:2003.10555, appendix B.
+    """
+
+    section: ClassVar = "adaptation"
+    kind: str = setting(
+        IDENTITY,
+        "what of the encoder learns: nothing ('frozen'), adapters of low rank ('lora'), all ('full')",
+        "lora",
+    )
+    rank: int = setting(IDENTITY, "rank of each adapter", 8, at_least=1)
+    alpha: float = setting(IDENTITY, "an adapter's product is multiplied by alpha / rank", 16.0, above=0)
+    use_rslora: bool = setting(IDENTITY, "multiply by alpha / sqrt(rank) instead, for ranks of 32 and more", False)
+    use_dora: bool = setting(IDENTITY, "train the length of each row of a matrix besides its adapter (DoRA)", False)
+    lora_dropout: float = setting(IDENTITY, "dropout before an adapter; 0 is the only value that is allowed", 0.0)
+    targets: tuple[str, ...] = setting(
+        IDENTITY,
+        "maps that get adapters: names inside a layer such as 'attention.qkv', or full paths for single layers",
+        ("attention.qkv", "attention.out"),
+    )
+    adapter: str | None = setting(
+        IDENTITY, "folder of a LoRA adapter of peft to start from; brings its own ranks and targets", None
+    )
+    adapter_without: tuple[str, ...] = setting(
+        IDENTITY, "whole modules saved in that folder, such as its 'classifier', that are left out on purpose", ()
+    )
+    layer_decay: float = setting(
+        IDENTITY, "factor on the learning rate from each layer to the one below it", 0.9, above=0, at_most=1
+    )
+    head_lr: float = setting(IDENTITY, "factor on the learning rate for the heads", 10.0, above=0)
+    cache_gb: float = setting(
+        OPERATIONAL,
+        "largest size of a frozen encoder's features on disk; larger ones are computed each time",
+        4.0,
+        "GB",
+        at_least=0,
+    )
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        if reason := _REFUSED.get(self.kind.lower()):
+            raise ValueError(f"adaptation.kind is {self.kind!r}, which is not offered: {reason}")
+        require_word("adaptation.kind", self.kind, KINDS)
+        require(
+            self.lora_dropout == 0,
+            "adaptation.lora_dropout",
+            self.lora_dropout,
+            "it must be 0: peft draws it from a generator whose state no checkpoint keeps, while every draw here is "
+            "keyed (C3); model.dropout is",
+        )
+        default = {f.name: f.default for f in fields(self)}
+        for name, kind in _ONLY.items():
+            value = getattr(self, name)
+            said = f"only kind {kind!r} reads it, and adaptation.kind is {self.kind!r}: take it out, or change the kind"
+            require(self.kind == kind or value == default[name], f"adaptation.{name}", value, said)
+        for name in _OF_AN_ADAPTER:
+            value = getattr(self, name)
+            said = f"the adapter that adaptation.adapter names, {self.adapter}, brings its own: take one of the two out"
+            require(self.adapter is None or value == default[name], f"adaptation.{name}", value, said)
+        said = "it names modules of an adapter to start from, and adaptation.adapter names none"
+        require(
+            self.adapter is not None or not self.adapter_without,
+            "adaptation.adapter_without",
+            self.adapter_without,
+            said,
+        )
+        require(self.kind != "lora" or bool(self.targets), "adaptation.targets", self.targets, "name at least one map")

@@ -1,0 +1,186 @@
+"""Cached features: the same as the encoder's own, kept by content, whole or not at all."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from data.alphabet import CLS, EOS
+from data.corpus.shelves import Shelves
+from data.recipe.settings import DataSettings
+from data.store.token_store import Store
+from finetune.adaptation import features
+from finetune.adaptation.features import Cached, Documents, Pooling, cached_features
+from finetune.adaptation.start import Start
+from pretrain.model.encoder import Encoder
+from pretrain.model.presets import EsmShape
+from support.inputs.flat_batches import pack, perturb, relative
+from support.inputs.token_stores import proteins, store_of
+
+SHAPE = EsmShape(layers=2, dim=48, heads=4)
+SETTINGS = DataSettings(sources=("none.fasta",), crop_tokens=64, bin_tokens=128)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return store_of(tmp_path_factory.mktemp("store"), proteins(9))
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    model = Encoder(SHAPE)
+    perturb(model)
+    return model.eval()
+
+
+def start_of(encoder: Encoder) -> Start:
+    named = encoder.named_parameters()
+    return Start(SHAPE, {f"encoder.{n}": partial(Tensor.clone, p.detach()) for n, p in named}, "here")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, store: Store, encoder: Encoder) -> Callable[..., Cached]:
+    def cached(pooling: Pooling, documents: Documents | None = None, **changes: Any) -> Cached:
+        documents = documents or Documents.whole(store.fingerprint, store.offsets)
+        cache_gb = changes.pop("cache_gb", 1.0)
+        start, settings = changes.pop("start", start_of(encoder)), changes.pop("settings", SETTINGS)
+        shelves = Shelves([store.folder])
+        return cached_features(start, documents, shelves, settings, pooling, tmp_path / "cache", cache_gb, **changes)
+
+    return cached
+
+
+@torch.no_grad()
+def alone(encoder: Encoder, store: Store, record: int) -> Tensor:
+    """(residues + 2, D): what the encoder makes of a record by itself."""
+    ids = [CLS, *store.residues(record).tolist(), EOS]
+    return encoder(pack([[(ids, [-100] * len(ids))]], 96))[: len(ids)]
+
+
+def test_vectors_are_those_of_the_encoder(cache: Callable[..., Cached], store: Store, encoder: Encoder) -> None:
+    mean, begin, residue = (cache(pooling).features for pooling in ("mean", "begin", "residue"))
+    assert mean is not None
+    assert begin is not None
+    assert residue is not None
+    assert residue.rows.shape == (int(store.offsets[-1]), 48)
+    for record in range(store.num_records):
+        own = alone(encoder, store, record)
+        place = torch.tensor([record])
+        assert relative(mean.sequence(place)[0], own[1:-1].mean(0)) < 1e-5
+        assert relative(begin.sequence(place)[0], own[0]) < 1e-5
+        places = torch.arange(int(store.offsets[record]), int(store.offsets[record + 1]))
+        assert relative(residue.residue(places), own[1:-1]) < 1e-5
+    assert mean.sequence(torch.tensor([4, 4, 0])).dtype == torch.float32
+    assert torch.equal(mean.sequence(torch.tensor([4, 4, 0]))[2], mean.sequence(torch.tensor([0]))[0])
+
+
+def test_linkers_are_not_pooled_and_cut_residues_have_no_vector(
+    cache: Callable[..., Cached], store: Store, encoder: Encoder
+) -> None:
+    whole = Documents.whole(store.fingerprint, store.offsets)
+    linkers = whole.linkers.copy()
+    linkers[3] = 5, 12
+    mean = cache("mean", replace(whole, linkers=linkers)).features
+    assert mean is not None
+    own = alone(encoder, store, 3)
+    kept = torch.cat([own[1:5], own[12:-1]]).mean(0)
+    assert relative(mean.sequence(torch.tensor([3]))[0], kept) < 1e-5
+    assert relative(mean.sequence(torch.tensor([3]))[0], own[1:-1].mean(0)) > 1e-3
+
+    starts, lengths = whole.starts.copy(), whole.lengths.copy()
+    starts[2], lengths[2] = 6, 10  # residues 5 to 14
+    residue = cache("residue", replace(whole, starts=starts, lengths=lengths)).features
+    assert residue is not None
+    first, end = int(store.offsets[2]), int(store.offsets[3])
+    vectors = residue.residue(torch.arange(first, end))
+    assert vectors[5:15].isfinite().all()
+    assert vectors[:5].isnan().all()
+    assert vectors[15:].isnan().all()
+    assert np.isfinite(residue.rows[:first]).all()
+
+
+def test_what_was_computed_is_reused_and_other_content_is_not(
+    cache: Callable[..., Cached], encoder: Encoder, store: Store, tmp_path: Path
+) -> None:
+    whole = Documents.whole(store.fingerprint, store.offsets)
+    (line,) = cache("mean").lines
+    assert line.startswith(f"features: 9 proteins x 48 numbers, {9 * 48 * 4 / 1e9:.3g} GB, computed, in {tmp_path}")
+    (again,) = cache("mean").lines
+    assert "as they were computed before" in again
+    other = Encoder(SHAPE)
+    perturb(other, 1)
+    shorter = replace(whole, lengths=np.minimum(whole.lengths, 30))
+    linkers = whole.linkers.copy()
+    linkers[0] = 2, 3
+    for changed in (
+        cache("mean", start=start_of(other)),
+        cache("begin"),
+        cache("mean", shorter),
+        cache("mean", replace(whole, linkers=linkers)),
+        cache("mean", replace(whole, store="another")),
+    ):
+        assert ", computed, " in changed.lines[0]
+    assert len(list((tmp_path / "cache").glob("features-*"))) == 6
+    assert "as they were" in cache("mean", settings=replace(SETTINGS, bin_tokens=256)).lines[0]
+
+
+def test_a_cache_that_would_be_too_large_is_not_made(cache: Callable[..., Cached], tmp_path: Path) -> None:
+    found = cache("mean", cache_gb=9 * 48 * 4 / 1e9 - 1e-12)
+    assert found.features is None
+    assert "more than adaptation.cache_gb = 1.728e-06: not kept, the encoder computes them each time" in found.lines[0]
+    assert not (tmp_path / "cache").exists()
+    assert cache("mean", cache_gb=9 * 48 * 4 / 1e9).features is not None
+
+
+def test_it_is_written_whole_or_not_at_all(
+    cache: Callable[..., Cached], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed = features._computed
+
+    def interrupted(*args: Any) -> Iterator[Any]:
+        yield next(computed(*args))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(features, "_computed", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cache("mean")
+    assert list((tmp_path / "cache").iterdir()) == []
+    assert ", computed, " in cache("mean").lines[0]
+
+    (place,) = (tmp_path / "cache").glob("features-*")
+    with (place / "features.bin").open("r+b") as file:
+        file.seek(100)
+        file.write(b"\x00\x01")
+    with pytest.raises(ValueError, match=r"features.bin differs from what was written.*delete .*it is written again"):
+        cache("mean")
+    (place / "features.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"features.json cannot be read: 'hash'; delete"):
+        cache("mean")
+
+
+def test_other_ranks_read_what_one_has_computed(cache: Callable[..., Cached]) -> None:
+    calls: list[bool] = []
+
+    def on_first(work: Callable[[], bool]) -> bool:
+        calls.append(work())
+        return calls[-1]
+
+    first = cache("mean", on_each_node=on_first)
+    second = cache("mean", on_each_node=lambda work: calls[0])
+    assert calls == [True]
+    assert first.features is not None
+    assert second.features is not None
+    assert np.array_equal(first.features.rows, second.features.rows)
+
+
+def test_a_protein_that_is_longer_than_a_bin_is_refused(cache: Callable[..., Cached], store: Store) -> None:
+    longest = int(np.diff(store.offsets).max()) + 2
+    with pytest.raises(ValueError, match=f"a protein of {longest} tokens .* set data.bin_tokens to at least {longest}"):
+        cache("mean", settings=replace(SETTINGS, crop_tokens=32, bin_tokens=longest - 1))

@@ -1,0 +1,93 @@
+"""Where a fine-tuned encoder starts: a run of ours, its export, published models of both architectures."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from finetune.adaptation.start import starting_encoder
+from pretrain.engine.named_state import TorchState
+from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.presets import EsmShape
+from pretrain.model.weights import io as transformers_io
+from pretrain.run.directory import FORMAT
+from support.checkpoint_run import save
+from support.inputs.flat_batches import perturb
+
+TINY = EsmShape(layers=2, dim=48, heads=4)
+MODERN = EsmShape(layers=2, dim=48, heads=3, architecture="modern", token_dropout=False)
+
+
+def whole(shape: EsmShape, seed: int = 0) -> MaskedLanguageModel:
+    model = MaskedLanguageModel(shape)
+    perturb(model, seed)
+    return model
+
+
+def described(root: Path, model: object) -> Path:
+    root.mkdir()
+    (root / "run.json").write_text(json.dumps({"format": FORMAT, "model": model}))
+    return root
+
+
+@pytest.mark.parametrize("shape", [TINY, MODERN], ids=["ESM-2", "ESM C"])
+def test_a_published_model(tmp_path: Path, shape: EsmShape) -> None:
+    model = whole(shape)
+    transformers_io.save(model, tmp_path / "published")
+    start = starting_encoder(tmp_path / "published")
+    assert (start.shape, start.origin) == (shape, str(tmp_path / "published"))
+    names = [name for name, _ in model.named_parameters() if name.startswith("encoder.")]
+    assert sorted(start.weights) == sorted(names)
+    assert all(torch.equal(start.weights[name](), model.get_parameter(name)) for name in names)
+
+
+def test_a_run_is_its_newest_checkpoint_or_its_export(tmp_path: Path) -> None:
+    run = described(tmp_path / "run", asdict(TINY))
+    with pytest.raises(ValueError, match="run has no checkpoint and no export yet; train until"):
+        starting_encoder(run)
+    exported = whole(TINY, 1)
+    transformers_io.save(exported, run / "export")
+    name = "encoder.layers.1.attention.qkv.weight"
+    assert torch.equal(starting_encoder(run).weights[name](), exported.get_parameter(name))
+
+    for step, seed in ((3, 2), (4, 3)):
+        newest = whole(TINY, seed)
+        save(run / "checkpoints", TorchState(newest, torch.optim.AdamW(newest.parameters())), step)
+    start = starting_encoder(run)
+    assert start.origin == f"{run}, step 4"
+    assert start.shape == TINY
+    inside = {n: p for n, p in newest.named_parameters() if n.startswith("encoder.")}
+    assert start.weights.keys() == inside.keys()
+    assert all(torch.equal(start.weights[n](), p) for n, p in inside.items())
+
+
+def test_the_hash_is_of_all_weights(tmp_path: Path) -> None:
+    hashes = []
+    for number, (seed, change) in enumerate(((0, 0.0), (0, 0.0), (0, 1e-6), (1, 0.0))):
+        model = whole(TINY, seed)
+        model.encoder.final_norm.bias.data[7] += change
+        transformers_io.save(model, tmp_path / str(number))
+        hashes.append(starting_encoder(tmp_path / str(number)).content_hash())
+    assert hashes[0] == hashes[1]
+    assert len(set(hashes)) == 3
+
+
+def test_what_is_no_pretrained_encoder_is_refused(tmp_path: Path) -> None:
+    other = described(tmp_path / "other", {"encoder": asdict(TINY), "heads": {}})
+    partly = described(tmp_path / "partly", asdict(TINY))
+    prints = {"identity": "a", "schedule": "b", "corpus": "c", "split": "d", "frozen": "0" * 64}
+    for root in (other, partly):
+        model = whole(TINY)
+        model.encoder.embedding.weight.requires_grad_(False)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        save(root / "checkpoints", TorchState(model, torch.optim.AdamW(trained)), 3, fingerprints=prints)
+    with pytest.raises(
+        ValueError, match=r"other is no pretraining run: its run.json describes .*\['encoder', 'heads'\]"
+    ):
+        starting_encoder(other)
+    with pytest.raises(ValueError, match=r"lacks 1 of the encoder's 27 weights, such as 'encoder.embedding.weight'"):
+        starting_encoder(partly)
+    with pytest.raises(ValueError, match="nowhere: no transformers model can be read there"):
+        starting_encoder(tmp_path / "nowhere")
