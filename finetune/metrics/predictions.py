@@ -1,0 +1,104 @@
+"""Predictions beside what was measured: the table that every metric and every baseline speaks.
+
+In: labels of some records, and what a model says of each. Out: `Predictions`, checked. Kept: nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.labels.labels import EXACT, Labels
+from finetune.tasks.objective import Objective
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The labels of some records, one row each: what a prediction is asked for, and compared with."""
+
+    records: NDArray[np.int64]
+    """(n,) record of each label."""
+    outputs: NDArray[np.int64]
+    """(n,) output of the objective that it is of."""
+    truth: NDArray[np.float64]
+    """(n,) in the task's scale; of classes, the index of the class."""
+    censoring: NDArray[np.int8] | None = None
+    """(n,) of `finetune.labels.labels`; None where every label is exact."""
+    positions: NDArray[np.int64] | None = None
+    """(n,) or (n, 2): residues of the record; None for labels of whole sequences."""
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Rows, and a prediction of each."""
+
+    rows: Rows
+    prediction: NDArray[np.float64]
+    """(n,) numbers in the task's scale, or probabilities of yes; or (n, classes) probabilities."""
+
+    def require(self, objective: Objective) -> None:
+        """Check that these are predictions of the objective, and that each is a number.
+
+        Raises:
+            ValueError: which record and task, what was got, what is allowed.
+        """
+        kind, names, rows = objective.settings.type, objective.outputs, self.rows
+        wide = kind in ("multiclass", "ordinal")
+        expected = (len(rows), len(objective.classes)) if wide else (len(rows),)
+        if self.prediction.shape != expected:
+            raise ValueError(
+                f"{objective.settings.name}: predictions have the shape {self.prediction.shape}; those of "
+                f"{len(rows):,} labels of a {kind} task have {expected}"
+            )
+        each = self.prediction.reshape(expected[0], *expected[1:] or (1,))
+        self._refuse(names, ~np.isfinite(each.sum(1)), each.sum(1), "the prediction", "a finite number is needed")
+        if kind != "regression":
+            lowest, highest = each.min(1, initial=0), each.max(1, initial=0)
+            outside = (lowest < 0) | (highest > 1)
+            values = np.where(lowest < 0, lowest, highest)
+            self._refuse(names, outside, values, "the prediction", "it must be a probability, in [0, 1]")
+        if kind == "regression":
+            self._refuse(names, ~np.isfinite(rows.truth), rows.truth, "the label", "leave a missing label out")
+        else:
+            count = len(objective.classes) if wide else 2
+            known = np.isin(rows.truth, np.arange(count))
+            allowed = f"a class is a whole number from 0 to {count - 1}; leave a missing label out"
+            self._refuse(names, ~known, rows.truth, "the label", allowed)
+
+    def _refuse(
+        self, names: Sequence[str], wrong: NDArray[np.bool_], values: NDArray[np.float64], what: str, allowed: str
+    ) -> None:
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            of = f"task {names[int(self.rows.outputs[first])]!r}, record {int(self.rows.records[first])}"
+            more = f", and {wrong.sum() - 1:,} others are like it" if wrong.sum() > 1 else ""
+            raise ValueError(f"{of}: {what} is {values[first]:g}{more}; {allowed}")
+
+
+def rows_of(labels: Labels, records: NDArray[np.int64]) -> Rows:
+    """The labels of `records`, in their order.
+
+    Args:
+        labels: of one objective.
+        records: numbers of records; one without labels has no row.
+    """
+    starts, ends = labels.pointers[records], labels.pointers[records + 1]
+    counts = ends - starts
+    before = np.cumsum(counts) - counts
+    places = np.arange(counts.sum()) - np.repeat(before - starts, counts)
+    return Rows(
+        np.repeat(records.astype(np.int64), counts),
+        labels.outputs[places].astype(np.int64),
+        labels.values[places].astype(np.float64),
+        None if labels.censoring is None else labels.censoring[places],
+        None if labels.positions is None else labels.positions[places].astype(np.int64),
+    )
+
+
+def is_exact(rows: Rows) -> NDArray[np.bool_]:
+    """(n,) whether a label is a number rather than a bound."""
+    return np.ones(len(rows), np.bool_) if rows.censoring is None else rows.censoring == EXACT

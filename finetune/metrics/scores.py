@@ -1,0 +1,188 @@
+"""Scores of tasks on one part of a split, as runs, bundles and reports keep them, and readers see them.
+
+In: a `TaskScore` for each task. Out: numbers, a line, a table of text, JSON. Kept: nothing. Only the standard library.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+CHANCE = {"spearman": 0.0, "auroc": 0.5, "macro_auroc": 0.5, "mean_auroc": 0.5, "kendall": 0.0, "concordance": 0.5}
+"""Ranking metrics, and the value of each that a prediction without information has. The best value of each is 1."""
+TITLES = {
+    "spearman": "Spearman",
+    "auroc": "AUROC",
+    "macro_auroc": "macro AUROC",
+    "mean_auroc": "mean AUROC",
+    "kendall": "Kendall",
+    "concordance": "concordance",
+    "pearson": "Pearson",
+    "rmse": "RMSE",
+    "rmse_unit": "RMSE in the unit",
+    "ndcg_10": "NDCG at 10 %",
+    "top_10_recall": "top-10 % recall",
+    "ap": "AP",
+    "positive_ratio": "share of positives (AP by chance)",
+    "bedroc": "BEDROC",
+    "bedroc_random": "BEDROC by chance",
+    "ef1": "EF at 1 %",
+    "ef1_most": "EF at 1 % of a perfect ranking",
+    "ef1_items": "items in the first 1 %",
+    "mcc": "MCC",
+    "f1": "F1",
+    "macro_f1": "macro F1",
+    "accuracy": "accuracy",
+    "majority": "share of the most frequent class",
+    "quadratic_kappa": "quadratic kappa",
+    "comparable_pairs": "comparable pairs",
+    "calibration_error": "calibration error",
+}
+"""Names of metrics as readers see them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskScore:
+    """How well one task is predicted; or why that cannot be said."""
+
+    task: str
+    """Name of the output."""
+    objective: str
+    type: str
+    metric: str
+    """The ranking metric, a name of `CHANCE`."""
+    value: float | None
+    """Its value, the higher the better; None for a task that is undefined."""
+    low: float | None
+    """Lower end of the bootstrap 95 % interval over groups; None where there is none."""
+    high: float | None
+    labels: int
+    """Labels that the metric is made of."""
+    groups: int
+    """Groups that were resampled: clusters of the split, or proteins."""
+    values: Mapping[str, float] = field(default_factory=dict)
+    """Other metrics by name, what chance gives among them."""
+    class_counts: Mapping[str, int] = field(default_factory=dict)
+    """Labels of each class in this part, or exact values, ``<`` and ``>`` of censored ones."""
+    untrained: Mapping[str, int] = field(default_factory=dict)
+    """Labels of classes that training lacked; they are left out of every number."""
+    undefined: str = ""
+    """Why the task has no value; empty if it has one."""
+    notes: tuple[str, ...] = ()
+    in_mean: bool = True
+    """Whether it enters the stopping metric by itself; columns of a multilabel task enter it as their mean."""
+
+    @property
+    def skill(self) -> float | None:
+        """(value - chance) / (best - chance): 1 for a perfect ranking, 0 for none, below 0 for a reversed one."""
+        return None if self.value is None else (self.value - CHANCE[self.metric]) / (1.0 - CHANCE[self.metric])
+
+    def numbers(self) -> dict[str, float]:
+        """All that is a number, by name."""
+        known = {} if self.value is None else {self.metric: self.value}
+        ends = {"low": self.low, "high": self.high, "labels": float(self.labels), "groups": float(self.groups)}
+        return {**known, **{name: value for name, value in ends.items() if value is not None}, **self.values}
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> Self:
+        """A score from the fields that `as_dict` of `Scores` gave."""
+        return cls(**{**fields, "notes": tuple(fields["notes"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Scores of all tasks on one part."""
+
+    tasks: tuple[TaskScore, ...]
+
+    @classmethod
+    def joined(cls, parts: Iterable["Scores"]) -> Self:
+        """The scores of several objectives together."""
+        return cls(tuple(task for part in parts for task in part.tasks))
+
+    @property
+    def defined(self) -> tuple[TaskScore, ...]:
+        """Tasks with a value."""
+        return tuple(task for task in self.tasks if not task.undefined)
+
+    @property
+    def undefined(self) -> tuple[TaskScore, ...]:
+        """Tasks that cannot be scored, each with its reason."""
+        return tuple(task for task in self.tasks if task.undefined)
+
+    @property
+    def stopping_metric(self) -> float:
+        """Mean skill of the defined tasks, the higher the better; NaN where none is defined."""
+        skills = [task.skill for task in self.tasks if task.in_mean and task.skill is not None]
+        return math.fsum(skills) / len(skills) if skills else math.nan
+
+    def numbers(self) -> dict[str, dict[str, float]]:
+        """For metrics.jsonl: name of a task -> name of a number -> number; undefined tasks have none."""
+        names = Counter(task.task for task in self.tasks)
+        return {
+            task.task if names[task.task] == 1 else f"{task.objective}/{task.task}": task.numbers()
+            for task in self.defined
+        }
+
+    def line(self) -> str:
+        """One line: the stopping metric, the first tasks, and how many are undefined."""
+        shown = [
+            f"{task.task} {TITLES[task.metric]} {task.value:.3f}" for task in self.defined[:4] if task.value is not None
+        ]
+        more = len(self.defined) - len(shown)
+        rest = [f"{more} more tasks"] if more else []
+        undefined = [f"{len(self.undefined)} undefined"] if self.undefined else []
+        skill = "" if math.isnan(self.stopping_metric) else f"skill {self.stopping_metric:.3f}: "
+        return skill + ", ".join([*shown, *rest, *undefined])
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields, for JSON without NaN; `read` turns it back."""
+        return {"tasks": [asdict(task) for task in self.tasks]}
+
+    def as_json(self) -> str:
+        """The same as text.
+
+        Raises:
+            ValueError: a number is not finite, which no metric of `scoring` is.
+        """
+        return json.dumps(self.as_dict(), allow_nan=False, indent=1)
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> Self:
+        """The scores that `as_dict` gave."""
+        return cls(tuple(TaskScore.read(task) for task in fields["tasks"]))
+
+    def table(self, beside: Mapping[str, "Scores"] | None = None) -> str:
+        """A table for a console: each task with its interval, its size, and the values of others on the same labels.
+
+        Args:
+            beside: scores of baselines on the same part, by name.
+        """
+        others = beside or {}
+        found = {name: {(t.objective, t.task): t.value for t in scores.tasks} for name, scores in others.items()}
+        rows = [["task", "metric", "value", "95 % interval", "labels", "groups", *others]]
+        for task in self.defined:
+            ends = "" if task.low is None else f"{task.low:.3f} to {task.high:.3f}"
+            values = [found[name].get((task.objective, task.task)) for name in others]
+            rows.append(
+                [
+                    *(
+                        task.task,
+                        TITLES[task.metric],
+                        f"{task.value:.3f}",
+                        ends,
+                        f"{task.labels:,}",
+                        f"{task.groups:,}",
+                    ),
+                    *("" if value is None else f"{value:.3f}" for value in values),
+                ]
+            )
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        for task in self.defined:
+            left_out = [f"{count} labels of {name!r} left out: never trained" for name, count in task.untrained.items()]
+            lines += [f"{task.task}: {note}" for note in (*task.notes, *left_out)]
+        lines += [f"{task.task}: undefined: {task.undefined}" for task in self.undefined]
+        return "\n".join(lines)

@@ -1,0 +1,301 @@
+"""Scoring: the metrics of every task of an objective on one part of a split.
+
+In: an objective, predictions with what was measured, groups of records. Out: `Scores`. Kept: nothing.
+
+Whether a task is defined follows from its labels alone, so the model and every baseline are scored on the same tasks.
+Predictions that are all equal rank nothing and score what chance gives.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.labels.labels import ABOVE, BELOW, EXACT
+from finetune.metrics import concordance, weighted
+from finetune.metrics.calibration import expected_calibration_error
+from finetune.metrics.enrichment import bedroc, enrichment, random_bedroc, top_recall
+from finetune.metrics.predictions import Predictions, is_exact
+from finetune.metrics.resampling import RESAMPLES, interval
+from finetune.metrics.scores import Scores, TaskScore
+from finetune.metrics.weighted import Floats, Statistic
+from finetune.tasks.objective import Objective
+
+FEWEST_LABELS = 10
+"""A task with fewer labels in a part is not scored there."""
+InUnit = Callable[[Floats], Floats]
+"""Values of one objective in the task's scale -> in the user's unit."""
+
+
+def score(
+    objective: Objective,
+    predictions: Predictions,
+    groups: NDArray[np.int64] | None = None,
+    *,
+    in_unit: InUnit | None = None,
+    active_from: float | None = None,
+    resamples: int = RESAMPLES,
+) -> Scores:
+    """Score predictions of one objective, task by task.
+
+    Args:
+        objective: what is predicted.
+        predictions: of the labels of one part; each label once.
+        groups: (records,) group of every record of the table, by which a split was made; without them each record is a
+            group, so that the residues of a protein are resampled together.
+        in_unit: turns numbers of a regression back into the user's unit, where a transform was learned.
+        active_from: value from which on a number counts as active, in the task's scale; regressions then have AUROC,
+            AP, BEDROC and enrichment too.
+        resamples: of the bootstrap; 0 leaves the intervals out.
+
+    Raises:
+        ValueError: a prediction is not a finite number or not a probability, or a label is none of the task's.
+    """
+    predictions.require(objective)
+    rows = predictions.rows
+    of_row = rows.records if groups is None else np.asarray(groups, np.int64)[rows.records]
+    exact = is_exact(rows)
+    censoring = np.zeros(len(rows), np.int8) if rows.censoring is None else rows.censoring
+    kind = objective.settings.type
+    tasks, curves = [], []
+    order = np.argsort(rows.outputs, kind="stable")
+    bounds = np.searchsorted(rows.outputs[order], np.arange(len(objective.outputs) + 1))
+    for output, name in enumerate(objective.outputs):
+        mine = order[bounds[output] : bounds[output + 1]]
+        truth, prediction, group = rows.truth[mine], predictions.prediction[mine], of_row[mine]
+        made = partial(_made, objective, name, group, resamples)
+        if kind == "regression":
+            tasks.append(_regression(made, truth, prediction, censoring[mine], exact[mine], in_unit, active_from))
+        elif kind in ("binary", "multilabel"):
+            tasks.append(_binary(made, truth, prediction, in_mean=kind == "binary"))
+            if kind == "multilabel" and not tasks[-1].undefined:
+                curves.append((mine, weighted.auroc(truth == 1, prediction)))
+        else:
+            tasks.append(_classes(objective, output, made, truth, prediction))
+    if kind == "multilabel":
+        tasks.append(_mean(objective, tasks, curves, of_row, resamples))
+    return Scores(tuple(tasks))
+
+
+def screening(active: NDArray[np.bool_], scores: Floats) -> dict[str, float]:
+    """AUROC, AP, BEDROC and enrichment at 1 %, each with what it depends on or what chance gives.
+
+    Args:
+        active: whether each item is positive; some, and not all.
+        scores: finite, the higher the more likely positive.
+    """
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    ratio = float(active.mean())
+    first = enrichment(active, scores, 0.01)
+    return {
+        "auroc": float(roc_auc_score(active, scores)),
+        "ap": float(average_precision_score(active, scores)),
+        "positive_ratio": ratio,  # what AP is by chance
+        "bedroc": bedroc(active, scores),
+        "bedroc_random": random_bedroc(ratio),
+        "ef1": first.factor,
+        "ef1_most": first.most,
+        "ef1_items": float(first.items),
+    }
+
+
+Made = Callable[..., TaskScore]
+
+
+def _made(
+    objective: Objective,
+    name: str,
+    group: NDArray[np.int64],
+    resamples: int,
+    metric: str,
+    value: float | None,
+    statistic: Statistic | None = None,
+    *,
+    kept: NDArray[np.bool_] | None = None,
+    cells_a_row: int = 1,
+    **fields: object,
+) -> TaskScore:
+    """A score with its interval; `kept` are the rows that the statistic is made of, all without it."""
+    group = group if kept is None else group[kept]
+    low: float | None = None
+    high: float | None = None
+    if statistic is not None:
+        low, high = interval(statistic, group, resamples, cells_a_row)
+        if np.isnan(low):
+            low = high = None
+    fields = {"labels": len(group), "groups": len(np.unique(group)), **fields}
+    settings = objective.settings
+    return TaskScore(name, settings.name, settings.type, metric, value, low, high, **fields)  # type: ignore[arg-type]
+
+
+def _too_few(count: int) -> str:
+    if not count:
+        return "no label"
+    return f"{count} label{'s' if count > 1 else ''}, fewer than {FEWEST_LABELS}" if count < FEWEST_LABELS else ""
+
+
+def _constant(prediction: Floats) -> tuple[str, ...]:
+    return ("all predictions are equal",) if (prediction == prediction[0]).all() else ()
+
+
+def _regression(
+    made: Made,
+    truth: Floats,
+    prediction: Floats,
+    censoring: NDArray[np.int8],
+    exact: NDArray[np.bool_],
+    in_unit: InUnit | None,
+    active_from: float | None,
+) -> TaskScore:
+    censored = not exact.all()
+    metric = "concordance" if censored else "spearman"
+    names = {"exact": EXACT, "<": BELOW, ">": ABOVE}
+    counts = {name: int((censoring == code).sum()) for name, code in names.items()} if censored else {}
+    undefined = _too_few(len(truth))
+    if not undefined and not censored and (truth == truth[0]).all():
+        undefined = f"all {len(truth)} labels are equal"
+    value, pairs = 0.0, 0
+    if not undefined and censored:
+        value, pairs = concordance.concordance(truth, censoring, prediction)
+        undefined = "" if pairs else f"no two of the {len(truth)} labels can be compared"
+    if undefined:
+        return made(metric, None, class_counts=counts, undefined=undefined)
+    values, notes = _of_numbers(truth[exact], prediction[exact], in_unit), _constant(prediction)
+    statistic = weighted.spearman(truth, prediction)
+    if censored:
+        values["comparable_pairs"] = float(pairs)
+        statistic = concordance.statistic(truth, censoring, prediction)
+    else:
+        value = values["spearman"]
+        if active_from is not None:
+            active = truth >= active_from
+            if 0 < active.sum() < len(truth):
+                values |= screening(active, prediction)
+            else:
+                none = "every" if active[0] else "no"
+                notes += (f"{none} label is at least {active_from:g}: no AUROC, AP, BEDROC or enrichment",)
+    values.pop(metric, None)
+    cells = len(truth) if censored else 1
+    return made(metric, value, statistic, cells_a_row=cells, values=values, class_counts=counts, notes=notes)
+
+
+def _of_numbers(truth: Floats, prediction: Floats, in_unit: InUnit | None) -> dict[str, float]:
+    """Metrics of exact values; those of the order alone where there are enough that vary."""
+    from scipy import stats
+    from sklearn.metrics import ndcg_score
+
+    if not len(truth):
+        return {}
+    values = {"rmse": float(np.sqrt(np.mean((prediction - truth) ** 2)))}
+    if in_unit is not None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            error = float(np.sqrt(np.mean((in_unit(prediction) - in_unit(truth)) ** 2)))
+        if np.isfinite(error):
+            values["rmse_unit"] = error
+    if len(truth) < FEWEST_LABELS or (truth == truth[0]).all():
+        return values
+    varies = bool((prediction != prediction[0]).any())
+    values["spearman"] = float(stats.spearmanr(truth, prediction).statistic) if varies else 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", stats.NearConstantInputWarning)
+        pearson = float(stats.pearsonr(truth, prediction).statistic) if varies else 0.0
+    values["pearson"] = pearson if np.isfinite(pearson) else 0.0
+    gains = (truth - truth.min()) / np.ptp(truth)  # scikit-learn refuses gains below 0
+    values["ndcg_10"] = float(ndcg_score(gains[None], prediction[None], k=len(truth) // 10))
+    values["top_10_recall"] = top_recall(truth, prediction)
+    return values
+
+
+def _binary(made: Made, truth: Floats, prediction: Floats, *, in_mean: bool) -> TaskScore:
+    from sklearn.metrics import f1_score, matthews_corrcoef
+
+    counts = {"no": int((truth == 0).sum()), "yes": int((truth == 1).sum())}
+    undefined = _too_few(len(truth))
+    if not undefined and not all(counts.values()):
+        undefined = f"all {len(truth)} labels are {'yes' if counts['yes'] else 'no'}"
+    if undefined:
+        return made("auroc", None, class_counts=counts, undefined=undefined, in_mean=in_mean)
+    positive, called = truth == 1, prediction >= 0.5
+    values = screening(positive, prediction)
+    value = values.pop("auroc")
+    values["mcc"] = float(matthews_corrcoef(positive, called))
+    values["f1"] = float(f1_score(positive, called, zero_division=0.0))
+    values["calibration_error"] = expected_calibration_error(truth, prediction)
+    statistic, notes = weighted.auroc(positive, prediction), _constant(prediction)
+    return made("auroc", value, statistic, values=values, class_counts=counts, notes=notes, in_mean=in_mean)
+
+
+def _classes(objective: Objective, output: int, made: Made, truth: Floats, prediction: Floats) -> TaskScore:
+    from scipy import stats
+    from sklearn.metrics import cohen_kappa_score, f1_score, matthews_corrcoef, roc_auc_score
+
+    ordinal = objective.settings.type == "ordinal"
+    metric = "kendall" if ordinal else "macro_auroc"
+    trained = objective.is_trained[output]
+    index = truth.astype(np.int64)
+    counts = np.bincount(index, minlength=len(trained))
+    by_name = [(name, int(count)) for name, count in zip(objective.classes, counts, strict=True)]
+    untrained = {name: n for (name, n), known in zip(by_name, trained, strict=True) if n and not known}
+    kept = trained[index]
+    index, prediction = index[kept], prediction[kept]
+    present = np.unique(index)
+    undefined = _too_few(len(index))
+    if not undefined and len(present) < 2:
+        undefined = f"all {len(index)} labels are {objective.classes[present[0]]!r}"
+    fields = {"class_counts": {name: n for name, n in by_name if n}, "untrained": untrained}
+    if undefined:
+        if untrained:
+            undefined += f", without {sum(untrained.values())} of classes that were never trained"
+        return made(metric, None, kept=kept, undefined=undefined, **fields)
+    called = np.where(trained, prediction, -1.0).argmax(1)
+    values = {
+        "mcc": float(matthews_corrcoef(index, called)),
+        "macro_f1": float(f1_score(index, called, labels=present, average="macro", zero_division=0.0)),
+        "accuracy": float((index == called).mean()),
+        "majority": float(np.bincount(index).max() / len(index)),
+        "calibration_error": expected_calibration_error(index == called, prediction[np.arange(len(index)), called]),
+    }
+    notes = ("all predictions are equal",) if (prediction == prediction[0]).all() else ()
+    if not ordinal:
+        scores = [roc_auc_score(index == label, prediction[:, label]) for label in present.tolist()]
+        statistic = weighted.macro_auroc(index.astype(np.float64), prediction, present)
+        value = float(np.mean(scores))
+        return made(metric, value, statistic, kept=kept, cells_a_row=len(present), values=values, notes=notes, **fields)
+    # The order of the expected class; rounding keeps equal probabilities equal.
+    expected = np.round(prediction @ np.arange(len(trained)), 12)
+    tau = float(stats.kendalltau(index, expected).statistic) if (expected != expected[0]).any() else 0.0
+    kappa = cohen_kappa_score(index, called, weights="quadratic", labels=np.arange(len(trained)))
+    values["quadratic_kappa"] = float(kappa)
+    statistic = weighted.kendall(index.astype(np.float64), expected)
+    return made(metric, tau, statistic, kept=kept, cells_a_row=len(present), values=values, notes=notes, **fields)
+
+
+def _mean(
+    objective: Objective,
+    columns: list[TaskScore],
+    curves: list[tuple[NDArray[np.int64], Statistic]],
+    of_row: NDArray[np.int64],
+    resamples: int,
+) -> TaskScore:
+    """The mean AUROC over the columns that are defined, all of them resampled together."""
+    defined = [task for task in columns if task.value is not None]
+    made = partial(_made, objective, objective.settings.name, of_row, resamples)
+    if not defined:
+        return made("mean_auroc", None, undefined=f"none of its {len(columns)} columns is defined")
+
+    def statistic(weights: Floats) -> Floats:
+        values = np.stack([one(weights[rows]) for rows, one in curves])
+        there = np.isfinite(values)
+        total = np.where(there, values, 0.0).sum(0)
+        return weighted.ratio(total, there.sum(0).astype(np.float64))
+
+    def mean_of(name: str) -> float:
+        return float(np.mean([task.values[name] for task in defined]))
+
+    notes = (f"mean of {len(defined)} of {len(columns)} columns",)
+    values = {name: mean_of(name) for name in ("ap", "positive_ratio", "mcc", "f1")}
+    value = float(np.mean([task.value for task in defined if task.value is not None]))
+    return made("mean_auroc", value, statistic, values=values, notes=notes)

@@ -1,0 +1,109 @@
+"""Ranking metrics of many resamples at once: a row that is drawn twice has the weight 2.
+
+In: truth and predictions of the rows, prepared once, and whole weights (n, b) of b resamples. Out: (b,) float64, NaN
+where a resample has no value, as where it holds one class. Kept: nothing. With all weights 1 the values are those of
+scikit-learn and scipy; equal scores count half.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Statistic = Callable[[Floats], Floats]
+"""Weights (n, b) -> values (b,)."""
+
+
+class Order:
+    """The rows by rising value, in blocks of equal values."""
+
+    def __init__(self, values: Floats) -> None:
+        self.order = np.argsort(values, kind="stable")
+        ordered = values[self.order]
+        new = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+        self.starts = np.flatnonzero(new)
+        self.block = np.empty(len(values), np.int64)
+        """(n,) block of each row."""
+        self.block[self.order] = np.cumsum(new) - 1
+
+    def sums(self, weights: Floats) -> Floats:
+        """(blocks, b) summed weights of each block, from weights (n, b)."""
+        return np.add.reduceat(weights[self.order], self.starts, axis=0)
+
+
+def ratio(above: Floats, below: Floats) -> Floats:
+    """(b,) quotients, NaN where the divisor is 0."""
+    return np.asarray(np.divide(above, below, out=np.full(len(below), np.nan), where=below > 0))
+
+
+def auroc(positive: NDArray[np.bool_], scores: Floats) -> Statistic:
+    """Area under the ROC curve: the share of (positive, negative) pairs in which the positive scores higher."""
+    order = Order(scores)
+
+    def statistic(weights: Floats) -> Floats:
+        of_positive = order.sums(weights * positive[:, None])
+        of_negative = order.sums(weights) - of_positive
+        below = np.cumsum(of_negative, 0) - of_negative / 2
+        pairs = of_positive.sum(0) * of_negative.sum(0)
+        return ratio((of_positive * below).sum(0), pairs)
+
+    return statistic
+
+
+def macro_auroc(truth: Floats, probabilities: Floats, classes: NDArray[np.int64]) -> Statistic:
+    """Mean over `classes` of the AUROC of each class against all others; a resample leaves out those it lacks."""
+    each = [auroc(truth == index, probabilities[:, index]) for index in classes.tolist()]
+
+    def statistic(weights: Floats) -> Floats:
+        values = np.stack([one(weights) for one in each])
+        there = np.isfinite(values)
+        return ratio(np.where(there, values, 0.0).sum(0), there.sum(0).astype(np.float64))
+
+    return statistic
+
+
+def spearman(truth: Floats, prediction: Floats) -> Statistic:
+    """Pearson correlation of mid-ranks; 0 where all predictions of a resample are equal."""
+    orders = Order(truth), Order(prediction)
+
+    def statistic(weights: Floats) -> Floats:
+        total = weights.sum(0)
+        ranks, spreads = [], []
+        for order in orders:
+            sums = order.sums(weights)
+            middle = np.cumsum(sums, 0) - sums / 2 - total / 2
+            spreads.append((sums * middle**2).sum(0))
+            ranks.append(middle[order.block])
+        covariance = (weights * ranks[0] * ranks[1]).sum(0)
+        return _correlation(covariance, spreads[0], spreads[1])
+
+    return statistic
+
+
+def kendall(truth: Floats, prediction: Floats) -> Statistic:
+    """Kendall's tau-b of truth with few distinct values; 0 where all predictions of a resample are equal."""
+    of_truth, of_prediction = Order(truth), Order(prediction)
+    levels = [truth == level for level in np.unique(truth)]
+
+    def statistic(weights: Floats) -> Floats:
+        total = weights.sum(0)
+        balance, lower = np.zeros_like(total), np.zeros((len(of_prediction.starts), len(total)))
+        for level in levels:  # pairs with a row of a lower level: below it in the prediction minus above it
+            mine = of_prediction.sums(weights * level[:, None])
+            below = np.cumsum(lower, 0) - lower
+            above = lower.sum(0) - below - lower
+            balance += (mine * (below - above)).sum(0)
+            lower += mine
+        pairs = total * (total - 1) / 2
+        tied = [(s * (s - 1) / 2).sum(0) for s in (order.sums(weights) for order in (of_truth, of_prediction))]
+        return _correlation(balance, pairs - tied[0], pairs - tied[1])
+
+    return statistic
+
+
+def _correlation(covariance: Floats, of_truth: Floats, of_prediction: Floats) -> Floats:
+    """NaN where truth does not vary; 0 where the prediction alone does not, as it ranks nothing."""
+    product = np.sqrt(of_truth * of_prediction)
+    value = np.divide(covariance, product, out=np.zeros(len(product)), where=product > 0)
+    return np.where(of_truth > 0, value, np.nan)

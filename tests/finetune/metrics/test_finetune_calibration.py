@@ -1,0 +1,102 @@
+"""Calibration: temperatures that were put in come out, intervals hold what they promise."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from finetune.metrics.calibration import (
+    Temperature,
+    conformal_half_width,
+    covered,
+    expected_calibration_error,
+    fit_isotonic,
+    fit_temperature,
+)
+
+Floats = NDArray[np.float64]
+RNG = np.random.Generator(np.random.Philox(8))
+
+
+def sigmoid(logits: Floats) -> Floats:
+    return np.asarray(1 / (1 + np.exp(-logits)))
+
+
+def softmax(logits: Floats) -> Floats:
+    exponentials = np.exp(logits)
+    return np.asarray(exponentials / exponentials.sum(1, keepdims=True))
+
+
+def test_temperature_of_yes_and_no() -> None:
+    logits = RNG.normal(0, 2, 20_000)
+    truth = RNG.random(20_000) < sigmoid(logits)
+    sure = sigmoid(3 * logits)
+    found = fit_temperature(truth, sure)
+    assert found.temperature == pytest.approx(3, rel=0.05)
+    assert found(sure) == pytest.approx(sigmoid(3 * logits / found.temperature), abs=1e-9)
+    assert expected_calibration_error(truth, sure) > 0.1
+    assert expected_calibration_error(truth, found(sure)) < 0.015
+
+
+def test_temperature_of_classes() -> None:
+    logits = RNG.normal(0, 2, (20_000, 4))
+    truth = (RNG.random((20_000, 1)) > np.cumsum(softmax(logits), 1)).sum(1)
+    found = fit_temperature(truth, softmax(0.5 * logits))
+    assert found.temperature == pytest.approx(0.5, rel=0.05)
+    calibrated = found(softmax(0.5 * logits))
+    assert calibrated.sum(1) == pytest.approx(1)
+    assert calibrated == pytest.approx(softmax(0.5 * logits / found.temperature), abs=1e-9)
+
+
+def test_temperature_holds_at_the_ends() -> None:
+    ends = Temperature(2.0)(np.array([0.0, 0.5, 1.0]))
+    assert ends == pytest.approx([1e-6, 0.5, 1 - 1e-6], rel=1e-3)
+    assert 0.01 <= fit_temperature([1, 0], np.array([0.9, 0.1])).temperature < 0.1  # all right: as sure as allowed
+
+
+def test_isotonic_is_that_of_pooled_neighbours() -> None:
+    """The violators 1, 0 and 1, 0 are pooled to their means; between points it is linear."""
+    fitted = fit_isotonic([0, 1, 0, 1, 0, 1], np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]))
+    assert fitted(np.array([0.0, 0.1, 0.2, 0.35, 0.5, 0.55, 0.6, 1.0])) == pytest.approx(
+        [0, 0, 0.5, 0.5, 0.5, 0.75, 1, 1]
+    )
+
+
+def test_nothing_to_calibrate_on_is_refused() -> None:
+    for fit in (fit_temperature, fit_isotonic):
+        with pytest.raises(ValueError, match="there is no label to calibrate on"):
+            fit([], np.array([]))
+        with pytest.raises(ValueError, match="a probability is not a number in"):
+            fit([1], np.array([np.nan]))
+
+
+def test_half_width_is_the_rank_of_finite_samples() -> None:
+    errors = np.arange(1, 20.0)  # of 19 the 18th: ceil(20 * 0.9)
+    assert conformal_half_width(np.zeros(19), errors) == 18
+    assert conformal_half_width(np.zeros(9), np.arange(1, 10.0)) == 9
+    assert conformal_half_width(np.zeros(8), np.ones(8)) == np.inf
+    assert conformal_half_width(np.zeros(8), -np.ones(8), 0.5) == 1
+    with pytest.raises(ValueError, match=r"the coverage is 1; it must lie in \(0, 1\)"):
+        conformal_half_width([1.0], [1.0], 1)
+    with pytest.raises(ValueError, match="not finite"):
+        conformal_half_width([1.0], [np.nan])
+
+
+def test_intervals_hold_what_they_promise() -> None:
+    """Mean coverage over 400 draws of 99 errors is 0.9 within three standard errors; the plain quantile's is lower."""
+    held, plain = [], []
+    for _ in range(400):
+        errors = RNG.standard_t(3, 99 + 200)
+        width = conformal_half_width(errors[:99], np.zeros(99))
+        held.append(covered(errors[99:], np.full(200, -width), np.full(200, width)))
+        plain.append((np.abs(errors[99:]) <= np.quantile(np.abs(errors[:99]), 0.88)).mean())
+    error = np.std(held) / 20
+    assert np.mean(held) == pytest.approx(0.9, abs=3 * error)
+    assert np.mean(plain) < 0.9 - 3 * error
+    assert np.isnan(covered([], [], []))
+
+
+def test_expected_calibration_error_by_hand() -> None:
+    """Two of the four lie in the bin of 0.9, half of them right; those in the bin of 0.2 are as sure as right."""
+    probabilities = np.array([0.9, 0.9, 0.25, 0.25])
+    assert expected_calibration_error([1, 0, 0, 0], probabilities, 10) == pytest.approx((2 * 0.4 + 2 * 0.25) / 4)
+    assert expected_calibration_error([1], np.array([1.0])) == 0
