@@ -84,6 +84,11 @@ def _sort(options: argparse.Namespace) -> None:
                 f"{COMMAND_LINE}: --{given[0]} is for sequences, for which a recipe is chosen; {first} is a recipe, "
                 "which says itself how long it is: set schedule.total_tokens"
             )
+    if options.sources and any(re.match(r"schedule\.passes=(?!none$)", word) for word in options.overrides):
+        raise ValueError(
+            f"{COMMAND_LINE}: schedule.passes is for a recipe; where one is chosen for sequences, --minutes or --hours "
+            "says how long it trains, or schedule.total_tokens"
+        )
     if options.untimed and not options.plan:
         raise ValueError(f"{COMMAND_LINE}: --untimed is for --plan; without it, steps are timed before training")
     if options.untimed and (processes := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
@@ -129,6 +134,7 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
 
 
 def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, written: str = "") -> None:
+    from pretrain.corpus import in_tokens
     from pretrain.engine.request import command_line
     from pretrain.loop import train
     from pretrain.masked_language_job import MaskedLanguageJob
@@ -137,7 +143,9 @@ def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, w
     from pretrain.run.directory import ScheduleDiffersError
     from pretrain.summary import Start, closing_words, launcher
 
-    start, allowed = Start(options.recipe, options.overrides, launcher(command_line())), options.allow_schedule_change
+    is_in_passes, allowed = recipe.schedule.passes is not None, options.allow_schedule_change
+    start = Start(options.recipe, options.overrides, launcher(command_line()), is_in_passes)
+    recipe = in_tokens(recipe, engine)
     try:
         summary = train(recipe, MaskedLanguageJob, engine, allow_schedule_change=allowed, written=written)
     except ScheduleDiffersError as error:

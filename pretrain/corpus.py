@@ -4,10 +4,14 @@ In: the recipe's data settings. Out: `data.corpus.corpora.Corpora`. Kept: the st
 each node builds while the others wait.
 """
 
+from dataclasses import replace
+
 from data.corpus.corpora import Corpora
 from data.corpus.prepare import open_corpora, prepare
+from data.order.extent import tokens_per_pass
 from data.recipe.settings import DataSettings
 from pretrain.engine.engine import Engine
+from pretrain.recipe import Recipe
 
 
 def open_on_every_rank(settings: DataSettings, engine: Engine) -> Corpora:
@@ -26,3 +30,16 @@ def open_on_every_rank(settings: DataSettings, engine: Engine) -> Corpora:
                 "data.sources must name the same content on every node"
             )
     return corpora
+
+
+def in_tokens(recipe: Recipe, engine: Engine) -> Recipe:
+    """The recipe with its length in tokens; if it is given in passes, the corpus is opened and counted. Collective.
+
+    Raises:
+        ValueError: a file is at fault; `PeerError` on the other ranks.
+    """
+    if recipe.schedule.passes is None:
+        return recipe
+    corpora = open_on_every_rank(recipe.data, engine)
+    tokens = engine.on_main(lambda: tokens_per_pass(corpora.plan(recipe.run.seed)))
+    return replace(recipe, schedule=recipe.schedule.in_tokens(tokens))

@@ -30,6 +30,13 @@ class Objective(NamedTuple):
     """Whether the loss is a mean cross-entropy in nats, so that its exponential is a perplexity."""
 
 
+class Selection(NamedTuple):
+    """That a run keeps its best checkpoint: the one whose validation had the lowest `Scores.rank_metric`."""
+
+    patience: int | None = None
+    """Validations in a row without a better score after which training ends; None: it ends with its last token."""
+
+
 class Scores(Protocol):
     """What a validation found, the same on every rank."""
 
@@ -75,6 +82,15 @@ class Job(Protocol[S]):
     def entry_names(self) -> Set[str]:
         """Every name that `entries` may use; a run is not continued from a checkpoint that has an unknown one."""
         return frozenset()
+
+    @property
+    def selection(self) -> Selection | None:
+        """Whether the run keeps its best checkpoint; None: the newest ones alone.
+
+        With one, a step that is validated is validated first and then saved, so that its checkpoint says how good it
+        is; `checkpoint.best.best_valid` finds the best one.
+        """
+        return None
 
     @property
     def objectives(self) -> Sequence[Objective]:
@@ -130,7 +146,7 @@ class Job(Protocol[S]):
         return 0.0
 
     def publish(self, run: RunDirectory) -> None:
-        """Write what others use of the finished run, from its newest checkpoint; called on rank 0 alone."""
+        """Write what others use of the finished run, from its newest or its best checkpoint; called on rank 0 alone."""
 
     def seen(self, cursor: Cursor) -> Seen | None:
         """How much of the data a run has trained on up to `cursor`, None if unknown; called on rank 0 alone."""

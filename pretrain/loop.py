@@ -17,34 +17,36 @@ from typing import Generic, TypeVar
 
 import torch
 
-from data.batches.loader import Loader, Step
+from data.batches.loader import Loader
 from data.disk_error import said
 from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor
 from data.progress_line import WorkLine
 from data.recipe.interval import interval
-from data.recipe.setting import settings_of
+from pretrain.checkpoint.best import Best
 from pretrain.checkpoint.continued import changed_precision, opened, require_same_run
 from pretrain.checkpoint.frozen import fill_frozen
 from pretrain.checkpoint.load import Verified, newest_valid, restore
-from pretrain.checkpoint.manifest import ENTRIES, FROZEN, LOSS_SCALE, TrainerState
+from pretrain.checkpoint.manifest import BEST, ENTRIES, FROZEN, LOSS_SCALE, TrainerState
 from pretrain.checkpoint.retention import sweep
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import fill
 from pretrain.job import Built, Job, Scores, TrainingRecipe
+from pretrain.log import Log, flat_settings
 from pretrain.optimizer.build import build_optimizer, learning_rate
-from pretrain.run import records, stop
+from pretrain.run import stop
 from pretrain.run.attempts import recorded
 from pretrain.run.directory import RunDirectory
 from pretrain.run.due import Due
 from pretrain.run.identity import fingerprints_of
 from pretrain.run.stop import Stopped
 from pretrain.saves import Saves
-from pretrain.screen import Pause, Report, Screen, report_of, tracker_rows
+from pretrain.screen import Pause, Screen, report_of, tracker_rows
 from pretrain.step import Reading, Told, train_step
 from pretrain.telemetry.memory import most_bytes
 from pretrain.telemetry.peak import peak
-from pretrain.telemetry.speed import Clock, Speed
+from pretrain.telemetry.speed import Clock
+from pretrain.validations import Validations
 
 R = TypeVar("R", bound=TrainingRecipe)
 S = TypeVar("S", bound=Scores)
@@ -67,6 +69,8 @@ class Summary(Generic[S]):
     seconds: float
     """Time that this attempt trained: from its first step to its last one, with the saves and validations between."""
     job: Job[S]
+    best: Best | None = None
+    """The best validation, of a job that selects a checkpoint; `scores` are those of the last weights."""
 
 
 def train(
@@ -79,6 +83,7 @@ def train(
     Raises:
         Stopped: a signal ended the run before that.
     """
+    recipe.schedule.require_tokens()
     run = RunDirectory(Path(recipe.run.directory), written)
 
     def begin() -> tuple[int, int, tuple[Path, str] | None]:
@@ -107,12 +112,15 @@ def train(
         with recorded(run, engine.rank, attempt, position, newest), stop.consequences(), stop.at_once():
             job = open_job(recipe, engine)
             engine.on_main(lambda: run.describe_corpus(job.description()))
-            engine.on_main(lambda: engine.start_trackers(dict(_flat_settings(recipe)), run.root))
+            engine.on_main(lambda: engine.start_trackers(flat_settings(recipe), run.root))
             checkpoint = opened(*chosen) if chosen else None
             training = Training(recipe, job, engine, run, attempt, checkpoint)
             training.run_to_end()
             scores = training.finish()
-    return Summary(scores, training.state, run, training.seconds, job)
+    summary = Summary(scores, training.state, run, training.seconds, job, training.validations.best)
+    training = None  # with its model, so that the engine can train another one
+    engine.forget()
+    return summary
 
 
 class Training(Generic[S]):
@@ -144,11 +152,12 @@ class Training(Generic[S]):
         if frozen := fill_frozen(self.named, built.first, engine.gather):
             fingerprints[FROZEN] = frozen
         self.state = self._resume(built, checkpoint, frozen)
+        self.log = Log(recipe, job, engine, run, attempt)
+        self.validations = Validations(job, engine, self.log, run, self.state)
         keep, shared = recipe.run.keep_checkpoints, recipe.run.shared
         self.saves = Saves(run, engine, self.named, attempt, fingerprints, keep, checkpoint, shared=shared)
         self.skipped_in_a_row = 0
         self.bound: bool | None = None  # None: not tried yet
-        self.scores: dict[int, S] = {}  # of the step that was validated last
         self.seconds = 0.0  # of training
 
     def _build(self, checkpoint: Verified | None, fingerprints: Mapping[str, str]) -> Built:
@@ -180,12 +189,18 @@ class Training(Generic[S]):
         if checkpoint is None:
             fill(self.named, self.named.names, built.first)
             return TrainerState(step=0, tokens_seen=0, cursor=Cursor().as_dict(), chain=GENESIS, skipped_steps=0)
-        state = restore(checkpoint, self.named, frozen, known=ENTRIES | self.job.entry_names)
+        known = ENTRIES | self.job.entry_names | ({BEST} if self.job.selection else frozenset())
+        state = restore(checkpoint, self.named, frozen, known=known)
         self.engine.restore_scaler(state.entries.get(LOSS_SCALE))
         return state
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to train: all tokens are seen, or no score has been better for long enough."""
+        return self.validations.have_ended or self.state.tokens_seen >= self.recipe.schedule.total_tokens
+
     def run_to_end(self) -> None:
-        """Train until the recipe's tokens are seen.
+        """Train until the recipe's tokens are seen, or until no score has been better for long enough.
 
         Raises:
             Stopped: a signal ended it; every step that was taken is saved.
@@ -213,7 +228,7 @@ class Training(Generic[S]):
         plan = loader.plan if self.engine.is_main else None
         screen = Screen(plan, self.recipe.schedule.total_tokens, state.tokens_seen, state.step, pauses)
         facts = (*self.job.facts(), *tracker_rows(settings.trackers, self.run.root))
-        screen.open(facts, self.run.root, self.opening_lines)
+        screen.open(facts, self.run.root, self.opening_lines, is_over=self.is_over)
         return screen
 
     def _take_steps(self, loader: Loader, screen: Screen) -> None:
@@ -224,7 +239,9 @@ class Training(Generic[S]):
         validations = Due("run.evaluate_every", settings.evaluate_every)
         clock = Clock()
         started = time.perf_counter()
-        while self.state.tokens_seen < schedule.total_tokens:
+        if self.validations.lack(self.state.step) and (validations.at(self.state.step) or self.is_over):
+            self._select(screen)  # a signal ended the validation of this step, which was saved without one
+        while not self.is_over:
             with clock.waiting(), stop.at_once(alone):  # with several ranks, the others would wait for this one's step
                 step = next(loader)
             if not settled:
@@ -246,7 +263,7 @@ class Training(Generic[S]):
             self._bind()
             clock.count(step.num_tokens, self.job.flops(step, outcome))
             screen.count(step.num_tokens, lambda: most_bytes(self.engine.device))
-            is_last = self.state.tokens_seen >= schedule.total_tokens
+            is_last = self.is_over
             is_due = lines.at(self.state.step) or lines.by_clock(first=not settled, last=is_last)
             if is_due or is_last or not settled:
                 speed = clock.read()
@@ -254,60 +271,79 @@ class Training(Generic[S]):
                 self.peak_flops = max(self.peak_flops, speed.flops_per_s)
                 report = report_of(self.job.objectives, outcome.losses, rate, speed, self.peak_flops)
                 if is_due:
-                    self._log(outcome, step, report, speed)
+                    self.log.step(self.state, step, outcome, report, speed, self.saves.failed)
                     lines.done()
                 screen.report(report)
             settled = True
             stop.obey(outcome.told.stop)
-            if checkpoints.at(self.state.step) or outcome.told.save or is_last:
+            saves = checkpoints.at(self.state.step) or outcome.told.save or is_last
+            validates = validations.at(self.state.step) or outcome.told.validate
+            if self.validations.best and (validates or is_last):
+                self._select(screen)
+                checkpoints.done()
+                validations.done()
+                clock = Clock()
+                continue
+            if saves:
                 with screen.pause("save"):
                     self.save(screen.say, is_last=is_last)
                 checkpoints.done()
                 clock = Clock()
             # After the save: what ends it costs no step.
-            if validations.at(self.state.step) or outcome.told.validate:
+            if validates:
                 with screen.pause("validation"):
                     screen.say(f"step {self.state.step} | {self.validate().line()}")
                 validations.done()
                 clock = Clock()
         self.seconds = time.perf_counter() - started
 
+    def _select(self, screen: Screen) -> None:
+        """Validate, then save: the checkpoint of a step says how good it is; collective."""
+        with screen.pause("validation"):
+            scores = self.validate()
+        step = self.state.step
+        before = self.validations.count(scores, step)
+        screen.say(f"step {step} | {scores.line()} | {self.validations.in_words()}")
+        with screen.pause("save"):
+            if not self.save(screen.say, is_last=self.is_over, again=True):
+                self.validations.best = before  # a step without a checkpoint cannot be the best one
+
     def validate(self) -> S:
         """Score the weights as they are, and write it down; collective."""
         self.phase = "validate"
-        scores = self.job.evaluate(self.model)
-        numbers = scores.numbers()
-        if self.engine.is_main:
-            self._record({"validation": numbers})
-        flat = {f"validation/{name}/{key}": value for name, of in numbers.items() for key, value in of.items()}
-        self.engine.track(flat, self.state.step)
+        scores = self.validations.score(self.model, self.state)
         self.phase = "train"
-        self.scores = {self.state.step: scores}
         return scores
 
-    def save(self, say: Callable[[str], None], *, is_last: bool) -> None:
-        """Commit a checkpoint of the last consumed step; collective. A failed save is reported."""
+    def save(self, say: Callable[[str], None], *, is_last: bool, again: bool = False) -> bool:
+        """Commit a checkpoint of the last consumed step, and return whether one was committed; collective.
+
+        A failed save is reported. `again` commits one for a step that has one, with what is known of it now.
+        """
         self.phase = "checkpoint"
         entries = self.job.entries(Cursor(**self.state.cursor))
         if scale := self.engine.scaler_state():
             entries[LOSS_SCALE] = scale
+        if (best := self.validations.best) and best.validated:
+            entries[BEST] = best.as_entry()
         self.state = replace(self.state, entries=entries)
 
         def tell(words: str, failed: int) -> None:
             say(f"save failed: {words}")
-            if self.engine.is_main:
-                self._record({"save_error": words, "failed_saves": failed})
+            self.log.line(self.state, {"save_error": words, "failed_saves": failed})
 
         began = time.perf_counter()
-        if self.saves.save(self.state, tell, last=is_last) and self.engine.is_main:
-            self._record({"checkpoint_s": time.perf_counter() - began})
+        is_saved = self.saves.save(self.state, tell, last=is_last, again=again)
+        if is_saved:
+            self.log.line(self.state, {"checkpoint_s": time.perf_counter() - began})
         self.phase = "train"
+        return is_saved
 
     def finish(self) -> S:
         """Validate and publish the final weights; collective."""
         self._bind()
         with WorkLine("validating", after_s=2.0, speaks=self.engine.is_main), stop.deferred():
-            scores = self.scores.get(self.state.step) or self.validate()
+            scores = self.validations.at(self.state.step) or self.validate()
         self.phase = "export"
         self.engine.on_main(self._publish)
         return scores
@@ -360,40 +396,3 @@ class Training(Generic[S]):
                 "schedule.peak_lr or lengthen schedule.warmup, and start again with --allow-schedule-change: the run "
                 f"{begins}. What led to it is drawn by: python -m pretrain.report {shlex.quote(str(self.run.root))}"
             )
-
-    def _log(self, outcome: Reading, step: Step, report: Report, speed: Speed) -> None:
-        """Write one line of metrics."""
-        slots = self.recipe.data.bins_per_step * self.recipe.data.bin_tokens
-        values = {
-            "loss": report.loss,
-            "learning_rate": report.learning_rate,
-            "grad_norm": outcome.grad_norm,
-            "tokens_per_s": speed.tokens_per_s,
-            "loader_wait": speed.loader_wait,
-            "flops_per_s": speed.flops_per_s,
-            "mfu": report.mfu,
-            **self.job.metrics(outcome),
-            "padding": 1 - step.num_tokens / slots,
-            "document_tokens": step.squared_lengths / step.num_tokens,
-            "imbalance": step.imbalance,
-            "skipped_steps": float(self.state.skipped_steps),
-            "failed_saves": float(self.saves.failed),
-        }
-        if self.engine.precision == "fp16":
-            values["loss_scale"] = outcome.loss_scale
-        if self.engine.is_main:
-            self._record(values)
-        self.engine.track(values, self.state.step)
-
-    def _record(self, values: Mapping[str, object]) -> None:
-        where = {"step": self.state.step, "tokens": self.state.tokens_seen, "attempt": self.attempt}
-        try:
-            records.append(self.run.metrics, {**where, "time": records.now(), **values})
-        except OSError as error:  # a full disk: only failed saves end the run
-            print(f"{self.run.metrics}: the line of step {self.state.step} is lost: {error}", file=sys.stderr)
-
-
-def _flat_settings(recipe: TrainingRecipe) -> list[tuple[str, object]]:
-    return [
-        (name, value if isinstance(value, (bool, int, float)) else str(value)) for name, _, value in settings_of(recipe)
-    ]

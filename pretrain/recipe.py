@@ -36,3 +36,7 @@ class Recipe:
         heads = PRESETS[self.model.preset].heads if self.model.preset else size
         said = f"{size} processes cannot share the {heads} heads of {self.model.preset}: take 'auto' or 'all_gather'"
         require(self.parallel.exchange != "ulysses" or heads % size == 0, "parallel.exchange", "ulysses", said)
+        for name, what in (("streaming", "a stream"), ("mixture", "a mixture"), ("curriculum", "a curriculum")):
+            said = f"{what} has no pass whose tokens could be counted first; give the length as schedule.total_tokens"
+            is_counted = not getattr(self.data, name) or self.schedule.passes is None
+            require(is_counted, "schedule.passes", self.schedule.passes, said)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
+from pretrain.checkpoint.best import Best
 from pretrain.checkpoint.commit import commit
 from pretrain.checkpoint.load import Verified
 from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, Topology, TrainerState
@@ -65,13 +66,14 @@ class Saves:
         self.failed = 0
         """Saves of this attempt that failed, tries included."""
 
-    def save(self, state: TrainerState, tell: Tell, *, last: bool = False) -> bool:
+    def save(self, state: TrainerState, tell: Tell, *, last: bool = False, again: bool = False) -> bool:
         """Commit a checkpoint unless the step has one; collective.
 
         Args:
             state: of the current step.
             tell: called if the save fails.
             last: whether the run ends with this one, which is then tried again.
+            again: whether to commit one also where the step has one, whose record has changed.
 
         Returns:
             Whether a checkpoint was committed.
@@ -79,7 +81,7 @@ class Saves:
         Raises:
             StorageError: no save has succeeded for too long; `PeerError` on the other ranks.
         """
-        if self._step == state.step:
+        if self._step == state.step and not again:
             return False
         for left in range(MOST_FAILED - 1 if last else 0, -1, -1):
             reason = self._commit(state)
@@ -133,7 +135,7 @@ class Saves:
                 raise failure
             try:
                 self._parent = Manifest.from_bytes((committed / MANIFEST_FILE).read_bytes()).self_sha256
-                retain(self._run.checkpoints, keep=self._keep, committed=committed)
+                retain(self._run.checkpoints, keep=self._keep, committed=committed, best=Best.of(state).step)
             except OSError as error:
                 print(f"{committed} is saved, older ones were not removed: {error}", file=sys.stderr, flush=True)
             return None, committed.name

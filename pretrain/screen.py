@@ -308,8 +308,8 @@ class Screen:
     def __exit__(self, *error: object) -> None:
         self._line.__exit__(*error)
 
-    def open(self, facts: Sequence[Row], directory: Path, more: Sequence[str]) -> None:
-        """Say what is trained, and `more` lines after it."""
+    def open(self, facts: Sequence[Row], directory: Path, more: Sequence[str], *, is_over: bool) -> None:
+        """Say what is trained, and `more` lines after it; `is_over` where an earlier start has finished it."""
         if self._extent is None:
             return
         step, seen = self._step, self._seen
@@ -318,7 +318,7 @@ class Screen:
             self.say(line)
         if step:
             ended = f"{directory} has finished at step {step}: nothing is left to train"
-            self.say(ended if seen >= self._total else f"continuing {directory} at step {step}")
+            self.say(ended if is_over else f"continuing {directory} at step {step}")
 
     def count(self, tokens: int, most_bytes: Callable[[], int]) -> None:
         """Count a step that has just ended; the first ones that were timed give the expected time."""

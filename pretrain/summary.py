@@ -40,10 +40,14 @@ class Start:
     """The settings that were given on top of it, ``section.field=value`` each."""
     launcher: str = "python -m pretrain"
     """The words before the recipe."""
+    is_in_passes: bool = False
+    """Whether the recipe gives its length in passes, which a length in tokens replaces."""
 
     def command(self, settings: Mapping[str, object] | None = None, *flags: str) -> str:
         """The same command with other settings, in place of those that were given, and flags after them."""
-        changed = settings or {}
+        changed = dict(settings or {})
+        if self.is_in_passes and "schedule.total_tokens" in changed:
+            changed["schedule.passes"] = "none"
         kept = [o for o in self.overrides if o.partition("=")[0] not in changed]
         words = [shlex.quote(word) for word in (*kept, *(f"{name}={value}" for name, value in changed.items()))]
         return " ".join([self.launcher, shlex.quote(str(self.recipe)), *words, *flags])

@@ -7,7 +7,9 @@ from all bins of the plan's first window, once for each stage of the curriculum.
 import math
 from dataclasses import dataclass
 
-from data.order.plan import Plan
+import numpy as np
+
+from data.order.plan import SPECIAL_TOKENS, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +45,28 @@ def extent(plan: Plan) -> Extent:
         stages.append((begin, settings.bins_per_step * mean))
     share = plan.sampler.share_of_first_window()
     return Extent(round(tokens / share) if share else None, share == 1, tuple(stages))
+
+
+def tokens_per_pass(plan: Plan) -> int:
+    """Real tokens of the first pass, counted protein by protein; other passes have as many, except by clusters.
+
+    Raises:
+        ValueError: the plan's pass has no end, or its tokens depend on how much was trained before.
+    """
+    settings, sampler = plan.settings, plan.sampler
+    if sampler.share_of_first_window() is None:
+        raise ValueError(
+            "schedule.passes is given, and a stream or a mixture has no pass whose tokens could be counted before the "
+            "first step; give the length as schedule.total_tokens"
+        )
+    if settings.curriculum:
+        raise ValueError(
+            "schedule.passes is given beside data.curriculum, which changes the length of crops, so that passes differ "
+            "in tokens; give the length as schedule.total_tokens"
+        )
+    tokens, window = 0, 0
+    while (items := sampler.window(0, window)) is not None:
+        residues = plan.num_residues(items.samples)
+        tokens += int(np.minimum(residues + SPECIAL_TOKENS, settings.crop_tokens).sum())
+        window += 1
+    return tokens

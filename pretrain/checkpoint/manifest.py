@@ -32,6 +32,8 @@ FROZEN = "frozen"
 CURSOR = ("pass_index", "window", "bin", "tokens_before_window")
 CONSUMED = "corpus/consumed"
 LOSS_SCALE = "loss_scale"
+BEST = "best"
+"""Entry of a job that selects a checkpoint (`checkpoint.best`); others cannot continue from one that has it."""
 FORM = frozenset({"schema", "format", "dtype"})
 """Reasons of an `InvalidCheckpoint` that say, once the hashes are right, that another version wrote it."""
 ENTRIES = frozenset({CONSUMED, LOSS_SCALE})

@@ -13,13 +13,13 @@ from data.durable import flush
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.commit import TEMPORARY
 from pretrain.checkpoint.load import find
-from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, UnknownForm
+from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, UnknownForm, checkpoint_name
 
 TRASH = ".trash-"
 
 
-def retain(checkpoints_dir: Path, *, keep: int, committed: Path) -> list[Path]:
-    """Delete all but the newest `keep` checkpoints; call it after a commit, with its result.
+def retain(checkpoints_dir: Path, *, keep: int, committed: Path, best: int = 0) -> list[Path]:
+    """Delete all but the newest `keep` checkpoints and the best one; call it after a commit, with its result.
 
     A folder of such a name stays if it has no manifest, another version's, or files that its manifest does not list.
 
@@ -27,6 +27,7 @@ def retain(checkpoints_dir: Path, *, keep: int, committed: Path) -> list[Path]:
         checkpoints_dir: the run's checkpoints.
         keep: how many stay, 1 or more. With 1, damage to the only one ends the run.
         committed: the checkpoint just committed; it stays, whatever its step.
+        best: step of the best checkpoint, which stays too; 0 where there is none.
 
     Returns:
         The paths that are gone.
@@ -39,7 +40,8 @@ def retain(checkpoints_dir: Path, *, keep: int, committed: Path) -> list[Path]:
     present = find(checkpoints_dir)
     if committed not in present or not (committed / MANIFEST_FILE).is_file():
         raise ValueError(f"{committed} is no committed checkpoint of {checkpoints_dir}")
-    surplus = [path for path in present[keep:] if path != committed and _holds_nothing_else(path)]
+    stays = {committed, checkpoints_dir / checkpoint_name(best)}
+    surplus = [path for path in present[keep:] if path not in stays and _holds_nothing_else(path)]
     for path in surplus:
         trash = checkpoints_dir / f"{TRASH}{path.name}-{secrets.token_hex(4)}"
         os.rename(path, trash)

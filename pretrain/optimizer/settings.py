@@ -16,6 +16,7 @@ TRAINED_PEAK_LR = PEAK_LR / 10
 A), so training continues at the rate at which the published weights were last trained."""
 WARMUP = 2000 * 2**21 / 10**12
 """Share of the warm-up where a recipe gives none: ESM-2's 2,000 updates of 2**21 tokens, of 10**12 tokens."""
+_TOTAL = 10**12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +62,14 @@ class ScheduleSettings(Section):
         None,
         above=0,
     )
-    total_tokens: int = setting(SCHEDULE, "training ends here", 10**12, "tokens", above=0)
+    total_tokens: int = setting(SCHEDULE, "training ends here", _TOTAL, "tokens", above=0)
+    passes: float | None = setting(
+        SCHEDULE,
+        "length of the training as passes over a corpus that is one and whole, in place of total_tokens",
+        None,
+        "passes",
+        above=0,
+    )
     warmup: float | None = setting(
         SCHEDULE,
         f"share of total_tokens over which the rate rises from 0; {WARMUP:.4f} where no warm-up is given",
@@ -91,6 +99,11 @@ class ScheduleSettings(Section):
             self.decay_start,
             f"it must be at least 0 and below schedule.decay_end = {self.decay_end}",
         )
+        if self.passes is not None and self.total_tokens != _TOTAL:
+            raise ValueError(
+                f"schedule.passes is {self.passes:g} and schedule.total_tokens is {self.total_tokens}; give one of "
+                "them: schedule.passes=none takes the passes out, schedule.total_tokens=none the tokens"
+            )
         if self.warmup is not None and self.warmup_tokens is not None:
             raise ValueError(
                 f"schedule.warmup is {self.warmup} and schedule.warmup_tokens is {self.warmup_tokens}; give one of "
@@ -112,6 +125,25 @@ class ScheduleSettings(Section):
     def warmup_length(self) -> int:
         """Tokens of the warm-up, however it was given."""
         return int(self.resolved({f.name: getattr(self, f.name) for f in fields(self)})["warmup_tokens"])
+
+    def in_tokens(self, tokens_per_pass: int) -> "ScheduleSettings":
+        """The same with its length in tokens, if it is given in passes.
+
+        Args:
+            tokens_per_pass: as `data.order.extent.tokens_per_pass` counts them.
+        """
+        if self.passes is None:
+            return self
+        return replace(self, passes=None, total_tokens=max(1, round(self.passes * tokens_per_pass)))
+
+    def require_tokens(self) -> None:
+        """Refuse a length in passes, where nothing counts the tokens of one.
+
+        Raises:
+            ValueError: the length is given in passes.
+        """
+        said = "this program does not count the tokens of a pass; give the length as schedule.total_tokens"
+        require(self.passes is None, "schedule.passes", self.passes, said)
 
     @property
     def peak(self) -> float:

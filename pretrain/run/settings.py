@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from data.recipe.interval import UNIT, Every, interval
-from data.recipe.setting import OPERATIONAL, Section, setting
+from data.recipe.setting import OPERATIONAL, SCHEDULE, Section, setting
 from data.recipe.settings import seed_setting
 
 
@@ -42,3 +42,18 @@ class RunSettings(Section):
         Section.__post_init__(self)
         for name in ("log_every", "evaluate_every", "checkpoint_every"):
             interval(f"run.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SelectingRunSettings(RunSettings):
+    """The same for a job that keeps its best checkpoint, where validations decide which one and how long it trains."""
+
+    evaluate_every: int = setting(
+        SCHEDULE, "between two validations; the last step has one in any case", 100, "steps", at_least=1
+    )
+    patience: int | None = setting(
+        SCHEDULE,
+        "validations in a row without a better score after which training ends; none: it ends with its last token",
+        None,
+        at_least=1,
+    )

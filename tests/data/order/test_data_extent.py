@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data.corpus.shelves import Shelves
-from data.order.extent import Extent, extent
+from data.order.extent import Extent, extent, tokens_per_pass
 from data.order.plan import Cursor, Plan
 from data.order.sampler import Mixture
 from data.recipe.settings import DataSettings
@@ -85,3 +85,19 @@ def test_streams_and_mixtures_have_no_pass(shelves: Shelves) -> None:
     assert extent(mixed).tokens_per_pass is None
     assert extent(mixed).stages[0][1] > 1000
     assert extent(plan_over(shelves, Records(RECORDS, streamed=True), settings())).tokens_per_pass is None
+
+
+@pytest.mark.parametrize("window_sequences", [1000, 100])
+def test_the_tokens_of_a_pass_are_counted_whatever_its_windows(shelves: Shelves, window_sequences: int) -> None:
+    plan = plan_over(shelves, Records(RECORDS), settings(window_sequences=window_sequences))
+    assert tokens_per_pass(plan) == tokens_of_pass(plan)
+
+
+def test_what_has_no_such_pass_is_refused(shelves: Shelves) -> None:
+    mixture = plan_over(shelves, Records(RECORDS), settings())
+    mixture.sampler = Mixture([Records(RECORDS)], [1], 0, 1000)
+    with pytest.raises(ValueError, match="a stream or a mixture has no pass whose tokens could be counted"):
+        tokens_per_pass(mixture)
+    changing = plan_over(shelves, Records(RECORDS), settings(curriculum=((5_000, 60),)))
+    with pytest.raises(ValueError, match=r"schedule\.passes is given beside data\.curriculum"):
+        tokens_per_pass(changing)

@@ -26,7 +26,8 @@ SURFACE = {
         data.mixture.split_identity data.mixture.sample_by data.mixture.streaming data.mixture.weight
     """,
     "schedule": """
-        schedule.peak_lr schedule.total_tokens schedule.warmup schedule.warmup_tokens schedule.decay_start
+        schedule.peak_lr schedule.total_tokens schedule.passes schedule.warmup schedule.warmup_tokens
+        schedule.decay_start
         schedule.decay_end schedule.final_lr
     """,
     "operational": """

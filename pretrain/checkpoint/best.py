@@ -1,0 +1,102 @@
+"""The best checkpoint of a run: the one whose validation had the lowest score.
+
+In: a score for each validation. Out: which step was best, and how many validations have passed since. Kept: `Best`, in
+each checkpoint of a job that selects one. Retention leaves that checkpoint alone.
+"""
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from pretrain.checkpoint.canonical import InvalidCheckpoint, require_fields
+from pretrain.checkpoint.load import Verified, newest_valid, verify
+from pretrain.checkpoint.manifest import BEST, TrainerState, checkpoint_name
+from pretrain.run.errors import CheckpointError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Best:
+    """The best validation of a run so far."""
+
+    score: float | None = None
+    """Its score, the lower the better; None where no validation has had a finite one."""
+    step: int = 0
+    """Its step, whose checkpoint is kept; 0 where there is none."""
+    since: int = 0
+    """Validations after it, none of which was better."""
+    validated: int = 0
+    """Step of the latest validation that was counted; 0 before the first."""
+
+    def after(self, step: int, score: float) -> "Best":
+        """The best one once a further step was validated; a score that is not finite is better than none."""
+        if math.isfinite(score) and (self.score is None or score < self.score):
+            return Best(score=float(score), step=step, validated=step)
+        return replace(self, since=self.since + 1, validated=step)
+
+    def has_waited(self, patience: int | None) -> bool:
+        """Whether `patience` validations in a row, or more, were no better; None waits for ever."""
+        return patience is not None and self.since >= patience
+
+    def as_entry(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, trainer: TrainerState) -> Self:
+        """What a checkpoint kept; the one of a run without validations if it kept nothing.
+
+        Raises:
+            InvalidCheckpoint: it is not what `as_entry` gives.
+        """
+        kept: Mapping[str, Any] | None = trainer.entries.get(BEST)
+        if kept is None:
+            return cls()
+        counts = dict.fromkeys(("step", "since", "validated"), (int,))
+        return cls(**require_fields(f"trainer.entries.{BEST}", kept, {"score": (float, type(None)), **counts}))
+
+
+def best_valid(checkpoints_dir: Path) -> Verified:
+    """The best checkpoint of a run, every byte of which matches its manifest.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    newest = newest_valid(checkpoints_dir, writer=False)
+    best = Best.of(newest.trainer) if newest else Best()
+    if not best.step:
+        raise CheckpointError(
+            checkpoints_dir,
+            "no validation of this run had a score that is a finite number, so that no checkpoint is the best one",
+            "look at the validations in metrics.jsonl; where the loss was not finite either, lower schedule.peak_lr "
+            "and choose another run.directory",
+        )
+    path = checkpoints_dir / checkpoint_name(best.step)
+    try:
+        return verify(path)
+    except InvalidCheckpoint as error:
+        raise CheckpointError(
+            path,
+            f"the best checkpoint of the run is not whole: {error}",
+            "restore it from a backup, or choose another run.directory and train again",
+        ) from error
+
+
+def still_there(best: Best, checkpoints_dir: Path) -> Best:
+    """`best`, or one without a score if its checkpoint is gone or damaged: the best of what follows is kept then."""
+    if not best.step:
+        return best
+    path = checkpoints_dir / checkpoint_name(best.step)
+    try:
+        verify(path)
+    except InvalidCheckpoint as error:
+        print(
+            f"{path}: the best checkpoint is not whole, and is forgotten: {error}; the best of the validations from "
+            "here on takes its place",
+            file=sys.stderr,
+            flush=True,
+        )
+        return replace(best, score=None, step=0)
+    return best

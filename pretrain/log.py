@@ -1,0 +1,84 @@
+"""The log of an attempt: lines of metrics.jsonl, and the numbers that experiment trackers get.
+
+In: what a step, a save or a validation gave. Out: a line. Kept: metrics.jsonl, across restarts.
+"""
+
+import sys
+from collections.abc import Mapping
+
+from data.batches.loader import Step
+from data.recipe.setting import settings_of
+from pretrain.checkpoint.manifest import TrainerState
+from pretrain.engine.engine import Engine
+from pretrain.job import Job, Scores, TrainingRecipe
+from pretrain.run import records
+from pretrain.run.directory import RunDirectory
+from pretrain.screen import Report
+from pretrain.step import Reading
+from pretrain.telemetry.speed import Speed
+
+
+class Log:
+    """What one attempt writes down; rank 0 alone writes.
+
+    Args:
+        recipe: of the run.
+        job: what is trained, which has numbers of its own.
+        engine: how the run is spread.
+        run: where the lines are.
+        attempt: number of the attempt.
+    """
+
+    def __init__(
+        self, recipe: TrainingRecipe, job: Job[Scores], engine: Engine, run: RunDirectory, attempt: int
+    ) -> None:
+        self._slots = recipe.data.bins_per_step * recipe.data.bin_tokens
+        self._job, self._engine, self._run, self._attempt = job, engine, run, attempt
+
+    def line(self, state: TrainerState, values: Mapping[str, object]) -> None:
+        """Write a line of the step at which the run stands; one that the disk cannot store is reported and lost."""
+        if not self._engine.is_main:
+            return
+        where = {"step": state.step, "tokens": state.tokens_seen, "attempt": self._attempt}
+        try:
+            records.append(self._run.metrics, {**where, "time": records.now(), **values})
+        except OSError as error:  # a full disk: only failed saves end the run
+            print(f"{self._run.metrics}: the line of step {state.step} is lost: {error}", file=sys.stderr)
+
+    def step(
+        self, state: TrainerState, step: Step, outcome: Reading, report: Report, speed: Speed, failed_saves: int
+    ) -> None:
+        """Write the numbers of the step that was taken last, and send them to the trackers."""
+        values = {
+            "loss": report.loss,
+            "learning_rate": report.learning_rate,
+            "grad_norm": outcome.grad_norm,
+            "tokens_per_s": speed.tokens_per_s,
+            "loader_wait": speed.loader_wait,
+            "flops_per_s": speed.flops_per_s,
+            "mfu": report.mfu,
+            **self._job.metrics(outcome),
+            "padding": 1 - step.num_tokens / self._slots,
+            "document_tokens": step.squared_lengths / step.num_tokens,
+            "imbalance": step.imbalance,
+            "skipped_steps": float(state.skipped_steps),
+            "failed_saves": float(failed_saves),
+        }
+        if self._engine.precision == "fp16":
+            values["loss_scale"] = outcome.loss_scale
+        self.line(state, values)
+        self._engine.track(values, state.step)
+
+    def validation(self, state: TrainerState, scores: Scores) -> None:
+        """Write what a validation found, and send it to the trackers."""
+        numbers = scores.numbers()
+        self.line(state, {"validation": numbers})
+        flat = {f"validation/{name}/{key}": value for name, of in numbers.items() for key, value in of.items()}
+        self._engine.track(flat, state.step)
+
+
+def flat_settings(recipe: TrainingRecipe) -> dict[str, object]:
+    """A recipe for trackers: dotted name -> number, truth value or text."""
+    return {
+        name: value if isinstance(value, (bool, int, float)) else str(value) for name, _, value in settings_of(recipe)
+    }

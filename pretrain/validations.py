@@ -1,0 +1,74 @@
+"""The validations of an attempt: what each found, and of a job that selects a checkpoint, which one was best.
+
+In: a model at a step. Out: its scores, logged; whether training ends because none was better for long enough. Kept:
+`Best`, in each checkpoint.
+"""
+
+from typing import Generic, TypeVar
+
+from torch import nn
+
+from pretrain.checkpoint.best import Best, still_there
+from pretrain.checkpoint.manifest import TrainerState
+from pretrain.engine.engine import Engine
+from pretrain.job import Job, Scores
+from pretrain.log import Log
+from pretrain.run.directory import RunDirectory
+
+S = TypeVar("S", bound=Scores)
+
+
+class Validations(Generic[S]):
+    """The validations of one attempt. Every rank has one, and calls its methods at the same time.
+
+    Args:
+        job: knows the scores.
+        engine: how the run is spread.
+        log: where scores are written.
+        run: holds the checkpoints.
+        state: where the attempt begins.
+    """
+
+    def __init__(self, job: Job[S], engine: Engine, log: Log, run: RunDirectory, state: TrainerState) -> None:
+        self._job, self._engine, self._log, self._selection = job, engine, log, job.selection
+        self._latest: tuple[int, S] | None = None
+        kept = Best.of(state)
+        self.best: Best | None = engine.on_main(lambda: still_there(kept, run.checkpoints)) if job.selection else None
+        """The best one of the run so far; None of a job that selects no checkpoint."""
+
+    def score(self, model: nn.Module, state: TrainerState) -> S:
+        """Score the weights as they are, and write it down; collective."""
+        scores = self._job.evaluate(model)
+        self._log.validation(state, scores)
+        self._latest = state.step, scores
+        return scores
+
+    def at(self, step: int) -> S | None:
+        """The scores of a step, if it is the one that this attempt validated last."""
+        return self._latest[1] if self._latest and self._latest[0] == step else None
+
+    def count(self, scores: S, step: int) -> Best:
+        """Count a validation of this step, and return which one was best before; collective."""
+        assert self.best is not None, "the job selects no checkpoint"
+        before = self.best
+        self.best = before.after(step, self._engine.on_main(lambda: scores.rank_metric))  # alike on every rank
+        return before
+
+    def lack(self, step: int) -> bool:
+        """Whether a step that was to be validated was not, because a signal ended that."""
+        return self.best is not None and self.best.validated < step
+
+    def in_words(self) -> str:
+        """How the validation that was counted last compares with those before it."""
+        assert self.best is not None, "the job selects no checkpoint"
+        if self.best.score is None:
+            words = "no score was a finite number so far"
+        else:
+            words = f"best at step {self.best.step}" if self.best.since else "the best so far"
+        return f"{words}; none of {self.best.since} since then was better: training ends" if self.have_ended else words
+
+    @property
+    def have_ended(self) -> bool:
+        """Whether so many in a row were no better that training ends."""
+        selection, best = self._selection, self.best
+        return selection is not None and best is not None and best.has_waited(selection.patience)

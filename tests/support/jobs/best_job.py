@@ -1,0 +1,62 @@
+"""The length job with a selection: the best checkpoint is kept, and several runs are trained one after the other.
+
+    main(["recipe.toml", "section.field=value", ..., "wait=2", "first=1", "seeds=3"])
+
+The last words are optional: the patience, the seed of the first run, and how many runs there are.
+"""
+
+import gc
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from torch import nn
+
+from data.recipe.toml_file import read
+from pretrain.checkpoint.best import best_valid
+from pretrain.engine.engine import Engine
+from pretrain.engine.launch import launch
+from pretrain.job import Selection
+from pretrain.loop import train
+from pretrain.recipe import Recipe
+from pretrain.run.directory import RunDirectory
+from pretrain.run.stop import listening
+from support.jobs.length_job import LengthJob, LengthModel, LengthScores
+
+OWN = ("wait", "first", "seeds")
+
+
+class BestJob(LengthJob):
+    """Publishes the name of the best checkpoint."""
+
+    def __init__(self, recipe: Recipe, engine: Engine, *, patience: int | None) -> None:
+        super().__init__(recipe, engine)
+        self._patience = patience
+
+    @property
+    def selection(self) -> Selection:
+        return Selection(self._patience)
+
+    def evaluate(self, model: nn.Module) -> LengthScores:
+        self.engine.stop_together()
+        return super().evaluate(model)
+
+    def publish(self, run: RunDirectory) -> None:
+        run.export.mkdir(exist_ok=True)
+        (run.export / "best").write_text(best_valid(run.checkpoints).path.name)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Train; each run in a folder of its own, named after its seed."""
+    words = [word.partition("=") for word in arguments[1:]]
+    own = {name: int(value) for name, _, value in words if name in OWN}
+    recipe = read(Recipe, Path(arguments[0]), ["".join(word) for word in words if word[0] not in OWN])
+    first = own.get("first", 0)
+    with listening(), launch(recipe) as engine:
+        for seed in range(first, first + own.get("seeds", 1)):
+            run = replace(recipe.run, seed=seed, directory=f"{recipe.run.directory}{seed or ''}")
+            train(replace(recipe, run=run), partial(BestJob, patience=own.get("wait")), engine)
+            models = sum(isinstance(each, LengthModel) for each in gc.get_objects())
+            print(f"rank {engine.rank}: {models} models are left, and {len(engine.accelerator.trackers)} trackers")
+    return 0
