@@ -7,7 +7,6 @@ Every process takes part, so that shared cores and the exchange of gradients cou
 allocated and layers are compiled, does not.
 """
 
-import gc
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -36,13 +35,10 @@ def timed_tokens_per_s(recipe: Recipe, engine: Engine, seconds: float) -> float:
         seconds: about how long the timed steps take.
     """
     recipe = replace(recipe, data=replace(recipe.data, workers=0))
-    scale = engine.scaler_state()
     devices = [engine.device] if engine.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         tokens, took_s = _timed(recipe, engine, seconds)
-    engine.restore_scaler(scale)
     engine.forget()
-    gc.collect()  # DDP's model holds itself
     return tokens / max(engine.gather(took_s))
 
 

@@ -7,6 +7,7 @@ what could make engines differ; the engines that shard override them: `fully_sha
 (DeepSpeed).
 """
 
+import gc
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -57,6 +58,9 @@ class Engine(Ranks):
         """A fresh loss scale, on this rank's device."""
         if self.precision not in _COMPUTE:
             raise ValueError(f"precision {self.precision!r}: must be one of {', '.join(_COMPUTE)}")
+        self._begin_scale()
+
+    def _begin_scale(self) -> None:
         scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
         object.__setattr__(self, "scaler", scaler)
 
@@ -117,8 +121,16 @@ class Engine(Ranks):
         return prepared_model, prepared_optimizer
 
     def forget(self) -> None:
-        """Release what `prepare` returned, so that another model can be prepared; the caller's own names go first."""
+        """Release what `prepare` returned, so that another model can be prepared; the caller's own names go first.
+
+        Trackers are closed, and the loss scale is a fresh one: whatever comes next begins as in a process of its own.
+        """
         self.accelerator.free_memory()
+        for tracker in self.accelerator.trackers:
+            tracker.finish()
+        self.accelerator.trackers.clear()
+        self._begin_scale()
+        gc.collect()  # DDP's model holds itself
 
     def _allocate(self, model: nn.Module) -> None:
         """Allocate the parameters that are on the meta device on this rank's device; their values are undefined."""
@@ -242,6 +254,8 @@ class Engine(Ranks):
             "wandb": {"dir": str(folder), "name": folder.name},
             "trackio": {"name": folder.name, "embed": False, "auto_log_cpu": False, "auto_log_gpu": False},
         }
+        configuration = self.accelerator.project_configuration
+        configuration.project_dir = configuration.logging_dir = str(folder)  # the launch knew the first run's alone
         with placed(folder):
             self.accelerator.init_trackers("zymogen", config=config, init_kwargs=own)
 

@@ -7,6 +7,7 @@ updates. Its settings are written from the recipe here, and nowhere else.
 """
 
 import importlib
+import inspect
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
@@ -104,6 +105,15 @@ class ZeroEngine(Engine):
         group: Any = prepared.data_parallel_group  # DeepSpeed's clone of the world, with torch's own timeout
         group.set_timeout(TIMEOUT)
         return prepared, prepared_optimizer
+
+    def forget(self) -> None:
+        """Release what `prepare` returned; in stage 3 also what DeepSpeed's globals hold, and with it the model."""
+        if self._stage == 3:
+            offload: Any = importlib.import_module("deepspeed.runtime.zero.parameter_offload")
+            offload.FWD_MODULE_STACK.clear()  # the model stays at its bottom
+            release = offload.PartitionedParameterCoordinator._PartitionedParameterCoordinator__params_to_release
+            inspect.getclosurevars(release).nonlocals["func"].cache_clear()  # by modules, under a decorator
+        super().forget()
 
     def _allocate(self, model: nn.Module) -> None:
         """In stage 3 a parameter is cut before the next one is allocated; DeepSpeed then finds all of them cut."""
