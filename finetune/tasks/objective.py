@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.tasks.scale import Scale
 from finetune.tasks.settings import TaskSettings
 
 
@@ -17,15 +18,19 @@ class Objective:
 
     settings: TaskSettings
     outputs: tuple[str, ...]
-    """Names of the O tasks: the columns, or the name of the entry where it has one column."""
+    """Names of the O tasks: the columns, or the name of the entry where it has one output."""
     classes: tuple[str, ...]
-    """Names of the C classes in the order of their indices; empty for numbers."""
+    """Names of the C classes in the order of their indices; of two, the second one is positive; empty for numbers."""
     mean: NDArray[np.float64]
     """(O,) mean of the training labels in the task's scale; 0 for classes."""
     std: NDArray[np.float64]
     """(O,) their standard deviation, above 0; 1 for classes and where training labels do not vary."""
     class_counts: NDArray[np.int64]
     """(O, C) training labels of each class; (O, 0) for numbers."""
+    unit: str = ""
+    """Unit of the user's numbers, in which predictions are given; empty where none is known."""
+    num_labels: NDArray[np.int64] | None = None
+    """(O,) training labels of each task; a task without any is not trained, and has no metrics."""
 
     @property
     def is_trained(self) -> NDArray[np.bool_]:
@@ -36,3 +41,8 @@ class Objective:
     def width(self) -> int:
         """Numbers that the head gives a place: a logit for each class of a multiclass task, otherwise one a task."""
         return len(self.outputs) * (len(self.classes) if self.settings.type == "multiclass" else 1)
+
+    @property
+    def scale(self) -> Scale:
+        """What turns numbers in the user's unit into the task's scale, and back."""
+        return Scale(self.settings.transform, self.unit)

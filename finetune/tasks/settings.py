@@ -6,14 +6,14 @@ In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from data.recipe.setting import IDENTITY, Section, setting
+from data.recipe.setting import IDENTITY, Section, require, setting
 
 TaskType = Literal["regression", "binary", "multiclass", "ordinal", "multilabel"]
 Level = Literal["sequence", "residue", "pair"]
 Transform = Literal["none", "log10", "p"]
 Replicates = Literal["mean", "median", "refuse"]
 Imbalance = Literal["none", "pos_weight", "focal"]
-
+ColumnsAre = Literal["tasks", "replicates"]
 
 MISSING = ("NA", "N/A", "NaN", "ND", "n.d.", "-")
 """Texts that mean that nothing was measured, where a recipe names none."""
@@ -28,6 +28,9 @@ class TaskSettings(Section):
     columns: tuple[str, ...] = setting(
         IDENTITY, "columns of its labels, or patterns such as 'CHEMBL*'; the name, where none is given", ()
     )
+    columns_are: ColumnsAre = setting(
+        IDENTITY, "what several columns are: tasks of their own, or replicates of one task", "tasks"
+    )
     type: TaskType = setting(IDENTITY, "what a label is: a number, yes or no, one of several classes, ...")
     level: Level = setting(IDENTITY, "what has a label: a sequence, each residue, each pair of residues", "sequence")
     unit: str = setting(IDENTITY, "unit of the labels, such as 'nM'", "")
@@ -40,7 +43,8 @@ class TaskSettings(Section):
     )
     classes: tuple[str, ...] = setting(
         IDENTITY,
-        "names of the classes, in their order if they are ordinal; without any, those of the table",
+        "names of the classes, in their order if they are ordinal; of two, the second one is positive; without any, "
+        "those of the table",
         (),
     )
     weight: float = setting(IDENTITY, "factor of its mean loss in the loss that is minimised", 1.0, above=0)
@@ -48,7 +52,29 @@ class TaskSettings(Section):
         IDENTITY, "how a rare class counts: as it is, by its inverse frequency, or by focal loss", "none"
     )
     missing: tuple[str, ...] = setting(
-        IDENTITY,
-        "texts that mean that nothing was measured, besides empty cells",
-        ("NA", "N/A", "NaN", "ND", "n.d.", "-"),
+        IDENTITY, "texts that mean that nothing was measured, in any case, besides empty cells", MISSING
     )
+
+    def __post_init__(self) -> None:
+        """Refuse settings that contradict each other.
+
+        Raises:
+            ValueError: which settings of which task, and what to change.
+        """
+        Section.__post_init__(self)
+        said = f"tasks: {self.name!r} is of type {self.type} and its"
+        if not self.is_number:
+            require(
+                self.transform == "none", f"{said} transform", self.transform, "only numbers have one; leave it out"
+            )
+        else:
+            require(not self.classes, f"{said} classes", list(self.classes), "a number has none; leave them out")
+        if self.type in ("binary", "multilabel"):
+            given = len(self.classes) in (0, 2)
+            require(given, f"{said} classes", list(self.classes), "give two, the negative one first, or none")
+        require(len(set(self.classes)) == len(self.classes), f"{said} classes", list(self.classes), "name each once")
+
+    @property
+    def is_number(self) -> bool:
+        """Whether a label is a number, and not a class."""
+        return self.type == "regression"

@@ -1,0 +1,145 @@
+"""The labels of a column at the records, and the residues of records, that they are about.
+
+In: a column as text, and what each row is about. Out: `Cells`, one for each label. Kept: nothing.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.tables.table import Table
+from finetune.tasks.cells import Cells
+from finetune.tasks.residues import along, pairs
+from finetune.tasks.settings import TaskSettings
+
+
+class Places(Protocol):
+    """Where residues of rows are in records; `finetune.tables.proteins.Proteins` knows."""
+
+    @property
+    def whole_residues(self) -> NDArray[np.int64]:
+        """(rows,) residues of each row's protein before it was cut, with the linker of joined chains."""
+
+    @property
+    def linkers(self) -> NDArray[np.int64]:
+        """(N, 2) first residue of each record's linker, and the one after its last; (0, 0) without."""
+
+    @property
+    def num_residues(self) -> NDArray[np.int64]:
+        """(N,) residues of each record."""
+
+    def places(self, row: int, residues: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where residues of a row's protein are in its record; -1 for those that were cut away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A table, and the record of each of its rows."""
+
+    table: Table
+    records: NDArray[np.int64]
+    """(rows,) record of each row, among those of this table; -1 for a row that was left out: it is not read."""
+    num_records: int
+    """Number of records of this table."""
+    residues: Places | None = None
+    """Needed for labels of residues and of pairs of residues."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What is written in a column."""
+
+    rows: Rows
+    name: str
+    output: int
+    """Which output of the objective its labels are of."""
+    cells: Cells
+
+    def where(self, row: int) -> str:
+        """The place of a cell, for errors."""
+        return f"{self.rows.table.row(row)}, column {self.name!r}"
+
+
+def placed(column: Column, settings: TaskSettings, missing: Collection[str]) -> Cells:
+    """The labels of a column, each with its row and, below whole sequences, its place in the record.
+
+    Raises:
+        ValueError: labels of residues are more or fewer than residues, or a pair is not in its sequence.
+    """
+    cells = column.cells.without(missing)
+    if settings.level == "sequence":
+        return cells
+    places = column.rows.residues
+    if places is None:
+        raise ValueError(
+            f"tasks: {settings.name!r}: labels of residues need proteins, and {column.rows.table.name} has none"
+        )
+    if settings.level == "residue":
+        labels, counts = along(cells, of_numbers=settings.is_number)
+        labels = _beside_linkers(labels, cells.rows, counts, column, places)
+    else:
+        labels = pairs(cells, column.where).without(missing)
+        _require_in_sequence(labels, column, places)
+    return _in_records(labels.without(missing), column, places)
+
+
+def _beside_linkers(
+    labels: Cells, rows: NDArray[np.int64], counts: NDArray[np.int64], column: Column, places: Places
+) -> Cells:
+    """Labels of residues at the residues of their rows; a linker has none, whether or not a cell counts it."""
+    assert labels.positions is not None
+    lengths, linkers = places.whole_residues[rows], places.linkers[column.rows.records[rows]]
+    skipped = linkers[:, 1] - linkers[:, 0]
+    leaves_out = (counts == lengths - skipped) & (skipped > 0)
+    wrong = (counts != lengths) & ~leaves_out
+    if wrong.any():
+        first, more = int(np.argmax(wrong)), int(wrong.sum()) - 1
+        others = f" ({more} more such row{'s' * (more > 1)})" if more else ""
+        raise ValueError(
+            f"{column.where(int(rows[first]))}: {int(counts[first])} labels for a sequence of "
+            f"{int(lengths[first] - skipped[first])} residues{others}; write one for each residue, and '-' where "
+            "nothing was measured"
+        )
+    begins = np.repeat(linkers[:, 0], counts)
+    shifts = np.where(labels.positions >= begins, np.repeat(np.where(leaves_out, skipped, 0), counts), 0)
+    positions = (labels.positions + shifts).astype(np.int32)
+    in_linker = (positions >= begins) & (positions < np.repeat(linkers[:, 1], counts))
+    return labels._replace(positions=positions).of_cells(~in_linker)
+
+
+def _require_in_sequence(labels: Cells, column: Column, places: Places) -> None:
+    """Refuse pairs that are not of two residues of their sequence.
+
+    Raises:
+        ValueError: a residue is after the end, or in a linker.
+    """
+    assert labels.positions is not None
+    lengths, linkers = places.whole_residues[labels.rows], places.linkers[column.rows.records[labels.rows]]
+    wrong = labels.positions[:, 1] >= lengths
+    for residues in labels.positions.T:
+        wrong |= (residues >= linkers[:, 0]) & (residues < linkers[:, 1])
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        pair = "-".join(str(residue + 1) for residue in labels.positions[first].tolist())
+        raise ValueError(
+            f"{column.where(int(labels.rows[first]))}: the pair {pair} is not in its sequence of "
+            f"{int(lengths[first])} residues, linkers included; count residues from 1"
+        )
+
+
+def _in_records(labels: Cells, column: Column, places: Places) -> Cells:
+    """Labels at the residues of records: those of rows whose proteins were cut are moved, or left out."""
+    assert labels.positions is not None
+    records = column.rows.records[labels.rows]
+    is_cut = places.whole_residues[labels.rows] != places.num_residues[records]
+    if not is_cut.any():
+        return labels
+    positions = labels.positions.copy()
+    for row in np.unique(labels.rows[is_cut]).tolist():
+        mine = labels.rows == row
+        positions[mine] = places.places(row, positions[mine].astype(np.int64))
+    kept = np.logical_and.reduce(positions.reshape(len(positions), -1) >= 0, axis=1)
+    return labels._replace(positions=positions).of_cells(kept)

@@ -1,0 +1,115 @@
+"""The labels of a task from tables of text.
+
+In: tables, the record of each row, the settings of a task. Out: `TaskLabels`. Kept: nothing.
+
+Records are numbered over all tables of a run: first those of the first table, then those of the second one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.labels.labels import Labels
+from finetune.labels.numbers import numbers_of
+from finetune.labels.placed import Column, Rows, placed
+from finetune.labels.replicates import Measurements, merged
+from finetune.tasks.cells import Cells, written
+from finetune.tasks.classes import classes_of, index_of, is_binary, minus_is_negative, unknown_class
+from finetune.tasks.columns import columns_of, outputs_of
+from finetune.tasks.settings import TaskSettings
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLabels:
+    """The labels of one objective, over all records."""
+
+    settings: TaskSettings
+    outputs: tuple[str, ...]
+    """Names of its O tasks."""
+    classes: tuple[str, ...]
+    """Names of the C classes; empty for numbers."""
+    unit: str
+    """Unit of the user's numbers; empty where none is known."""
+    labels: Labels
+    said: tuple[str, ...]
+    """What was decided, for the user: which of two classes is positive, which numbers were converted."""
+
+
+def read_task(tables: Sequence[Rows], settings: TaskSettings, decimal: str = "auto") -> TaskLabels:
+    """The labels of a task.
+
+    Args:
+        tables: at least one; a column must be in one of them, and is read in all that have it.
+        settings: of the task.
+        decimal: the decimal sign of numbers, "." or ","; "auto" decides for each column.
+
+    Raises:
+        ValueError: a column is not there; a label cannot be read, has no logarithm, or does not fit its sequence;
+            replicates cannot become one label. The message names file, row, column and what to change.
+    """
+    in_any = tuple(dict.fromkeys(name for each in tables for name in each.table.columns))
+    columns = columns_of(settings, in_any, " and ".join(each.table.name for each in tables))
+    outputs = outputs_of(settings, columns)
+    firsts = np.concatenate([[0], np.cumsum([each.table.num_rows for each in tables])]).astype(np.int64)
+    bases = np.concatenate([[0], np.cumsum([each.num_records for each in tables])]).astype(np.int64)
+
+    def where(row: int) -> str:
+        of = int(np.searchsorted(firsts, row, side="right")) - 1
+        return tables[of].table.row(row - int(firsts[of]))
+
+    found = [
+        Column(rows, name, number if len(outputs) > 1 else 0, _cells(rows, name))
+        for rows in tables
+        for number, name in enumerate(columns)
+        if name in rows.table.columns
+    ]
+    missing = set(settings.missing) - set(settings.classes)
+    if settings.level == "sequence" and minus_is_negative(settings, {t for each in found for t in each.cells.texts}):
+        missing.discard("-")
+    each_placed = [placed(column, settings, missing) for column in found]
+    said: list[str] = []
+    classes: tuple[str, ...] = ()
+    if settings.is_number:
+        values, censoring, unit = numbers_of(found, each_placed, settings, decimal, said)
+    else:
+        texts = tuple(dict.fromkeys(text for cells in each_placed for text in cells.texts))
+        classes, unit = classes_of(settings, texts), settings.unit
+        values = [_indices(column, cells, classes, settings) for column, cells in zip(found, each_placed, strict=True)]
+        censoring = [np.zeros(len(of_column), np.int8) for of_column in values]
+        if is_binary(settings):
+            said.append(f"{settings.name}: {classes[1]!r} is positive, {classes[0]!r} is negative")
+    of_tables = [next(i for i, rows in enumerate(tables) if rows is column.rows) for column in found]
+    rows_of = [cells.rows for cells in each_placed]
+    measured = Measurements(
+        np.concatenate([rows + firsts[of] for rows, of in zip(rows_of, of_tables, strict=True)]),
+        np.concatenate([tables[of].records[rows] + bases[of] for rows, of in zip(rows_of, of_tables, strict=True)]),
+        np.concatenate([np.full(len(rows), column.output) for rows, column in zip(rows_of, found, strict=True)]),
+        np.concatenate(values),
+        np.concatenate(censoring),
+        None if settings.level == "sequence" else np.concatenate([_positions(cells) for cells in each_placed]),
+    )
+    labels = merged(measured, settings, int(bases[-1]), where, outputs)
+    return TaskLabels(settings, outputs, classes, unit, labels, tuple(said))
+
+
+def _cells(rows: Rows, name: str) -> Cells:
+    """The cells of a column in rows that have a record."""
+    cells = written(rows.table, name)
+    return cells.of_cells(rows.records[cells.rows] >= 0)
+
+
+def _positions(cells: Cells) -> NDArray[np.int32]:
+    assert cells.positions is not None
+    return cells.positions
+
+
+def _indices(column: Column, cells: Cells, classes: Sequence[str], settings: TaskSettings) -> NDArray[np.float64]:
+    """The index of the class of each label."""
+    of_texts = [index_of(text, classes, settings) for text in cells.texts]
+    for text, index in enumerate(of_texts):
+        if index is None:
+            row = int(cells.rows[np.argmax(cells.which == text)])
+            raise ValueError(f"{column.where(row)}: {unknown_class(cells.texts[text], classes, settings)}")
+    return np.array(of_texts, np.float64)[cells.which]

@@ -1,0 +1,59 @@
+"""What is written in a column: the cells in which something was measured, each distinct text once.
+
+In: a column of text. Out: `Cells`; `residues` makes one of them for each label of a residue. Kept: nothing.
+A column of a thousand that are almost empty costs what is written in it, not its length.
+"""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.tables.table import Table
+
+
+class Cells(NamedTuple):
+    """The cells of a column that hold something."""
+
+    rows: NDArray[np.int64]
+    """(cells,) row of each, rising."""
+    which: NDArray[np.int64]
+    """(cells,) index of its text in `texts`."""
+    texts: tuple[str, ...]
+    """The distinct texts without white space around them, in the order in which they first appear."""
+    positions: NDArray[np.int32] | None = None
+    """(cells,) or (cells, 2): residue or pair of residues, from 0, that each is about; None for whole sequences."""
+
+    def of_texts(self, kept: NDArray[np.bool_]) -> "Cells":
+        """The cells whose texts are kept; (texts,) booleans."""
+        numbers = np.cumsum(kept) - 1
+        stay = kept[self.which]
+        texts = tuple(text for text, is_kept in zip(self.texts, kept.tolist(), strict=True) if is_kept)
+        positions = None if self.positions is None else self.positions[stay]
+        return Cells(self.rows[stay], numbers[self.which[stay]], texts, positions)
+
+    def of_cells(self, kept: NDArray[np.bool_]) -> "Cells":
+        """The cells that are kept, and their texts; (cells,) booleans."""
+        positions = None if self.positions is None else self.positions[kept]
+        stay = Cells(self.rows[kept], self.which[kept], self.texts, positions)
+        used = np.zeros(len(self.texts), np.bool_)
+        used[stay.which] = True
+        return stay.of_texts(used)
+
+    def without(self, missing: Collection[str]) -> "Cells":
+        """The cells that are neither blank nor written as missing, in upper or lower case."""
+        folded = {"", *(text.casefold() for text in missing)}
+        return self.of_texts(np.array([text.casefold() not in folded for text in self.texts], np.bool_))
+
+
+def written(table: Table, column: str) -> Cells:
+    """The cells of a column that are neither absent nor blank; rows are numbered from 0."""
+    import pyarrow.compute as compute
+
+    cells = table.cells.column(column)
+    rows = np.flatnonzero(np.asarray(cells.is_valid().combine_chunks().to_numpy(zero_copy_only=False), np.bool_))
+    trimmed = compute.utf8_trim_whitespace(cells.drop_null()).combine_chunks().dictionary_encode()
+    texts = tuple(trimmed.dictionary.to_pylist())
+    which = np.asarray(trimmed.indices.to_numpy(zero_copy_only=False), np.int64)
+    return Cells(rows, which, texts).without(())

@@ -1,0 +1,118 @@
+"""Classes: their names and order, and which of two is the positive one.
+
+In: the distinct texts of a task's columns. Out: names of classes, and the index of each text. Kept: nothing.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+
+from data.recipe.setting import no_such_word
+from finetune.tasks.settings import TaskSettings
+
+OPPOSITES = (
+    *(("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("0", "1"), ("-", "+"), ("inactive", "active")),
+    *(("negative", "positive"), ("neg", "pos"), ("non-binder", "binder"), ("insoluble", "soluble"), ("off", "on")),
+)
+"""Negative and positive words that need no explanation, in any case; numbers that equal 0 and 1 are '0' and '1'."""
+_POLARITY = {word: index for pair in OPPOSITES for index, word in enumerate(pair)}
+_SHOWN = 8
+
+
+def is_binary(settings: TaskSettings) -> bool:
+    """Whether each label of a task is one of two classes."""
+    return settings.type in ("binary", "multilabel")
+
+
+def minus_is_negative(settings: TaskSettings, texts: Collection[str]) -> bool:
+    """Whether ``-`` is the negative class of these texts, though it means 'missing' elsewhere.
+
+    It is if it stands beside ``+`` in a task of two classes, and nothing else does.
+    """
+    folded = {text.casefold() for text in settings.missing}
+    rest = {text for text in texts if text == "-" or text.casefold() not in folded}
+    return is_binary(settings) and not settings.classes and rest == {"+", "-"}
+
+
+def classes_of(settings: TaskSettings, texts: Sequence[str]) -> tuple[str, ...]:
+    """Names of a task's classes in the order of their indices.
+
+    Of two classes the second one is positive. Classes that a recipe does not name are those of the table: of two, by
+    the words of `OPPOSITES`; numbers in their order; other words in alphabetical order, unless the task is ordinal.
+
+    Args:
+        settings: of a task whose labels are classes.
+        texts: distinct texts of all its columns, without those that mean 'missing'.
+
+    Raises:
+        ValueError: it cannot be known which of two is positive, or in what order classes are.
+    """
+    if settings.classes:
+        return settings.classes
+    if is_binary(settings):
+        return _two(settings, texts)
+    numbers = [_number(text) for text in texts]
+    if all(number is not None for number in numbers):
+        first: dict[float | None, str] = {}
+        for number, text in zip(numbers, texts, strict=True):
+            first.setdefault(number, text)  # '1' and '1.0' are one class
+        return tuple(first[number] for number in sorted(first, key=lambda number: number or 0.0))
+    if settings.type == "ordinal":
+        raise ValueError(
+            f"tasks: the classes of {settings.name!r} are {_shown(texts)}, whose order is not known; name them from "
+            "the lowest to the highest, as in classes = ['low', 'medium', 'high']"
+        )
+    return tuple(sorted(texts))
+
+
+def index_of(text: str, classes: Sequence[str], settings: TaskSettings) -> int | None:
+    """The index of the class that a text means; None if it means none of them."""
+    if text in classes:
+        return classes.index(text)
+    if is_binary(settings) and not settings.classes:
+        return _POLARITY.get(_word(text))
+    number = _number(text)
+    if number is not None:
+        return next((index for index, name in enumerate(classes) if _number(name) == number), None)
+    folded = [name.casefold() for name in classes]
+    return folded.index(text.casefold()) if is_binary(settings) and text.casefold() in folded else None
+
+
+def unknown_class(text: str, classes: Sequence[str], settings: TaskSettings) -> str:
+    """Text of an error, without its place: a label that is none of the classes."""
+    return (
+        f"{no_such_word(f'the class of {settings.name!r}', text, classes)}; correct it, add it to tasks.classes, or to "
+        "tasks.missing if it means that nothing was measured"
+    )
+
+
+def _two(settings: TaskSettings, texts: Sequence[str]) -> tuple[str, str]:
+    """The negative and the positive one of words that are `OPPOSITES`, as they are written first."""
+    if any(_word(text) not in _POLARITY for text in texts):
+        raise ValueError(
+            f"tasks: {settings.name!r} is of type {settings.type} and its labels are {_shown(texts)}; say which one is "
+            "positive by naming it second, as in classes = ['unstable', 'stable'], or, for more than two classes, "
+            "choose type = 'multiclass'"
+        )
+    word = _word(texts[0]) if texts else "1"
+    negative, positive = next(pair for pair in OPPOSITES if word in pair)
+    names = [next((text for text in texts if _word(text) == word), word) for word in (negative, positive)]
+    return names[0], names[1]
+
+
+def _word(text: str) -> str:
+    """The word of `OPPOSITES` that a text may be."""
+    number = _number(text)
+    return str(int(number)) if number is not None and number in (0, 1) else text.casefold()
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _shown(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(map(repr, texts[:_SHOWN])) + more

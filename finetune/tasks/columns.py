@@ -1,0 +1,70 @@
+"""The columns of a task: names as they stand, and patterns such as ``CHEMBL*``.
+
+In: the columns of a table, what a recipe names. Out: names of columns. Kept: nothing.
+"""
+
+import difflib
+import re
+from collections.abc import Sequence
+
+from finetune.tasks.settings import TaskSettings
+
+_SHOWN = 20
+
+
+def named_columns(settings: TaskSettings) -> tuple[str, ...]:
+    """The columns, or patterns of columns, that a task names; its own name where it names none."""
+    return settings.columns or (settings.name,)
+
+
+def columns_of(settings: TaskSettings, columns: Sequence[str], place: str) -> tuple[str, ...]:
+    """The columns of a task, each once, in the order in which they are named and then in that of the table.
+
+    A name that is no column is a pattern if it has a ``*`` (any text) or a ``?`` (one character).
+
+    Args:
+        settings: of the task.
+        columns: of the table or tables.
+        place: what the tables are called in errors.
+
+    Raises:
+        ValueError: a column is not there, with the nearest one, or a pattern fits none.
+    """
+    found: dict[str, None] = {}
+    for name in named_columns(settings):
+        if name in columns:
+            found[name] = None
+            continue
+        matching = [column for column in columns if _pattern(name).fullmatch(column)]
+        if not matching:
+            raise ValueError(no_such_column(name, columns, f"{place}: task {settings.name!r}"))
+        found |= dict.fromkeys(matching)
+    return tuple(found)
+
+
+def outputs_of(settings: TaskSettings, columns: Sequence[str]) -> tuple[str, ...]:
+    """Names of a task's outputs: its columns, or its own name if these are one or are replicates."""
+    if len(columns) == 1 or settings.columns_are == "replicates":
+        return (settings.name,)
+    return tuple(columns)
+
+
+def no_such_column(name: str, columns: Sequence[str], place: str) -> str:
+    """Text of an error: no column has this name, the nearest one, and those that are there."""
+    near = difflib.get_close_matches(name, columns, 1, cutoff=0.5) or [
+        column for column in columns if column.strip().casefold() == name.strip().casefold()
+    ]
+    nearest = f"the nearest is {near[0]!r}; " if near else ""
+    more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
+    what = "no column fits the pattern" if _has_wildcard(name) else "there is no column"
+    return f"{place}: {what} {name!r}; {nearest}its columns are {', '.join(map(repr, columns[:_SHOWN]))}{more}"
+
+
+def _has_wildcard(name: str) -> bool:
+    return "*" in name or "?" in name
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    """Only ``*`` and ``?`` are special: column names such as ``IC50 [nM]`` have brackets."""
+    parts = ({"*": ".*", "?": "."}.get(letter, re.escape(letter)) for letter in name)
+    return re.compile("".join(parts), re.S)

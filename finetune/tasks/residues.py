@@ -1,0 +1,72 @@
+"""Cells with a label for each residue, or for pairs of residues.
+
+In: cells such as ``HHHEEC``, ``0.1 0.3 - 0.2`` or ``3-17:8.2; 5-9:4.1``. Out: a cell for each label, with its place.
+Kept: nothing.
+"""
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.tasks.cells import Cells
+
+_SEPARATOR = re.compile(r"[\s;,]")
+_PAIR = re.compile(r"(\d+)-(\d+):(\S+)")
+
+
+def along(cells: Cells, *, of_numbers: bool) -> tuple[Cells, NDArray[np.int64]]:
+    """The labels of all residues of each cell, and (cells,) how many each cell has.
+
+    A cell of classes without white space, comma or semicolon has one character for each residue. Otherwise its labels
+    stand between semicolons, or if it has none, between white space, or if it has none, between commas.
+    """
+    numbers: dict[str, int] = {}
+    of_texts = []
+    for text in cells.texts:
+        if of_numbers or _SEPARATOR.search(text):
+            of_texts.append(np.array([numbers.setdefault(t, len(numbers)) for t in _separated(text)], np.int64))
+        else:
+            points, inverse = np.unique(np.frombuffer(text.encode("utf-32-le"), "<u4"), return_inverse=True)
+            ids = [numbers.setdefault(chr(point), len(numbers)) for point in points.tolist()]
+            of_texts.append(np.array(ids, np.int64)[inverse])
+    each = [of_texts[which] for which in cells.which.tolist()]
+    counts = np.array([len(labels) for labels in each], np.int64)
+    positions = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    which = np.concatenate(each) if each else np.zeros(0, np.int64)
+    return Cells(np.repeat(cells.rows, counts), which, tuple(numbers), positions.astype(np.int32)), counts
+
+
+def pairs(cells: Cells, where: Callable[[int], str]) -> Cells:
+    """The labels of the pairs of residues that cells name, such as ``3-17:8.2``, counted from 1.
+
+    A pair has no direction: ``17-3`` is ``3-17``, and the first residue is the one before the other.
+
+    Raises:
+        ValueError: a part of a cell is no pair with a label; the message gives its place and what is allowed.
+    """
+    numbers: dict[str, int] = {}
+    rows: list[int] = []
+    positions: list[tuple[int, int]] = []
+    which: list[int] = []
+    for row, text in zip(cells.rows.tolist(), (cells.texts[i] for i in cells.which.tolist()), strict=True):
+        for part in filter(None, re.split(r"[\s;]+", text)):
+            found = _PAIR.fullmatch(part)
+            first, second = sorted(int(number) - 1 for number in found.groups()[:2]) if found else (-1, -1)
+            if found is None or first < 0 or first == second:
+                raise ValueError(
+                    f"{where(row)}: {part!r} is no label of a pair of residues; write first residue, second residue "
+                    "and label as in '3-17:8.2; 5-9:4.1', counting from 1"
+                )
+            rows.append(row)
+            positions.append((first, second))
+            which.append(numbers.setdefault(found[3], len(numbers)))
+    places = np.array(positions, np.int32).reshape(-1, 2)
+    return Cells(np.array(rows, np.int64), np.array(which, np.int64), tuple(numbers), places)
+
+
+def _separated(text: str) -> list[str]:
+    """The labels of a cell that are separated by something."""
+    between = ";" if ";" in text else None if re.search(r"\s", text) else ","
+    return [label.strip() for label in text.split(between)]
