@@ -15,7 +15,7 @@ from data.sources.tables import LOADERS, TableSource
 from finetune.tables.layout import laid_out
 from finetune.tables.location import Location
 from finetune.tables.table import Table
-from finetune.tables.text import Line
+from finetune.tables.text import Line, from_header
 
 _EXCEL_ERRORS = ("#N/A", "#DIV/0!", "#REF!", "#VALUE!", "#NAME?", "#NUM!", "#NULL!")
 
@@ -62,7 +62,7 @@ def sheet_table(location: Location, limits: IngestSettings) -> Table:
     import openpyxl
 
     try:
-        book = openpyxl.load_workbook(io.BytesIO(location.read(limits)), read_only=True, data_only=True)
+        book = openpyxl.load_workbook(io.BytesIO(location.read(limits, packed=True)), read_only=True, data_only=True)
     except ValueError:
         raise
     except Exception as error:  # zipfile's and XML's errors, and openpyxl's own
@@ -86,6 +86,9 @@ def sheet_table(location: Location, limits: IngestSettings) -> Table:
         said.append(f"{num_errors} cells hold an error of Excel, such as #N/A, and are taken for empty")
     width = max((_width(line.fields) for line in lines), default=0)
     lines = [Line(line.number, line.fields[:width] + [""] * (width - len(line.fields))) for line in lines]
+    lines, num_before = from_header(lines)
+    if num_before:
+        said.append(f"{num_before} rows above the header are left out")
     return laid_out(location.name, lines, said, location.parameter("header_lines", ("1", "2")))
 
 

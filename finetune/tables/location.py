@@ -20,6 +20,7 @@ from data.recipe.setting import no_such_word
 from data.recipe.settings import IngestSettings
 from data.sources.tables import DATASETS, split_query
 from data.transport.byte_stream import STANDARD_INPUT, ByteStream
+from data.transport.remote_file import RemoteFile
 
 PARAMETERS = ("sheet", "labels", "mask", "separator", "encoding", "header_lines")
 """What may stand after the question mark of a file."""
@@ -33,7 +34,7 @@ class Location:
     """One table."""
 
     name: str
-    """As the user gave it, for errors."""
+    """The location that the user gave, for errors."""
     place: str
     """Path or URL of the file; of a zip file, if `member` is given."""
     member: str
@@ -96,8 +97,12 @@ class Location:
             )
         return replace(self, member=found[0])
 
-    def read(self, limits: IngestSettings) -> bytes:
+    def read(self, limits: IngestSettings, *, packed: bool = False) -> bytes:
         """All bytes, decompressed (gzip, bgzip, zstd, or the member of a zip file).
+
+        Args:
+            limits: what it may not exceed.
+            packed: whether its format is a compressed one, such as .xlsx, which is a zip file: then as stored.
 
         Raises:
             ValueError: it does not exist, cannot be read, is damaged or above a limit.
@@ -109,6 +114,11 @@ class Location:
             raise ValueError(f"{self.name}: no such file; check data.table{nearest(Path(self.place))}")
         if os.path.isdir(self.place):
             raise ValueError(f"{self.name}: is a folder; name the table in it")
+        if packed and "://" not in self.place:
+            return Path(self.place).read_bytes()
+        if packed:
+            reader = RemoteFile(self.place).open(0)
+            return b"".join(iter(lambda: reader.read(1 << 20), b""))
         return b"".join(stream.chunks())
 
     def _read_member(self, limits: IngestSettings) -> bytes:

@@ -49,7 +49,7 @@ class Substitution:
 
     old: str
     number: int
-    """As the authors count."""
+    """The number that the authors give it."""
     new: str
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.tables.table import Table
-from finetune.tables.units import MOLAR, molar
+from finetune.tables.units import MOLAR, is_unit, molar
 
 if TYPE_CHECKING:
     import pyarrow
@@ -208,6 +208,9 @@ def _parsed(text: str, decimal: Decimal) -> _Cell | None:
     found = _CELL.fullmatch(text)
     if found is None:
         return None
+    bound, unit = found["bound"] or "", found["unit"] or ""
+    if unit and not is_unit(unit):
+        return None
     body = re.sub(r"[\s'’]", "", found["number"])
     other = "," if decimal == "." else "."
     if other in body:
@@ -222,7 +225,6 @@ def _parsed(text: str, decimal: Decimal) -> _Cell | None:
         value = float(f"{found['sign']}{body.replace(decimal, '.')}{power}")
     elif power:
         value *= 10.0 ** int(re.split(r"10\^?", power, maxsplit=1)[1])
-    bound, unit = found["bound"] or "", found["unit"] or ""
     return _Cell(value, _BOUNDS.get(bound, EXACT), molar(unit) or unit, bound in ("~", "≈"), found["error"] is not None)
 
 
@@ -295,6 +297,12 @@ def _one_unit(
     if bare and not unit:
         with_unit = np.zeros(len(values), bool)
         with_unit[rest] = np.array([bool(u) for u in units], bool)[codes]
+        if bare > sum(tally.values()):
+            raise NotOneColumn(
+                f"the value is in {wanted}, and {bare} others of the column have no unit; write the unit of the column "
+                "into the task (unit)",
+                int(np.flatnonzero(with_unit)[0]),
+            )
         index = int(np.flatnonzero(~with_unit & ~np.isnan(values))[0])
         raise NotOneColumn(
             f"the value has no unit, and {sum(tally.values())} others of the column have one "

@@ -268,10 +268,10 @@ def _records(
     if too_long:
         assert most is not None
         _require_policy(table, joined, too_long, settings, most)
+        kept = {"start": "the first", "end": "the last", "ends": "the first and last, half each,"}[settings.too_long]
         said.append(
-            f"{len(too_long)} rows have a protein of more than {most} residues, of which is kept the "
-            f"{'first and last half of as many' if settings.too_long == 'ends' else settings.too_long}; the longest has "
-            f"{max(len(joined[index]) for index in too_long)}"
+            f"{len(too_long)} rows have a protein of more than {most} residues, of which {kept} {most} are kept; the "
+            f"longest has {max(len(joined[index]) for index in too_long)}"
         )
     for index, (chains, letters) in enumerate(zip(cleaned, joined, strict=True)):
         if not chains:

@@ -18,7 +18,7 @@ FASTA = (".fasta", ".fa", ".faa", ".fas", ".fsa", ".pep")
 DELIMITED = (".csv", ".tsv", ".txt", ".tab")
 SHEETS = (".xlsx", ".xlsm")
 _TABLES = (*DELIMITED, *FASTA, *SHEETS, *LOADERS)
-_PARQUET, _ZIP = b"PAR1", b"PK\x03\x04"
+_PARQUET = b"PAR1"
 
 
 def read_table(name: str, limits: IngestSettings | None = None) -> Table:
@@ -50,9 +50,8 @@ def read_table(name: str, limits: IngestSettings | None = None) -> Table:
         location.require_only("an Excel file", "sheet", "header_lines")
         return sheet_table(location, limits)
     content = location.read(limits)
-    if content.startswith((_PARQUET, _ZIP)):
-        kind = ".parquet" if content.startswith(_PARQUET) else ".xlsx, or of .zip"
-        raise ValueError(f"{name}: has the content of {kind}; give the file that suffix")
+    if content.startswith(_PARQUET):
+        raise ValueError(f"{name}: is a Parquet file; give it the suffix .parquet")
     text, said = decoded(content, name, location.parameter("encoding"))
     if suffix in FASTA or (suffix not in DELIMITED and text.lstrip().startswith(">")):
         location.require_only("FASTA", "labels", "mask", "encoding")

@@ -101,7 +101,7 @@ def lines(text: str, name: str, separator: str | None = None) -> tuple[list[Line
     kept = [line for line in found if any(map(str.strip, line.fields))]
     if len(found) > len(kept):
         said.append(f"{len(found) - len(kept)} rows in which every cell is empty are left out")
-    kept, num_before = _from_header(kept)
+    kept, num_before = from_header(kept)
     if num_before:
         said.append(f"{num_before} lines above the header are left out")
     width = len(kept[0].fields) if kept else 0
@@ -130,9 +130,9 @@ def _fields(text: str, separator: str) -> Iterator[Line]:
 
 def _has_quoted_fields(text: str) -> bool:
     """Whether quotation marks of tab-separated text enclose fields, as Excel writes them, or are letters."""
-    fields = [field for line in islice(io.StringIO(text), _SAMPLE) for field in line.rstrip("\r\n").split("\t")]
-    begin = [field for field in fields if field.startswith('"')]
-    return bool(begin) and all(len(field) > 1 and field.endswith('"') for field in begin)
+    quoted = [line for line in islice(io.StringIO(text), _SAMPLE) if '"' in line]
+    begins = any(field.startswith('"') for line in quoted for field in line.split("\t"))
+    return begins and all(line.count('"') % 2 == 0 for line in quoted)
 
 
 def _sniffed(text: str) -> str:
@@ -153,7 +153,7 @@ def _sniffed(text: str) -> str:
     return best
 
 
-def _from_header(found: list[Line]) -> tuple[list[Line], int]:
+def from_header(found: list[Line]) -> tuple[list[Line], int]:
     """The lines from the header on, and how many stand above it: comments, and titles of a single field."""
     widths = Counter(len(line.fields) for line in found[:_SAMPLE])
     if not widths:
@@ -164,12 +164,8 @@ def _from_header(found: list[Line]) -> tuple[list[Line], int]:
         fields, after = found[first].fields, found[first + 1].fields
         num_filled = sum(1 for field in fields if field.strip())
         is_comment = fields[0].startswith("#") and not (len(fields) == usual > 1 and not after[0].startswith("#"))
-        is_title = usual > 1 and num_filled == 1 and fields[0].strip() != "" and _filled(after) > 1
+        is_title = usual > 1 and num_filled == 1 and fields[0].strip() != ""
         if not (is_comment or is_title):
             break
         first += 1
     return found[first:], first
-
-
-def _filled(fields: list[str]) -> int:
-    return sum(1 for field in fields if field.strip())

@@ -1,0 +1,182 @@
+"""The proteins of a table: cleaned, joined, cut by a policy, distinct; and a token store whose record i is record i."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from data.alphabet import decode
+from data.recipe.settings import IngestSettings
+from data.store.build import open_or_build
+from finetune.tables.proteins import Proteins, proteins_of
+from finetune.tables.settings import TableSettings
+from finetune.tables.table import Table
+
+A, B = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ", "GGSGGSWWWWKVLAAGIVG"
+
+
+def table(**columns: list[str | None]) -> Table:
+    return Table("x.csv", pa.table({name: pa.array(cells, pa.string()) for name, cells in columns.items()}), 2)
+
+
+def of(
+    crop_tokens: int | None = None, settings: TableSettings | None = None, /, **columns: list[str | None]
+) -> Proteins:
+    return proteins_of(table(**columns), settings or TableSettings(), crop_tokens)
+
+
+def test_equal_proteins_share_a_record_however_they_are_written() -> None:
+    found = of(sequence=[A, B, A.lower(), f" {A[:10]}\n{A[10:]}*", B])
+    assert found.sequences == (A, B)
+    assert found.record_of_row.tolist() == [0, 1, 0, 0, 1]
+    assert found.first_rows.tolist() == [0, 1]
+    assert found.ids == ("row-2", "row-3")
+    assert found.said == ("5 rows are of 2 distinct proteins",)
+    assert found.linkers.tolist() == [[0, 0], [0, 0]]
+
+
+def test_ids_tell_records_apart() -> None:
+    assert of(sequence=[A, B, A], id=["a", "b", "c"]).ids == ("a", "b")
+    repeated = of(sequence=[A, B], name=["TEM", "TEM"])
+    assert repeated.ids == ("row-2", "row-3")
+    assert "'name' does not tell proteins apart" in repeated.said[0]
+    with pytest.raises(ValueError, match=r"x\.csv: row 3: the id 'TEM', in column 'name', is that of row 2 too"):
+        of(None, TableSettings(id="name"), sequence=[A, B], name=["TEM", "TEM"])
+    with pytest.raises(ValueError, match=r"x\.csv: row 3: its id, in column 'name', is empty"):
+        of(None, TableSettings(id="name"), sequence=[A, B], name=["TEM", None])
+
+
+def test_which_column_is_the_sequence() -> None:
+    assert of(None, TableSettings(sequence=("heavy",)), heavy=[A], sequence=[B]).sequences == (A,)
+    assert of(Protein=[A]).sequences == (A,)
+    with pytest.raises(ValueError, match=r"which column is the protein\? 0 of its columns .* it has smiles, y\. Name"):
+        of(smiles=["CCO"], y=["1"])
+    with pytest.raises(ValueError, match=r"data\.sequence is 'heavi'; the nearest is 'heavy'"):
+        of(None, TableSettings(sequence=("heavi",)), heavy=[A])
+
+
+def test_rows_without_a_protein_are_refused_or_left_out_and_counted() -> None:
+    with pytest.raises(
+        ValueError, match=r"^x\.csv: row 3: has no protein: its column 'seq' is empty; so have 1 more rows"
+    ):
+        of(seq=[A, None, " ", B])
+    found = of(None, TableSettings(rows_without_protein="leave_out"), seq=[A, None, " ", B])
+    assert found.record_of_row.tolist() == [0, -1, -1, 1]
+    assert found.first_rows.tolist() == [0, 3]
+    assert "2 of 4 rows have no protein and are left out, the first in row 3" in found.said[0]
+    with pytest.raises(ValueError, match="no row has a protein"):
+        of(None, TableSettings(rows_without_protein="leave_out"), seq=[None, ""])
+
+
+@pytest.mark.parametrize(("cell", "said"), [("MK-T", "a gap"), ("MK1T", "no amino acid letter"), ("MKµT", "'?'")])
+def test_cells_that_hold_no_protein_name_row_and_column(cell: str, said: str) -> None:
+    with pytest.raises(ValueError, match=r"^x\.csv: row 3, column 'seq': has ") as caught:
+        of(seq=[A, cell])
+    assert said in str(caught.value)
+
+
+def test_two_chains_are_joined_and_the_linker_is_known() -> None:
+    settings = TableSettings(sequence=("heavy", "light"))
+    found = of(None, settings, heavy=[A, B, A], light=[B, A, B])
+    assert found.sequences == (A + "G" * 25 + B, B + "G" * 25 + A)
+    assert found.linkers.tolist() == [[len(A), len(A) + 25], [len(B), len(B) + 25]]
+    assert [letters[slice(*span)] for letters, span in zip(found.sequences, found.linkers.tolist(), strict=True)] == [
+        "G" * 25
+    ] * 2
+    assert of(None, replace(settings, linker=""), heavy=[A], light=[B]).linkers.tolist() == [[0, 0]]
+    with pytest.raises(ValueError, match="its column 'light' is empty"):
+        of(None, settings, heavy=[A], light=[None])
+    with pytest.raises(ValueError, match="Joined chains are not cut"):
+        of(40, replace(settings, too_long="start"), heavy=[A], light=[B])
+    # The same letters with the linker elsewhere are another protein.
+    shifted = of(None, settings, heavy=["MGG", "MG"], light=["GK", "GGK"])
+    assert (shifted.num_records, shifted.linkers.tolist()) == (2, [[3, 28], [2, 27]])
+
+
+def test_long_proteins_are_refused_or_cut_as_the_policy_says() -> None:
+    with pytest.raises(
+        ValueError, match=r"2 of 3 rows have a protein of more than 18 residues .* in row 2, 3; the longest"
+    ):
+        of(20, None, seq=[A, B, "MKT"])
+    assert of(len(A) + 2, None, seq=[A]).sequences == (A,)  # begin and end count
+    residues = np.arange(len(A))
+    for policy, expected, head, tail in (
+        ("start", A[:17], 17, 0),
+        ("end", A[-17:], 0, 17),
+        ("ends", A[:9] + A[-8:], 9, 8),
+    ):
+        found = of(19, TableSettings(too_long=policy), seq=[A, "MKT"])  # type: ignore[arg-type]
+        assert found.sequences == (expected, "MKT")
+        places = found.places(0, residues)
+        assert np.count_nonzero(places >= 0) == head + tail == 17
+        assert "".join(expected[p] if p >= 0 else "" for p in places) == expected
+        assert all(A[r] == expected[p] for r, p in enumerate(places.tolist()) if p >= 0)
+        assert found.places(1, np.arange(3)).tolist() == [0, 1, 2]
+        assert found.whole_residues.tolist() == [len(A), 3]
+        assert "1 rows have a protein of more than 17 residues" in found.said[0]
+
+
+def test_mutations_of_a_wild_type(tmp_path: Path) -> None:
+    (tmp_path / "wt.fasta").write_text(f">P\n{A}\n")
+    settings = TableSettings(mutation="mutant", wild_type=str(tmp_path / "wt.fasta"), rows_without_protein="leave_out")
+    found = of(None, settings, mutant=["K2R", "WT", "A4del", "T3S:A4C", "WT"])
+    assert found.sequences == ("MR" + A[2:], A, "MKSC" + A[4:])
+    assert found.record_of_row.tolist() == [0, 1, -1, 2, 1]
+    assert found.ids == ("K2R", "WT", "T3S:A4C")
+    assert found.mutated == ((1,), (), (), (2, 3), ())
+    assert found.wild_types == ("P",) * 5
+    assert "1 of 5 rows have no protein" in found.said[0]
+    assert "is a deletion" in found.said[0]
+    with pytest.raises(ValueError, match=r"row 3: has no protein: in its column 'mutant', 'A4del' is a deletion"):
+        of(None, replace(settings, rows_without_protein="refuse"), mutant=["K2R", "A4del"])
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"mutation": "m"}, "data.mutation is 'm'; it needs data.wild_type"),
+        ({"wild_type": "x"}, "data.wild_type is 'x'; it belongs to data.mutation"),
+        ({"mutation": "m", "wild_type": "x", "sequence": ("s",)}, "data.sequence is given too"),
+        ({"sequence": ("a", "b", "c")}, "name one column, or two"),
+        ({"sequence": ("a", "a")}, "two different columns"),
+        ({"linker": "G-G"}, "data.linker is 'G-G'; it consists of amino acid letters"),
+        ({"too_long": "star"}, "data.too_long is 'star'; the nearest is 'start'"),
+    ],
+)
+def test_settings_that_contradict_each_other(values: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=r".+") as caught:
+        TableSettings(**values)  # type: ignore[arg-type]
+    assert said in str(caught.value)
+
+
+def test_record_i_of_the_store_is_record_i(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    letters = ["".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), rng.integers(5, 60))) for _ in range(200)]
+    cells: list[str | None] = [letters[i] for i in rng.integers(0, 200, 500)]
+    found = of(seq=cells)
+    store = open_or_build([found.source()], tmp_path, "refuse", IngestSettings())
+    assert store.num_records == found.num_records == len(set(cells))
+    assert [decode(store.residues(record)) for record in range(store.num_records)] == list(found.sequences)
+    assert [store.header(record) for record in range(store.num_records)] == list(found.ids)
+    assert [found.sequences[record] for record in found.record_of_row] == cells
+    again = open_or_build([of(seq=cells).source()], tmp_path, "refuse", IngestSettings())
+    assert again.folder == store.folder
+    other = open_or_build([of(seq=cells[::-1]).source()], tmp_path, "refuse", IngestSettings())
+    assert other.folder != store.folder
+    blocks = list(found.source().blocks(replace_position(found)))
+    assert sum(len(block.lengths) for block in blocks) == found.num_records - 7
+
+
+def replace_position(found: Proteins) -> object:
+    from data.sources.block import Position
+
+    assert found.num_records > 7
+    return Position(7)
+
+
+def test_unknown_letters_are_counted_where_that_is_asked_for(tmp_path: Path) -> None:
+    found = of(None, TableSettings(unknown_letters="count"), seq=["MK1T" * 20])
+    store = open_or_build([found.source()], tmp_path, "count", IngestSettings())
+    assert store.unknown_letters == {"'1'": 20}

@@ -1,0 +1,96 @@
+"""Real assay tables, where a folder beside the project holds them: the counts that their authors state."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finetune.tables.numbers import numbers
+from finetune.tables.proteins import proteins_of
+from finetune.tables.read import read_table
+from finetune.tables.settings import TableSettings
+from support.places import REAL
+
+DATA = REAL.parent
+SS3 = "token/flip_secondary_structure_splits.zip/splits/sequences.fasta?labels=sampled.fasta&mask=mask.fasta"
+pytestmark = pytest.mark.skipif(
+    not (DATA / "assay").is_dir(), reason="no real assays beside the project (shared/data/assay)"
+)
+
+
+def test_deeploc_has_ten_locations_and_a_membrane_letter() -> None:
+    table = read_table(f"{DATA}/assay/deeploc_our_val_set.fasta.gz")
+    assert table.num_rows == 1678
+    assert Counter(table.column("location"))["Cytoplasm-Nucleus"] == 23
+    assert len(set(table.column("location"))) == 11
+    test = read_table(f"{DATA}/assay/deeploc_test_set.fasta.gz")
+    assert test.num_rows == 2768
+    assert len(set(test.column("location"))) == 10
+    assert test.column("membrane").count(None) == 757 + 159 + 53 + 19 + 15 + 11 + 8
+    assert set(read_table(f"{DATA}/assay/deeploc_setHARD.fasta.gz").column("membrane")) == {None}
+
+
+def test_gb1_is_the_same_in_both_of_its_formats() -> None:
+    rows = read_table(f"{DATA}/assay/flip_gb1_splits.zip/splits/low_vs_high.csv")
+    records = read_table(f"{DATA}/assay/flip_gb1_splits.zip/splits/low_vs_high.fasta")
+    assert rows.column("sequence") == records.column("sequence")
+    # The FASTA file has ten decimals of the same values.
+    assert np.abs(numbers(rows, "target").values - numbers(records, "TARGET").values).max() <= 0.51e-10
+    parts = Counter(zip(records.column("SET"), records.column("VALIDATION"), strict=True))
+    assert parts == {("train", "False"): 4580, ("train", "True"): 509, ("test", "False"): 3644}
+
+
+def test_secondary_structure_has_no_labels_where_it_is_unresolved() -> None:
+    table = read_table(f"{DATA}/{SS3}")
+    parts = Counter(zip(table.column("SET"), table.column("VALIDATION"), strict=True))
+    assert parts == {("train", "False"): 9712, ("train", "True"): 1080, ("test", "False"): 364}
+    labels = Counter("".join(map(str, table.column("labels"))))
+    assert labels["-"] == 186_876
+    assert set(labels) == set("CHE-")
+
+
+def test_beta_lactamase_from_its_mutations_is_beta_lactamase_from_its_sequences(tmp_path: Path) -> None:
+    variants = read_table(f"{DATA}/zeroshot/P62593_BLAT_variants.fasta.gz")
+    assert variants.num_rows == 5397
+    by_name = dict(zip(variants.column("header 2"), variants.column("sequence"), strict=True))
+    whole = str(by_name["beta-lactamase_P20P"])
+    location = f"{DATA}/zeroshot/BLAT_ECOLX_Ranganathan2015_labeled.csv.gz"
+    table = read_table(location)
+    assert (table.num_rows, len(table.columns)) == (4996, 35)
+    found = {}
+    for name, letters in (("precursor", whole), ("mature", whole[23:])):
+        (tmp_path / f"{name}.fasta").write_text(f">BLAT\n{letters}\n")
+        settings = TableSettings(mutation="mutant", wild_type=str(tmp_path / f"{name}.fasta"))
+        found[name] = proteins_of(table, settings, 300)
+    assert found["precursor"].said == ()
+    assert "residue 1 of the wild type is number 24" in found["mature"].said[0]
+    assert [letters[23:] for letters in found["precursor"].sequences] == list(found["mature"].sequences)
+    assert found["precursor"].num_records == 4996
+    compared = 0
+    for mutant, record in zip(table.column("mutant"), found["precursor"].record_of_row, strict=True):
+        if (letters := by_name.get(f"beta-lactamase_{mutant}")) is not None:
+            assert letters == found["precursor"].sequences[record]
+            compared += 1
+    assert compared > 4000
+    assert 4996 - int(numbers(table, "cefotaxime").observed.sum()) == 19
+
+
+def test_metz_counts_of_bounds_are_those_of_the_file() -> None:
+    table = read_table(f"{DATA}/ligand/metz_interaction.csv.gz")
+    found = [numbers(table, column) for column in table.columns[14:]]
+    assert table.columns[0] == "Cmpd_ID"  # without the byte order mark
+    assert sum(int(each.observed.sum()) for each in found) == 258_094
+    assert sum(int((each.censoring < 0).sum()) for each in found) == 154_175
+    assert not any((each.censoring > 0).any() for each in found)
+
+
+def test_drugban_and_chembl() -> None:
+    table = read_table(f"{DATA}/ligand/drugban_human_cold_test.csv.gz")
+    found = proteins_of(table, TableSettings(too_long="start"), 1024)
+    assert table.num_rows == len(found.record_of_row) == 311
+    assert found.num_residues.max() == 1022
+    molecules = read_table(f"{DATA}/ligand/chembl_5thresh_timesplit_test.csv.gz")
+    assert (molecules.num_rows, len(molecules.columns)) == (5252, 692)
+    with pytest.raises(ValueError, match="which column is the protein"):
+        proteins_of(molecules, TableSettings(), 1024)
