@@ -131,6 +131,20 @@ class TableSource(OneFile):
             lambda: sum(stream.bytes_read for stream in streams),
         )
 
+    def csv_files(self) -> list[str]:
+        """The files of a data set of `datasets` that consists of CSV files, which are better read as text; else none.
+
+        Raises:
+            ValueError: it cannot be reached; there is no such split; its files are not plain CSV.
+        """
+        try:
+            builder = self._first_builder()
+            return self._csv_files(builder)[0] if type(builder.config).__name__ == "CsvConfig" else []
+        except (_Refused, BrokenStream):
+            raise
+        except Exception as error:  # loaders, file systems and servers raise errors of many types
+            raise self._refusal(error) from error
+
     def batches(self) -> Iterator[Mapping[str, list[Any]]]:
         """All rows with all columns, up to a thousand at a time, as `datasets` gives them: column name -> values.
 

@@ -39,15 +39,19 @@ def parquet_table(location: Location, limits: IngestSettings) -> Table:
     return _of_values(location.name, names, [cells.column(at).to_pylist() for at in range(len(names))])
 
 
-def dataset_table(location: Location, limits: IngestSettings) -> Table:
-    """JSON, or what `datasets` loads by name, through the reader that pretraining has for it.
+def dataset_source(location: Location, limits: IngestSettings) -> TableSource:
+    """JSON, or what `datasets` loads by name, as pretraining reads it."""
+    return TableSource(location.place, location.suffix if location.suffix in LOADERS else "", "refuse", limits)
+
+
+def dataset_table(location: Location, source: TableSource) -> Table:
+    """All rows and columns of a source.
 
     Raises:
         ValueError: it cannot be loaded, or has no row.
     """
-    suffix = location.suffix if location.suffix in LOADERS else ""
     columns: dict[str, list[Any]] = {}
-    for batch in TableSource(location.place, suffix, "refuse", limits).batches():
+    for batch in source.batches():
         for name, values in batch.items():
             columns.setdefault(name, []).extend(values)
     return _of_values(location.name, list(columns), list(columns.values()))

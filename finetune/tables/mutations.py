@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from data.homology.record_names import names
 from data.recipe.setting import no_such_word
 from data.recipe.settings import IngestSettings
 from data.sources.protein import letters_of, refusal
@@ -75,13 +76,21 @@ def read_wild_types(location: str, limits: IngestSettings) -> dict[str, str]:
         ValueError: it does not exist, is no FASTA, or a record is no protein.
     """
     text, _ = decoded(Location.of(location).read(limits), location)
-    found = {}
+    found: dict[str, str] = {}
     for header, letters in fasta_records(location, text):
         cleaned = letters_of(letters.encode("utf-8", "replace")).upper()
         if reason := refusal(header.encode(), cleaned, "refuse", limits):
             raise ValueError(f"{location}: {header.split()[0]!r} {reason}")
         found[header.split()[0]] = cleaned.decode()
     return found
+
+
+def record_named(name: str, wild_types: Mapping[str, str]) -> str | None:
+    """The id of the record that a table calls `name`: its id, or the accession in it; None if there is no such one."""
+    if name in wild_types:
+        return name
+    by_accession = [each for each in wild_types if name.encode() in names(each.encode())]
+    return by_accession[0] if len(by_accession) == 1 else None
 
 
 def substitutions(text: str) -> tuple[Substitution, ...]:
@@ -145,7 +154,7 @@ def variants(
         ValueError: a cell is no mutation; a wild type has another residue than a row says; a row names no record; no
             offset fits, or it rests on too few positions.
     """
-    names = _wild_type_of_rows(table, protein, wild_types, wild_type_file)
+    proteins = _wild_type_of_rows(table, protein, wild_types, wild_type_file)
     parsed: list[tuple[Substitution, ...] | None] = []
     unusable: dict[int, str] = {}
     for index, text in enumerate(table.column(mutation)):
@@ -164,8 +173,8 @@ def variants(
         parsed.append(found)
     said: list[str] = []
     offsets = {}
-    for name in dict.fromkeys(names):
-        rows = [index for index, each in enumerate(names) if each == name and parsed[index]]
+    for name in dict.fromkeys(proteins):
+        rows = [index for index, each in enumerate(proteins) if each == name and parsed[index]]
         offsets[name] = _offset(table, mutation, rows, parsed, name, wild_types[name], offset)
         if offsets[name] and offset is None:
             said.append(
@@ -174,7 +183,7 @@ def variants(
             )
     sequences: list[str | None] = []
     mutated: list[tuple[int, ...]] = []
-    for index, (name, changes) in enumerate(zip(names, parsed, strict=True)):
+    for index, (name, changes) in enumerate(zip(proteins, parsed, strict=True)):
         if changes is None:
             sequences.append(None)
             mutated.append(())
@@ -188,7 +197,7 @@ def variants(
             letters[place] = change.new
         sequences.append("".join(letters))
         mutated.append(tuple(sorted(p for p, change in zip(places, changes, strict=True) if change.new != change.old)))
-    return Variants(tuple(sequences), tuple(mutated), tuple(names), unusable, tuple(said))
+    return Variants(tuple(sequences), tuple(mutated), tuple(proteins), unusable, tuple(said))
 
 
 def _wild_type_of_rows(table: Table, protein: str | None, wild_types: Mapping[str, str], file: str) -> list[str]:
@@ -201,13 +210,13 @@ def _wild_type_of_rows(table: Table, protein: str | None, wild_types: Mapping[st
             )
         return list(wild_types) * table.num_rows
     table.require(protein, "data.protein")
-    names = []
+    found = []
     for index, text in enumerate(table.column(protein)):
-        name = (text or "").strip()
-        if name not in wild_types:
-            raise ValueError(f"{table.row(index)}: {no_such_word(protein, name, list(wild_types)[:50])} (of {file})")
-        names.append(name)
-    return names
+        name = record_named((text or "").strip(), wild_types)
+        if name is None:
+            raise ValueError(f"{table.row(index)}: {no_such_word(protein, text, list(wild_types)[:50])} (of {file})")
+        found.append(name)
+    return found
 
 
 def _offset(

@@ -125,6 +125,9 @@ def test_a_column_names_the_wild_type(tmp_path: Path) -> None:
         variants(mixed, "mutant", both)
     with pytest.raises(ValueError, match=r"x\.csv: row 2: protein is 'PQ'; the nearest is '[PQ]'"):
         variants(table("K2R", protein=["PQ"]), "mutant", both, protein="protein")
+    accessions = {"sp|P1|A_HUMAN": "MKTAY", "sp|P2|B_HUMAN": "GGSGG"}
+    found = variants(table("K2R", "S3A", protein=["P1", "sp|P2|B_HUMAN"]), "mutant", accessions, protein="protein")
+    assert found.sequences == ("MRTAY", "GGAGG")
     (tmp_path / "wt.fasta").write_text(">P\nMK-T\n")
     with pytest.raises(ValueError, match="'P' has '-' at residue 3, a gap"):
         read_wild_types(str(tmp_path / "wt.fasta"), IngestSettings())

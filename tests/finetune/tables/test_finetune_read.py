@@ -200,6 +200,18 @@ def test_jsonl_through_the_reader_of_pretraining(tmp_path: Path, monkeypatch: py
     lines = [{"sequence": A, "y": 1.5}, {"sequence": B, "y": None}]
     table = written(tmp_path / "x.jsonl", "\n".join(map(json.dumps, lines)))
     assert rows(table) == [(A, "1.5"), (B, None)]
+    folder = tmp_path / "set"
+    folder.mkdir()
+    pq.write_table(pa.table({"seq": [A, B], "y": [1, 2]}), folder / "train-00000.parquet")
+    pq.write_table(pa.table({"seq": [C], "y": [3]}), folder / "test-00000.parquet")
+    assert rows(read_table(f"datasets://{folder}?split=test")) == [(C, "3")]
+    with pytest.raises(ValueError, match="no split 'dev'; there is train, test"):
+        read_table(f"datasets://{folder}?split=dev")
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv" / "train.csv").write_text(f"seq;y\n{A};007\n{B};1,5\n")
+    found = read_table(f"datasets://{tmp_path}/csv")
+    assert rows(found) == [(A, "007"), (B, "1,5")]
+    assert found.row(0) == f"datasets://{tmp_path}/csv: row 2"
 
 
 def test_excel_sheets_have_dates_as_text(tmp_path: Path) -> None:
