@@ -40,7 +40,7 @@ def laid_out(name: str, lines: Sequence[Line], said: Sequence[str], header_lines
     if len(lines) < 2:
         found = f"only the header {', '.join(map(repr, lines[0].fields[:8]))}" if lines else "nothing"
         raise ValueError(f"{name}: has no row, {found}; a table has a header and a row for each measurement")
-    header = [field.strip() for field in lines[0].fields]
+    header = [" ".join(field.split()) for field in lines[0].fields]
     rows = list(lines[1:])
     while header and not header[-1] and all(len(row.fields) < len(header) or not row.fields[-1] for row in rows):
         header.pop()
@@ -49,7 +49,7 @@ def laid_out(name: str, lines: Sequence[Line], said: Sequence[str], header_lines
         header = ["row name", *header]
     second = _second_header(header, rows) if header_lines is None else "names" if header_lines == "2" else ""
     if second:
-        below, rows = [field.strip() for field in rows[0].fields], rows[1:]
+        below, rows = [" ".join(field.split()) for field in rows[0].fields], rows[1:]
         said.append(f"line {lines[1].number} is a second header, of {second}; it is joined to the names of the columns")
         header = _joined(header, below)
         if not rows:

@@ -6,14 +6,18 @@ In: the bytes of a file. Out: lines of fields with their numbers, and sentences 
 import codecs
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
 _SAMPLE = 200
 """Lines from which the separator is found."""
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+_WORDS = {**_SEPARATORS, " ": "spaces"}
+_HINT = re.compile(r"sep=(?P<separator>[,;\t|])\r?\n")
 _NAMES = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|", **{sign: sign for sign in _SEPARATORS}}
 _MOST_FIELD_BYTES = 64 << 20
 _BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
@@ -84,14 +88,18 @@ def lines(text: str, name: str, separator: str | None = None) -> tuple[list[Line
         ValueError: a quotation mark without its partner; a separator that is none.
     """
     said: list[str] = []
+    if separator is None and (hint := _HINT.match(text)):  # which Excel writes and reads
+        separator, text = hint["separator"], "\n" + text[hint.end() :]
     if separator is None:
         separator = _sniffed(text)
         if separator != ",":
-            said.append(f"its fields are separated by {_SEPARATORS[separator]}")
+            said.append(f"its fields are separated by {_WORDS[separator]}")
     else:
         if separator not in _NAMES:
             raise ValueError(f"{name}: separator is {separator!r}; allowed are comma, semicolon, tab, pipe")
         separator = _NAMES[separator]
+    if separator == " ":
+        text, separator = "\n".join("\t".join(line.split()) for line in text.split("\n")), "\t"
     try:
         found = list(_fields(text, separator))
     except csv.Error as error:
@@ -136,21 +144,21 @@ def _has_quoted_fields(text: str) -> bool:
 
 
 def _sniffed(text: str) -> str:
-    """The separator with which the header and the most lines have one and the same number of fields, above 1."""
+    """The separator with which the most lines have one and the same number of fields, above 1; a space for any."""
     sample = "".join(islice(io.StringIO(text, newline=""), _SAMPLE))
-    best, best_score = ",", (0.0, 0)
+    best, best_score = "", (0.0, 0)
     for separator in _SEPARATORS:
-        try:
-            widths = [len(line.fields) for line in _fields(sample, separator)]
-        except csv.Error:  # the sample may end inside a quoted field
-            continue
-        if not widths:
-            continue
+        widths = []
+        with suppress(csv.Error):  # the sample may end inside a quoted field
+            for line in _fields(sample, separator):
+                widths.append(len(line.fields))
         (width, count), *_ = Counter(width for width in widths if width > 1).most_common(1) or [(1, 0)]
-        score = (round(count / len(widths), 1), width)
+        # The header of a table of decimal commas has none, which tells them from separators.
+        score = (count / max(1, len(widths)), width)
         if width > 1 and score > best_score:
             best, best_score = separator, score
-    return best
+    words = {len(line.split()) for line in sample.splitlines() if line.strip()}
+    return best or (" " if len(words) == 1 and words != {1} else ",")
 
 
 def from_header(found: list[Line]) -> tuple[list[Line], int]:

@@ -101,6 +101,7 @@ def test_long_proteins_are_refused_or_cut_as_the_policy_says() -> None:
     ):
         of(20, None, seq=[A, B, "MKT"])
     assert of(len(A) + 2, None, seq=[A]).sequences == (A,)  # begin and end count
+    assert of(20, TableSettings(too_long="ends"), seq=[A]).sequences == (A[:9] + A[-9:],)
     residues = np.arange(len(A))
     for policy, expected, head, tail in (
         ("start", A[:17], 17, 0),

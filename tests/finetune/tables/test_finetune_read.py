@@ -51,6 +51,22 @@ def test_separator_is_found_in_the_content(tmp_path: Path, separator: str, word:
 def test_decimal_commas_between_semicolons(tmp_path: Path) -> None:
     table = written(tmp_path / "x.csv", f"id;seq;a;b\nx;{A};1,5;2,5\ny;{B};0,1;3,5\n")
     assert rows(table) == [("x", A, "1,5", "2,5"), ("y", B, "0,1", "3,5")]
+    only_commas = "a;b;c\n" + "1,5;2,5;3,5\n" * 150
+    assert written(tmp_path / "y.csv", only_commas).columns == ["a", "b", "c"]
+    notes = f"seq|note\n{A}|a, b, c, d, e\n{B}|f, g, h, i, j\n{C}|k\n"
+    assert written(tmp_path / "z.csv", notes).columns == ["seq", "note"]
+
+
+def test_unusual_ways_to_separate(tmp_path: Path) -> None:
+    assert rows(written(tmp_path / "a.csv", f"sep=;\r\nid;seq\r\na;{A}\r\n")) == [("a", A)]
+    assert read_table(str(tmp_path / "a.csv")).row(0).endswith("row 3")
+    spaces = written(tmp_path / "b.txt", f"id  seq   y\na   {A}  1\nb   {B}  2\n")
+    assert (spaces.columns, rows(spaces)[1]) == (["id", "seq", "y"], ("b", B, "2"))
+    assert rows(written(tmp_path / "c.csv", f"seq\n{A}\n{B}\n")) == [(A,), (B,)]
+    assert rows(written(tmp_path / "d.csv", f"id,seq\ra,{A}\rb,{B}\r")) == [("a", A), ("b", B)]
+    assert written(tmp_path / "e.csv", 'id,"Kd\n (nM)"\na,1\nb,2\n').columns == ["id", "Kd (nM)"]
+    quoted = "".join(f'"{number}\nnote, long",{A},1\n' for number in range(120))
+    assert written(tmp_path / "f.csv", f"id,seq,y\n{quoted}").num_rows == 120
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd.compress], ids=["gz", "zst"])
