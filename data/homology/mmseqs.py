@@ -10,10 +10,7 @@ in one step, as MMseqs2's cascades miss some pairs. docs/data.md has the figures
 """
 
 import heapq
-import os
 import re
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from operator import itemgetter
@@ -23,10 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.alphabet import FASTA_LETTERS
 from data.disk_error import refusal
 from data.durable import published, replaced, workspace
-from data.homology import name_table
+from data.homology import name_table, program
 from data.homology.clusters import Clusters, Members, open_clusters, write_clustering
 from data.homology.record_names import names
 from data.progress_line import WorkLine
@@ -73,7 +69,7 @@ def cluster_by_identity(store: "Store", min_identity: float) -> Clusters:
         clusters = Clusters(store, found)
         if clusters.facts:  # of any version of MMseqs2: another version could give other clusters, and no run resume
             return clusters
-    version = _version("data.split_identity")
+    version = program.version("data.split_identity")
     folder = kept_at(store, f"{name}{version}")
     distinct = open_clusters(store, None).members
     criteria = ("--min-seq-id", str(min_identity), "-c", str(COVERAGE), "--cov-mode", "0")
@@ -84,8 +80,8 @@ def cluster_by_identity(store: "Store", min_identity: float) -> Clusters:
         tempfile.TemporaryDirectory(prefix=".mmseqs-", dir=building) as work,
         WorkLine(text, after_s=0.0),
     ):
-        _write_fasta(store, Path(work) / "in.fasta", enumerate(_firsts(distinct)))
-        _mmseqs(Path(work), "easy-cluster", "in.fasta", "out", "tmp", *options)
+        program.write_fasta(store, Path(work) / "in.fasta", enumerate(_firsts(distinct)))
+        program.run(Path(work), "easy-cluster", "in.fasta", "out", "tmp", *options)
         of_distinct = _representatives(Path(work), distinct.clusters)
         facts = {
             "description": f"MMseqs2 {version}: identity {min_identity}, coverage {COVERAGE}",
@@ -128,7 +124,7 @@ def decontaminate(store: "Store", against: "Store", min_identity: float, min_cov
     if not output.parent.is_dir():
         raise ValueError(f"{output.parent} is no folder; create it, or write elsewhere")
     _require_replaceable(output)
-    _version("python -m data decontaminate")
+    program.version("python -m data decontaminate")
     with workspace(output, _ELSEWHERE) as work, refusal(output, _ELSEWHERE):
         similar = _search(store, against, work, min_identity, min_coverage)
         matches = heapq.merge(_equal(store, against), similar, key=itemgetter(0))
@@ -206,13 +202,13 @@ def _search(store: "Store", against: "Store", work: Path, min_identity: float, m
             else:
                 yield record, record
 
-    if not _write_fasta(store, work / "training.fasta", others()):
+    if not program.write_fasta(store, work / "training.fasta", others()):
         return
-    _write_fasta(against, work / "heldout.fasta", ((record, record) for record in range(against.num_records)))
+    program.write_fasta(against, work / "heldout.fasta", ((record, record) for record in range(against.num_records)))
     # Training sequences are the queries: MMseqs2 keeps a limited number of matches a query, and one is enough here.
     text = f"searching for relatives of {against.num_records:,} sequences with MMseqs2, at identity {min_identity}"
     with WorkLine(text, after_s=0.0):
-        _mmseqs(
+        program.run(
             work,
             *("easy-search", "training.fasta", "heldout.fasta", "out.tsv", "tmp", *_SENSITIVE),
             *("--min-seq-id", str(min_identity), "--format-output", "query,target,fident,qcov,tcov"),
@@ -236,45 +232,3 @@ def _name(store: "Store", record: int) -> str:
 def _require_fraction(name: str, value: float) -> None:
     if not 0.0 < value <= 1.0:
         raise ValueError(f"{name} is {value!r}; it must lie in (0, 1], for example 0.3")
-
-
-def _version(asked_by: str) -> str:
-    """Version of the MMseqs2 that is installed.
-
-    Raises:
-        ValueError: it is not installed.
-    """
-    if shutil.which("mmseqs") is None:
-        raise ValueError(
-            f"{asked_by} needs MMseqs2, and there is no program 'mmseqs': apt install mmseqs2, or "
-            "conda install -c conda-forge -c bioconda mmseqs2"
-        )
-    said = subprocess.run(["mmseqs", "version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True)
-    return said.stdout.decode().strip().replace("/", "-")
-
-
-def _write_fasta(store: "Store", path: Path, records: Iterator[tuple[int, int]]) -> int:
-    """Write sequences as FASTA from pairs (number for its header, record); return how many."""
-    count = 0
-    with path.open("wb", buffering=1 << 20) as file:
-        for number, record in records:
-            file.write(b">%d\n%s\n" % (number, FASTA_LETTERS[store.residues(record)].tobytes()))
-            count += 1
-    return count
-
-
-def _mmseqs(work: Path, *arguments: str) -> None:
-    """Run MMseqs2 in a folder, on all cores and at most half of the memory that is free.
-
-    Raises:
-        ValueError: it failed; the message has the end of its output.
-    """
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    free_mb = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
-    limits = ("--threads", str(threads), "--split-memory-limit", f"{max(free_mb // 2, 512)}M", "-v", "1")
-    done = subprocess.run(
-        ["mmseqs", *arguments, *limits], cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-    )
-    if done.returncode:
-        said = done.stdout.decode("utf-8", "replace").strip()[-1500:]
-        raise ValueError(f"mmseqs {arguments[0]} ended with status {done.returncode}: {said or 'it printed nothing'}")

@@ -1,0 +1,65 @@
+"""MMseqs2 as a program: whether it is installed, its version, its input, and one run of it.
+
+In: records of stores. Out: FASTA files, the tables that MMseqs2 writes. Kept: nothing.
+
+MMseqs2: Steinegger and Soeding 2017, doi:10.1038/nbt.3988.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from data.alphabet import FASTA_LETTERS
+
+if TYPE_CHECKING:
+    from data.store.token_store import Store
+
+
+def is_installed() -> bool:
+    """Whether there is a program 'mmseqs'."""
+    return shutil.which("mmseqs") is not None
+
+
+def version(asked_by: str) -> str:
+    """Version of the MMseqs2 that is installed.
+
+    Raises:
+        ValueError: it is not installed.
+    """
+    if not is_installed():
+        raise ValueError(
+            f"{asked_by} needs MMseqs2, and there is no program 'mmseqs': apt install mmseqs2, or "
+            "conda install -c conda-forge -c bioconda mmseqs2"
+        )
+    said = subprocess.run(["mmseqs", "version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True)
+    return said.stdout.decode().strip().replace("/", "-")
+
+
+def write_fasta(store: "Store", path: Path, records: Iterator[tuple[int, int]]) -> int:
+    """Write sequences as FASTA from pairs (number for its header, record); return how many."""
+    count = 0
+    with path.open("wb", buffering=1 << 20) as file:
+        for number, record in records:
+            file.write(b">%d\n%s\n" % (number, FASTA_LETTERS[store.residues(record)].tobytes()))
+            count += 1
+    return count
+
+
+def run(work: Path, *arguments: str) -> None:
+    """Run MMseqs2 in a folder, on all cores and at most half of the memory that is free.
+
+    Raises:
+        ValueError: it failed; the message has the end of its output.
+    """
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    free_mb = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+    limits = ("--threads", str(threads), "--split-memory-limit", f"{max(free_mb // 2, 512)}M", "-v", "1")
+    done = subprocess.run(
+        ["mmseqs", *arguments, *limits], cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    if done.returncode:
+        said = done.stdout.decode("utf-8", "replace").strip()[-1500:]
+        raise ValueError(f"mmseqs {arguments[0]} ended with status {done.returncode}: {said or 'it printed nothing'}")

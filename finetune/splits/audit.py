@@ -1,0 +1,261 @@
+"""The audit: how much of the tested side is known from training, from validation, or from pretraining.
+
+In: parts, records, a pretrained run. Out: `Audit`: counts, as JSON and as a table. Kept: nothing.
+
+The tested sequences are the queries, and an alignment must cover at least half of the query: a training protein that
+contains a tested domain is found, one of which a small piece resembles a part of a long tested protein is not. Local
+identities need such a rule. For variants of one protein, all of which are relatives, it counts mutations instead.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.homology.program import is_installed
+from data.homology.relatives import equal, nearest, searched_by
+from data.store.token_store import Store
+from finetune.splits.parts import TEST, TRAIN, VALIDATION, Parts
+from finetune.splits.settings import IDENTITIES
+from finetune.splits.variants import are_variants, to_nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COVERAGE = 0.5
+"""Share of a tested sequence that an alignment must cover."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The tested sequences beside one set of others."""
+
+    against: str
+    """The set: "train", "validation", "the other folds", or a pretraining corpus."""
+    queries: int
+    """Number of tested sequences."""
+    targets: int
+    """Number of sequences of the set."""
+    equal: int
+    """Number of tested sequences that are in the set."""
+    identities: tuple[float, ...] = ()
+    """Identities at which relatives were counted; empty where only equal sequences were looked for."""
+    similar: tuple[int, ...] = ()
+    """For each of `identities`, number of tested sequences with a relative of at least that, equal ones included."""
+
+    def share(self, identity: float) -> float | None:
+        """Share of the tested sequences that have a relative of at least `identity`; None if that was not counted."""
+        if identity not in self.identities or not self.queries:
+            return None
+        return self.similar[self.identities.index(identity)] / self.queries
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What the tested side has in common with the others."""
+
+    fingerprint: str
+    """The fingerprint of the parts that were audited."""
+    searched_by: str
+    """What looked for relatives."""
+    is_approximate: bool
+    """Whether shared words stood in for MMseqs2."""
+    comparisons: tuple[Comparison, ...]
+    distances: tuple[int, ...] | None
+    """For variants of one protein: how many tested sequences have 0, 1, 2, ... mutations to the nearest one that
+    trains. Otherwise None."""
+    notes: tuple[str, ...] = ()
+    """What could not be audited."""
+
+    def of(self, against: str) -> Comparison | None:
+        """The comparison with one set, if it was made."""
+        return next((found for found in self.comparisons if found.against == against), None)
+
+    @property
+    def of_training(self) -> Comparison:
+        """The comparison with what trains when a tested sequence is predicted."""
+        return self.comparisons[0]
+
+    def to_json(self) -> str:
+        """All of it, for files."""
+        return json.dumps(asdict(self), indent=1)
+
+    def table(self) -> str:
+        """Lines for a console, each at most 120 characters."""
+        identities = self.of_training.identities
+        head = ("tested against", "tested", "others", "equal", *(f">= {identity:.0%}" for identity in identities))
+        rows = [head]
+        for each in self.comparisons:
+            shares = [_share(count, each.queries) for count in (each.equal, *each.similar)]
+            shares += ["-"] * (len(head) - 3 - len(shares))
+            rows.append((each.against[-40:], f"{each.queries:,}", f"{each.targets:,}", *shares))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        if self.distances is not None:
+            lines.append(f"mutations to the nearest training sequence: {_distances(self.distances)}")
+        elif identities:
+            lines.append(f"by {self.searched_by}, over at least {COVERAGE:.0%} of the tested sequence")
+        return "\n".join((*lines, *self.notes))
+
+
+def from_json(text: str) -> Audit:
+    """The audit that `Audit.to_json` wrote."""
+    facts = _tuples(json.loads(text))
+    comparisons = tuple(Comparison(**_tuples(each)) for each in facts["comparisons"])
+    return Audit(**{**facts, "comparisons": comparisons})
+
+
+def _tuples(facts: dict[str, Any]) -> dict[str, Any]:
+    """The lists of a JSON object as tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()}
+
+
+def audit(
+    store: Store,
+    parts: Parts,
+    identities: "Sequence[float]" = IDENTITIES,
+    pretrained: Path | None = None,
+    search_pretraining: bool = False,
+) -> Audit:
+    """Compare the tested records with those that train, with those that validate, and with a pretraining corpus.
+
+    With folds every record that has one is tested, beside the records of the other folds.
+
+    Args:
+        store: the token store of the records.
+        parts: their parts.
+        identities: identities at which relatives are counted (`SplitSettings.audited_identities`).
+        pretrained: the directory of the run whose weights are fine-tuned, if they come from one.
+        search_pretraining: whether the pretraining corpus is searched for relatives, besides equal sequences.
+
+    Raises:
+        ValueError: MMseqs2 failed; nothing is tested.
+    """
+    identities = tuple(sorted({*identities}))
+    sides = [parts.of_fold(fold) for fold in range(parts.num_folds)] or [parts]
+    tested = np.unique(np.concatenate([each.records(TEST) for each in sides]))
+    if not len(tested):
+        raise ValueError("the split tests no record, so there is nothing to audit; give test a share, or folds")
+    distances = _to_training(store, sides) if are_variants(store) else None
+    at = () if distances is not None else identities
+    if parts.num_folds:
+        name = "the other folds"
+        of_folds = [compare(name, store, each.records(TEST), store, _others(each), at) for each in sides]
+        comparisons = [_sum(of_folds)]
+    else:
+        named = {"train": parts.records(TRAIN), "validation": parts.records(VALIDATION)}
+        comparisons = [
+            compare(name, store, tested, store, others, at)
+            for name, others in named.items()
+            if name == "train" or len(others)
+        ]
+    found, notes = pretraining_stores(pretrained) if pretrained else ([], [])
+    for corpus in found:
+        wanted = identities if search_pretraining else ()
+        comparisons.append(compare(f"pretraining {corpus.folder}", store, tested, corpus, None, wanted))
+    by = searched_by() if at or (search_pretraining and found) else "equal sequences"
+    is_approximate = by != "equal sequences" and not is_installed()
+    return Audit(parts.fingerprint, by, is_approximate, tuple(comparisons), distances, tuple(notes))
+
+
+def pretraining_stores(run: Path) -> tuple[list[Store], list[str]]:
+    """The token stores that a run's run.json names, and a note for each that is not there.
+
+    Raises:
+        ValueError: there is no run.json, or it is of another program.
+    """
+    path = run / "run.json"
+    try:
+        facts = json.loads(path.read_bytes())
+        named = _stores_named(facts["corpus"])
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}; name the directory of a run of `python -m pretrain`") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{path} names no corpus: it is damaged, or of another program") from None
+    stores, notes = [], []
+    for folder in named:
+        try:
+            store = Store(Path(folder))
+            _ = store.facts
+            stores.append(store)
+        except ValueError as error:
+            notes.append(f"the pretraining corpus was not compared: {error}")
+    return stores, notes
+
+
+def _stores_named(corpus: Mapping[str, Any]) -> Iterable[str]:
+    """The folders in a run's description of its corpus, of one or of a mixture."""
+    return [str(part["store"]) for part in corpus.get("mixture") or [corpus]]
+
+
+def compare(
+    name: str,
+    store: Store,
+    tested: NDArray[np.int64],
+    against: Store,
+    among: NDArray[np.int64] | None,
+    identities: tuple[float, ...],
+) -> Comparison:
+    """Tested records beside others, which may be of another store.
+
+    Args:
+        name: what the others are called.
+        store: the store of the tested records.
+        tested: (n,) their numbers.
+        against: the store of the others.
+        among: (m,) their numbers; None for all of the store.
+        identities: identities at which relatives are counted; without any only equal sequences are looked for.
+
+    Raises:
+        ValueError: MMseqs2 failed; the message has the end of its output.
+    """
+    targets = against.num_records if among is None else len(among)
+    if not identities:
+        is_equal = equal(store, tested, against, among) >= 0
+        return Comparison(name, len(tested), targets, int(np.count_nonzero(is_equal)))
+    found = nearest(store, tested, against, among, COVERAGE)
+    hit = found.record >= 0
+    # Not by the identity: an alignment may be all equal over a part of the query.
+    is_equal = np.asarray(store.digests)[tested[hit]] == np.asarray(against.digests)[found.record[hit]]
+    similar = tuple(int(np.count_nonzero(found.identity >= identity)) for identity in identities)
+    return Comparison(name, len(tested), targets, int(np.count_nonzero(is_equal)), identities, similar)
+
+
+def _sum(of_folds: "Sequence[Comparison]") -> Comparison:
+    """The comparisons of all folds as one."""
+    first = of_folds[0]
+    return Comparison(
+        first.against,
+        sum(each.queries for each in of_folds),
+        max(each.targets for each in of_folds),
+        sum(each.equal for each in of_folds),
+        first.identities,
+        tuple(map(sum, zip(*(each.similar for each in of_folds), strict=True))),
+    )
+
+
+def _others(parts: Parts) -> NDArray[np.int64]:
+    """The records that train or validate."""
+    return np.flatnonzero((parts.part == TRAIN) | (parts.part == VALIDATION))
+
+
+def _to_training(store: Store, sides: "Sequence[Parts]") -> tuple[int, ...]:
+    """How many tested variants have 0, 1, 2, ... mutations to the nearest one that trains."""
+    residues = np.asarray(store.tokens).reshape(store.num_records, -1)
+    nearest_of = [to_nearest(residues[each.records(TEST)], residues[each.records(TRAIN)]) for each in sides]
+    return tuple(np.bincount(np.concatenate(nearest_of)).tolist())
+
+
+def _share(count: int, of: int) -> str:
+    return f"{count:,} ({count / max(of, 1):.1%})"
+
+
+def _distances(counts: tuple[int, ...]) -> str:
+    total, shown = sum(counts), [(number, count) for number, count in enumerate(counts) if count]
+    words = [f"{number}: {_share(count, total)}" for number, count in shown[:5]]
+    rest = sum(count for _, count in shown[5:])
+    return ", ".join(words) + (f", more: {_share(rest, total)}" if rest else "")

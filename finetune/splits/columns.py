@@ -1,0 +1,112 @@
+"""Parts that a column names: 'train', 'valid', 'test', or the words that the recipe gives.
+
+In: records, settings. Out: the part of each record, and notes. Kept: nothing.
+"""
+
+import difflib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.splits.parts import NAMES, TEST, TRAIN, UNUSED, VALIDATION
+from finetune.splits.records import Records
+from finetune.splits.settings import SplitSettings
+
+USUAL = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev", "development"),
+    "test": ("test", "testing", "holdout", "hold-out", "held-out"),
+    "unused": ("unused", "none", "nan", "na"),
+}
+"""Words that a column uses for a part, in any case."""
+_TRUE, _FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0", "nan", "na")
+
+
+def by_column(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int8], list[str]]:
+    """The part of each record by `split.column`, and of those of training that validate by `split.validation_column`.
+
+    An empty cell is in no part, and so is a record all of whose rows are.
+
+    Returns:
+        (N,) parts, and a note on what was left out or decided.
+
+    Raises:
+        ValueError: a value is no part; or a record is in two and `split.conflict` is "refuse". The message names rows.
+    """
+    assert settings.column is not None
+    of_row = _of_rows(records, settings)
+    notes = []
+    empty = np.flatnonzero((of_row == UNUSED) & (records.of_row >= 0))
+    if len(empty):
+        notes.append(f"{len(empty):,} rows are in no part ({records.rows(empty)})")
+    part = np.full(records.count, UNUSED, np.int8)
+    used = np.flatnonzero((of_row != UNUSED) & (records.of_row >= 0))
+    # The part that is held out most is the highest number, so a record's part is the greatest of its rows'.
+    np.maximum.at(part, records.of_row[used], of_row[used])
+    torn = np.unique(records.of_row[used[of_row[used] != part[records.of_row[used]]]])
+    if not len(torn):
+        return part, notes
+    if settings.conflict == "refuse":
+        raise ValueError(_conflict(records, settings.column, of_row, torn))
+    if settings.conflict == "unused":
+        part[torn] = UNUSED
+    became = "are in none" if settings.conflict == "unused" else "are in the part that is held out more"
+    notes.append(f"{len(torn):,} sequences have rows in two parts and {became}")
+    return part, notes
+
+
+def _of_rows(records: Records, settings: SplitSettings) -> NDArray[np.int8]:
+    """(rows,) the part of each row."""
+    assert settings.column is not None
+    given = {name: getattr(settings, name) for name in ("train", "validation", "test", "unused")}
+    parts = dict(zip(given, (TRAIN, VALIDATION, TEST, UNUSED), strict=True))
+    exact = {word: parts[name] for name, words in given.items() for word in words}
+    usual = {word: parts[name] for name in given if not given[name] for word in USUAL[name]}
+    of_row = np.full(len(records.of_row), UNUSED, np.int8)
+    unknown: dict[str, list[int]] = {}
+    for row, text in enumerate(records.texts(settings.column, "split.column")):
+        if text is None:
+            continue
+        found = exact.get(text, usual.get(text.lower()))
+        if found is None:
+            unknown.setdefault(text, []).append(row)
+        else:
+            of_row[row] = found
+    if unknown:
+        raise ValueError(_unknown(records, settings, unknown, [*exact, *usual]))
+    if settings.validation_column is not None:
+        _validate(records, settings.validation_column, of_row)
+    return of_row
+
+
+def _unknown(records: Records, settings: SplitSettings, unknown: dict[str, list[int]], allowed: list[str]) -> str:
+    word, rows = next(iter(unknown.items()))
+    near = difflib.get_close_matches(word, allowed, 1)
+    others = f" ({len(unknown) - 1} other values too)" if len(unknown) > 1 else ""
+    return (
+        f"{records.rows(rows)}: split.column {settings.column!r} has {word!r}{others}, which is no part; "
+        f"{f'the nearest is {near[0]!r}, ' if near else ''}allowed are {', '.join(map(repr, allowed))}: name it in "
+        "split.train, split.validation, split.test or split.unused"
+    )
+
+
+def _validate(records: Records, column: str, of_row: NDArray[np.int8]) -> None:
+    """Move the training rows for which a column is true to validation."""
+    for row, text in enumerate(records.texts(column, "split.validation_column")):
+        word = (text or "false").lower()
+        if word not in _TRUE + _FALSE:
+            raise ValueError(
+                f"{records.table.row(row)}: split.validation_column {column!r} has {text!r}; it must be true or false"
+            )
+        if word in _TRUE and of_row[row] == TRAIN:
+            of_row[row] = VALIDATION
+
+
+def _conflict(records: Records, column: str, of_row: NDArray[np.int8], torn: NDArray[np.int64]) -> str:
+    rows = [row for row in records.rows_of(int(torn[0])).tolist() if of_row[row] != UNUSED]
+    sides = ", ".join(f"{records.table.first_row + row} ({NAMES[of_row[row]]})" for row in rows[:4])
+    return (
+        f"{records.table.name}: split.column {column!r} puts rows of one sequence in two parts: rows {sides}; so it is "
+        f"with {len(torn):,} of {records.count:,} sequences. Choose split.conflict = 'held_out' (their rows are in the "
+        "part that is held out more) or 'unused' (in none), or another split.by"
+    )

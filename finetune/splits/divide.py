@@ -1,0 +1,145 @@
+"""Dividing the records of a table: the one function that every split goes through.
+
+In: settings, records. Out: `Division`: the parts, what decided them, and notes on what was left out. Kept: nothing,
+except clusters beside the store.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.splits import split_file
+from finetune.splits.columns import by_column
+from finetune.splits.deal import deal
+from finetune.splits.groups import by_group, by_homology, by_scaffold
+from finetune.splits.parts import NO_FOLD, TRAIN, UNUSED, Parts, parts_of, require_filled
+from finetune.splits.records import Records
+from finetune.splits.settings import SplitSettings
+from finetune.splits.times import by_time
+from finetune.splits.variants import by_distance, by_position, variants_of
+
+_ADVICE = {
+    "homology": "choose a higher split.identity, so that clusters are smaller, or other split.fractions",
+    "column": "check the values of split.column, or name them in split.train, split.validation and split.test",
+    "time": "choose other split.cuts, or other split.fractions",
+    "distance": "choose another split.distance; the numbers of mutations are listed in the notes of the split",
+    "file": "give records of that part in split.file",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """A split, and how it was made."""
+
+    parts: Parts
+    method: str
+    """What decided it, such as the version of MMseqs2 with its settings, or the name of a column."""
+    is_approximate: bool
+    """Whether relatives were found by shared words, as MMseqs2 is not installed."""
+    notes: tuple[str, ...]
+    """Sentences for the user: what was left out, or decided."""
+
+
+def divide(
+    settings: SplitSettings,
+    records: Records,
+    ids: Sequence[str] = (),
+    parent: NDArray[np.uint8] | None = None,
+) -> Division:
+    """The parts of all records. They depend on the settings and on the records' contents alone.
+
+    Args:
+        settings: the recipe's `[split]`.
+        records: the records; with a token store for 'homology', 'position' and 'distance'.
+        ids: (N,) id of each record, for 'file'.
+        parent: token ids of the wild type, for 'position' and 'distance'; the consensus stands in for it.
+
+    Raises:
+        ValueError: the table lacks what decides; a record or a group is on two sides; a part that was asked for would
+            be empty, with the counts of all.
+    """
+    division = _divided(settings, records, ids, parent)
+    given = settings.by in ("column", "file", "time", "distance")
+    named = zip(("train", "validation", "test"), settings.fractions, strict=True)
+    wanted = ["train", "test"] if given else [name for name, share in named if share]
+    advice = "choose fewer folds or a larger table" if settings.folds else "choose other split.fractions"
+    require_filled(division.parts, wanted, _ADVICE.get(settings.by, advice), settings.folds)
+    return division
+
+
+def _divided(
+    settings: SplitSettings, records: Records, ids: Sequence[str], parent: NDArray[np.uint8] | None
+) -> Division:
+    if settings.by == "file":
+        assert settings.file is not None
+        parts, listed = split_file.read(Path(settings.file), ids, records.digests)
+        return Division(parts, f"taken from {settings.file}", False, tuple(listed))
+    if settings.by in ("column", "time"):
+        part, notes = (by_column if settings.by == "column" else by_time)(records, settings)
+        return Division(parts_of(records.digests, part), f"{settings.by} {settings.column!r}", False, tuple(notes))
+    if settings.by in ("position", "distance"):
+        return _of_variants(settings, records, parent)
+    group, method, notes, is_used = np.arange(records.count), "drawn at random", [], np.ones(records.count, np.bool_)
+    is_approximate = False
+    if settings.by == "group":
+        group, notes = by_group(records, settings)
+        method = f"groups of column {settings.column!r}"
+    elif settings.by == "scaffold":
+        group, notes, is_used = by_scaffold(records, settings)
+        method = f"Bemis-Murcko scaffolds of column {settings.column!r}"
+    elif settings.by == "homology":
+        group, method, is_approximate = by_homology(records, settings)
+    side = _dealt(settings, records, group, is_used)
+    notes.append(_in_words(group[is_used]))
+    return Division(_sides(settings, records, side, group), method, is_approximate, tuple(notes))
+
+
+def _dealt(
+    settings: SplitSettings, records: Records, group: NDArray[np.int64], is_used: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """(N,) the side of each record, -1 for one that is not used."""
+    side = np.full(records.count, -1)
+    if is_used.any():
+        of_used = np.unique(group[is_used], return_inverse=True)[1]
+        side[is_used] = deal(of_used, records.digests[is_used], _shares(settings), settings.seed)[of_used]
+    return side
+
+
+def _of_variants(settings: SplitSettings, records: Records, parent: NDArray[np.uint8] | None) -> Division:
+    variants = variants_of(records, parent, f"split.by = {settings.by!r}")
+    notes = ["no wild type is given: mutations are counted from the most frequent residues"]
+    notes = notes if variants.is_consensus else []
+    if settings.by == "distance":
+        part, of_split = by_distance(variants, records.digests, settings.distance, settings.fractions, settings.seed)
+        method = f"up to {settings.distance} mutations train, more are tested"
+        return Division(parts_of(records.digests, part), method, False, (*notes, *of_split))
+    side, of_split = by_position(variants, records.digests, _shares(settings), settings.seed)
+    parts = _sides(settings, records, side, None, variants.distances == 0)
+    return Division(parts, "positions that are mutated", False, (*notes, *of_split))
+
+
+def _shares(settings: SplitSettings) -> tuple[float, ...]:
+    return (1 / settings.folds,) * settings.folds if settings.folds else settings.fractions
+
+
+def _sides(
+    settings: SplitSettings,
+    records: Records,
+    side: NDArray[np.int64],
+    group: NDArray[np.int64] | None,
+    always_trains: NDArray[np.bool_] | None = None,
+) -> Parts:
+    """Parts, or folds if the settings have them, from the side of each record; -1 is unused."""
+    if not settings.folds:
+        return parts_of(records.digests, side, group)
+    part = np.where(side < 0, UNUSED, TRAIN)
+    fold = side if always_trains is None else np.where(always_trains, NO_FOLD, side)
+    return parts_of(records.digests, part, group, fold)
+
+
+def _in_words(group: NDArray[np.int64]) -> str:
+    sizes = np.unique(group, return_counts=True)[1]
+    return f"{len(group):,} records in {len(sizes):,} groups, the largest of {sizes.max(initial=0):,}"

@@ -1,0 +1,119 @@
+"""Groups: what is held out together, by a column, by scaffold, or by homology.
+
+In: records, settings. Out: the group of each record, and notes. Kept: nothing here; MMseqs2's clusters are kept beside
+the store. rdkit (https://rdkit.org) reads molecules, and only `scaffolds` imports it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.splits.parts import in_order_of_first
+from finetune.splits.records import Records
+from finetune.splits.settings import SplitSettings
+
+
+def by_group(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int64], list[str]]:
+    """(N,) groups by `split.column`: records that share a value, directly or through others, are one group.
+
+    A record none of whose rows has a value is on its own.
+    """
+    assert settings.column is not None
+    texts = records.texts(settings.column, "split.column")
+    alone = records.count - len(np.unique(records.of_row[[text is not None for text in texts]]))
+    notes = [f"{alone:,} records have no {settings.column} and are on their own"] if alone > 0 else []
+    return joined(records, texts), notes
+
+
+def by_scaffold(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int64], list[str], NDArray[np.bool_]]:
+    """(N,) groups by the Bemis-Murcko scaffold of the molecules in `split.column`.
+
+    Molecules without a ring have one scaffold, the empty one, as is the custom. Records of which no row has a molecule
+    that can be read are unused: the third array, (N,), tells which; a note counts them and names rows.
+
+    Raises:
+        ValueError: rdkit is not installed.
+    """
+    assert settings.column is not None
+    texts = records.texts(settings.column, "split.column")
+    found = scaffolds([text or "" for text in texts])
+    unreadable = [row for row, scaffold in enumerate(found) if scaffold is None]
+    has_one = np.zeros(records.count, np.bool_)
+    read = np.array([scaffold is not None for scaffold in found], np.bool_) & (records.of_row >= 0)
+    has_one[records.of_row[read]] = True
+    notes = []
+    if unreadable:
+        notes.append(
+            f"{len(unreadable):,} rows have no SMILES that can be read in {settings.column!r}, and do not decide a "
+            f"part ({records.rows(unreadable)}); {np.count_nonzero(~has_one):,} records are unused for it"
+        )
+    return joined(records, found), notes, has_one
+
+
+def by_homology(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int64], str, bool]:
+    """(N,) clusters of sequences of at least `split.identity`, and what found them, and whether it is approximate.
+
+    Raises:
+        ValueError: the table has no proteins.
+    """
+    from data.homology.relatives import related
+
+    if records.store is None:
+        raise ValueError(
+            f"split.by is 'homology' and {records.table.name} has no protein sequences; choose 'scaffold', 'time', "
+            "'group' or 'random'"
+        )
+    clustering = related(records.store, settings.identity)
+    return in_order_of_first(clustering.hashes), clustering.description, clustering.is_approximate
+
+
+def joined(records: Records, values: list[str | None]) -> NDArray[np.int64]:
+    """(N,) connected components of records by the values of their rows; None joins nothing."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    rows = np.array([row for row, value in enumerate(values) if value is not None and records.of_row[row] >= 0], int)
+    if not len(rows):
+        return np.arange(records.count)
+    numbers: dict[str, int] = {}
+    of_value = np.array([numbers.setdefault(values[row] or "", len(numbers)) for row in rows.tolist()])
+    # Nodes are records, then values; a row is an edge between the two.
+    nodes = records.count + len(numbers)
+    edges = (records.of_row[rows], records.count + of_value)
+    graph = coo_array((np.ones(len(rows), np.int8), edges), shape=(nodes, nodes))
+    _, labels = connected_components(graph, directed=False)
+    return in_order_of_first(labels[: records.count])
+
+
+def scaffolds(smiles: list[str]) -> list[str | None]:
+    """The Bemis-Murcko scaffold (doi:10.1021/jm9602928) of each molecule as SMILES; None where it cannot be read.
+
+    Raises:
+        ValueError: rdkit is not installed.
+    """
+    try:
+        from rdkit import Chem, RDLogger
+        from rdkit.Chem.Scaffolds.MurckoScaffold import MurckoScaffoldSmiles
+    except ImportError:
+        raise ValueError("split.by = 'scaffold' needs rdkit: pip install 'zymogen[molecules]'") from None
+    scaffold_of: Any = MurckoScaffoldSmiles
+    known: dict[str, str | None] = {}
+    with _quiet(RDLogger):
+        for text in smiles:
+            if text not in known:
+                molecule = Chem.MolFromSmiles(text) if text else None
+                known[text] = None if molecule is None else scaffold_of(mol=molecule)
+    return [known[text] for text in smiles]
+
+
+@contextmanager
+def _quiet(logger: Any) -> Iterator[None]:
+    """Keep rdkit from writing a line for each molecule that it cannot read."""
+    logger.DisableLog("rdApp.*")
+    try:
+        yield
+    finally:
+        logger.EnableLog("rdApp.*")

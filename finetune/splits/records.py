@@ -1,0 +1,62 @@
+"""Records as a split sees them: which rows each is made of, and what makes it.
+
+In: nothing; this is the type. Out: errors that name rows. Kept: nothing.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.recipe.setting import no_such_word
+from data.store.token_store import new_hash
+from finetune.tables.table import Table
+
+if TYPE_CHECKING:
+    from data.store.token_store import Store
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The N records of a table: distinct sequences, or distinct molecules where a table has no protein."""
+
+    table: Table
+    of_row: NDArray[np.int64]
+    """(rows,) the record of each row of the table; -1 for a row that is in none."""
+    digests: NDArray[np.uint64]
+    """(N,) digest of what makes the record, no two equal; those of the token store where there is one."""
+    store: "Store | None" = None
+    """The token store; None for a table without proteins."""
+
+    @property
+    def count(self) -> int:
+        """Number of records, N."""
+        return len(self.digests)
+
+    def texts(self, column: str, setting: str) -> list[str | None]:
+        """(rows,) the cells of a column, without blanks around them; None where there is nothing.
+
+        Raises:
+            ValueError: the table has no such column; the message names the nearest one.
+        """
+        if column not in self.table.columns:
+            raise ValueError(f"{self.table.name}: {no_such_word(setting, column, self.table.columns)}")
+        return [text.strip() or None if text else None for text in self.table.cells.column(column).to_pylist()]
+
+    def rows(self, rows: NDArray[np.int64] | list[int]) -> str:
+        """A few rows for an error or a note: the first three as a user counts them, and how many more there are."""
+        shown = ", ".join(str(self.table.first_row + int(row)) for row in rows[:_SHOWN])
+        more = f" and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
+        return f"{self.table.name}: row{'s' if len(rows) > 1 else ''} {shown}{more}"
+
+    def rows_of(self, record: int) -> NDArray[np.int64]:
+        """The rows of a record, rising."""
+        return np.flatnonzero(self.of_row == record)
+
+
+def content_digest(text: str) -> int:
+    """64 bits that identify a text, for records without a sequence."""
+    return int.from_bytes(new_hash(text.encode()).digest()[:8], "little")

@@ -1,0 +1,117 @@
+"""Parts by time: what was measured earlier trains, what was measured later is tested.
+
+In: a column of dates or numbers. Out: the part of each record, and notes. Kept: nothing.
+"""
+
+import re
+from datetime import UTC, datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.splits.parts import TEST, TRAIN, UNUSED, VALIDATION
+from finetune.splits.records import Records
+from finetune.splits.settings import SplitSettings
+
+_TWO_NUMBERS_AND_A_YEAR = re.compile(r"(\d{1,2})[./-](\d{1,2})[./-](\d{4})")
+_YEAR_AND_MONTH = re.compile(r"(\d{4})[/-](\d{1,2})")
+_YEAR_FIRST = re.compile(r"(\d{4})/(\d{1,2})/(\d{1,2})")
+_DAY_S = 86_400.0
+_ADVICE = "write dates as 2021-04-03, or numbers that rise with time"
+
+
+def by_time(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int8], list[str]]:
+    """The part of each record by the time of its *last* row, so that no row that trains is later than a cut.
+
+    Without `split.cuts`, times are cut where `split.fractions` come closest; records of one time stay together.
+
+    Returns:
+        (N,) parts; `UNUSED` for a record without a time; and notes.
+
+    Raises:
+        ValueError: a cell is no date or number, or may be two dates; the message names its row.
+    """
+    assert settings.column is not None
+    texts = records.texts(settings.column, "split.column")
+    read = _Reader(records, settings.column, texts)
+    last = np.full(records.count, -np.inf)
+    rows = np.array([row for row, text in enumerate(texts) if text and records.of_row[row] >= 0], np.int64)
+    np.maximum.at(last, records.of_row[rows], np.array([read(texts[row] or "", row) for row in rows.tolist()]))
+    timed = np.isfinite(last)
+    notes = [f"{np.count_nonzero(~timed):,} records have no time and are unused"] if not timed.all() else []
+    cuts = [read(text, None) for text in settings.cuts] or _cuts(last[timed], settings.fractions)
+    if sorted(cuts) != cuts:
+        raise ValueError(f"split.cuts is {settings.cuts!r}; validation must begin before test does")
+    test, validation = cuts[-1], cuts[0] if len(cuts) == 2 else np.inf
+    part = np.where(last >= test, TEST, np.where(last >= validation, VALIDATION, TRAIN))
+    shown = " and ".join(read.shown(cut) for cut in cuts if np.isfinite(cut))
+    notes.append(f"by {settings.column}: cut at {shown}")
+    return np.where(timed, part, UNUSED).astype(np.int8), notes
+
+
+def _cuts(times: NDArray[np.float64], fractions: tuple[float, ...]) -> list[float]:
+    """First times of validation and of test at which the shares come closest to `fractions`."""
+    if not len(times):
+        return [np.inf, np.inf]
+    values, counts = np.unique(times, return_counts=True)
+    before = np.concatenate([[0], np.cumsum(counts)]) / len(times)
+    starts = np.append(values, np.inf)
+    wanted = fractions[0], fractions[0] + fractions[1]
+    return [float(starts[np.argmin(np.abs(before - share))]) for share in wanted]
+
+
+class _Reader:
+    """Reads the times of a column: all of them numbers, or all of them dates of one form."""
+
+    def __init__(self, records: Records, column: str, texts: list[str | None]) -> None:
+        self._records, self._column = records, column
+        present = [text for text in texts if text]
+        self._numbers = bool(present) and all(map(_is_number, present))
+        places = [found.groups() for text in present if (found := _TWO_NUMBERS_AND_A_YEAR.fullmatch(text))]
+        day_first = any(int(first) > 12 for first, _, _ in places)
+        month_first = any(int(second) > 12 for _, second, _ in places)
+        self._day_first = None if day_first == month_first else day_first
+
+    def __call__(self, text: str, row: int | None) -> float:
+        """Seconds since 1970, or the number itself."""
+        if self._numbers:
+            if _is_number(text):
+                return float(text)
+            raise ValueError(f"{self._where(row)} has {text!r}, and the column holds numbers; give a number")
+        try:
+            return self._date(text, row).timestamp()
+        except ValueError as error:
+            if "may be" in str(error):
+                raise
+            raise ValueError(f"{self._where(row)} has {text!r}, which is no date or number; {_ADVICE}") from None
+
+    def shown(self, value: float) -> str:
+        """A time as the column writes it."""
+        if self._numbers:
+            return f"{value:g}"
+        moment = datetime.fromtimestamp(value, UTC)
+        return moment.date().isoformat() if value % _DAY_S == 0 else moment.isoformat()
+
+    def _date(self, text: str, row: int | None) -> datetime:
+        if found := _TWO_NUMBERS_AND_A_YEAR.fullmatch(text):
+            first, second, year = map(int, found.groups())
+            if self._day_first is None and first != second:
+                both = f"{year}-{second:02}-{first:02} or {year}-{first:02}-{second:02}"
+                raise ValueError(f"{self._where(row)} has {text!r}, which may be {both}; {_ADVICE}")
+            day, month = (first, second) if self._day_first else (second, first)
+            return datetime(year, month, day, tzinfo=UTC)
+        if found := _YEAR_FIRST.fullmatch(text) or _YEAR_AND_MONTH.fullmatch(text):
+            year, month, day = (*map(int, found.groups()), 1)[:3]
+            return datetime(year, month, day, tzinfo=UTC)
+        moment = datetime.fromisoformat(text)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+    def _where(self, row: int | None) -> str:
+        return "split.cuts" if row is None else f"{self._records.table.row(row)}: {self._column!r}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False

@@ -1,0 +1,154 @@
+"""Variants of one protein: what is mutated in each, how far apart they are, and splits by position and by distance.
+
+In: sequences of one length. Out: mutated positions, distances, the side of each record. Kept: nothing. Mutations are
+found by comparing sequences, so it does not matter how a table writes them; insertions and deletions are not compared.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.alphabet import TOKENS
+from finetune.splits.deal import deal
+from finetune.splits.parts import TEST, TRAIN
+from finetune.splits.records import Records
+
+if TYPE_CHECKING:
+    from data.store.token_store import Store
+
+MIXED = -1
+"""The side of a record that has mutations on two sides."""
+_CELLS = 1 << 26
+_TYPICAL_SHARE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Variants:
+    """N sequences of L residues beside their parent."""
+
+    residues: NDArray[np.uint8]
+    """(N, L) token ids."""
+    parent: NDArray[np.uint8]
+    """(L,) token ids."""
+    is_consensus: bool
+    """Whether no wild type was given, and the parent is the most frequent residue at each position."""
+
+    @property
+    def is_mutated(self) -> NDArray[np.bool_]:
+        """(N, L) whether a residue differs from the parent's."""
+        return np.asarray(self.residues != self.parent)
+
+    @property
+    def distances(self) -> NDArray[np.int64]:
+        """(N,) number of mutations of each sequence."""
+        return np.asarray(np.count_nonzero(self.is_mutated, axis=1))
+
+
+def variants_of(records: Records, parent: NDArray[np.uint8] | None, asked_by: str) -> Variants:
+    """All records as variants of a parent.
+
+    Args:
+        records: records with a token store.
+        parent: (L,) token ids of the wild type; None to take the most frequent residue at each position.
+        asked_by: the setting that needs it, for errors.
+
+    Raises:
+        ValueError: a sequence has another length than the parent, or than most; the message names rows.
+    """
+    if records.store is None:
+        raise ValueError(f"{asked_by} compares protein sequences, and {records.table.name} has none")
+    lengths = records.store.num_residues(np.arange(records.count))
+    length = int(np.bincount(lengths).argmax()) if parent is None else len(parent)
+    others = np.flatnonzero(lengths != length)
+    if len(others):
+        rows = np.flatnonzero(np.isin(records.of_row, others))
+        wanted = f"the {length} residues of {'the others' if parent is None else 'the wild type'}"
+        raise ValueError(
+            f"{records.rows(rows)}: {asked_by} compares sequences position by position, and {len(others):,} of "
+            f"{records.count:,} do not have {wanted} (the first has {lengths[others[0]]}); leave them out, or "
+            "choose another split.by"
+        )
+    residues = np.asarray(records.store.tokens).reshape(records.count, length)
+    return Variants(residues, consensus(residues) if parent is None else parent, parent is None)
+
+
+def consensus(residues: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """(L,) the most frequent token at each position of (N, L); of equally frequent ones the lowest."""
+    counts = np.stack([np.count_nonzero(residues == token, axis=0) for token in range(len(TOKENS))])
+    return np.asarray(counts.argmax(axis=0), np.uint8)
+
+
+def are_variants(store: "Store") -> bool:
+    """Whether all sequences have one length and a typical one differs from the consensus in at most a fifth of it."""
+    lengths = np.diff(np.asarray(store.offsets).astype(np.int64))
+    if store.num_records < 2 or lengths.min() != lengths.max():
+        return False
+    residues = np.asarray(store.tokens).reshape(store.num_records, int(lengths[0]))
+    mutated = np.count_nonzero(residues != consensus(residues), axis=1)
+    return bool(np.median(mutated) <= _TYPICAL_SHARE * lengths[0])
+
+
+def to_nearest(residues: NDArray[np.uint8], targets: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """(n,) number of positions in which each of (n, L) sequences differs from the nearest of (m, L); L without any."""
+    varies = (np.concatenate([residues, targets]) != residues[:1]).any(axis=0) if len(residues) else None
+    nearest = np.full(len(residues), residues.shape[1], np.int64)
+    if varies is None or not len(targets):
+        return nearest
+    queries, others = np.ascontiguousarray(residues[:, varies].T), np.ascontiguousarray(targets[:, varies].T)
+    rows = max(1, _CELLS // max(len(targets), 1) // 4)
+    for start in range(0, len(residues), rows):
+        block = queries[:, start : start + rows]
+        differ = np.zeros((block.shape[1], len(targets)), np.uint16)
+        for query, other in zip(block, others, strict=True):
+            differ += query[:, None] != other
+        nearest[start : start + rows] = differ.min(axis=1)
+    return nearest
+
+
+def by_position(
+    variants: Variants, digests: NDArray[np.uint64], shares: tuple[float, ...], seed: int
+) -> tuple[NDArray[np.int64], list[str]]:
+    """The side of each record: positions are dealt to sides, and a record is on the side of all of its positions.
+
+    Args:
+        variants: the records.
+        digests: (N,) their digests.
+        shares: shares of the sides; a position counts as many records as are mutated there.
+        seed: seed of the draw.
+
+    Returns:
+        (N,) index of the side; `MIXED` for a record with mutations on two sides, so that no position of a held-out
+        record trains; the parent itself is on side 0. And notes.
+    """
+    record, position = np.nonzero(variants.is_mutated)
+    used, of_pair = np.unique(position, return_inverse=True)
+    sides = deal(of_pair, np.asarray(used, np.uint64)[of_pair], shares, seed)
+    of_pairs = sides[of_pair]
+    lowest, highest = np.full(len(digests), len(shares)), np.full(len(digests), -1)
+    np.minimum.at(lowest, record, of_pairs)
+    np.maximum.at(highest, record, of_pairs)
+    side = np.where(highest < 0, 0, np.where(lowest == highest, lowest, MIXED))
+    counts = np.bincount(sides, minlength=len(shares))
+    notes = [f"of {len(used):,} mutated positions, {', '.join(map(str, counts))} are on the sides in their order"]
+    mixed = int(np.count_nonzero(side == MIXED))
+    if mixed:
+        notes.append(f"{mixed:,} of {len(side):,} sequences have mutations on two sides and are unused")
+    return side, notes
+
+
+def by_distance(
+    variants: Variants, digests: NDArray[np.uint64], most: int, fractions: tuple[float, ...], seed: int
+) -> tuple[NDArray[np.int8], list[str]]:
+    """The part of each record: up to `most` mutations trains, more is tested.
+
+    Validation is drawn from those that would train, in the proportion that `fractions` gives it beside training.
+    """
+    few = variants.distances <= most
+    part = np.where(few, TRAIN, TEST).astype(np.int8)
+    if few.any() and fractions[1]:
+        shares = fractions[0] / (fractions[0] + fractions[1]), fractions[1] / (fractions[0] + fractions[1])
+        part[few] = deal(np.arange(np.count_nonzero(few)), digests[few], shares, seed)
+    listed = ", ".join(f"{n}: {count:,}" for n, count in enumerate(np.bincount(variants.distances)) if count)
+    return part, [f"sequences by number of mutations: {listed}"]

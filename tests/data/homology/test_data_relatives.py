@@ -1,0 +1,104 @@
+"""Relatives of one set in another: by query coverage with MMseqs2, and by shared words without it."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.alphabet import STANDARD_RESIDUES
+from data.draw import hashes, integers
+from data.homology import kmers, relatives
+from data.homology.mmseqs import cluster_by_identity
+from data.homology.relatives import equal, nearest, related
+from support.inputs.token_stores import store_of
+
+needs_mmseqs = pytest.mark.skipif(shutil.which("mmseqs") is None, reason="no program 'mmseqs' (apt install mmseqs2)")
+
+
+def drawn(length: int, seed: int) -> str:
+    return "".join(STANDARD_RESIDUES[number] for number in integers(hashes(seed, np.arange(length)), 20))
+
+
+def every(protein: str, step: int) -> str:
+    """The protein with another residue at every `step`-th position."""
+    other = dict(zip(STANDARD_RESIDUES, STANDARD_RESIDUES[1:] + STANDARD_RESIDUES[0], strict=True))
+    return "".join(other[letter] if at % step == 0 else letter for at, letter in enumerate(protein))
+
+
+def without_mmseqs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+
+
+def test_equal_sequences_are_found_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proteins = [drawn(20, seed) for seed in range(9)]
+    store = store_of(tmp_path / "a", [("x", proteins[7]), ("y", drawn(20, 99)), ("z", proteins[2])])
+    against = store_of(tmp_path / "b", [(str(i), letters) for i, letters in enumerate([*proteins, proteins[2]])])
+    records = np.array([2, 1, 0])
+    for block in (1 << 20, 2):
+        monkeypatch.setattr(relatives, "_BLOCK", block)
+        assert equal(store, records, against).tolist() == [2, -1, 7]  # the first of two
+        assert equal(store, records, against, np.array([0, 9, 8, 7])).tolist() == [9, -1, 7]
+    assert equal(store, np.zeros(0, np.int64), against).tolist() == []
+
+
+def test_words_find_close_relatives_and_no_strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_mmseqs(monkeypatch)
+    proteins = [drawn(300, seed) for seed in range(40)]
+    against = store_of(tmp_path / "b", [(str(i), letters) for i, letters in enumerate(proteins)])
+    asked = [proteins[3], every(proteins[5], 10), drawn(300, 1000), proteins[8][:150] + drawn(150, 1001)]
+    store = store_of(tmp_path / "a", [(str(i), letters) for i, letters in enumerate(asked)])
+    found = nearest(store, np.arange(4), against)
+    assert found.record.tolist() == [3, 5, -1, 8]
+    assert found.identity[0] == 1.0
+    # One position in ten differs, so half of all words of five are equal: 150 of 296, and 0.507**0.2 = 0.873.
+    assert found.identity[1] == pytest.approx(0.873, abs=0.002)
+    assert found.identity[2] == 0.0
+    # 146 of 296 words: without an alignment half a protein looks like a relative that differs everywhere.
+    assert found.identity[3] == pytest.approx((146 / 296) ** 0.2)
+    among = nearest(store, np.arange(4), against, np.array([1, 8, 3]))
+    assert among.record.tolist() == [3, -1, -1, 8]
+    assert relatives.searched_by() == kmers.NAME
+
+
+def test_clusters_by_words_are_connected_and_do_not_depend_on_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_mmseqs(monkeypatch)
+    monkeypatch.setattr(kmers, "_ROWS", 2)
+    first = drawn(100, 1)
+    # A chain: the ends share only what both share with the middle.
+    chain = [first, first[50:] + drawn(50, 2), drawn(50, 2) + drawn(50, 3)]
+    proteins = [*chain, drawn(100, 4), first, "MKT"]
+    store = store_of(tmp_path / "a", [(str(i), letters) for i, letters in enumerate(proteins)])
+    found = related(store, 0.5)
+    assert found.is_approximate
+    assert "approximate" in found.description
+    hashes_of = found.hashes.tolist()
+    assert hashes_of[0] == hashes_of[1] == hashes_of[2] == hashes_of[4]
+    assert len({*hashes_of}) == 3
+    assert {*hashes_of} <= {*store.digests.tolist()}
+    turned = store_of(tmp_path / "b", [(str(i), letters) for i, letters in enumerate(proteins[::-1])])
+    assert related(turned, 0.5).hashes.tolist()[::-1] == hashes_of
+
+
+@pytest.mark.slow
+@needs_mmseqs
+def test_the_query_must_be_covered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    domain, protein = drawn(100, 1), drawn(300, 2)
+    against = store_of(tmp_path / "b", [("long", drawn(150, 3) + domain + drawn(150, 4)), ("short", protein[:100])])
+    asked = [every(domain, 5), every(protein, 5), drawn(200, 9), protein[:100]]
+    store = store_of(tmp_path / "a", [(str(i), letters) for i, letters in enumerate(asked)])
+    found = nearest(store, np.arange(4), against)
+    # A domain inside a longer protein is covered; of the long protein the target covers a third alone.
+    assert found.record.tolist() == [0, -1, -1, 1]
+    assert found.identity[0] == pytest.approx(0.8, abs=0.02)
+    assert found.identity[[1, 2, 3]].tolist() == [0.0, 0.0, 1.0]
+    assert nearest(store, np.array([1]), against, None, 0.3).record.tolist() == [1]
+    found_by_mmseqs = related(store, 0.5)
+    assert not found_by_mmseqs.is_approximate
+    assert found_by_mmseqs.hashes.tolist() == cluster_by_identity(store, 0.5).of_records.tolist()
+    # They are reused where MMseqs2 is not installed any more.
+    without_mmseqs(monkeypatch)
+    assert related(store, 0.5).hashes.tolist() == found_by_mmseqs.hashes.tolist()
+    assert related(store, 0.6).is_approximate

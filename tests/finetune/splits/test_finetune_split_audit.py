@@ -1,0 +1,185 @@
+"""The audit of a split: counts by hand, mutations of variants, a pretraining corpus; and the words for a split."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.draw import hashes, integers
+from finetune.splits.audit import Audit, Comparison, audit, from_json
+from finetune.splits.divide import Division, divide
+from finetune.splits.parts import Parts, parts_of
+from finetune.splits.settings import SplitSettings
+from finetune.splits.variants import to_nearest
+from finetune.splits.words import in_words, is_homology_split
+from support.inputs.split_records import named_records, protein_records
+from support.inputs.token_stores import store_of
+
+
+@pytest.fixture(autouse=True)
+def _no_mmseqs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+
+
+def drawn(length: int, seed: int) -> str:
+    return "".join("ACDEFGHIKLMNPQRSTVWY"[number] for number in integers(hashes(seed, np.arange(length)), 20))
+
+
+def every(protein: str, step: int) -> str:
+    return "".join("CA"[letter == "C"] if at % step == 0 else letter for at, letter in enumerate(protein))
+
+
+# Tested are 3 to 6: a close relative of 0, a distant one of 1, a stranger, and a close relative of 2, which validates.
+PROTEINS = [drawn(290 + seed, seed) for seed in range(3)]
+SEQUENCES = [*PROTEINS, every(PROTEINS[0], 30), every(PROTEINS[1], 4), drawn(299, 8), every(PROTEINS[2], 30)]
+PART = np.array([0, 0, 1, 2, 2, 2, 2])
+
+
+def test_the_tested_side_asks(tmp_path: Path) -> None:
+    records = protein_records(tmp_path, SEQUENCES)
+    parts = parts_of(records.digests, PART)
+    found = audit(records.store, parts)
+    assert [(each.against, each.queries, each.targets, each.equal) for each in found.comparisons] == [
+        ("train", 4, 2, 0),
+        ("validation", 4, 1, 0),
+    ]
+    # Nine of ten words of five are unchanged at one mutation in 30: 0.83**0.2 = 0.96.
+    assert found.of_training.identities == (0.3, 0.5, 0.9)
+    assert found.of_training.similar == (1, 1, 1)
+    assert found.of("validation").similar == (1, 1, 1)
+    assert found.of_training.share(0.5) == 0.25
+    assert found.of_training.share(0.4) is None
+    assert found.is_approximate
+    assert found.distances is None
+    assert found.fingerprint == parts.fingerprint
+    assert from_json(found.to_json()) == found
+    lines = found.table().splitlines()
+    assert lines[0].split() == ["tested", "against", "tested", "others", "equal", ">=", "30%", ">=", "50%", ">=", "90%"]
+    assert lines[1].split() == ["train", "4", "2", "0", "(0.0%)", *["1", "(25.0%)"] * 3]
+    assert "approximate" in lines[-1]
+    with pytest.raises(ValueError, match="the split tests no record"):
+        audit(records.store, parts_of(records.digests, np.zeros(7, int)))
+
+
+def test_folds_are_audited_together(tmp_path: Path) -> None:
+    records = protein_records(tmp_path, SEQUENCES)
+    fold = np.array([0, 1, 2, 1, 1, 0, 2])  # 3 is apart from its relative 0; 6 is beside its relative 2
+    found = audit(records.store, parts_of(records.digests, np.zeros(7, int), None, fold))
+    (only,) = found.comparisons
+    assert (only.against, only.queries, only.similar) == ("the other folds", 7, (2, 2, 2))
+
+
+def write_run(run: Path, **corpus: object) -> Path:
+    run.mkdir()
+    (run / "run.json").write_text(json.dumps({"format": "zymogen.run/1", "corpus": corpus}))
+    return run
+
+
+def test_the_pretraining_corpus_is_asked_too(tmp_path: Path) -> None:
+    records = protein_records(tmp_path / "table", SEQUENCES)
+    parts = parts_of(records.digests, PART)
+    corpora = [
+        store_of(tmp_path / name, [(str(i), letters) for i, letters in enumerate(letters_of)])
+        for name, letters_of in (("a", [SEQUENCES[4], drawn(50, 77), SEQUENCES[0]]), ("b", [every(SEQUENCES[5], 30)]))
+    ]
+    run = write_run(tmp_path / "run", mixture=[{"store": str(store.folder)} for store in corpora])
+    found = audit(records.store, parts, pretrained=run)
+    assert [(each.targets, each.equal, each.similar) for each in found.comparisons[2:]] == [(3, 1, ()), (1, 0, ())]
+    assert found.comparisons[2].against == f"pretraining {corpora[0].folder}"
+    found = audit(records.store, parts, pretrained=run, search_pretraining=True)
+    assert [(each.equal, each.similar) for each in found.comparisons[2:]] == [(1, (2, 2, 2)), (0, (1, 1, 1))]
+    shutil.rmtree(corpora[0].folder)
+    gone = audit(records.store, parts, pretrained=run)
+    assert len(gone.comparisons) == 3
+    assert gone.notes[0].startswith(f"the pretraining corpus was not compared: {corpora[0].folder} holds no finished")
+    assert gone.notes[0] in gone.table()
+    one = write_run(tmp_path / "one", store=str(corpora[1].folder))
+    assert len(audit(records.store, parts, pretrained=one).comparisons) == 3
+    with pytest.raises(ValueError, match=r"none/run\.json: No such file or directory; name the directory of a run"):
+        audit(records.store, parts, pretrained=tmp_path / "none")
+    (one / "run.json").write_text("{}")
+    with pytest.raises(ValueError, match="names no corpus"):
+        audit(records.store, parts, pretrained=one)
+
+
+def test_variants_are_counted_by_mutations(tmp_path: Path) -> None:
+    parent = drawn(40, 3)
+
+    def mutant(*positions: int) -> str:
+        return "".join("CA"[letter == "C"] if at in positions else letter for at, letter in enumerate(parent))
+
+    records = protein_records(tmp_path, [parent, mutant(1), mutant(2), mutant(1, 3), mutant(2, 5, 6), mutant(8, 9, 10)])
+    found = audit(records.store, parts_of(records.digests, np.array([0, 0, 0, 2, 2, 2])))
+    # 1 to mutant(1), 2 to mutant(2), 3 to the parent.
+    assert found.distances == (0, 1, 1, 1)
+    assert found.of_training == Comparison("train", 3, 3, 0)
+    assert found.table().splitlines()[-1] == (
+        "mutations to the nearest training sequence: 1: 1 (33.3%), 2: 1 (33.3%), 3: 1 (33.3%)"
+    )
+    assert from_json(found.to_json()) == found
+    division = divide(SplitSettings(by="random"), records)
+    assert in_words(SplitSettings(by="random"), division, found) == (
+        "a random split, the optimistic one: relatives of tested sequences train (drawn at random); variants of one "
+        "protein: of 3 tested sequences, 1 (33.3%) have at most one mutation to the nearest of training"
+    )
+
+
+def test_the_nearest_is_that_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("finetune.splits.variants._CELLS", 400)  # blocks of four
+    letters = integers(hashes(0, np.arange(40 * 12)), 3).reshape(40, 12).astype(np.uint8)
+    queries, targets = letters[:17], letters[17:]
+    by_pairs = [min(int((query != target).sum()) for target in targets) for query in queries]
+    assert to_nearest(queries, targets).tolist() == by_pairs
+    assert to_nearest(queries, targets[:0]).tolist() == [12] * 17
+    assert to_nearest(queries[:0], targets).tolist() == []
+
+
+# Words --------------------------------------------------------------------------------------------
+
+
+def made(similar: int, equal: int = 0, approximate: bool = False) -> Audit:
+    comparison = Comparison("train", 100, 900, equal, (0.3, 0.5, 0.9), (similar, 2, 0))
+    return Audit("f", "MMseqs2 14", approximate, (comparison,), None)
+
+
+def division(approximate: bool = False) -> Division:
+    parts: Parts = parts_of(named_records("ab").digests, np.array([0, 2]))
+    return Division(parts, "MMseqs2 14: identity 0.3", approximate, ())
+
+
+HOMOLOGY = SplitSettings(by="homology")
+
+
+@pytest.mark.parametrize(
+    ("settings", "of", "found", "holds"),
+    [
+        (HOMOLOGY, division(), made(0), True),
+        (HOMOLOGY, division(), made(5), True),
+        (HOMOLOGY, division(), made(6), False),
+        (HOMOLOGY, division(), made(1, equal=1), False),
+        (HOMOLOGY, division(), made(0, approximate=True), False),
+        (HOMOLOGY, division(), None, False),
+        (HOMOLOGY, division(approximate=True), made(0), False),
+        (replace(HOMOLOGY, identity=0.5), division(), made(60), True),
+        (replace(HOMOLOGY, identity=0.4), division(), made(0), False),  # not counted at 40 %
+        (SplitSettings(by="random"), division(), made(0), False),
+    ],
+)
+def test_only_a_clean_split_is_called_a_homology_split(
+    settings: SplitSettings, of: Division, found: Audit | None, holds: bool
+) -> None:
+    assert is_homology_split(settings, of, found) is holds
+    said = in_words(settings, of, found)
+    assert said.startswith("a homology split at") is holds
+    assert ("not a homology split" in said) is (settings.by == "homology" and not holds)
+
+
+def test_the_words_have_the_figures() -> None:
+    assert in_words(HOMOLOGY, division(), made(47, equal=2)) == (
+        "a split by clusters of relatives, not a homology split: it leaks at 30% identity (MMseqs2 14: identity 0.3); "
+        "of 100 tested sequences, 2 are also in training, and 47.0% have a relative there of at least 30% identity"
+    )
+    assert "optimistic" in in_words(SplitSettings(by="random"), division(), None)

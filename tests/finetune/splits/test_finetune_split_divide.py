@@ -1,0 +1,258 @@
+"""Dividing tables: by column, time, scaffold, group, position, distance, homology, at random and from a file."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.alphabet import LETTER_IDS
+from data.draw import hashes, integers
+from finetune.splits import split_file
+from finetune.splits.divide import divide
+from finetune.splits.parts import TEST, TRAIN, UNUSED, VALIDATION
+from finetune.splits.settings import SplitSettings
+from support.inputs.split_records import named_records, protein_records
+
+HALVES = (0.5, 0.0, 0.5)
+THIRDS = (0.4, 0.3, 0.3)
+
+
+def no_mmseqs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+
+
+def drawn(length: int, seed: int) -> str:
+    numbers = integers(hashes(seed, np.arange(length)), 20)
+    return "".join("ACDEFGHIKLMNPQRSTVWY"[number] for number in numbers)
+
+
+def mutated(parent: str, *positions: int) -> str:
+    """The parent with another residue at each position, from 0."""
+    letters = list(parent)
+    for position in positions:
+        letters[position] = "A" if letters[position] != "A" else "C"
+    return "".join(letters)
+
+
+# Column -------------------------------------------------------------------------------------------
+
+
+def test_flips_set_and_validation() -> None:
+    records = named_records(
+        "abcdef",
+        set=["train", "train", "test", "test", None, "Train"],
+        validation=["True", None, None, "true", "", "False"],
+    )
+    division = divide(SplitSettings(by="column", column="set", validation_column="validation"), records)
+    assert division.parts.part.tolist() == [VALIDATION, TRAIN, TEST, TEST, UNUSED, TRAIN]
+    assert division.notes == ("1 rows are in no part (assays.csv: row 6)",)
+
+
+def test_words_of_ones_own() -> None:
+    records = named_records("abcd", fold=["0", "1", "2", "x"])
+    settings = SplitSettings(by="column", column="fold", train=("0", "1"), test=("2",), unused=("x",))
+    assert divide(settings, records).parts.part.tolist() == [TRAIN, TRAIN, TEST, UNUSED]
+    with pytest.raises(
+        ValueError, match=r"row 5: split\.column 'fold' has 'x', which is no part; allowed are '0', '1', "
+    ):
+        divide(SplitSettings(by="column", column="fold", train=("0", "1"), test=("2",)), records)
+    with pytest.raises(ValueError, match=r"split\.column is 'flod'; the nearest is 'fold'"):
+        divide(SplitSettings(by="column", column="flod"), records)
+
+
+@pytest.mark.parametrize(("conflict", "part"), [("held_out", [TEST, VALIDATION, TRAIN]), ("unused", [-1, -1, TRAIN])])
+def test_a_sequence_in_two_parts(conflict: str, part: list[int]) -> None:
+    # a trains and is tested, b trains and validates, c trains twice; d is tested, so that a part is not empty.
+    of_rows = ["train", "train", "train", "test", "valid", "train", "test"]
+    records = named_records("abcabcd", set=of_rows)
+    with pytest.raises(
+        ValueError, match=r"one sequence in two parts: rows 2 \(train\), 5 \(test\); so it is with 2 of 4"
+    ):
+        divide(SplitSettings(by="column", column="set"), records)
+    division = divide(SplitSettings(by="column", column="set", conflict=conflict), records)
+    assert division.parts.part.tolist() == [*part, TEST]
+    assert division.notes[0].startswith("2 sequences have rows in two parts")
+
+
+def test_an_empty_part_is_an_error_with_counts() -> None:
+    records = named_records("abc", set=["train", "val", "train"])
+    with pytest.raises(
+        ValueError, match=r"no record for test \(train 2, validation 1, test 0, unused 0\): check the v"
+    ):
+        divide(SplitSettings(by="column", column="set"), records)
+
+
+# Time ---------------------------------------------------------------------------------------------
+
+
+def test_later_is_tested_and_the_last_row_of_a_record_counts() -> None:
+    dates = ["2019-01-01", "2021-06-30", "2022-01-01", "2020-05-05", "2022-01-01T12:00:00", None]
+    records = named_records("abcdae", date=dates)  # a was measured in 2019, and again in 2022
+    division = divide(SplitSettings(by="time", column="date", cuts=("2021-01-01", "2022-01-01")), records)
+    assert division.parts.part.tolist() == [TEST, VALIDATION, TEST, TRAIN, UNUSED]
+    assert division.notes == (
+        "1 records have no time and are unused",
+        "by date: cut at 2021-01-01 and 2022-01-01",
+    )
+
+
+def test_fractions_cut_between_times() -> None:
+    years = ["1", "2", "2", "3", "4", "4", "4", "5", "6", "10"]  # as text, 10 would come before 2
+    division = divide(
+        SplitSettings(by="time", column="year", fractions=THIRDS), named_records("abcdefghij", year=years)
+    )
+    assert division.parts.part.tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert division.notes == ("by year: cut at 4 and 5",)
+
+
+def test_days_and_months() -> None:
+    settings = SplitSettings(by="time", column="day", fractions=HALVES)
+    division = divide(settings, named_records("ab", day=["03.04.2021", "25.03.2021"]))  # 25 can only be a day
+    assert division.parts.part.tolist() == [TEST, TRAIN]
+    division = divide(settings, named_records("ab", day=["03/04/2021", "03/25/2021"]))
+    assert division.parts.part.tolist() == [TRAIN, TEST]
+    with pytest.raises(ValueError, match=r"row 3: 'day' has '03/04/2021', which may be 2021-04-03 or 2021-03-04"):
+        divide(settings, named_records("ab", day=["05/05/2021", "03/04/2021"]))
+    with pytest.raises(ValueError, match=r"row 3: 'day' has 'soon', which is no date or number; write dates as"):
+        divide(settings, named_records("ab", day=["2021-01", "soon"]))
+    with pytest.raises(
+        ValueError, match=r"no record for test \(train 2, validation 0, test 0, unused 0\): choose other"
+    ):
+        divide(SplitSettings(by="time", column="day", cuts=("2025",)), named_records("ab", day=["1", "2"]))
+
+
+# Groups -------------------------------------------------------------------------------------------
+
+
+def test_records_that_share_a_group_through_others_stay_together() -> None:
+    # a and b share x, b and c share y: one group of three. d and e share z, f and g have none.
+    records = named_records("abbcdefg", batch=["x", "x", "y", "y", "z", "z", None, ""])
+    for seed in range(8):
+        division = divide(SplitSettings(by="group", column="batch", fractions=HALVES, seed=seed), records)
+        assert division.parts.group.tolist() == [0, 0, 0, 1, 1, 2, 3]
+        part = division.parts.part
+        assert len(set(part[:3].tolist())) == 1
+        assert part[3] == part[4]
+    assert division.notes == (
+        "2 records have no batch and are on their own",
+        "7 records in 4 groups, the largest of 3",
+    )
+
+
+def test_folds_predict_each_record_once_and_keep_groups() -> None:
+    names = [f"r{number}" for number in range(40)]
+    records = named_records(names, batch=[str(number // 2) for number in range(40)])
+    parts = divide(SplitSettings(by="group", column="batch", folds=5), records).parts
+    assert np.bincount(parts.fold).tolist() == [8] * 5
+    assert (parts.fold[::2] == parts.fold[1::2]).all()
+    tested = np.concatenate([parts.of_fold(fold).records(TEST) for fold in range(5)])
+    assert sorted(tested.tolist()) == list(range(40))
+    with pytest.raises(ValueError, match=r"the folds have .*0 records; none may be empty"):
+        divide(SplitSettings(by="group", column="batch", folds=5), named_records("abcd", batch=["1", "2", "3", "4"]))
+
+
+def test_scaffolds() -> None:
+    pytest.importorskip("rdkit")
+    smiles = [
+        *("c1ccccc1O", "CCc1ccccc1", "c1ccccc1"),  # benzene
+        *("C1CCNCC1C", "C1CCNCC1"),  # piperidine
+        *("CCO", "CCCC"),  # no ring
+        *("not a molecule", ""),
+    ]
+    records = named_records("abcdefghi", smiles=smiles)
+    division = divide(SplitSettings(by="scaffold", column="smiles", fractions=HALVES), records)
+    assert division.parts.group.tolist() == [0, 0, 0, 1, 1, 2, 2, 3, 4]
+    assert division.parts.part[7:].tolist() == [UNUSED, UNUSED]
+    assert division.notes[0] == (
+        "2 rows have no SMILES that can be read in 'smiles', and do not decide a part (assays.csv: rows 9, 10); "
+        "2 records are unused for it"
+    )
+    assert division.notes[1] == "7 records in 3 groups, the largest of 3"
+
+
+# Variants of one protein --------------------------------------------------------------------------
+
+PARENT = drawn(30, 5)
+
+
+def test_no_tested_position_trains(tmp_path: Path) -> None:
+    singles = [mutated(PARENT, position) for position in range(30)]
+    pairs = [(first, first + 1 + first % 3) for first in range(26)]
+    doubles = [mutated(PARENT, first, second) for first, second in pairs]
+    records = protein_records(tmp_path, [PARENT, *singles, *doubles])
+    division = divide(SplitSettings(by="position", fractions=THIRDS), records)
+    part = division.parts.part
+    assert part[0] == TRAIN  # the parent
+    side_of = part[1:31]
+    # By hand: a double mutant is on the side of both positions, or on none.
+    expected = [side_of[a] if side_of[a] == side_of[b] else UNUSED for a, b in pairs]
+    assert part[31:].tolist() == expected
+    assert UNUSED in expected
+    assert set(side_of.tolist()) == {TRAIN, VALIDATION, TEST}
+    mixed = expected.count(UNUSED)
+    assert division.notes[-1] == f"{mixed} of {len(part)} sequences have mutations on two sides and are unused"
+    assert division.notes[0].startswith("no wild type is given")
+    folds = divide(SplitSettings(by="position", folds=3), records).parts
+    assert folds.part[0] == TRAIN
+    assert folds.fold[0] == -1
+    assert set(folds.fold[1:31].tolist()) == {0, 1, 2}
+
+
+def test_few_mutations_train_and_many_are_tested(tmp_path: Path) -> None:
+    sequences = [mutated(PARENT, *range(first, first + count)) for count in (1, 2, 3, 4) for first in range(10)]
+    wild_type = LETTER_IDS[np.frombuffer(PARENT.encode(), np.uint8)]
+    records = protein_records(tmp_path, [PARENT, *sequences])
+    settings = SplitSettings(by="distance", distance=2, fractions=(0.6, 0.4, 0.0))
+    division = divide(settings, records, parent=wild_type)
+    part = division.parts.part
+    assert set(part[21:].tolist()) == {TEST}
+    assert sorted(np.bincount(part[:21]).tolist()) == [8, 13]  # 21 * 0.6 = 12.6
+    assert division.notes == ("sequences by number of mutations: 0: 1, 1: 10, 2: 10, 3: 10, 4: 10",)
+    with pytest.raises(
+        ValueError, match=r"row 3: split\.by = 'distance' compares .* 1 of 2 do not have the 30 residues of"
+    ):
+        divide(settings, protein_records(tmp_path / "b", [PARENT, PARENT[:-1]]), parent=wild_type)
+
+
+# Homology, random, file ---------------------------------------------------------------------------
+
+
+def test_families_stay_together_and_the_split_says_what_found_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_mmseqs(monkeypatch)
+    families = [drawn(120, seed) for seed in range(12)]
+    sequences = [mutated(family, *range(member, 120, 9)) for family in families for member in range(4)]
+    records = protein_records(tmp_path, sequences)
+    division = divide(SplitSettings(by="homology", fractions=HALVES), records)
+    assert division.parts.group.tolist() == [number // 4 for number in range(48)]
+    assert division.parts.counts() == {"train": 24, "validation": 0, "test": 24, "unused": 0}
+    assert division.is_approximate
+    assert division.method.startswith("shared words of 5 residues (approximate:")
+    assert division.method.endswith("MMseqs2 is not installed")
+    with pytest.raises(
+        ValueError, match=r"no record for validation and test \(train 4, .*choose a higher split\.identity"
+    ):
+        divide(SplitSettings(by="homology"), protein_records(tmp_path / "one", sequences[:4]))
+    with pytest.raises(ValueError, match=r"split\.by is 'homology' and assays\.csv has no protein sequences"):
+        divide(SplitSettings(by="homology"), named_records("ab", smiles=["C", "CC"]))
+
+
+def test_rows_of_one_sequence_are_on_one_side(tmp_path: Path) -> None:
+    proteins = [drawn(20, seed) for seed in range(10)]
+    records = protein_records(tmp_path, [*proteins, *proteins[::-1]])
+    parts = divide(SplitSettings(by="random", fractions=HALVES), records).parts
+    assert np.bincount(parts.part[records.of_row]).tolist() == [10, 0, 10]
+    turned = protein_records(tmp_path / "turned", proteins[::-1])
+    assert divide(SplitSettings(by="random", fractions=HALVES), turned).parts.part.tolist()[::-1] == parts.part.tolist()
+
+
+def test_a_split_is_taken_back(tmp_path: Path) -> None:
+    names = [f"p{number}" for number in range(30)]
+    records = named_records(names, group=[str(number // 3) for number in range(30)])
+    first = divide(SplitSettings(by="group", column="group"), records).parts
+    split_file.write(tmp_path / "split.csv", names, first)
+    again = divide(SplitSettings(by="file", file=str(tmp_path / "split.csv")), records, names)
+    assert again.parts.fingerprint == first.fingerprint
+    assert again.method == f"taken from {tmp_path / 'split.csv'}"
