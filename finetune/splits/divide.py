@@ -19,7 +19,7 @@ from finetune.splits.parts import NO_FOLD, TRAIN, UNUSED, Parts, parts_of, requi
 from finetune.splits.records import Records
 from finetune.splits.settings import SplitSettings
 from finetune.splits.times import by_time
-from finetune.splits.variants import by_distance, by_position, variants_of
+from finetune.splits.variants import Mutations, by_distance, by_position, of_sequences
 
 _ADVICE = {
     "homology": "choose a higher split.identity, so that clusters are smaller, or other split.fractions",
@@ -47,7 +47,7 @@ def divide(
     settings: SplitSettings,
     records: Records,
     ids: Sequence[str] = (),
-    parent: NDArray[np.uint8] | None = None,
+    mutations: Mutations | None = None,
 ) -> Division:
     """The parts of all records. They depend on the settings and on the records' contents alone.
 
@@ -55,13 +55,14 @@ def divide(
         settings: the recipe's `[split]`.
         records: the records; with a token store for 'homology', 'position' and 'distance'.
         ids: (N,) id of each record, for 'file'.
-        parent: token ids of the wild type, for 'position' and 'distance'; the consensus stands in for it.
+        mutations: for 'position' and 'distance': `variants.of_sequences` or `variants.of_rows`; without them, sequences
+            are compared with the most frequent residue at each position.
 
     Raises:
         ValueError: the table lacks what decides; a record or a group is on two sides; a part that was asked for would
             be empty, with the counts of all.
     """
-    division = _divided(settings, records, ids, parent)
+    division = _divided(settings, records, ids, mutations)
     given = settings.by in ("column", "file", "time", "distance")
     named = zip(("train", "validation", "test"), settings.fractions, strict=True)
     wanted = ["train", "test"] if given else [name for name, share in named if share]
@@ -70,9 +71,7 @@ def divide(
     return division
 
 
-def _divided(
-    settings: SplitSettings, records: Records, ids: Sequence[str], parent: NDArray[np.uint8] | None
-) -> Division:
+def _divided(settings: SplitSettings, records: Records, ids: Sequence[str], mutations: Mutations | None) -> Division:
     if settings.by == "file":
         assert settings.file is not None
         parts, listed = split_file.read(Path(settings.file), ids, records.digests)
@@ -81,7 +80,7 @@ def _divided(
         part, notes = (by_column if settings.by == "column" else by_time)(records, settings)
         return Division(parts_of(records.digests, part), f"{settings.by} {settings.column!r}", False, tuple(notes))
     if settings.by in ("position", "distance"):
-        return _of_variants(settings, records, parent)
+        return _of_variants(settings, records, mutations)
     group, method, notes, is_used = np.arange(records.count), "drawn at random", [], np.ones(records.count, np.bool_)
     is_approximate = False
     if settings.by == "group":
@@ -108,16 +107,16 @@ def _dealt(
     return side
 
 
-def _of_variants(settings: SplitSettings, records: Records, parent: NDArray[np.uint8] | None) -> Division:
-    variants = variants_of(records, parent, f"split.by = {settings.by!r}")
+def _of_variants(settings: SplitSettings, records: Records, mutations: Mutations | None) -> Division:
+    mutations = mutations or of_sequences(records, None, f"split.by = {settings.by!r}")
     notes = ["no wild type is given: mutations are counted from the most frequent residues"]
-    notes = notes if variants.is_consensus else []
+    notes = notes if mutations.is_consensus else []
     if settings.by == "distance":
-        part, of_split = by_distance(variants, records.digests, settings.distance, settings.fractions, settings.seed)
+        part, of_split = by_distance(mutations, records.digests, settings.distance, settings.fractions, settings.seed)
         method = f"up to {settings.distance} mutations train, more are tested"
         return Division(parts_of(records.digests, part), method, False, (*notes, *of_split))
-    side, of_split = by_position(variants, records.digests, _shares(settings), settings.seed)
-    parts = _sides(settings, records, side, None, variants.distances == 0)
+    side, of_split = by_position(mutations, records.digests, _shares(settings), settings.seed)
+    parts = _sides(settings, records, side, None, mutations.distances == 0)
     return Division(parts, "positions that are mutated", False, (*notes, *of_split))
 
 

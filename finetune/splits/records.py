@@ -48,9 +48,13 @@ class Records:
 
     def rows(self, rows: NDArray[np.int64] | list[int]) -> str:
         """A few rows for an error or a note: the first three as a user counts them, and how many more there are."""
-        shown = ", ".join(str(self.table.first_row + int(row)) for row in rows[:_SHOWN])
+        shown = ", ".join(self.number(int(row)) for row in rows[:_SHOWN])
         more = f" and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
         return f"{self.table.name}: row{'s' if len(rows) > 1 else ''} {shown}{more}"
+
+    def number(self, row: int) -> str:
+        """Number of a row as a user counts."""
+        return self.table.row(row).rpartition(" ")[2]
 
     def rows_of(self, record: int) -> NDArray[np.int64]:
         """The rows of a record, rising."""

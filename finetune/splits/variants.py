@@ -1,9 +1,10 @@
 """Variants of one protein: what is mutated in each, how far apart they are, and splits by position and by distance.
 
-In: sequences of one length. Out: mutated positions, distances, the side of each record. Kept: nothing. Mutations are
-found by comparing sequences, so it does not matter how a table writes them; insertions and deletions are not compared.
+In: sequences of one length, or mutations as a table has them. Out: mutated positions, distances, the side of each
+record. Kept: nothing. Insertions and deletions are not compared.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,29 +26,26 @@ _TYPICAL_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Variants:
-    """N sequences of L residues beside their parent."""
+class Mutations:
+    """The mutated positions of N records, as M pairs of a record and a position."""
 
-    residues: NDArray[np.uint8]
-    """(N, L) token ids."""
-    parent: NDArray[np.uint8]
-    """(L,) token ids."""
-    is_consensus: bool
-    """Whether no wild type was given, and the parent is the most frequent residue at each position."""
-
-    @property
-    def is_mutated(self) -> NDArray[np.bool_]:
-        """(N, L) whether a residue differs from the parent's."""
-        return np.asarray(self.residues != self.parent)
+    count: int
+    """Number of records, N."""
+    record: NDArray[np.int64]
+    """(M,) record of each pair, rising."""
+    position: NDArray[np.int64]
+    """(M,) its position from 0; of several proteins, a number that no position of another protein has."""
+    is_consensus: bool = False
+    """Whether no wild type was given, and mutations are counted from the most frequent residue at each position."""
 
     @property
     def distances(self) -> NDArray[np.int64]:
-        """(N,) number of mutations of each sequence."""
-        return np.asarray(np.count_nonzero(self.is_mutated, axis=1))
+        """(N,) number of mutations of each record."""
+        return np.bincount(self.record, minlength=self.count)
 
 
-def variants_of(records: Records, parent: NDArray[np.uint8] | None, asked_by: str) -> Variants:
-    """All records as variants of a parent.
+def of_sequences(records: Records, parent: NDArray[np.uint8] | None, asked_by: str) -> Mutations:
+    """Where each record differs from the parent that all of them are variants of.
 
     Args:
         records: records with a token store.
@@ -71,7 +69,28 @@ def variants_of(records: Records, parent: NDArray[np.uint8] | None, asked_by: st
             "choose another split.by"
         )
     residues = np.asarray(records.store.tokens).reshape(records.count, length)
-    return Variants(residues, consensus(residues) if parent is None else parent, parent is None)
+    record, position = np.nonzero(residues != (consensus(residues) if parent is None else parent))
+    return Mutations(records.count, record, position, parent is None)
+
+
+def of_rows(records: Records, mutated: Sequence[Sequence[int]], wild_types: Sequence[str]) -> Mutations:
+    """Mutations as a table writes them, of one protein or of several.
+
+    Args:
+        records: the records.
+        mutated: (rows,) positions, from 0, in which a row differs from its wild type.
+        wild_types: (rows,) name of the protein that the row changes.
+    """
+    first = np.full(records.count, len(records.of_row))
+    used = np.flatnonzero(records.of_row >= 0)
+    np.minimum.at(first, records.of_row[used], used)
+    numbers: dict[tuple[str, int], int] = {}
+    record, position = [], []
+    for each, row in enumerate(first.tolist()):
+        for place in mutated[row]:
+            record.append(each)
+            position.append(numbers.setdefault((wild_types[row], place), len(numbers)))
+    return Mutations(records.count, np.array(record, np.int64), np.array(position, np.int64))
 
 
 def consensus(residues: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -108,12 +127,12 @@ def to_nearest(residues: NDArray[np.uint8], targets: NDArray[np.uint8]) -> NDArr
 
 
 def by_position(
-    variants: Variants, digests: NDArray[np.uint64], shares: tuple[float, ...], seed: int
+    mutations: Mutations, digests: NDArray[np.uint64], shares: tuple[float, ...], seed: int
 ) -> tuple[NDArray[np.int64], list[str]]:
     """The side of each record: positions are dealt to sides, and a record is on the side of all of its positions.
 
     Args:
-        variants: the records.
+        mutations: of the records.
         digests: (N,) their digests.
         shares: shares of the sides; a position counts as many records as are mutated there.
         seed: seed of the draw.
@@ -122,8 +141,8 @@ def by_position(
         (N,) index of the side; `MIXED` for a record with mutations on two sides, so that no position of a held-out
         record trains; the parent itself is on side 0. And notes.
     """
-    record, position = np.nonzero(variants.is_mutated)
-    used, of_pair = np.unique(position, return_inverse=True)
+    record = mutations.record
+    used, of_pair = np.unique(mutations.position, return_inverse=True)
     sides = deal(of_pair, np.asarray(used, np.uint64)[of_pair], shares, seed)
     of_pairs = sides[of_pair]
     lowest, highest = np.full(len(digests), len(shares)), np.full(len(digests), -1)
@@ -139,16 +158,16 @@ def by_position(
 
 
 def by_distance(
-    variants: Variants, digests: NDArray[np.uint64], most: int, fractions: tuple[float, ...], seed: int
+    mutations: Mutations, digests: NDArray[np.uint64], most: int, fractions: tuple[float, ...], seed: int
 ) -> tuple[NDArray[np.int8], list[str]]:
     """The part of each record: up to `most` mutations trains, more is tested.
 
     Validation is drawn from those that would train, in the proportion that `fractions` gives it beside training.
     """
-    few = variants.distances <= most
+    few = mutations.distances <= most
     part = np.where(few, TRAIN, TEST).astype(np.int8)
     if few.any() and fractions[1]:
         shares = fractions[0] / (fractions[0] + fractions[1]), fractions[1] / (fractions[0] + fractions[1])
         part[few] = deal(np.arange(np.count_nonzero(few)), digests[few], shares, seed)
-    listed = ", ".join(f"{n}: {count:,}" for n, count in enumerate(np.bincount(variants.distances)) if count)
+    listed = ", ".join(f"{n}: {count:,}" for n, count in enumerate(np.bincount(mutations.distances)) if count)
     return part, [f"sequences by number of mutations: {listed}"]

@@ -12,6 +12,7 @@ from finetune.splits import split_file
 from finetune.splits.divide import divide
 from finetune.splits.parts import TEST, TRAIN, UNUSED, VALIDATION
 from finetune.splits.settings import SplitSettings
+from finetune.splits.variants import of_rows, of_sequences
 from support.inputs.split_records import named_records, protein_records
 
 HALVES = (0.5, 0.0, 0.5)
@@ -204,15 +205,27 @@ def test_few_mutations_train_and_many_are_tested(tmp_path: Path) -> None:
     wild_type = LETTER_IDS[np.frombuffer(PARENT.encode(), np.uint8)]
     records = protein_records(tmp_path, [PARENT, *sequences])
     settings = SplitSettings(by="distance", distance=2, fractions=(0.6, 0.4, 0.0))
-    division = divide(settings, records, parent=wild_type)
+    division = divide(settings, records, mutations=of_sequences(records, wild_type, "split.by"))
     part = division.parts.part
     assert set(part[21:].tolist()) == {TEST}
     assert sorted(np.bincount(part[:21]).tolist()) == [8, 13]  # 21 * 0.6 = 12.6
     assert division.notes == ("sequences by number of mutations: 0: 1, 1: 10, 2: 10, 3: 10, 4: 10",)
+    two = protein_records(tmp_path / "b", [PARENT, PARENT[:-1]])
     with pytest.raises(
-        ValueError, match=r"row 3: split\.by = 'distance' compares .* 1 of 2 do not have the 30 residues of"
+        ValueError, match=r"row 3: split\.by compares .* 1 of 2 do not have the 30 residues of the wild"
     ):
-        divide(settings, protein_records(tmp_path / "b", [PARENT, PARENT[:-1]]), parent=wild_type)
+        of_sequences(two, wild_type, "split.by")
+
+
+def test_mutations_of_a_table_of_two_proteins() -> None:
+    # Position 1 of P is not position 1 of Q; row 4 repeats row 0.
+    records = named_records("abcdae", name=["x"] * 6)
+    found = of_rows(records, [(1,), (1, 2), (1,), (), (1,), (2,)], ["P", "P", "Q", "P", "P", "Q"])
+    assert found.record.tolist() == [0, 1, 1, 2, 4]
+    assert found.position.tolist() == [0, 0, 1, 2, 3]
+    assert found.distances.tolist() == [1, 2, 1, 0, 1]
+    division = divide(SplitSettings(by="distance", distance=1, fractions=(1.0, 0.0, 0.0)), records, (), found)
+    assert division.parts.part.tolist() == [TRAIN, TEST, TRAIN, TRAIN, TRAIN]
 
 
 # Homology, random, file ---------------------------------------------------------------------------
