@@ -32,7 +32,7 @@ class PairCost(NamedTuple):
     chunk_bytes: int
     """Needed for one chunk at a time; at most about 64 MiB, however many pairs there are."""
     flops: int
-    """Of the last map alone: its forward pass, its recomputation and its two gradients."""
+    """FLOPs of the last map alone: its forward pass, its recomputation and its two gradients."""
 
 
 def pair_cost(pairs: int, hidden: int, width: int) -> PairCost:
