@@ -87,12 +87,12 @@ def sheet_table(location: Location, limits: IngestSettings) -> Table:
         others = ", ".join(repr(name) for name in book.sheetnames if name != sheet.title)
         said.append(f"the sheet {sheet.title!r} is read; there are also {others} ('?sheet=NAME')")
     if num_errors:
-        said.append(f"{num_errors} cells hold an error of Excel, such as #N/A, and are taken for empty")
+        said.append(f"cells with an error of Excel, such as #N/A, are taken for empty: {num_errors}")
     width = max((_width(line.fields) for line in lines), default=0)
     lines = [Line(line.number, line.fields[:width] + [""] * (width - len(line.fields))) for line in lines]
     lines, num_before = from_header(lines)
     if num_before:
-        said.append(f"{num_before} rows above the header are left out")
+        said.append(f"rows above the header are left out: {num_before}")
     return laid_out(location.name, lines, said, location.parameter("header_lines", ("1", "2")))
 
 

@@ -133,7 +133,7 @@ def masked(table: Table, mask: Table) -> Table:
         num_masked += bits.count("0")
     at = table.columns.index(LABELS)
     changed = table.cells.set_column(at, LABELS, pa.array(cells, pa.string()))
-    said = f"{num_masked} residues have no label, by the mask {mask.name}; they are written as {UNLABELLED!r}"
+    said = f"residues without a label, by the mask {mask.name}, are written as {UNLABELLED!r}: {num_masked}"
     return Table(table.name, changed, table.first_row, table.lines, (*table.said, said), table.row_word)
 
 

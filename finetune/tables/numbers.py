@@ -195,7 +195,7 @@ def parse(
     for name, words in (("is_about", "given as about (~)"), ("has_error", "given with an uncertainty (±)")):
         count = sum(int(n) for cell, n in zip(parsed, counts, strict=True) if cell is not None and getattr(cell, name))
         if count:
-            said.append(f"{count} values {words} are taken as they are")
+            said.append(f"values {words} are taken as they are: {count}")
     units = [cell.unit if cell else "" for cell in parsed]
     bare = int(np.count_nonzero(~absent)) - sum(int(n) for u, n in zip(units, counts, strict=True) if u)
     bare -= int(wrong[codes].sum())
@@ -293,7 +293,7 @@ def _one_unit(
                 int(rows[0]),
             )
         values[rows] *= MOLAR[each] / MOLAR[wanted]
-        said.append(f"{len(rows)} values in {each} are converted to {wanted}")
+        said.append(f"values in {each} are converted to {wanted}: {len(rows)}")
     if bare and not unit:
         with_unit = np.zeros(len(values), bool)
         with_unit[rest] = np.array([bool(u) for u in units], bool)[codes]

@@ -243,7 +243,7 @@ def _leave_out(table: Table, unusable: dict[int, str], settings: TableSettings, 
             f"{table.name}: no row has a protein; in {table.row_word} {table.number(first)}, {unusable[first]}"
         )
     said.append(
-        f"{len(unusable)} of {table.num_rows} rows have no protein and are left out, the first in {table.row_word} "
+        f"rows without a protein are left out: {len(unusable)} of {table.num_rows}, the first in {table.row_word} "
         f"{table.number(first)}: {unusable[first]}"
     )
 
@@ -270,7 +270,7 @@ def _records(
         _require_policy(table, joined, too_long, settings, most)
         kept = {"start": "the first", "end": "the last", "ends": "the first and last, half each,"}[settings.too_long]
         said.append(
-            f"{len(too_long)} rows have a protein of more than {most} residues, of which {kept} {most} are kept; the "
+            f"rows whose protein has more than {most} residues, of which {kept} {most} are kept: {len(too_long)}; the "
             f"longest has {max(len(joined[index]) for index in too_long)}"
         )
     for index, (chains, letters) in enumerate(zip(cleaned, joined, strict=True)):

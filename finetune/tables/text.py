@@ -108,14 +108,14 @@ def lines(text: str, name: str, separator: str | None = None) -> tuple[list[Line
         ) from None
     kept = [line for line in found if any(map(str.strip, line.fields))]
     if len(found) > len(kept):
-        said.append(f"{len(found) - len(kept)} rows in which every cell is empty are left out")
+        said.append(f"rows in which every cell is empty are left out: {len(found) - len(kept)}")
     kept, num_before = from_header(kept)
     if num_before:
-        said.append(f"{num_before} lines above the header are left out")
+        said.append(f"lines above the header are left out: {num_before}")
     width = len(kept[0].fields) if kept else 0
     rows = [line for line in kept if not (line.fields[0].startswith("#") and len(line.fields) != width)]
     if len(kept) > len(rows):
-        said.append(f"{len(kept) - len(rows)} lines that begin with '#' are left out")
+        said.append(f"lines that begin with '#' are left out: {len(kept) - len(rows)}")
     if rows and rows[0].fields[0].startswith("#"):
         rows[0] = Line(rows[0].number, [rows[0].fields[0].lstrip("# "), *rows[0].fields[1:]])
     return rows, said

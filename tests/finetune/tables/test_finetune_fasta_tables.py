@@ -58,7 +58,7 @@ def test_labels_and_masks_are_joined_by_id_in_any_order(tmp_path: Path) -> None:
     assert found["labels"] == ["-CH", "H-"]
     assert found["SET"] == ["train", "test"]
     assert read_table(f"{tmp_path}/s.fasta?labels=l.fasta&mask=m.fasta").said[-1] == (
-        f"2 residues have no label, by the mask {tmp_path}/m.fasta; they are written as '-'"
+        f"residues without a label, by the mask {tmp_path}/m.fasta, are written as '-': 2"
     )
     (tmp_path / "l.csv").write_text("id,Tm\nb,50\na,60\n")
     assert cells(f"{tmp_path}/s.fasta?labels=l.csv")["Tm"] == ["60", "50"]

@@ -92,7 +92,7 @@ def test_units_in_cells() -> None:
     found = parsed("12 nM", "0.5 µM", "> 1 mM", "7nM")
     assert found.values.tolist() == pytest.approx([12.0, 500.0, 1e6, 7.0], rel=1e-15)
     assert (found.unit, found.censoring.tolist()) == ("nM", [0, 0, 1, 0])
-    assert "1 values in uM are converted to nM" in found.said
+    assert "values in uM are converted to nM: 1" in found.said
     assert parsed("12", "0.5 uM", unit="nM").values.tolist() == pytest.approx([12.0, 500.0], rel=1e-15)
     with pytest.raises(NotOneColumn, match="the value has no unit, and 2 others") as caught:
         parsed("1 nM", "2", "3 nM")

@@ -65,7 +65,7 @@ def test_rows_without_a_protein_are_refused_or_left_out_and_counted() -> None:
     found = of(None, TableSettings(rows_without_protein="leave_out"), seq=[A, None, " ", B])
     assert found.record_of_row.tolist() == [0, -1, -1, 1]
     assert found.first_rows.tolist() == [0, 3]
-    assert "2 of 4 rows have no protein and are left out, the first in row 3" in found.said[0]
+    assert "rows without a protein are left out: 2 of 4, the first in row 3" in found.said[0]
     with pytest.raises(ValueError, match="no row has a protein"):
         of(None, TableSettings(rows_without_protein="leave_out"), seq=[None, ""])
 
@@ -116,7 +116,7 @@ def test_long_proteins_are_refused_or_cut_as_the_policy_says() -> None:
         assert all(A[r] == expected[p] for r, p in enumerate(places.tolist()) if p >= 0)
         assert found.places(1, np.arange(3)).tolist() == [0, 1, 2]
         assert found.whole_residues.tolist() == [len(A), 3]
-        assert "1 rows have a protein of more than 17 residues" in found.said[0]
+        assert "rows whose protein has more than 17 residues" in found.said[0]
 
 
 def test_mutations_of_a_wild_type(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_mutations_of_a_wild_type(tmp_path: Path) -> None:
     assert found.ids == ("K2R", "WT", "T3S:A4C")
     assert found.mutated == ((1,), (), (), (2, 3), ())
     assert found.wild_types == ("P",) * 5
-    assert "1 of 5 rows have no protein" in found.said[0]
+    assert "rows without a protein are left out: 1 of 5" in found.said[0]
     assert "is a deletion" in found.said[0]
     with pytest.raises(ValueError, match=r"row 3: has no protein: in its column 'mutant', 'A4del' is a deletion"):
         of(None, replace(settings, rows_without_protein="refuse"), mutant=["K2R", "A4del"])

@@ -108,11 +108,11 @@ def test_comments_titles_and_blank_lines_are_left_out_and_rows_keep_their_number
     table = written(tmp_path / "x.csv", text)
     assert rows(table) == [("a", A, "1"), ("b", B, "2"), ("c", C, "3")]
     assert [table.number(index) for index in range(3)] == [5, 7, 10]
-    assert [said.partition(" lines")[0] for said in table.said] == [
-        "1 rows in which every cell is empty are left out",
-        "2",
-        "1",
-    ]
+    assert table.said == (
+        "rows in which every cell is empty are left out: 1",
+        "lines above the header are left out: 2",
+        "lines that begin with '#' are left out: 1",
+    )
     assert written(tmp_path / "y.tsv", f"#id\tseq\na\t{A}\nb\t{B}\n").columns == ["id", "seq"]
 
 
@@ -256,11 +256,33 @@ def test_excel_sheets_have_dates_as_text(tmp_path: Path) -> None:
     ]
     assert [table.number(index) for index in range(3)] == [4, 6, 7]
     assert "the sheet 'Kinetics' is read; there are also 'Notes'" in table.said[0]
-    assert "1 cells hold an error of Excel" in table.said[1]
-    assert table.said[2] == "1 rows above the header are left out"
+    assert "such as #N/A, are taken for empty: 1" in table.said[1]
+    assert table.said[2] == "rows above the header are left out: 1"
     with pytest.raises(ValueError, match="sheet is 'Kinetic'; the nearest is 'Kinetics'"):
         read_table(f"{tmp_path}/x.xlsx?sheet=Kinetic")
     assert "is a zip file" in error(tmp_path / "x.csv", packed.getvalue())
+
+
+def test_an_excel_table_with_everything(tmp_path: Path) -> None:
+    """A title, two header lines, replicates, bounds, units and uncertainties in cells of their own, a footnote."""
+    book = openpyxl.Workbook()
+    for row in (
+        ["Table S3: variants", None, None, None, None, None],
+        [],
+        ["Variant", "Protein sequence", "IC50", None, "Tm", None],
+        [None, None, "rep 1 (nM)", "rep 2 (nM)", "°C", "±"],
+        ["WT", A.lower(), 12.5, 13, 55.1, 0.3],
+        ["v1", f"{B}*", ">1000", "ND", 48, None],
+        ["* measured by hand"],
+    ):
+        book.active.append(row)
+    book.active.merge_cells("C3:D3")
+    book.save(tmp_path / "x.xlsx")
+    table = read_table(str(tmp_path / "x.xlsx"))
+    names = ["Variant", "Protein sequence", "IC50 rep 1 (nM)", "IC50 rep 2 (nM)", "Tm (°C)", "Tm ±"]
+    assert table.columns == names
+    assert [table.number(index) for index in range(3)] == [5, 6, 7]
+    assert rows(table)[1] == ("v1", f"{B}*", ">1000", "ND", "48", "")
 
 
 def test_a_wide_table_keeps_its_few_cells(tmp_path: Path) -> None:
