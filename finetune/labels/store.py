@@ -1,0 +1,278 @@
+"""The label store: the labels of all objectives on disk, beside the token store of their records.
+
+In: labels, token stores. Out: the labels of some records, through memory maps. Kept: a folder at the place that
+`data.store.derived` gives for the first token store, written whole or not at all:
+
+    labels-HASH/N-pointers.bin    uint64  (records + 1,) first label of each record, for the objective of number N
+    labels-HASH/N-outputs.bin     (M,) output of each label, in as few bytes as they fit; none for one output
+    labels-HASH/N-values.bin      float32 (M,)
+    labels-HASH/N-censoring.bin   int8    (M,), if a label is censored
+    labels-HASH/N-positions.bin   uint16 or uint32 (M,) or (M, 2), for labels of residues and pairs
+    labels-HASH/N-replicates.bin  and N-spread.bin, float32, if labels are made of several measurements
+    labels-HASH/linkers.bin       int32   (records, 2), if chains were joined
+    labels-HASH/labels.json       format, fingerprint, size and hash of each file; written last
+
+Labels of residues, where most residues have one, have three other files, which lie along the tokens:
+
+    labels-HASH/N-observed.bin    uint8   (outputs, ceil(residues / 8)) a bit for each residue, the lowest one first
+    labels-HASH/N-along.bin       float32, or uint8 for classes; (outputs, residues); 0 where nothing was observed
+
+So a label that is missing has no bytes of its own, and whatever a table had in its place changes nothing here. HASH is
+that of the content. Records and residues are numbered over all token stores: first those of the first one.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.durable import published
+from data.store import derived_array, derived_json
+from data.store.derived import kept_at, remedy
+from data.store.token_store import Store, new_hash
+from finetune.labels.labels import EXACT, Labels
+
+FORMAT = "zymogen.labels/1"
+FACTS = "labels.json"
+_FIELDS = ("outputs", "values", "censoring", "positions", "replicates", "spread")
+
+
+class Slice(NamedTuple):
+    """The labels of one objective and of some records, in the order of these records."""
+
+    of: NDArray[np.int64]
+    """(m,) index among the records that were asked for."""
+    outputs: NDArray[np.int64]
+    """(m,) output of the objective."""
+    values: NDArray[np.float32]
+    """(m,) as in `Labels`."""
+    censoring: NDArray[np.int8]
+    """(m,) `EXACT`, `BELOW` or `ABOVE`."""
+    positions: NDArray[np.int64] | None
+    """(m,) or (m, 2), as in `Labels`."""
+
+
+def write(
+    stores: Sequence[Store], objectives: Mapping[str, Labels], linkers: NDArray[Any] | None = None
+) -> "LabelStore":
+    """The label store of some objectives; it is written unless it is there.
+
+    Args:
+        stores: finished token stores of the records, in the order in which records are numbered.
+        objectives: labels of all records by the name of their objective, in the order of the objectives.
+        linkers: (N, 2) first residue of the linker of each record's chains, and the one after its last; equal where
+            there is none.
+
+    Raises:
+        ValueError: labels are not of the stores' records; the store cannot be written, or is damaged.
+    """
+    num_records = sum(store.num_records for store in stores)
+    arrays: dict[str, NDArray[Any]] = {}
+    for number, (name, labels) in enumerate(objectives.items()):
+        if labels.num_records != num_records:
+            raise ValueError(
+                f"the labels of {name!r} are of {labels.num_records} records, and the token stores "
+                f"{', '.join(str(store.folder) for store in stores)} hold {num_records}"
+            )
+        arrays |= {f"{number}-{kind}.bin": array for kind, array in _files(labels, stores).items()}
+    if linkers is not None and (linkers[:, 1] > linkers[:, 0]).any():
+        arrays["linkers.bin"] = linkers.astype("<i4")
+    files = {name: _described(array) for name, array in arrays.items()}
+    facts = {
+        "format": FORMAT,
+        "tokens": [store.fingerprint for store in stores],
+        "records": num_records,
+        "objectives": list(objectives),
+        "files": files,
+    }
+    facts["fingerprint"] = new_hash(json.dumps(facts).encode()).hexdigest()
+    folder = kept_at(stores[0], f"labels-{str(facts['fingerprint'])[:16]}")
+    if not folder.is_dir():
+        with published(folder) as building:
+            for name, array in arrays.items():
+                array.tofile(building / name)
+            (building / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
+    return LabelStore(folder, [store.folder for store in stores], stores[0].store_dir)
+
+
+class LabelStore:
+    """A label store. It is pickled by its path.
+
+    Args:
+        folder: of the label store.
+        tokens: folders of the token stores of its records, in their order.
+        store_dir: data.store_dir, to compare the hash of each file only once; None to compare it each time it is
+            opened.
+
+    Raises:
+        ValueError: a file is missing, was cut or changed, or the token stores are others.
+    """
+
+    def __init__(self, folder: Path, tokens: Sequence[Path], store_dir: Path | None = None) -> None:
+        self.folder, self._tokens, self._store_dir = folder, tuple(tokens), store_dir
+        facts = derived_json.read(folder / FACTS, ("format", "fingerprint", "tokens", "files"), folder)
+        stated = {name: value for name, value in facts.items() if name != "fingerprint"}
+        if facts["format"] != FORMAT or new_hash(json.dumps(stated).encode()).hexdigest() != facts["fingerprint"]:
+            raise ValueError(
+                f"{folder / FACTS} differs from what was written, or is of another version; {remedy(folder)}"
+            )
+        stores = [Store(path) for path in self._tokens]
+        if [store.fingerprint for store in stores] != facts["tokens"]:
+            raise ValueError(
+                f"{folder} holds labels of other sequences than {', '.join(map(str, self._tokens))}; {remedy(folder)}"
+            )
+        self._facts = facts
+        self._maps = {
+            name: np.asarray(
+                derived_array.read(
+                    folder / name, of_file["dtype"], int(np.prod(of_file["shape"])), of_file["hash"], store_dir
+                )
+            ).reshape(of_file["shape"])
+            for name, of_file in facts["files"].items()
+        }
+        self.bases = np.cumsum([0, *(store.num_records for store in stores)])
+        """(token stores + 1,) number of each token store's first record, then that of all records."""
+        self._offsets = [store.offsets for store in stores]
+        self._residue_bases = np.cumsum([0, *(store.total_residues for store in stores)])
+
+    def __reduce__(self) -> tuple[type["LabelStore"], tuple[Path, tuple[Path, ...], Path | None]]:
+        return type(self), (self.folder, self._tokens, self._store_dir)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of all labels, their objectives' names and the sequences that they are of."""
+        return str(self._facts["fingerprint"])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the objectives, in their order."""
+        return tuple(self._facts["objectives"])
+
+    @property
+    def num_records(self) -> int:
+        """Number of records over all token stores, N."""
+        return int(self._facts["records"])
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all files together."""
+        return sum(path.stat().st_size for path in self.folder.iterdir())
+
+    def labels(self, objective: int) -> Labels:
+        """All labels of an objective, as they were written."""
+        every = np.arange(self.num_records)
+        found = self.of_records(objective, every)
+        counts = np.bincount(found.of, minlength=len(every))
+        replicates, spread = (self._maps.get(f"{objective}-{name}.bin") for name in ("replicates", "spread"))
+        return Labels(
+            np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            found.outputs.astype(np.int32),
+            found.values,
+            found.censoring if f"{objective}-censoring.bin" in self._maps else None,
+            None if found.positions is None else found.positions.astype(np.int32),
+            None if replicates is None else replicates.astype(np.int32),
+            None if spread is None else np.array(spread),
+        )
+
+    def of_records(self, objective: int, records: NDArray[np.int64]) -> Slice:
+        """The labels of some records, record after record; the same one may be asked for twice."""
+        if f"{objective}-along.bin" in self._maps:
+            return self._along(objective, records)
+        pointers = self._maps[f"{objective}-pointers.bin"]
+        of, index = _ranges(pointers[records].astype(np.int64), pointers[records + 1].astype(np.int64))
+        positions = self._maps.get(f"{objective}-positions.bin")
+        outputs, censoring = (self._maps.get(f"{objective}-{name}.bin") for name in ("outputs", "censoring"))
+        return Slice(
+            of,
+            np.zeros(len(of), np.int64) if outputs is None else outputs[index].astype(np.int64),
+            np.asarray(self._maps[f"{objective}-values.bin"][index]),
+            np.full(len(of), EXACT, np.int8) if censoring is None else np.asarray(censoring[index]),
+            None if positions is None else positions[index].astype(np.int64),
+        )
+
+    def first_residues(self, records: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(n,) index of each record's first residue, over all token stores, and of the one after its last."""
+        first, end = np.empty(len(records), np.int64), np.empty(len(records), np.int64)
+        of = np.searchsorted(self.bases, records, side="right") - 1
+        for number in np.unique(of).tolist():
+            mine, offsets = of == number, self._offsets[number]
+            own = records[mine] - self.bases[number]
+            first[mine] = offsets[own].astype(np.int64) + self._residue_bases[number]
+            end[mine] = offsets[own + 1].astype(np.int64) + self._residue_bases[number]
+        return first, end
+
+    def linkers(self, records: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(n, 2) first residue of the linker of each record's chains, and the one after its last; equal without one."""
+        found = self._maps.get("linkers.bin")
+        return np.zeros((len(records), 2), np.int64) if found is None else found[records].astype(np.int64)
+
+    def _along(self, objective: int, records: NDArray[np.int64]) -> Slice:
+        first, end = self.first_residues(records)
+        of, index = _ranges(first, end)
+        bits = self._maps[f"{objective}-observed.bin"]
+        is_observed = (bits[:, index >> 3] >> (index & 7).astype(np.uint8)) & 1
+        which, outputs = np.nonzero(is_observed.T)  # residue after residue
+        values = self._maps[f"{objective}-along.bin"][outputs, index[which]].astype(np.float32)
+        of = of[which]
+        exact = np.full(len(of), EXACT, np.int8)
+        return Slice(of, outputs.astype(np.int64), values, exact, index[which] - first[of])
+
+
+def _files(labels: Labels, stores: Sequence[Store]) -> dict[str, NDArray[Any]]:
+    """What is written of one objective: kind of file -> array."""
+    along = _along_files(labels, stores)
+    rows: dict[str, NDArray[Any]] = {"pointers": labels.pointers.astype("<u8"), "values": labels.values.astype("<f4")}
+    if labels.outputs.any():
+        rows["outputs"] = _narrow(labels.outputs)
+    if labels.censoring is not None:
+        rows["censoring"] = labels.censoring.astype("i1")
+    if labels.positions is not None:
+        rows["positions"] = _narrow(labels.positions)
+    if labels.replicates is not None and labels.spread is not None:
+        rows["replicates"] = _narrow(labels.replicates)
+        rows["spread"] = np.where(np.isnan(labels.spread), np.float32(np.nan), labels.spread).astype("<f4")
+    return min((rows, along) if along else (rows,), key=_num_bytes)
+
+
+def _along_files(labels: Labels, stores: Sequence[Store]) -> dict[str, NDArray[Any]]:
+    """Labels along the tokens; empty for labels that are not of residues, censored or made of replicates."""
+    plain = labels.censoring is None and labels.replicates is None
+    if labels.positions is None or labels.positions.ndim != 1 or not len(labels) or not plain:
+        return {}
+    starts, before = [], 0
+    for store in stores:
+        starts.append(store.offsets[:-1].astype(np.int64) + before)
+        before += store.total_residues
+    first = np.concatenate(starts)
+    index = np.repeat(first, np.diff(labels.pointers)) + labels.positions
+    num_outputs = int(labels.outputs.max()) + 1
+    is_small = bool(((labels.values >= 0) & (labels.values < 256) & (labels.values % 1 == 0)).all())
+    values = np.zeros((num_outputs, before), np.uint8 if is_small else "<f4")
+    values[labels.outputs, index] = labels.values
+    observed = np.zeros((num_outputs, before), np.bool_)
+    observed[labels.outputs, index] = True
+    return {"along": values, "observed": np.packbits(observed, axis=1, bitorder="little")}
+
+
+def _narrow(values: NDArray[np.int32]) -> NDArray[Any]:
+    """Numbers from 0 in as few bytes as they fit, little-endian."""
+    return values.astype(np.min_scalar_type(int(values.max(initial=0))).newbyteorder("<"))
+
+
+def _described(array: NDArray[Any]) -> dict[str, Any]:
+    content = new_hash(array.tobytes()).hexdigest()
+    return {"dtype": array.dtype.str, "shape": list(array.shape), "hash": content}
+
+
+def _num_bytes(files: Mapping[str, NDArray[Any]]) -> int:
+    return sum(array.nbytes for array in files.values())
+
+
+def _ranges(first: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The numbers of some ranges, one range after the other, and which range each is of."""
+    counts = end - first
+    of = np.repeat(np.arange(len(first)), counts)
+    return of, np.arange(len(of)) + np.repeat(first - (np.cumsum(counts) - counts), counts)
