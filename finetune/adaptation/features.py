@@ -13,10 +13,10 @@ precision of a run.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -34,7 +34,6 @@ from data.store.token_store import hash_of
 from finetune.adaptation.start import ENCODER, Start
 from pretrain.model.encoder import Encoder
 
-T = TypeVar("T")
 Pooling = Literal["mean", "begin", "residue"]
 """One vector of a record, the mean over its residues or that of its first token; or one of each residue."""
 
@@ -66,31 +65,30 @@ class Documents:
 
 
 class CachedFeatures:
-    """Vectors of a folder, by their numbers; implements `finetune.heads.features.Features`.
+    """Vectors by their numbers; implements `finetune.heads.features.Features`.
 
     Args:
-        rows: ``(rows, D)`` float32, a memory map.
-        pooling: what a row is of.
+        rows: what was pooled how -> ``(rows, D)`` float32, memory maps; at most one pooling of sequences.
     """
 
-    def __init__(self, rows: NDArray[np.float32], pooling: Pooling) -> None:
-        self.rows, self.pooling = rows, pooling
+    def __init__(self, rows: Mapping[Pooling, NDArray[np.float32]]) -> None:
+        self.rows = dict(rows)
 
     def sequence(self, places: Tensor) -> Tensor:
         """Vectors of records: ``(n,)`` int64 numbers of records to ``(n, D)`` float32 on their device."""
-        assert self.pooling != "residue", self.pooling
-        return self._read(places)
+        (rows,) = (rows for pooling, rows in self.rows.items() if pooling != "residue")
+        return _read(rows, places)
 
     def residue(self, places: Tensor) -> Tensor:
         """Vectors of residues: ``(n,)`` int64 indices in the token store to ``(n, D)`` float32 on their device.
 
         Those of residues that the documents leave out are NaN.
         """
-        assert self.pooling == "residue", self.pooling
-        return self._read(places)
+        return _read(self.rows["residue"], places)
 
-    def _read(self, places: Tensor) -> Tensor:
-        return torch.from_numpy(self.rows[places.cpu().numpy()]).to(places.device)
+
+def _read(rows: NDArray[np.float32], places: Tensor) -> Tensor:
+    return torch.from_numpy(rows[places.cpu().numpy()]).to(places.device)
 
 
 class Cached(NamedTuple):
@@ -107,12 +105,12 @@ def cached_features(
     documents: Documents,
     residues: Residues,
     settings: PackingSettings,
-    pooling: Pooling,
+    poolings: Sequence[Pooling],
     folder: Path,
     cache_gb: float,
     *,
     device: torch.device | str = "cpu",
-    on_each_node: Callable[[Callable[[], T]], T] = lambda work: work(),
+    on_each_node: Callable[[Callable[[], int]], int] = lambda work: work(),
 ) -> Cached:
     """The features of a frozen encoder, computed unless the folder has them; collective.
 
@@ -121,9 +119,9 @@ def cached_features(
         documents: what it reads.
         residues: gives the tokens of the store; sample ids are numbers of records.
         settings: sizes of a bin.
-        pooling: what a row is of.
+        poolings: what is needed: one pooling of sequences, residues, or both.
         folder: holds a folder for each content.
-        cache_gb: largest size, in GB.
+        cache_gb: largest size of all together, in GB.
         device: where the encoder computes.
         on_each_node: does something on one rank of each node while the others wait, as `Ranks.on_each_node` does.
 
@@ -136,29 +134,39 @@ def cached_features(
             f"a protein of {longest:,} tokens does not fit into a bin of data.bin_tokens = {settings.bin_tokens:,}; "
             f"set data.bin_tokens to at least {longest:,}, or cut proteins with data.crop_tokens"
         )
-    count = int(documents.offsets[-1]) if pooling == "residue" else len(documents.lengths)
-    size, what = 4 * count * start.shape.dim, "residues" if pooling == "residue" else "proteins"
-    title = f"features: {count:,} {what} x {start.shape.dim} numbers, {size / _GB:.3g} GB"
+    counts = {pooling: _count(documents, pooling) for pooling in poolings}
+    size = 4 * start.shape.dim * sum(counts.values())
+    what = " and ".join(f"{n:,} {'residues' if of == 'residue' else 'proteins'}" for of, n in counts.items())
+    title = f"features: {what} x {start.shape.dim} numbers, {size / _GB:.3g} GB"
     if size > cache_gb * _GB:
         line = f"{title}, more than adaptation.cache_gb = {cache_gb:g}: not kept, the encoder computes them each time"
         return Cached(None, [line])
-    facts = _facts(start, documents, pooling, count)
-    place = folder / f"features-{hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]}"
+    weights = start.content_hash()
+    described = {pooling: _facts(start, weights, documents, pooling) for pooling in poolings}
+    places = {pooling: folder / f"features-{_name(facts)}" for pooling, facts in described.items()}
 
-    def made() -> bool:
-        if place.is_dir():
-            return False
-        folder.mkdir(parents=True, exist_ok=True)
-        with published(place) as building:
-            _write(building, start, documents, residues, settings, facts, torch.device(device))
-        return True
+    def made() -> int:
+        missing = [pooling for pooling in poolings if not places[pooling].is_dir()]
+        for pooling in missing:
+            folder.mkdir(parents=True, exist_ok=True)
+            with published(places[pooling]) as building:
+                _write(building, start, documents, residues, settings, described[pooling], torch.device(device))
+        return len(missing)
 
-    computed = on_each_node(made)  # type: ignore[arg-type]
-    said = "computed" if computed else "as they were computed before"
-    return Cached(_opened(place, facts), [f"{title}, {said}, in {place}"])
+    said = "computed" if on_each_node(made) else "as they were computed before"
+    rows = {pooling: _opened(places[pooling], described[pooling]) for pooling in poolings}
+    return Cached(CachedFeatures(rows), [f"{title}, {said}, in {folder}"])
 
 
-def _facts(start: Start, documents: Documents, pooling: Pooling, count: int) -> dict[str, Any]:
+def _count(documents: Documents, pooling: Pooling) -> int:
+    return int(documents.offsets[-1]) if pooling == "residue" else len(documents.lengths)
+
+
+def _name(facts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _facts(start: Start, weights: str, documents: Documents, pooling: Pooling) -> dict[str, Any]:
     """What decides the values."""
     read = hashlib.sha256()
     for array in (documents.starts, documents.lengths, documents.linkers):
@@ -166,16 +174,16 @@ def _facts(start: Start, documents: Documents, pooling: Pooling, count: int) -> 
     return {
         "format": FORMAT,
         "shape": asdict(start.shape),
-        "weights": start.content_hash(),
+        "weights": weights,
         "store": documents.store,
         "documents": read.hexdigest(),
         "pooling": pooling,
-        "rows": count,
+        "rows": _count(documents, pooling),
         "width": start.shape.dim,
     }
 
 
-def _opened(place: Path, facts: dict[str, Any]) -> CachedFeatures:
+def _opened(place: Path, facts: dict[str, Any]) -> NDArray[np.float32]:
     path = place / _FACTS
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
@@ -186,7 +194,7 @@ def _opened(place: Path, facts: dict[str, Any]) -> CachedFeatures:
         raise ValueError(f"{path} describes other features; delete {place}, it is written again")
     count = facts["rows"] * facts["width"]
     rows = derived_array.read(place / _ARRAY, "<f4", count, content_hash, place.parent)
-    return CachedFeatures(rows.reshape(facts["rows"], facts["width"]), facts["pooling"])
+    return rows.reshape(facts["rows"], facts["width"])
 
 
 def _write(

@@ -46,12 +46,13 @@ def start_of(encoder: Encoder) -> Start:
 
 @pytest.fixture
 def cache(tmp_path: Path, store: Store, encoder: Encoder) -> Callable[..., Cached]:
-    def cached(pooling: Pooling, documents: Documents | None = None, **changes: Any) -> Cached:
+    def cached(pooling: Pooling | tuple[Pooling, ...], documents: Documents | None = None, **changes: Any) -> Cached:
         documents = documents or Documents.whole(store.fingerprint, store.offsets)
         cache_gb = changes.pop("cache_gb", 1.0)
         start, settings = changes.pop("start", start_of(encoder)), changes.pop("settings", SETTINGS)
-        shelves = Shelves([store.folder])
-        return cached_features(start, documents, shelves, settings, pooling, tmp_path / "cache", cache_gb, **changes)
+        poolings = (pooling,) if isinstance(pooling, str) else pooling
+        how = (Shelves([store.folder]), settings, poolings, tmp_path / "cache", cache_gb)
+        return cached_features(start, documents, *how, **changes)
 
     return cached
 
@@ -64,20 +65,19 @@ def alone(encoder: Encoder, store: Store, record: int) -> Tensor:
 
 
 def test_vectors_are_those_of_the_encoder(cache: Callable[..., Cached], store: Store, encoder: Encoder) -> None:
-    mean, begin, residue = (cache(pooling).features for pooling in ("mean", "begin", "residue"))
-    assert mean is not None
+    both, begin = cache(("mean", "residue")).features, cache("begin").features
+    assert both is not None
     assert begin is not None
-    assert residue is not None
-    assert residue.rows.shape == (int(store.offsets[-1]), 48)
+    assert both.rows["residue"].shape == (int(store.offsets[-1]), 48)
     for record in range(store.num_records):
         own = alone(encoder, store, record)
         place = torch.tensor([record])
-        assert relative(mean.sequence(place)[0], own[1:-1].mean(0)) < 1e-5
+        assert relative(both.sequence(place)[0], own[1:-1].mean(0)) < 1e-5
         assert relative(begin.sequence(place)[0], own[0]) < 1e-5
         places = torch.arange(int(store.offsets[record]), int(store.offsets[record + 1]))
-        assert relative(residue.residue(places), own[1:-1]) < 1e-5
-    assert mean.sequence(torch.tensor([4, 4, 0])).dtype == torch.float32
-    assert torch.equal(mean.sequence(torch.tensor([4, 4, 0]))[2], mean.sequence(torch.tensor([0]))[0])
+        assert relative(both.residue(places), own[1:-1]) < 1e-5
+    assert both.sequence(torch.tensor([4, 4, 0])).dtype == torch.float32
+    assert torch.equal(both.sequence(torch.tensor([4, 4, 0]))[2], both.sequence(torch.tensor([0]))[0])
 
 
 def test_linkers_are_not_pooled_and_cut_residues_have_no_vector(
@@ -102,7 +102,7 @@ def test_linkers_are_not_pooled_and_cut_residues_have_no_vector(
     assert vectors[5:15].isfinite().all()
     assert vectors[:5].isnan().all()
     assert vectors[15:].isnan().all()
-    assert np.isfinite(residue.rows[:first]).all()
+    assert np.isfinite(residue.rows["residue"][:first]).all()
 
 
 def test_what_was_computed_is_reused_and_other_content_is_not(
@@ -136,6 +136,7 @@ def test_a_cache_that_would_be_too_large_is_not_made(cache: Callable[..., Cached
     assert "more than adaptation.cache_gb = 1.728e-06: not kept, the encoder computes them each time" in found.lines[0]
     assert not (tmp_path / "cache").exists()
     assert cache("mean", cache_gb=9 * 48 * 4 / 1e9).features is not None
+    assert cache(("mean", "residue"), cache_gb=9 * 48 * 4 / 1e9).features is None
 
 
 def test_it_is_written_whole_or_not_at_all(
@@ -166,18 +167,18 @@ def test_it_is_written_whole_or_not_at_all(
 
 
 def test_other_ranks_read_what_one_has_computed(cache: Callable[..., Cached]) -> None:
-    calls: list[bool] = []
+    calls: list[int] = []
 
-    def on_first(work: Callable[[], bool]) -> bool:
+    def on_first(work: Callable[[], int]) -> int:
         calls.append(work())
         return calls[-1]
 
     first = cache("mean", on_each_node=on_first)
     second = cache("mean", on_each_node=lambda work: calls[0])
-    assert calls == [True]
+    assert calls == [1]
     assert first.features is not None
     assert second.features is not None
-    assert np.array_equal(first.features.rows, second.features.rows)
+    assert np.array_equal(first.features.rows["mean"], second.features.rows["mean"])
 
 
 def test_a_protein_that_is_longer_than_a_bin_is_refused(cache: Callable[..., Cached], store: Store) -> None:
