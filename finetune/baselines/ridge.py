@@ -1,0 +1,251 @@
+"""Linear baselines: ridge regression of numbers, logistic regression of classes, on features of any kind.
+
+In: features, labels. Out: a `Baseline`. Kept: nothing.
+
+How strongly the weights are held back is chosen on the validation part, by the same loss that is fitted. One-hot
+residues of variants with a ridge are hard to beat (Hsu et al. 2022, doi:10.1038/s41587-021-01146-5); so are frozen
+features of a model.
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data import draw
+from finetune.baselines.baseline import Baseline, Floats, Parts, by_labelled, constant
+from finetune.baselines.features import Features
+from finetune.labels.labels import Labels
+from finetune.metrics.predictions import Predictions, Rows, rows_of
+from finetune.tasks.objective import Objective
+
+ALPHAS = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
+"""Penalties that are tried, for features whose columns have the variance 1 or are one-hot."""
+_USUAL_ALPHA = 10.0
+"""Taken where the validation part has no label of a task."""
+MOST_LABELS = 100_000
+"""Labels of a task that are fitted, at most; of more, these are chosen by hash."""
+_SEED = 0
+_PREDICTED_AT_ONCE = 1 << 16
+
+Predict = Callable[[Any], Floats]
+"""Rows of the matrix -> predictions (rows, outputs), or (rows, C) of classes."""
+
+
+class _Fit(NamedTuple):
+    """The fit of each penalty."""
+
+    alpha: float
+    predict: Predict
+
+
+def linear(name: str, objective: Objective, labels: Labels, parts: Parts, features: Features) -> Baseline:
+    """Ridge or logistic regression of every task on the same features.
+
+    Bounds of censored labels are taken as values. A task whose training labels are all equal, or are none, gets what
+    `baseline.constant` gives.
+
+    Args:
+        name: of the baseline, such as "one-hot ridge".
+        objective: what is predicted, of sequences or residues.
+        labels: of all records.
+        parts: fitted on the first, penalty chosen on the second, predicted on the third.
+        features: of all records, or of all residues where a label is of a residue.
+
+    Raises:
+        ValueError: the features are of records and the labels of residues, or the other way round.
+    """
+    began = time.perf_counter()
+    level = 0 if labels.positions is None else labels.positions.ndim
+    if level != (features.first_rows is not None):
+        kind = ("sequences", "residues", "pairs of residues")[level]
+        raise ValueError(
+            f"{objective.settings.name}: labels of {kind} need features of them; these are {features.description}"
+        )
+    train, valid, asked = (rows_of(labels, records) for records in parts)
+    prediction = constant(objective, labels, parts).predictions.prediction.copy()
+    standard = _Standard(features, train)
+    fit = _ridges if objective.settings.type == "regression" else _logistics
+    chosen: list[float] = []
+    for outputs, rows in by_labelled(train, len(objective.outputs)):
+        kept = rows[:, _sample(rows.shape[1])]
+        matrix = standard.rows(features.rows(train)[kept[0]])
+        # Outputs whose labels lie at the same places share the work of a ridge; classes are fitted one by one.
+        for members in [slice(None)] if fit is _ridges else [slice(i, i + 1) for i in range(len(outputs))]:
+            of, truth = outputs[members], train.truth[kept[members]].T
+            if (truth == truth[0]).all():
+                continue
+            fits = fit(objective, matrix, truth)
+            best = _best(objective, fits, standard, features, valid, of)
+            chosen += [fits[number].alpha for number in best]
+            for number in set(best):
+                mine = of[np.array(best) == number]
+                _predict(fits[number].predict, standard, features, asked, of, mine, prediction)
+    return Baseline(name, _said(objective, features, chosen, train), Predictions(asked, prediction), _since(began))
+
+
+def _since(began: float) -> float:
+    return time.perf_counter() - began
+
+
+def _said(objective: Objective, features: Features, chosen: Sequence[float], train: Rows) -> str:
+    kind = "ridge" if objective.settings.type == "regression" else "logistic"
+    penalty = f"penalty {min(chosen):g} to {max(chosen):g}" if len(set(chosen)) > 1 else ""
+    penalty = penalty or (f"penalty {chosen[0]:g}" if chosen else "nothing to fit")
+    most = int(np.bincount(train.outputs).max()) if len(train) else 0
+    sampled = f"; on {MOST_LABELS:,} of {most:,} training labels, chosen by hash" if most > MOST_LABELS else ""
+    return f"{kind} regression on {features.description}; {penalty}, chosen on the validation part{sampled}"
+
+
+def _sample(count: int) -> NDArray[np.int64]:
+    """Numbers of the labels that are fitted, rising."""
+    if count <= MOST_LABELS:
+        return np.arange(count)
+    return np.sort(np.argsort(draw.hashes(draw.key(_SEED), np.arange(count)), kind="stable")[:MOST_LABELS])
+
+
+class _Standard:
+    """Dense features with the mean 0 and variance 1 on the training labels; sparse ones as they are."""
+
+    def __init__(self, features: Features, train: Rows) -> None:
+        self.matrix = features.matrix
+        self.is_dense = isinstance(self.matrix, np.ndarray)
+        if self.is_dense:
+            rows = np.unique(features.rows(train))
+            rows = rows[_sample(len(rows))]
+            sample = np.asarray(self.matrix[rows], np.float64)
+            self.mean = sample.mean(0) if len(rows) else np.zeros(sample.shape[1])
+            spread = sample.std(0) if len(rows) else np.ones(sample.shape[1])
+            self.spread = np.where(spread > 1e-9 * np.maximum(1, np.abs(self.mean)), spread, np.inf)
+
+    def rows(self, rows: NDArray[np.int64]) -> Any:
+        """Rows of the matrix, float64."""
+        if not self.is_dense:
+            return self.matrix[rows].astype(np.float64)
+        return (np.asarray(self.matrix[rows], np.float64) - self.mean) / self.spread
+
+
+def _ridges(objective: Objective, matrix: Any, truth: Floats) -> list[_Fit]:
+    """Ridge regressions of z-scored outputs (rows, outputs), with every penalty."""
+    del objective
+    mean, spread = truth.mean(0), truth.std(0)
+    spread = np.where(spread > 0, spread, 1.0)
+    scaled = (truth - mean) / spread
+    solve = _dense_solver(matrix, scaled) if isinstance(matrix, np.ndarray) else _sparse_solver(matrix, scaled)
+
+    def of(alpha: float) -> Predict:
+        weights, intercept = solve(alpha)
+        return lambda rows: np.asarray((rows @ weights + intercept) * spread + mean)
+
+    return [_Fit(alpha, of(alpha)) for alpha in ALPHAS]
+
+
+Solver = Callable[[float], tuple[Floats, Floats]]
+
+
+def _dense_solver(matrix: Floats, truth: Floats) -> Solver:
+    """Penalty -> weights and intercept, by the smaller one of the two Gram matrices, which is made once."""
+    from scipy.linalg import solve
+
+    center = matrix.mean(0)
+    centered = matrix - center
+    rows, columns = centered.shape
+    gram = centered.T @ centered if columns <= rows else centered @ centered.T
+    right = centered.T @ truth if columns <= rows else truth
+
+    def solved(alpha: float) -> tuple[Floats, Floats]:
+        found = solve(gram + alpha * np.eye(len(gram)), right, assume_a="pos")
+        weights = found if columns <= rows else centered.T @ found
+        return weights, -center @ weights
+
+    return solved
+
+
+def _sparse_solver(matrix: Any, truth: Floats) -> Solver:
+    from sklearn.linear_model import Ridge
+
+    def solved(alpha: float) -> tuple[Floats, Floats]:
+        fitted = Ridge(alpha, solver="sparse_cg", tol=1e-5, max_iter=1000).fit(matrix, truth)
+        return np.asarray(fitted.coef_).reshape(truth.shape[1], -1).T, np.asarray(fitted.intercept_)
+
+    return solved
+
+
+def _logistics(objective: Objective, matrix: Any, truth: Floats) -> list[_Fit]:
+    """Logistic regressions of one output (rows, 1), with every penalty; classes that it lacks get the probability 0."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    index = truth[:, 0].astype(np.int64)
+    num_classes = len(objective.classes) if objective.settings.type in ("multiclass", "ordinal") else 2
+    weights: list[Any] = [None]
+
+    def of(alpha: float) -> Predict:
+        model = LogisticRegression(C=1 / alpha, max_iter=100, tol=1e-3, warm_start=True)
+        if weights[0] is not None:
+            model.coef_, model.intercept_ = weights[0]
+        with warnings.catch_warnings():  # where it has not converged, the validation part judges it as it is
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(matrix, index)
+        weights[0] = model.coef_.copy(), model.intercept_.copy()
+
+        def predict(rows: Any) -> Floats:
+            probabilities = np.zeros((rows.shape[0], num_classes))
+            probabilities[:, model.classes_] = model.predict_proba(rows)
+            return probabilities[:, 1:] if objective.settings.type in ("binary", "multilabel") else probabilities
+
+        return predict
+
+    return [_Fit(alpha, of(alpha)) for alpha in sorted(ALPHAS, reverse=True)]
+
+
+def _best(
+    objective: Objective, fits: list[_Fit], standard: _Standard, features: Features, valid: Rows, of: NDArray[np.int64]
+) -> list[int]:
+    """For each output the number of the fit with the least loss on its validation labels."""
+    usual = int(np.argmin([abs(np.log(fit.alpha / _USUAL_ALPHA)) for fit in fits]))
+    mine = np.flatnonzero(np.isin(valid.outputs, of))
+    mine = mine[_sample(len(mine))]
+    if not len(mine):
+        return [usual] * len(of)
+    matrix = standard.rows(features.rows(valid)[mine])
+    column, truth = np.searchsorted(of, valid.outputs[mine]), valid.truth[mine]
+
+    def losses(fit: _Fit) -> Floats:
+        found = fit.predict(matrix)
+        if objective.settings.type == "regression":
+            each = (found[np.arange(len(mine)), column] - truth) ** 2
+        else:
+            binary = objective.settings.type in ("binary", "multilabel")
+            of_truth = np.where(truth == 1, found[:, 0], 1 - found[:, 0]) if binary else None
+            of_truth = found[np.arange(len(mine)), truth.astype(np.int64)] if of_truth is None else of_truth
+            each = -np.log(np.clip(of_truth, 1e-9, 1))
+        return np.asarray(np.bincount(column, each, len(of)), np.float64)
+
+    summed = np.stack([losses(fit) for fit in fits])
+    best = np.where(np.bincount(column, minlength=len(of)) > 0, summed.argmin(0), usual)
+    return [int(number) for number in best]
+
+
+def _predict(
+    predict: Predict,
+    standard: _Standard,
+    features: Features,
+    asked: Rows,
+    of: NDArray[np.int64],
+    wanted: NDArray[np.int64],
+    prediction: Floats,
+) -> None:
+    """Fill in the predictions of some outputs, of those that the fit is of."""
+    mine = np.flatnonzero(np.isin(asked.outputs, wanted))
+    places = features.rows(asked)[mine]
+    for start in range(0, len(mine), _PREDICTED_AT_ONCE):
+        some = mine[start : start + _PREDICTED_AT_ONCE]
+        found = predict(standard.rows(places[start : start + _PREDICTED_AT_ONCE]))
+        if prediction.ndim == 2:
+            prediction[some] = found
+        else:
+            prediction[some] = found[np.arange(len(some)), np.searchsorted(of, asked.outputs[some])]

@@ -1,0 +1,259 @@
+"""Baselines: predictions that were computed by hand or in another way, from training labels alone."""
+
+import shutil
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from finetune.baselines import ridge
+from finetune.baselines.baseline import Parts, by_labelled, constant
+from finetune.baselines.features import Features, composition, one_hot, sequence_features, windows
+from finetune.baselines.nearest import nearest_neighbour
+from finetune.baselines.ridge import linear
+from finetune.labels.labels import BELOW, Labels
+from finetune.metrics.predictions import rows_of
+from finetune.metrics.scoring import score
+from finetune.tasks.objective import Objective
+from finetune.tasks.settings import Level, TaskSettings, TaskType
+
+Floats = NDArray[np.float64]
+RNG = np.random.Generator(np.random.Philox(11))
+
+
+def labels_of(matrix: Floats) -> Labels:
+    """Labels of a table (records, outputs) in which NaN is missing."""
+    seen = ~np.isnan(matrix)
+    pointers = np.concatenate([[0], np.cumsum(seen.sum(1))])
+    return Labels(pointers, np.nonzero(seen)[1].astype(np.int32), matrix[seen].astype(np.float32))
+
+
+def objective(kind: TaskType, outputs: int = 1, classes: str = "", level: Level = "sequence") -> Objective:
+    names = tuple(f"t{number}" for number in range(outputs))
+    ones = np.ones(outputs)
+    counts = np.ones((outputs, len(classes)), np.int64)
+    return Objective(TaskSettings(name="assay", type=kind, level=level), names, tuple(classes), 0 * ones, ones, counts)
+
+
+def parts(*ends: int) -> Parts:
+    train, valid, asked = ends
+    return Parts(np.arange(train), np.arange(train, valid), np.arange(valid, asked))
+
+
+def test_mean_of_training_labels() -> None:
+    table = np.array([[1.0, 5.0], [3.0, np.nan], [np.nan, np.nan], [9.0, 7.0]])
+    found = constant(objective("regression", 2), labels_of(table), parts(2, 2, 4))
+    assert found.name == "mean"
+    assert found.predictions.prediction.tolist() == [2.0, 5.0]
+    assert found.predictions.rows.records.tolist() == [3, 3]
+    assert found.predictions.rows.truth.tolist() == [9.0, 7.0]
+
+
+def test_prevalence_of_training_labels() -> None:
+    table = np.array([[0.0], [2.0], [2.0], [1.0], [0.0]])
+    found = constant(objective("multiclass", classes="abc"), labels_of(table), parts(3, 4, 5))
+    assert found.predictions.prediction.tolist() == [[1 / 3, 0, 2 / 3]]
+    yes = constant(objective("binary"), labels_of(table[:, :1] > 0), parts(3, 4, 5))
+    assert yes.predictions.prediction.tolist() == [pytest.approx(2 / 3)]
+
+
+def test_bounds_are_no_values_and_an_unlabelled_task_gets_the_mean_of_all() -> None:
+    labels = labels_of(np.array([[1.0, np.nan], [8.0, np.nan], [2.0, 3.0]]))
+    censored = Labels(labels.pointers, labels.outputs, labels.values, np.array([0, BELOW, 0, 0], np.int8))
+    assert constant(objective("regression", 2), censored, parts(2, 2, 3)).predictions.prediction.tolist() == [1.0, 1.0]
+
+
+def test_outputs_with_the_same_places_are_fitted_together() -> None:
+    table = RNG.normal(size=(6, 4))
+    table[2, 3] = np.nan
+    found = {
+        tuple(outputs.tolist()): rows.shape for outputs, rows in by_labelled(rows_of(labels_of(table), np.arange(6)), 4)
+    }
+    assert found == {(0, 1, 2): (3, 6), (3,): (1, 5)}
+
+
+VARIANTS = ["ACDE", "ACDF", "ACGE", "WCDE", "ACDW", "ACGG", "YCGE"]
+
+
+def test_nearest_by_position_is_the_mean_of_equally_near_ones() -> None:
+    table = np.array([[1.0, np.nan], [3.0, 4.0], [5.0, 6.0], [np.nan, 8.0], [0, 0], [0, 0], [0, 0]])
+    found = nearest_neighbour(objective("regression", 2), labels_of(table), parts(4, 4, 7), VARIANTS)
+    first, second = (found.predictions.prediction[found.predictions.rows.outputs == output] for output in (0, 1))
+    # ACDW: 1 from ACDE and ACDF; of the second task 1 from ACDF. ACGG, YCGE: 1 from ACGE.
+    assert first.tolist() == [2.0, 5.0, 5.0]
+    assert second.tolist() == [4.0, 6.0, 6.0]
+
+
+def test_nearest_gives_shares_of_classes() -> None:
+    table = np.array([[0.0], [1], [2], [2], [0], [0], [0]])
+    found = nearest_neighbour(objective("multiclass", classes="abc"), labels_of(table), parts(4, 4, 7), VARIANTS)
+    assert found.predictions.prediction.tolist() == [[0.5, 0.5, 0], [0, 0, 1], [0, 0, 1]]
+
+
+def test_blocks_do_not_change_the_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    sequences = ["".join(RNG.choice(list("ACDE"), 12)) for _ in range(60)]
+    labels, split = labels_of(RNG.normal(size=(60, 2))), parts(30, 35, 60)
+    for how in ("hamming", "kmers"):
+        whole = nearest_neighbour(objective("regression", 2), labels, split, sequences, how)  # type: ignore[arg-type]
+        with monkeypatch.context() as patch:
+            patch.setattr("finetune.baselines.nearest._BLOCK_CELLS", 7 * 30)
+            blocks = nearest_neighbour(objective("regression", 2), labels, split, sequences, how)  # type: ignore[arg-type]
+        assert (whole.predictions.prediction == blocks.predictions.prediction).all()
+    distances = np.array(
+        [[sum(a != b for a, b in zip(x, y, strict=True)) for y in sequences[:30]] for x in sequences[35:]]
+    )
+    values = labels.values.reshape(60, 2)[:30, 0].astype(np.float64)
+    expected = [values[row == row.min()].mean() for row in distances]
+    by_position = nearest_neighbour(objective("regression", 2), labels, split, sequences)
+    mine = by_position.predictions.prediction[by_position.predictions.rows.outputs == 0]
+    assert mine == pytest.approx(expected, abs=1e-12)
+
+
+def proteins() -> tuple[list[str], Labels]:
+    """Two families and a stranger: a member of each is asked for, with another start."""
+    first, second, other = ("".join(RNG.choice(list("ACDEFGHIKLMNPQRSTVWY"), 120)) for _ in range(3))
+    sequences = [first, second, "M" + second[:100], first[10:], other]
+    return sequences, labels_of(np.array([[1.0], [2.0], [9.0], [9.0], [9.0]]))
+
+
+def test_shared_words() -> None:
+    sequences, labels = proteins()
+    found = nearest_neighbour(objective("regression"), labels, parts(2, 2, 5), sequences, "kmers")
+    assert found.predictions.prediction.tolist() == [2.0, 1.0, 1.5]
+    assert "approximate; 33% of the labels have no neighbour, and get what the mean gives" in found.description
+
+
+@pytest.mark.launch
+@pytest.mark.skipif(shutil.which("mmseqs") is None, reason="no program 'mmseqs' (apt install mmseqs2)")
+def test_alignments() -> None:
+    sequences, labels = proteins()
+    found = nearest_neighbour(objective("regression"), labels, parts(2, 2, 5), sequences)
+    assert found.predictions.prediction.tolist() == [2.0, 1.0, 1.5]
+    assert "MMseqs2" in found.description
+
+
+def test_wrong_neighbours_are_refused() -> None:
+    with pytest.raises(ValueError, match="need sequences of one length; these have 4 to 5 residues"):
+        nearest_neighbour(
+            objective("regression"), labels_of(np.ones((2, 1))), parts(1, 1, 2), ["AAAA", "AAAAA"], "hamming"
+        )
+    residues = Labels(np.array([0, 1, 1]), np.zeros(1, np.int32), np.ones(1, np.float32), None, np.zeros(1, np.int32))
+    with pytest.raises(ValueError, match="assay: labels of residues have no nearest sequence"):
+        nearest_neighbour(objective("regression"), residues, parts(1, 1, 2), ["A", "C"])
+    with pytest.raises(ValueError, match="labels of residues need features of them"):
+        linear("ridge", objective("regression"), residues, parts(1, 1, 2), composition(["A", "C"]))
+
+
+def test_one_hot_ridge_is_that_of_the_full_matrix() -> None:
+    sequences = ["".join(RNG.choice(list("ACDE"), 8)) for _ in range(90)]
+    full = np.array([[letter == kind for letter in sequence for kind in "ACDE"] for sequence in sequences], np.float64)
+    counts = full.reshape(90, 8, 4).sum(1)
+    full = np.concatenate([full, counts], 1)
+    values = full @ RNG.normal(size=full.shape[1]) + RNG.normal(size=90)
+    found = linear(
+        "one-hot ridge", objective("regression"), labels_of(values[:, None]), parts(60, 75, 90), one_hot(sequences)
+    )
+    stored = values.astype(np.float32).astype(np.float64)
+    scaled = (stored[:60] - stored[:60].mean()) / stored[:60].std()
+    fits = [Ridge(alpha).fit(full[:60], scaled) for alpha in ridge.ALPHAS]
+    predicted = [fit.predict(full) * stored[:60].std() + stored[:60].mean() for fit in fits]
+    best = int(np.argmin([((one[60:75] - stored[60:75]) ** 2).sum() for one in predicted]))
+    assert found.predictions.prediction == pytest.approx(predicted[best][75:], abs=1e-3 * values.std())
+    assert f"penalty {ridge.ALPHAS[best]:g}, chosen on the validation part" in found.description
+    (task,) = score(objective("regression"), found.predictions).tasks
+    assert task.value is not None
+    assert task.value > 0.8
+
+
+@pytest.mark.parametrize("columns", [5, 80])
+def test_dense_ridge_standardises_and_chooses_for_each_output(columns: int) -> None:
+    """With fewer and with more columns than rows; the second output is noise, and is held back most."""
+    matrix = RNG.normal(3, 2, (120, columns))
+    matrix[:, 0] = 7  # says nothing
+    values = np.stack([matrix @ RNG.normal(size=columns), RNG.normal(size=120)], 1)
+    features = Features(matrix, "vectors")
+    found = linear("frozen", objective("regression", 2), labels_of(values), parts(60, 90, 120), features)
+    stored = values.astype(np.float32).astype(np.float64)
+    train = matrix[:60]
+    spread = train.std(0)
+    spread[0] = np.inf
+    scaled = (matrix - train.mean(0)) / spread
+    for output in range(2):
+        each = [Ridge(alpha).fit(scaled[:60], stored[:60, output]) for alpha in ridge.ALPHAS]
+        losses = [((fit.predict(scaled[60:90]) - stored[60:90, output]) ** 2).sum() for fit in each]
+        mine = found.predictions.prediction[found.predictions.rows.outputs == output]
+        assert mine == pytest.approx(each[int(np.argmin(losses))].predict(scaled[90:]), abs=1e-8)
+    assert "penalty 0.01 to 1" in found.description or "penalty 0.1 to 1" in found.description
+
+
+def test_logistic_leaves_untrained_classes_at_zero() -> None:
+    matrix = RNG.normal(size=(90, 4))
+    truth = np.where(matrix[:, :1] > 0, 2.0, 0.0)
+    truth[89] = 1  # of the part that is asked for
+    of = objective("multiclass", classes="abc")
+    found = linear(
+        "frozen", of, labels_of(truth), parts(60, 75, 90), Features(matrix, "vectors")
+    ).predictions.prediction
+    assert (found[:, 1] == 0).all()
+    assert found.sum(1) == pytest.approx(1)
+    scaled = (matrix - matrix[:60].mean(0)) / matrix[:60].std(0)
+    reference = LogisticRegression(C=1 / 0.01, tol=1e-8, max_iter=1000).fit(scaled[:60], truth[:60, 0])
+    assert found[:, 2] == pytest.approx(reference.predict_proba(scaled[75:])[:, 1], abs=0.02)
+
+
+def test_a_task_that_does_not_vary_is_constant() -> None:
+    table = np.concatenate([np.ones((20, 1)), RNG.normal(size=(20, 1)) > 0], 1).astype(np.float64)
+    found = linear(
+        "frozen", objective("binary", 2), labels_of(table), parts(10, 15, 20), Features(RNG.normal(size=(20, 3)), "v")
+    )
+    assert (found.predictions.prediction[found.predictions.rows.outputs == 0] == 1).all()
+
+
+def test_no_validation_label_takes_the_usual_penalty() -> None:
+    found = linear(
+        "frozen",
+        objective("regression"),
+        labels_of(RNG.normal(size=(20, 1))),
+        parts(15, 15, 20),
+        Features(RNG.normal(size=(20, 3)), "v"),
+    )
+    assert "penalty 10" in found.description
+
+
+def test_windows_are_those_around_each_residue() -> None:
+    features = windows(["ACD", "X", "WY"], half=1)
+    assert features.first_rows is not None
+    assert features.first_rows.tolist() == [0, 3, 4]
+    dense = features.matrix[np.array([0, 1, 3, 5])].toarray().reshape(4, 3, 21)
+    kinds = "ACDEFGHIKLMNPQRSTVWYX"
+    seen = [["".join(kinds[kind] for kind in np.flatnonzero(place)) for place in row] for row in dense]
+    assert seen == [["", "A", "C"], ["A", "C", "D"], ["", "X", ""], ["W", "Y", ""]]
+
+
+def test_window_baseline_of_residues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A residue's class is whether the one before it is C; 200 of the training residues suffice to find it."""
+    monkeypatch.setattr(ridge, "MOST_LABELS", 200)
+    sequences = ["".join(RNG.choice(list("ACD"), 30)) for _ in range(30)]
+    values = np.array([[previous == "C" for previous in "A" + sequence[:-1]] for sequence in sequences], np.float32)
+    positions = np.tile(np.arange(30), 30).astype(np.int32)
+    labels = Labels(np.arange(0, 901, 30), np.zeros(900, np.int32), values.ravel(), None, positions)
+    of = objective("binary", level="residue")
+    found = linear("window", of, labels, parts(15, 20, 30), windows(sequences, 2))
+    (task,) = score(of, found.predictions).tasks
+    assert task.value == 1
+    assert (task.labels, task.groups) == (300, 10)
+    assert "on 200 of 450 training labels, chosen by hash" in found.description
+    prevalence = constant(of, labels, parts(15, 20, 30)).predictions.prediction
+    assert prevalence == pytest.approx(np.full(300, values[:15].mean()))
+
+
+def test_features_by_the_lengths_of_sequences() -> None:
+    assert "positions that vary, of 4" in sequence_features(VARIANTS).description
+    mixed = sequence_features(["ACAC", "WWX"])
+    assert mixed.matrix[0, :2].tolist() == [0.5, 0.5]
+    assert mixed.matrix[1, 18] == 1
+    assert mixed.matrix[0, 20 : 20 + 400].reshape(20, 20)[[0, 1], [1, 0]] == pytest.approx([2 / 3, 1 / 3])
+    assert mixed.matrix[:, -1] == pytest.approx(np.log([4, 3]))
+    with pytest.raises(ValueError, match="a sequence has the letter '-'"):
+        one_hot(["AC-E", "ACDE"])
