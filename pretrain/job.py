@@ -67,6 +67,8 @@ class Built:
     """
     width: int
     """Width of the model's matrix products, for which this machine's peak is measured."""
+    frozen: str | None = None
+    """Content hash of frozen weights that the model does without, because what they compute was computed before."""
 
 
 S = TypeVar("S", bound=Scores, covariant=True)

@@ -149,7 +149,7 @@ class Training(Generic[S]):
         fingerprints = fingerprints_of(recipe) | job.fingerprints()
         built = self._build(checkpoint, fingerprints)
         self._prepare(built, checkpoint)
-        if frozen := fill_frozen(self.named, built.first, engine.gather):
+        if frozen := fill_frozen(self.named, built.first, engine.gather) or built.frozen:
             fingerprints[FROZEN] = frozen
         self.state = self._resume(built, checkpoint, frozen)
         self.log = Log(recipe, job, engine, run, attempt)

@@ -80,7 +80,7 @@ def commit(
         CheckpointError: the checkpoint that exists is a later attempt's, or (`OtherVersion`) another
             version's; likewise on the writer.
     """
-    assert (FROZEN in fingerprints) == bool(state.frozen), "the manifest identifies what is frozen, and nothing else"
+    assert FROZEN in fingerprints or not state.frozen, "the manifest identifies what is frozen"
     draft = Manifest(
         step=trainer.step,
         attempt=attempt,

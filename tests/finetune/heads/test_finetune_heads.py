@@ -15,8 +15,8 @@ from finetune.heads.predicted import predicted
 from finetune.heads.settings import HeadSettings
 from finetune.heads.thresholds import LEAST_GAP, OrderedThresholds
 from pretrain.model.presets import PRESETS
+from support.assays.labelled_batches import PAIR, task, wide
 from support.inputs.flat_batches import pack
-from support.inputs.labelled_batches import PAIR, task, wide
 
 SHAPE = PRESETS["esm2_60k"]
 DOCUMENTS = [[([CLS, 5, 6, MASK, 8, EOS], [-100] * 6), ([CLS, 9, EOS], [-100] * 3)], [([7, 7], [-100] * 2)]]

@@ -16,7 +16,7 @@ from finetune.labels.placed import Rows
 from finetune.labels.reading import read_task
 from finetune.labels.store import LabelStore, write
 from finetune.tables.table import Table
-from support.inputs.labelled_rows import as_list, rows_of, task
+from support.assays.labelled_rows import as_list, rows_of, task
 from support.inputs.token_stores import changed, proteins, store_of
 from support.places import ROOT
 

@@ -5,7 +5,7 @@ import pytest
 
 from finetune.labels.labels import ABOVE, BELOW, EXACT
 from finetune.labels.reading import read_task
-from support.inputs.labelled_rows import Cell, as_list, read, rows_of, task
+from support.assays.labelled_rows import Cell, as_list, read, rows_of, task
 
 
 def test_numbers_classes_and_what_is_missing() -> None:

@@ -14,7 +14,7 @@ from finetune.labels.store import write
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
 from finetune.tables.settings import TableSettings
-from support.inputs.labelled_rows import task
+from support.assays.labelled_rows import task
 from support.inputs.token_stores import store_of
 from support.places import REAL
 

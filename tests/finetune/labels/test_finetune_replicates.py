@@ -6,7 +6,7 @@ import pytest
 from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
 from finetune.labels.objectives import counts_by_part, objectives
 from finetune.labels.replicates import agreement
-from support.inputs.labelled_rows import Cell, as_list, read
+from support.assays.labelled_rows import Cell, as_list, read
 
 
 @pytest.mark.parametrize(("how", "value"), [("mean", 3.0), ("median", 2.0)])

@@ -18,7 +18,7 @@ from finetune.losses.ordinal import cumulative
 from finetune.losses.regression import squared
 from finetune.losses.settings import LossSettings
 from finetune.tasks.objective import Objective
-from support.inputs.labelled_batches import EVERY_TYPE, PAIR, targets, task
+from support.assays.labelled_batches import EVERY_TYPE, PAIR, targets, task
 
 
 def loss(objective: Objective, numbers: Tensor, of: Targets, settings: LossSettings | None = None) -> Tensor:

@@ -22,9 +22,9 @@ from finetune.labels.columns import LabelColumns
 from finetune.losses.settings import LossSettings
 from finetune.model import FineTuneModel
 from pretrain.model.context import Context
+from support.assays.labelled_batches import EVERY_TYPE, PAIR, gradient, labelled, targets, wide, without_labels
 from support.context_ranks import Case, Ranks
 from support.inputs.flat_batches import perturb
-from support.inputs.labelled_batches import EVERY_TYPE, PAIR, gradient, labelled, targets, wide, without_labels
 
 Found = tuple[NDArray[np.float64], NDArray[np.float64], list[NDArray[np.float64]]]
 """Loss sums, all gradients in one row, and the numbers of each objective's targets."""

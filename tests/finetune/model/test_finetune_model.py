@@ -18,8 +18,8 @@ from finetune.model import FineTuneModel, head_name
 from finetune.tasks.objective import Objective
 from pretrain.model.initial import first_weights
 from pretrain.model.presets import PRESETS, EsmShape
+from support.assays.labelled_batches import EVERY_TYPE, PAIR, gradient, labelled, targets, task, wide, without_labels
 from support.inputs.flat_batches import Document, document, pack, perturb, relative
-from support.inputs.labelled_batches import EVERY_TYPE, PAIR, gradient, labelled, targets, task, wide, without_labels
 from support.inputs.whole_models import from_transformers_state
 
 SHAPE = PRESETS["esm2_60k"]

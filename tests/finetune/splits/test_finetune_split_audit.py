@@ -15,7 +15,7 @@ from finetune.splits.parts import Parts, parts_of
 from finetune.splits.settings import SplitSettings
 from finetune.splits.variants import to_nearest
 from finetune.splits.words import in_words, is_homology_split
-from support.inputs.split_records import named_records, protein_records
+from support.assays.split_records import named_records, protein_records
 from support.inputs.token_stores import store_of
 
 

@@ -13,7 +13,7 @@ from finetune.splits.divide import divide
 from finetune.splits.parts import TEST, TRAIN, UNUSED, VALIDATION
 from finetune.splits.settings import SplitSettings
 from finetune.splits.variants import of_rows, of_sequences
-from support.inputs.split_records import named_records, protein_records
+from support.assays.split_records import named_records, protein_records
 
 HALVES = (0.5, 0.0, 0.5)
 THIRDS = (0.4, 0.3, 0.3)

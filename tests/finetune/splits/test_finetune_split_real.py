@@ -17,7 +17,7 @@ from finetune.splits.divide import divide
 from finetune.splits.parts import TEST, UNUSED
 from finetune.splits.settings import IDENTITIES, SplitSettings
 from finetune.splits.variants import of_sequences
-from support.inputs.split_records import named_records, protein_records
+from support.assays.split_records import named_records, protein_records
 from support.inputs.token_stores import store_of
 from support.places import REAL
 

@@ -27,7 +27,7 @@ from pretrain.model.initial import first_weights
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer.groups import ParameterGroup, parameter_groups
 from pretrain.recipe import Recipe
-from support.inputs.labelled_batches import EVERY_TYPE, PAIR
+from support.assays.labelled_batches import EVERY_TYPE, PAIR
 from support.jobs import length_job
 
 OBJECTIVES = (*EVERY_TYPE, PAIR)

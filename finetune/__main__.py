@@ -1,0 +1,88 @@
+"""Fine-tune a protein language model on a table of assays.
+
+    python -m finetune recipes/mine.toml
+    accelerate launch --config_file accelerate_configs/ddp.yaml -m finetune recipes/mine.toml run.seed=1
+
+In: a recipe, which `python -m finetune.look` writes; overrides. Out: a run directory, exit status 0; 2 for a mistake in
+the input, 74 if the disk is full or cannot store a checkpoint, 130 and 143 after Ctrl-C and SIGTERM, 1 for anything
+else.
+"""
+
+import argparse
+import os
+import sys
+import textwrap
+from functools import partial
+from pathlib import Path
+
+from data.progress_line import WorkLine
+from data.recipe.toml_file import documented, read
+from finetune.recipe import Recipe
+from pretrain.run.command import Parser, answered
+from pretrain.run.stop import consequences, listening
+
+
+@listening()
+def main(arguments: list[str] | None = None) -> int:
+    """Train what a recipe describes; the exit status."""
+
+    def attempt() -> None:
+        options = _parser().parse_intermixed_args(arguments)
+        with consequences():
+            _train(read(Recipe, options.recipe, options.overrides), options)
+
+    return answered(attempt)
+
+
+def _train(recipe: Recipe, options: argparse.Namespace) -> None:
+    # Imported here, so that --help and a mistake in the recipe are answered at once.
+    with WorkLine("starting: importing torch", after_s=2.0, speaks=os.environ.get("RANK", "0") == "0"):
+        from finetune.assays import open_on_every_rank
+        from finetune.job import FineTuneJob
+        from finetune.members import members
+        from pretrain.engine.launch import launch
+        from pretrain.loop import train
+    with launch(recipe) as engine:
+        assays = open_on_every_rank(recipe, engine)
+        for member in members(recipe, assays):
+            if member.name and engine.is_main:
+                print(f"\n{member.name}: {member.recipe.run.directory}", flush=True)
+            train(
+                member.recipe,
+                partial(FineTuneJob, assays=member.assays),
+                engine,
+                allow_schedule_change=options.allow_schedule_change,
+            )
+
+
+def _parser() -> Parser:
+    settings = "\n".join(
+        f"  {name}\n{textwrap.fill(text, 100, initial_indent=' ' * 6, subsequent_indent=' ' * 6)}"
+        for name, text in documented(Recipe)
+    )
+    parser = Parser(
+        prog="python -m finetune",
+        description="Fine-tune a protein language model on a table of assays, as a recipe says; "
+        "`python -m finetune.look TABLE` writes a recipe.",
+        epilog="settings, [type, unit; default; class]:\n"
+        "  identity     decides what is learned; a run is continued with the same value\n"
+        "  schedule     may change when a run is continued, with --allow-schedule-change\n"
+        f"  operational  decides only how it is run; may change freely\n\n{settings}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("recipe", type=Path, help="a TOML file")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        help="settings on top of it, section.field=value, values as in TOML; 'none' takes one out",
+    )
+    parser.add_argument(
+        "--allow-schedule-change",
+        action="store_true",
+        help="continue a run although settings of class 'schedule' differ",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

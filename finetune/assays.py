@@ -1,0 +1,246 @@
+"""The assays of a run, opened: which proteins, which labels, and which part of the split each is in.
+
+In: a recipe. Out: `Assays`: the plan of the training bins, the bins of other parts, what fills them. Kept: the stores
+of proteins and labels under data.store_dir, which the first rank of each node builds while the others wait.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.corpus.shelves import Shelves
+from data.order.packing import pack
+from data.order.plan import SPECIAL_TOKENS, Bin, Plan
+from data.order.sampler import Passes
+from data.progress_line import WorkLine
+from data.store.build import open_or_build
+from data.store.token_store import Store
+from finetune.labels.contents import LabelledContents
+from finetune.labels.objectives import counts_by_part, objectives
+from finetune.labels.placed import Rows
+from finetune.labels.reading import TaskLabels, read_task
+from finetune.labels.store import LabelStore, write
+from finetune.recipe import AssaySettings, Recipe
+from finetune.splits.divide import Division, divide
+from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION, Parts
+from finetune.splits.records import Records
+from finetune.tables.proteins import proteins_of
+from finetune.tables.read import read_table
+from finetune.tasks.objective import Objective
+from finetune.tasks.settings import TaskSettings
+from pretrain.engine.engine import Engine
+
+
+class OpenTask(NamedTuple):
+    """What reading a task found besides its labels."""
+
+    settings: TaskSettings
+    outputs: tuple[str, ...]
+    classes: tuple[str, ...]
+    unit: str
+    said: tuple[str, ...]
+
+
+class Prepared(NamedTuple):
+    """What `open_assays` opens; it is sent to other ranks."""
+
+    proteins: Path
+    """Folder of the token store."""
+    labels: Path
+    """Folder of the label store."""
+    tasks: tuple[OpenTask, ...]
+    division: Division
+    said: tuple[str, ...]
+    """What was decided about the table, for the user."""
+
+
+@dataclass(frozen=True)
+class Assays:
+    """Everything that a run trains on and is scored on."""
+
+    settings: AssaySettings
+    store: Store
+    labels: LabelStore
+    tasks: tuple[TaskLabels, ...]
+    division: Division
+    parts: Parts
+    """The parts of this run: those of the split, or of one of its folds."""
+    said: tuple[str, ...]
+
+    def of_fold(self, fold: int) -> "Assays":
+        """The assays of the run that predicts one fold."""
+        return replace(self, parts=self.division.parts.of_fold(fold))
+
+    @cached_property
+    def objectives(self) -> tuple[Objective, ...]:
+        """The tasks with what their training labels decide.
+
+        Raises:
+            ValueError: a task cannot be trained.
+        """
+        return objectives(self.tasks, self.parts.part == TRAIN)
+
+    @cached_property
+    def is_labelled(self) -> NDArray[np.bool_]:
+        """(N,) whether a record has any label."""
+        labelled = np.zeros(self.store.num_records, np.bool_)
+        for task in self.tasks:
+            labelled |= np.diff(task.labels.pointers) > 0
+        return labelled
+
+    def records(self, part: int) -> NDArray[np.int64]:
+        """The records of a part that have a label, rising."""
+        return np.flatnonzero((self.parts.part == part) & self.is_labelled)
+
+    @cached_property
+    def shelves(self) -> Shelves:
+        """The residues of all records."""
+        return Shelves([self.store.folder])
+
+    def plan(self, seed: int) -> Plan:
+        """The plan of the training bins."""
+        training = TrainingRecords((self.parts.part == TRAIN) & self.is_labelled)
+        sampler = Passes(training, seed, self.settings.window_sequences)
+        return Plan(sampler, self.shelves.num_residues, self.settings, seed)
+
+    @property
+    def contents(self) -> LabelledContents:
+        """What fills a bin."""
+        return LabelledContents(self.shelves, self.settings, self.labels)
+
+    def bins(self, records: NDArray[np.int64]) -> list[Bin]:
+        """Whole proteins in bins, for evaluation: every record once, in an order that follows from these alone."""
+        if not len(records):
+            return []
+        lengths = self.shelves.num_residues(records) + SPECIAL_TOKENS
+        groups = pack(lengths, self.settings.bin_tokens, self.settings.documents_per_bin)
+        zeros = np.zeros_like(records)
+        return [Bin(records[g], zeros[g], zeros[g], lengths[g], 0) for g in groups.bins()]
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the proteins and of all labels."""
+        return self.labels.fingerprint
+
+    def labels_by_part(self) -> dict[str, dict[str, list[int]]]:
+        """Task -> part -> number of labels of each of its outputs."""
+        parts = {NAMES[part]: self.parts.part == part for part in (TRAIN, VALIDATION, TEST)}
+        return {
+            task.settings.name: {name: counts.tolist() for name, counts in counts_by_part(task, parts).items()}
+            for task in self.tasks
+        }
+
+    def facts(self) -> list[tuple[str, str]]:
+        """(name, text) for readers: proteins, the split, tasks and their labels."""
+        counts = {NAMES[part]: len(self.records(part)) for part in (TRAIN, VALIDATION, TEST)}
+        shown = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        lines = [("proteins", f"{self.store.num_records:,} distinct: {shown}"), ("split", self.division.method)]
+        for task in self.tasks:
+            of_parts = self.labels_by_part()[task.settings.name]
+            several = f", {len(task.outputs):,} tasks" if len(task.outputs) > 1 else ""
+            labels = ", ".join(f"{sum(count):,} {name}" for name, count in of_parts.items())
+            lines.append((f"task {task.settings.name}", f"{task.settings.type}{several}; labels: {labels}"))
+        return lines
+
+    def description(self) -> dict[str, Any]:
+        """The description for run.json."""
+        return {
+            "fingerprint": self.fingerprint,
+            "split": self.parts.fingerprint,
+            "store": str(self.store.folder),
+            "records": self.store.num_records,
+            "parts": self.parts.counts(),
+            "divided": {"method": self.division.method, "notes": list(self.division.notes)},
+            "labels": self.labels_by_part(),
+            "said": list(self.said),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRecords:
+    """Each record that trains, once a pass (a `data.order.sampler.Drawable`)."""
+
+    trains: NDArray[np.bool_]
+    """(N,) whether a record does."""
+
+    def size(self, wanted: int) -> int:
+        """Number of records, those that do not train included."""
+        del wanted
+        return len(self.trains)
+
+    def records(self, items: NDArray[np.int64], key: int) -> NDArray[np.int64]:
+        """The items themselves, -1 for one that does not train."""
+        del key
+        return np.where(self.trains[items], items, -1)
+
+    def in_order(self, pass_index: int) -> bool:
+        """False: every pass is permuted."""
+        del pass_index
+        return False
+
+
+def prepare(recipe: Recipe) -> Prepared:
+    """Read the table, build its stores, or find them, and divide it; called by one process of each node.
+
+    Raises:
+        ValueError: the table, a task or the split is wrong; the message names file, row and column.
+    """
+    settings = recipe.data
+    if len(settings.table) != 1:
+        raise ValueError(
+            f"data.table is {list(settings.table)}; one table is read in a run: join them into one, with empty cells "
+            "where a table has no value"
+        )
+    with WorkLine(f"reading {settings.table[0]}", after_s=2.0):
+        table = read_table(settings.table[0], settings.ingest)
+        proteins = proteins_of(table, settings, settings.crop_tokens, settings.ingest)
+        rows = [Rows(table, proteins.record_of_row, proteins.num_records, proteins)]
+        tasks = [read_task(rows, task, settings.decimal) for task in recipe.tasks]
+    source = proteins.source(settings.ingest)
+    store = open_or_build([source], Path(settings.store_dir), settings.unknown_letters, settings.ingest)
+    labels = write([store], {task.settings.name: task.labels for task in tasks}, proteins.linkers)
+    records = Records(table, proteins.record_of_row, np.asarray(store.digests), store)
+    with WorkLine("dividing the records", after_s=2.0):
+        division = divide(recipe.split, records, proteins.ids)
+    opened = tuple(OpenTask(task.settings, task.outputs, task.classes, task.unit, task.said) for task in tasks)
+    said = (*proteins.said, *(line for task in tasks for line in task.said), *division.notes)
+    return Prepared(store.folder, labels.folder, opened, division, said)
+
+
+def open_assays(recipe: Recipe, prepared: Prepared) -> Assays:
+    """Open what was prepared; the same on every process of a node.
+
+    Raises:
+        ValueError: a store was changed, or a task cannot be trained.
+    """
+    store_dir = Path(recipe.data.store_dir)
+    store = Store(prepared.proteins, store_dir)
+    labels = LabelStore(prepared.labels, [prepared.proteins], store_dir)
+    tasks = tuple(
+        TaskLabels(task.settings, task.outputs, task.classes, task.unit, labels.labels(number), task.said)
+        for number, task in enumerate(prepared.tasks)
+    )
+    return Assays(recipe.data, store, labels, tasks, prepared.division, prepared.division.parts, prepared.said)
+
+
+def open_on_every_rank(recipe: Recipe, engine: Engine) -> Assays:
+    """Find or build the stores and open them; collective.
+
+    Raises:
+        ValueError: a file is at fault, or nodes hold different ones; `PeerError` on the other ranks.
+    """
+    prepared = engine.on_each_node(lambda: prepare(recipe))
+    assays = open_assays(recipe, prepared)
+    seen: Sequence[tuple[str, str]] = engine.gather((assays.fingerprint, assays.parts.fingerprint))
+    for rank, other in enumerate(seen):
+        if other != seen[0]:
+            raise ValueError(
+                f"rank {rank} has other assays than rank 0: labels and split {other}, rank 0 has {seen[0]}; "
+                "data.table must name the same content on every node"
+            )
+    return assays

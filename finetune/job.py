@@ -1,0 +1,213 @@
+"""Fine-tuning as a job: heads for every task on an encoder that learns nothing, adapters, or all.
+
+In: a recipe and the assays of one fold. Out: as in `pretrain.job.Job`. Kept: nothing besides what every job keeps.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from data.batches.loader import Loader, Step
+from data.order.plan import Cursor, Seen
+from finetune.adaptation.adapt import adapt, first_of
+from finetune.adaptation.adapter import Adapter, AdapterPlan
+from finetune.adaptation.exchange import read_adapter
+from finetune.adaptation.features import CachedFeatures, Documents, Pooling, cached_features
+from finetune.adaptation.groups import parameter_groups
+from finetune.adaptation.lora import plan_of
+from finetune.adaptation.start import ENCODER, Start, starting_encoder
+from finetune.assays import Assays
+from finetune.evaluate import evaluate
+from finetune.model import FineTuneModel
+from finetune.recipe import Recipe
+from finetune.scores import FineTuneScores
+from finetune.splits.parts import NAMES, TRAIN, VALIDATION
+from pretrain.engine.encoder_setup import set_up_encoder
+from pretrain.engine.engine import Engine
+from pretrain.job import Built, Job, Objective, Selection
+from pretrain.model.build import first_model
+from pretrain.model.flops import forward_flops, training_flops
+from pretrain.model.presets import EsmShape
+from pretrain.optimizer.groups import ParameterGroup
+from pretrain.run.directory import RunDirectory
+from pretrain.step import Reading
+
+_SCORED_OF_TRAINING = 500
+"""Most training records that are scored where the split has none for validation."""
+
+
+class FineTuneJob(Job[FineTuneScores]):
+    """Fine-tuning on one fold of a table.
+
+    Args:
+        recipe: what is trained.
+        engine: how it is spread.
+        assays: opened, with the parts of the fold.
+
+    Raises:
+        ValueError: a task cannot be trained on these parts.
+    """
+
+    shape: EsmShape
+    num_parameters: int
+    num_trained: int
+
+    def __init__(self, recipe: Recipe, engine: Engine, assays: Assays) -> None:
+        self.recipe, self.engine, self.assays = recipe, engine, assays
+        self.tasks = assays.objectives
+        self.lines: list[str] = []
+        self.source = self._start()
+        self.features = self._cached(self.source)
+
+    @property
+    def objectives(self) -> Sequence[Objective]:
+        """One for each table `[[tasks]]` of the recipe."""
+        return [Objective(task.settings.name, task.settings.weight) for task in self.tasks]
+
+    @property
+    def selection(self) -> Selection:
+        """The best checkpoint is kept, and what the run publishes is made of it."""
+        return Selection(self.recipe.run.patience)
+
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of proteins with labels, and of the parts."""
+        return {"corpus": self.assays.fingerprint, "split": self.assays.parts.fingerprint}
+
+    def description(self) -> dict[str, Any]:
+        """Proteins, labels and the split."""
+        return self.assays.description()
+
+    def build(self, described: Mapping[str, Any] | None) -> Built:
+        """An encoder with heads. What is frozen is read again whenever the run is continued."""
+        settings, seed = self.recipe.adaptation, self.recipe.run.seed
+        start = self.source
+        self.shape = start.shape
+        adapter = (
+            read_adapter(Path(settings.adapter), start.shape, settings.adapter_without) if settings.adapter else None
+        )
+        plan = self._plan(described, adapter)
+        with torch.device("meta"):
+            model = FineTuneModel(
+                start.shape,
+                self.tasks,
+                self.recipe.heads,
+                self.recipe.losses,
+                features=self.features,
+            )
+        adapt(model, settings, plan)
+        first = first_of(model, start.weights, seed, plan, adapter)
+        description = {"encoder": asdict(start.shape), "adapters": plan.as_dict() if plan else None}
+        if described is not None and dict(described) != description:
+            raise ValueError(
+                f"{self.recipe.run.directory} was started with another model than model.init now names: it was "
+                f"{dict(described)}, it is {description}; restore it, or choose another run.directory"
+            )
+        frozen = None if self.features is None else start.content_hash()
+        return Built(model, description, first, width=start.shape.dim, frozen=frozen)
+
+    def _start(self) -> Start:
+        """The encoder before fine-tuning."""
+        settings = self.recipe.model
+        if settings.init is not None:
+            return starting_encoder(settings.init)
+        shape, weights = first_model(settings, self.recipe.run.seed)
+        encoder = {name: weight for name, weight in weights.items() if name.startswith(ENCODER)}
+        return Start(shape, encoder, f"random weights of {settings.preset}")
+
+    def _plan(self, described: Mapping[str, Any] | None, adapter: Adapter | None) -> AdapterPlan | None:
+        if self.recipe.adaptation.kind != "lora":
+            return None
+        if described is not None and described.get("adapters"):
+            return AdapterPlan.from_dict(described["adapters"])
+        return adapter.plan if adapter is not None else plan_of(self.recipe.adaptation, self.shape)
+
+    def _cached(self, start: Start) -> CachedFeatures | None:
+        """The features of a frozen encoder, where they can be kept; collective."""
+        settings, heads = self.recipe.adaptation, self.recipe.heads
+        levels = {task.settings.level for task in self.tasks}
+        if settings.kind != "frozen" or ("sequence" in levels and heads.kind == "attention"):
+            return None
+        poolings: list[Pooling] = ["residue"] if levels & {"residue", "pair"} else []
+        if "sequence" in levels:
+            poolings.append("begin" if heads.kind == "begin" else "mean")
+        features, lines = cached_features(
+            start,
+            self._documents(),
+            self.assays.shelves,
+            self.recipe.data,
+            poolings,
+            Path(self.recipe.data.store_dir),
+            settings.cache_gb,
+            device=self.engine.device,
+            on_each_node=self.engine.on_each_node,
+        )
+        self.lines += lines
+        return features
+
+    def _documents(self) -> Documents:
+        whole = Documents.whole(self.assays.store.fingerprint, self.assays.store.offsets)
+        linkers = self.assays.labels.linkers(torch.arange(self.assays.store.num_records).numpy())
+        in_slots = linkers + (linkers[:, 1:] > linkers[:, :1])  # the begin token is slot 0
+        return Documents(whole.store, whole.offsets, whole.starts, whole.lengths, in_slots)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The model, what of it learns, proteins, tasks and the split."""
+        kind = f"{'ESM C' if self.shape.is_modern else 'ESM-2'}, {self.shape.layers} layers, width {self.shape.dim}"
+        source = self.recipe.model.init or self.recipe.model.preset
+        learns = {"frozen": "heads alone", "lora": "heads and adapters", "full": "everything"}
+        trained = f"{learns[self.recipe.adaptation.kind]}, {self.num_trained:,} parameters"
+        return [("model", f"{source}: {kind}"), ("trained", trained), *self.assays.facts()]
+
+    def set_up(self, model: nn.Module) -> list[str]:
+        """Set the encoder up, unless its features are cached."""
+        recipe, own = self.recipe, cast(FineTuneModel, model)
+        self.num_trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        lines = [*self.lines, *self.assays.said]
+        if own.encoder is not None:
+            slots = recipe.data.bin_tokens * recipe.data.bins_per_forward
+            lines += set_up_encoder(own.encoder, self.engine, recipe.compute, recipe.parallel.exchange, slots)
+        if recipe.model.init is None:
+            lines.append("model: its encoder starts from random weights; model.init names a pretrained one")
+        return lines
+
+    def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
+        """Heads, adapters and layers, each with its factor on the learning rate."""
+        return parameter_groups(model, self.recipe.adaptation, self.recipe.optimizer)
+
+    def loader(self, cursor: Cursor, first_step: int) -> Loader:
+        """Labelled bins of the training part."""
+        engine, plan = self.engine, self.assays.plan(self.recipe.run.seed)
+        return Loader(self.assays.contents, plan, cursor, first_step, engine.data_rank, engine.data_world_size)
+
+    def flops(self, step: Step, outcome: Reading) -> float:
+        """FLOPs that the step needed of the encoder, over all ranks; 0 where its features are cached."""
+        if self.features is not None:
+            return 0.0
+        flops = forward_flops if self.recipe.adaptation.kind == "frozen" else training_flops
+        return flops(self.shape, step.num_tokens, step.squared_lengths, 0)
+
+    def evaluate(self, model: nn.Module) -> FineTuneScores:
+        """Scores of the validation part, or of training records where the split has none; collective."""
+        records, part = self.assays.records(VALIDATION), VALIDATION
+        if not len(records):
+            records, part = self.assays.records(TRAIN)[:_SCORED_OF_TRAINING], TRAIN
+        return evaluate(model, self.assays, self.tasks, records, NAMES[part], self.recipe.losses, self.engine)
+
+    def validation_tokens(self) -> float:
+        """A third of the tokens that are scored: there is no backward pass, which takes twice as long as the other."""
+        return sum(bin_.num_tokens for bin_ in self.assays.bins(self.assays.records(VALIDATION))) / 3
+
+    def require(self, entries: Mapping[str, Mapping[str, Any]], cursor: Cursor) -> None:
+        """Nothing to check: a table is whole before the first step, and its fingerprint covers it."""
+
+    def publish(self, run: RunDirectory) -> None:
+        """Nothing yet."""
+
+    def seen(self, cursor: Cursor) -> Seen | None:
+        """Proteins and passes."""
+        training = self.assays.records(TRAIN)
+        return Seen(len(training), float(cursor.pass_index)) if cursor.pass_index else None

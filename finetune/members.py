@@ -1,0 +1,40 @@
+"""Members: the runs that one recipe asks for, one for each fold of the split and each seed.
+
+In: a recipe with its length in tokens, or in passes, and the assays. Out: members, each with a recipe and assays of its
+own. Kept: nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from data.order.extent import tokens_per_pass
+from finetune.assays import Assays
+from finetune.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One run."""
+
+    name: str
+    """Its folder in the run directory, such as "fold-0-seed-1"; empty where there is only one member."""
+    recipe: Recipe
+    """With its directory, its seed and its length in tokens."""
+    assays: Assays
+    """With the parts of its fold."""
+
+
+def members(recipe: Recipe, assays: Assays) -> Iterator[Member]:
+    """The members in the order in which they are trained: the seeds of the first fold, then those of the next one."""
+    folds, seeds = assays.parts.num_folds, recipe.run.seeds
+    for fold in range(max(1, folds)):
+        of_fold = assays.of_fold(fold) if folds else assays
+        length = tokens_per_pass(of_fold.plan(recipe.run.seed)) if recipe.schedule.passes is not None else 0
+        for number in range(seeds):
+            parts = [f"fold-{fold}"] * bool(folds) + [f"seed-{recipe.run.seed + number}"] * (seeds > 1)
+            name = "-".join(parts)
+            directory = str(Path(recipe.run.directory) / name) if name else recipe.run.directory
+            run = replace(recipe.run, directory=directory, seed=recipe.run.seed + number, seeds=1)
+            schedule = recipe.schedule.in_tokens(length)
+            yield Member(name, replace(recipe, run=run, schedule=schedule), of_fold)

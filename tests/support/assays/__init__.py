@@ -1,0 +1,1 @@
+"""Assay tables, labels and batches that tests of fine-tuning make."""
