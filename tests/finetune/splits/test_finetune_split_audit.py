@@ -32,9 +32,9 @@ def every(protein: str, step: int) -> str:
     return "".join("CA"[letter == "C"] if at % step == 0 else letter for at, letter in enumerate(protein))
 
 
-# Tested are 3 to 6: a close relative of 0, a distant one of 1, a stranger, and a close relative of 2, which validates.
+# Tested are 3 to 6: a close relative of 0, one with a piece of 1, a stranger, a close relative of 2, which validates.
 PROTEINS = [drawn(290 + seed, seed) for seed in range(3)]
-SEQUENCES = [*PROTEINS, every(PROTEINS[0], 30), every(PROTEINS[1], 4), drawn(299, 8), every(PROTEINS[2], 30)]
+SEQUENCES = [*PROTEINS, every(PROTEINS[0], 30), drawn(278, 9) + PROTEINS[1][:12], drawn(299, 8), every(PROTEINS[2], 30)]
 PART = np.array([0, 0, 1, 2, 2, 2, 2])
 
 
@@ -48,7 +48,8 @@ def test_the_tested_side_asks(tmp_path: Path) -> None:
     ]
     # Nine of ten words of five are unchanged at one mutation in 30: 0.83**0.2 = 0.96.
     assert found.of_training.identities == (0.3, 0.5, 0.9)
-    assert found.of_training.similar == (1, 1, 1)
+    # Twelve residues have eight words, and (8 / 286)**0.2 = 0.49.
+    assert found.of_training.similar == (2, 1, 1)
     assert found.of("validation").similar == (1, 1, 1)
     assert found.of_training.share(0.5) == 0.25
     assert found.of_training.share(0.4) is None
@@ -58,7 +59,7 @@ def test_the_tested_side_asks(tmp_path: Path) -> None:
     assert from_json(found.to_json()) == found
     lines = found.table().splitlines()
     assert lines[0].split() == ["tested", "against", "tested", "others", "equal", ">=", "30%", ">=", "50%", ">=", "90%"]
-    assert lines[1].split() == ["train", "4", "2", "0", "(0.0%)", *["1", "(25.0%)"] * 3]
+    assert lines[1].split() == ["train", "4", "2", "0", "(0.0%)", "2", "(50.0%)", *["1", "(25.0%)"] * 2]
     assert "approximate" in lines[-1]
     with pytest.raises(ValueError, match="the split tests no record"):
         audit(records.store, parts_of(records.digests, np.zeros(7, int)))

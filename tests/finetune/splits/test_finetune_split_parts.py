@@ -46,6 +46,12 @@ def test_groups_stay_whole_and_large_ones_are_not_all_in_training() -> None:
     assert set(sides[:20].tolist()) == {0, 1, 2}
 
 
+def test_a_group_is_not_dealt_where_it_does_not_fit() -> None:
+    # The group of three would overfill the side of two, which is still empty when it is its turn.
+    group = np.repeat([0, 1, 2], [5, 3, 2])
+    assert deal(group, DIGESTS[:10], (0.8, 0.2), 0).tolist() == [0, 0, 1]
+
+
 def test_a_group_that_fits_nowhere_goes_where_most_is_missing() -> None:
     group = np.array([0] * 9 + [1])
     assert deal(group, DIGESTS[:10], (0.5, 0.0, 0.5), 0).tolist() == [0, 2]
