@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from data.recipe.setting import no_such_word
 from data.store.token_store import new_hash
 from finetune.tables.table import Table
 
@@ -42,19 +41,14 @@ class Records:
         Raises:
             ValueError: the table has no such column; the message names the nearest one.
         """
-        if column not in self.table.columns:
-            raise ValueError(f"{self.table.name}: {no_such_word(setting, column, self.table.columns)}")
-        return [text.strip() or None if text else None for text in self.table.cells.column(column).to_pylist()]
+        self.table.require(column, setting)
+        return [text.strip() or None if text else None for text in self.table.column(column)]
 
     def rows(self, rows: NDArray[np.int64] | list[int]) -> str:
         """A few rows for an error or a note: the first three as a user counts them, and how many more there are."""
-        shown = ", ".join(self.number(int(row)) for row in rows[:_SHOWN])
+        shown = ", ".join(str(self.table.number(int(row))) for row in rows[:_SHOWN])
         more = f" and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
-        return f"{self.table.name}: row{'s' if len(rows) > 1 else ''} {shown}{more}"
-
-    def number(self, row: int) -> str:
-        """Number of a row as a user counts."""
-        return self.table.row(row).rpartition(" ")[2]
+        return f"{self.table.name}: {self.table.row_word}{'s' if len(rows) > 1 else ''} {shown}{more}"
 
     def rows_of(self, record: int) -> NDArray[np.int64]:
         """The rows of a record, rising."""
