@@ -18,7 +18,7 @@ from pathlib import Path
 from data.progress_line import WorkLine
 from data.recipe.toml_file import documented, read
 from finetune.recipe import Recipe
-from pretrain.run.command import Parser, answered
+from pretrain.engine.command import Parser, answered
 from pretrain.run.stop import consequences, listening
 
 

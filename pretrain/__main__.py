@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 from data.progress_line import WorkLine
 from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.toml_file import documented, read
+from pretrain.engine.command import Parser, answered
 from pretrain.proposal.memory import preset_table
 from pretrain.recipe import Recipe
-from pretrain.run.command import Parser, answered
 from pretrain.run.directory import RECIPE
 from pretrain.run.stop import consequences, defer, listening
 

@@ -266,8 +266,8 @@ def _serve(channel: Connection, log: str) -> None:
 
     import torch
 
+    from pretrain.engine import command
     from pretrain.report import page
-    from pretrain.run import command
 
     for name in IMPORTED:
         importlib.import_module(name)

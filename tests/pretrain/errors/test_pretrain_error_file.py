@@ -77,7 +77,7 @@ def test_what_only_saw_another_fail_tells_nothing(
 
     slept = []
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr("pretrain.run.command.time.sleep", slept.append)
+    monkeypatch.setattr("pretrain.engine.command.time.sleep", slept.append)
     monkeypatch.setattr("pretrain.__main__._train", fail)
     assert main([str(recipe_in(tmp_path))]) == 1
     assert (capsys.readouterr().err, error_file.exists()) == ("", False)
@@ -100,7 +100,7 @@ def test_a_rank_that_waits_for_rank_0_is_ended_without_a_word(
         raise Stopped(signal.SIGTERM)
 
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr("pretrain.run.command.time.sleep", ended_by_the_launcher)
+    monkeypatch.setattr("pretrain.engine.command.time.sleep", ended_by_the_launcher)
     monkeypatch.setattr("pretrain.__main__._train", fail)
     assert main([str(recipe_in(tmp_path))]) == 143
     assert (capsys.readouterr().err, error_file.exists()) == ("", False)
