@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import io
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ def ss3() -> tuple[list[str], list[str]]:
     with zipfile.ZipFile(ROOM / "token" / "flip_secondary_structure_splits.zip") as archive:
 
         def read(name: str) -> Iterator[tuple[str, str]]:
-            return SimpleFastaParser(archive.read(f"splits/{name}.fasta").decode().splitlines())
+            return SimpleFastaParser(io.StringIO(archive.read(f"splits/{name}.fasta").decode()))
 
         tested = {title.split()[0] for title, _ in read("sampled") if "SET=test" in title}
         proteins = [(title.split()[0], letters) for title, letters in read("sequences")]
