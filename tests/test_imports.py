@@ -56,6 +56,19 @@ PRETRAIN_ROOMS: dict[str, tuple[str, ...]] = {
     "ship": ("model", "engine", "run", "checkpoint", "evaluation"),
     "report": ("run", "evaluation"),
 }
+# In `finetune`, tables, tasks and labels stand on each other; heads, losses, metrics and splits on their types alone.
+FINETUNE_ROOMS: dict[str, tuple[str, ...]] = {
+    "tables": (),
+    "tasks": ("tables",),
+    "labels": ("tables", "tasks"),
+    "heads": ("tasks",),
+    "losses": ("tasks", "labels"),
+    "adaptation": (),
+    "metrics": ("tasks", "labels"),
+    "baselines": ("tasks", "labels", "metrics"),
+    "splits": ("tables",),
+}
+OF_PACKAGES = {"data": DATA_ROOMS, "pretrain": PRETRAIN_ROOMS, "finetune": FINETUNE_ROOMS}
 
 ARITHMETIC = "data/order"  # with all that it imports
 NUMPY_ITSELF = ("data/batches/masking.py", "data/sources/synthetic.py", "data/draw.py", "data/alphabet.py")
@@ -105,13 +118,10 @@ def against_the_rooms(root: Path) -> list[str]:
         return [*module.split("."), ""][1]
 
     paths = python_files(root, "data")
-    paths += [path for path in python_files(root, "pretrain") if path.parent != root / "pretrain"]
+    for package in ("pretrain", "finetune"):
+        paths += [path for path in python_files(root, package) if path.parent != root / package]
     arrows = [(module_name(root, path), name) for path in paths for name in sorted(imports(root, path))]
-    may_know = {
-        f"{package}.{name}": known
-        for package, rooms in (("data", DATA_ROOMS), ("pretrain", PRETRAIN_ROOMS))
-        for name, known in rooms.items()
-    }
+    may_know = {f"{package}.{name}": known for package, rooms in OF_PACKAGES.items() for name, known in rooms.items()}
     return [
         f"{module} imports {name}"
         for module, name in arrows

@@ -9,7 +9,7 @@ from support import mutations
 from support.mutations import LIST, failure, misfits, tried
 
 CONTRACTS = {f"C{number}" for number in range(1, 13)}
-"""Those of docs/contracts.md but for C11, of which there is nothing to break yet."""
+"""Those of docs/contracts.md."""
 
 
 def test_every_break_can_be_made() -> None:
