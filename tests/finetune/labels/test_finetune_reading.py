@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 from finetune.labels.labels import ABOVE, BELOW, EXACT
+from finetune.labels.placed import Rows
 from finetune.labels.reading import read_task
+from finetune.tables.proteins import proteins_of
+from finetune.tables.settings import TableSettings, TooLong
 from support.assays.labelled_rows import Cell, as_list, read, rows_of, task
 
 
@@ -159,3 +162,24 @@ def test_labels_of_pairs() -> None:
     ):
         with pytest.raises(ValueError, match=f"row 2, column 'y': {said}"):
             read_task([rows_of({"y": [cell]}, lengths=[3])], settings)
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"),
+    [("ends", [0, 1, 4, 5]), ("start", [0, 1, 2, 3]), ("end", [2, 3, 4, 5])],
+)
+def test_labels_of_residues_that_were_cut_away_are_left_out(policy: TooLong, kept: list[int]) -> None:
+    """Of six residues four are kept; the second row is whole."""
+    cells = {"sequence": ["MKVLAC", "MKV"], "y": ["0 1 2 3 4 5", "7 8 9"], "c": ["1-6:1 2-3:2", None]}
+    table = rows_of(cells).table
+    proteins = proteins_of(table, TableSettings(too_long=policy), crop_tokens=6)
+    rows = Rows(table, proteins.record_of_row, proteins.num_records, proteins)
+    labels = read_task([rows], task(level="residue")).labels
+    assert labels.positions is not None
+    found = [(*label[::2], place) for label, place in zip(as_list(labels), labels.positions.tolist(), strict=True)]
+    assert found == [*((0, value, place) for place, value in enumerate(kept)), (1, 7, 0), (1, 8, 1), (1, 9, 2)]
+    pairs = read_task([rows], task(name="c", level="pair")).labels
+    both = [(pair, value) for pair, value in (((0, 5), 1.0), ((1, 2), 2.0)) if set(pair) <= set(kept)]
+    assert pairs.positions is not None
+    assert pairs.positions.tolist() == [[kept.index(place) for place in pair] for pair, _ in both]
+    assert pairs.values.tolist() == [value for _, value in both]
