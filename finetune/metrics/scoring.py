@@ -22,11 +22,10 @@ from finetune.metrics.resampling import RESAMPLES, interval
 from finetune.metrics.scores import Scores, TaskScore
 from finetune.metrics.weighted import Floats, Statistic
 from finetune.tasks.objective import Objective
+from finetune.tasks.scale import Scale
 
 FEWEST_LABELS = 10
 """A task with fewer labels in a part is not scored there."""
-InUnit = Callable[[Floats], Floats]
-"""Values of one objective in the task's scale -> in the user's unit."""
 
 
 def score(
@@ -34,7 +33,6 @@ def score(
     predictions: Predictions,
     groups: NDArray[np.int64] | None = None,
     *,
-    in_unit: InUnit | None = None,
     active_from: float | None = None,
     resamples: int = RESAMPLES,
 ) -> Scores:
@@ -45,7 +43,6 @@ def score(
         predictions: of the labels of one part; each label once.
         groups: (records,) group of every record of the table, by which a split was made; without them each record is a
             group, so that the residues of a protein are resampled together.
-        in_unit: turns numbers of a regression back into the user's unit, where a transform was learned.
         active_from: value from which on a number counts as active, in the task's scale; regressions then have AUROC,
             AP, BEDROC and enrichment too.
         resamples: of the bootstrap; 0 leaves the intervals out.
@@ -66,14 +63,17 @@ def score(
         mine = order[bounds[output] : bounds[output + 1]]
         truth, prediction, group = rows.truth[mine], predictions.prediction[mine], of_row[mine]
         made = partial(_made, objective, name, group, resamples)
+        trains = objective.num_labels is None or objective.num_labels[output] > 0
+        reason = _too_few(len(truth)) if trains else "training has no label of it"
         if kind == "regression":
-            tasks.append(_regression(made, truth, prediction, censoring[mine], exact[mine], in_unit, active_from))
+            scale = objective.scale if objective.scale.is_logarithm else None
+            tasks.append(_regression(made, reason, truth, prediction, censoring[mine], exact[mine], scale, active_from))
         elif kind in ("binary", "multilabel"):
-            tasks.append(_binary(made, truth, prediction, in_mean=kind == "binary"))
+            tasks.append(_binary(made, reason, truth, prediction, in_mean=kind == "binary"))
             if kind == "multilabel" and not tasks[-1].undefined:
                 curves.append((mine, weighted.auroc(truth == 1, prediction)))
         else:
-            tasks.append(_classes(objective, output, made, truth, prediction))
+            tasks.append(_classes(objective, output, made, reason, truth, prediction))
     if kind == "multilabel":
         tasks.append(_mean(objective, tasks, curves, of_row, resamples))
     return Scores(tuple(tasks))
@@ -143,18 +143,18 @@ def _constant(prediction: Floats) -> tuple[str, ...]:
 
 def _regression(
     made: Made,
+    undefined: str,
     truth: Floats,
     prediction: Floats,
     censoring: NDArray[np.int8],
     exact: NDArray[np.bool_],
-    in_unit: InUnit | None,
+    scale: Scale | None,
     active_from: float | None,
 ) -> TaskScore:
     censored = not exact.all()
     metric = "concordance" if censored else "spearman"
     names = {"exact": EXACT, "<": BELOW, ">": ABOVE}
     counts = {name: int((censoring == code).sum()) for name, code in names.items()} if censored else {}
-    undefined = _too_few(len(truth))
     if not undefined and not censored and (truth == truth[0]).all():
         undefined = f"all {len(truth)} labels are equal"
     value, pairs = 0.0, 0
@@ -163,7 +163,7 @@ def _regression(
         undefined = "" if pairs else f"no two of the {len(truth)} labels can be compared"
     if undefined:
         return made(metric, None, class_counts=counts, undefined=undefined)
-    values, notes = _of_numbers(truth[exact], prediction[exact], in_unit), _constant(prediction)
+    values, notes = _of_numbers(truth[exact], prediction[exact], scale), _constant(prediction)
     statistic = weighted.spearman(truth, prediction)
     if censored:
         values["comparable_pairs"] = float(pairs)
@@ -182,7 +182,7 @@ def _regression(
     return made(metric, value, statistic, cells_a_row=cells, values=values, class_counts=counts, notes=notes)
 
 
-def _of_numbers(truth: Floats, prediction: Floats, in_unit: InUnit | None) -> dict[str, float]:
+def _of_numbers(truth: Floats, prediction: Floats, scale: Scale | None) -> dict[str, float]:
     """Metrics of exact values; those of the order alone where there are enough that vary."""
     from scipy import stats
     from sklearn.metrics import ndcg_score
@@ -190,9 +190,9 @@ def _of_numbers(truth: Floats, prediction: Floats, in_unit: InUnit | None) -> di
     if not len(truth):
         return {}
     values = {"rmse": float(np.sqrt(np.mean((prediction - truth) ** 2)))}
-    if in_unit is not None:
+    if scale is not None:
         with np.errstate(over="ignore", invalid="ignore"):
-            error = float(np.sqrt(np.mean((in_unit(prediction) - in_unit(truth)) ** 2)))
+            error = float(np.sqrt(np.mean((scale.undone(prediction) - scale.undone(truth)) ** 2)))
         if np.isfinite(error):
             values["rmse_unit"] = error
     if len(truth) < FEWEST_LABELS or (truth == truth[0]).all():
@@ -209,11 +209,10 @@ def _of_numbers(truth: Floats, prediction: Floats, in_unit: InUnit | None) -> di
     return values
 
 
-def _binary(made: Made, truth: Floats, prediction: Floats, *, in_mean: bool) -> TaskScore:
+def _binary(made: Made, undefined: str, truth: Floats, prediction: Floats, *, in_mean: bool) -> TaskScore:
     from sklearn.metrics import f1_score, matthews_corrcoef
 
     counts = {"no": int((truth == 0).sum()), "yes": int((truth == 1).sum())}
-    undefined = _too_few(len(truth))
     if not undefined and not all(counts.values()):
         undefined = f"all {len(truth)} labels are {'yes' if counts['yes'] else 'no'}"
     if undefined:
@@ -228,7 +227,9 @@ def _binary(made: Made, truth: Floats, prediction: Floats, *, in_mean: bool) -> 
     return made("auroc", value, statistic, values=values, class_counts=counts, notes=notes, in_mean=in_mean)
 
 
-def _classes(objective: Objective, output: int, made: Made, truth: Floats, prediction: Floats) -> TaskScore:
+def _classes(
+    objective: Objective, output: int, made: Made, undefined: str, truth: Floats, prediction: Floats
+) -> TaskScore:
     from scipy import stats
     from sklearn.metrics import cohen_kappa_score, f1_score, matthews_corrcoef, roc_auc_score
 
@@ -242,7 +243,7 @@ def _classes(objective: Objective, output: int, made: Made, truth: Floats, predi
     kept = trained[index]
     index, prediction = index[kept], prediction[kept]
     present = np.unique(index)
-    undefined = _too_few(len(index))
+    undefined = undefined or _too_few(len(index))
     if not undefined and len(present) < 2:
         undefined = f"all {len(index)} labels are {objective.classes[present[0]]!r}"
     fields = {"class_counts": {name: n for name, n in by_name if n}, "untrained": untrained}

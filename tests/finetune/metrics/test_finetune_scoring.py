@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -45,7 +46,8 @@ SURE = np.array([0.1, 0.2, 0.3, 0.8, 0.1, 0.2, 0.3, 0.4, 0.9, 0.7])
 
 def test_regression() -> None:
     truth, prediction = noisy(60)
-    (task,) = score(objective("regression", "a"), table(truth, prediction), in_unit=lambda x: 10**x).tasks
+    settings = TaskSettings(name="assay", type="regression", transform="log10")
+    (task,) = score(replace(objective("regression", "a"), settings=settings), table(truth, prediction)).tasks
     assert task.metric == "spearman"
     assert task.value == pytest.approx(stats.spearmanr(truth, prediction).statistic, abs=1e-12)
     assert task.value == task.skill
@@ -187,6 +189,14 @@ def test_undefined_tasks_are_listed(kind: TaskType, truth: object, prediction: o
     assert math.isnan(scores.stopping_metric)
     assert scores.numbers() == {}
     assert f"a: undefined: {reason}" in scores.table()
+
+
+def test_a_task_without_training_labels_is_undefined() -> None:
+    of = replace(objective("regression", "a", "b"), num_labels=np.array([7, 0]))
+    truth, prediction = noisy(40)
+    first, second = score(of, table(truth, prediction, np.arange(40) % 2)).tasks
+    assert (first.undefined, second.undefined) == ("", "training has no label of it")
+    assert "rmse_unit" not in first.values  # nothing was transformed
 
 
 def test_undefined_classes() -> None:
