@@ -23,7 +23,7 @@ OUTSIDE = re.compile(r"\bDESIGN\b|§|(?<![\w/])notes/|\.\./shared\b|\bhouse\.md\
 
 def pages(root: Path) -> list[Path]:
     """The documents, but for what a model's card or an export says of itself."""
-    return [*sorted(root.glob("*.md")), *sorted(root.glob("*/README.md")), *sorted((root / "docs").glob("*.md"))]
+    return [*sorted(root.glob("*.md")), *sorted(root.glob("*/README.md")), *sorted((root / "docs").rglob("*.md"))]
 
 
 def tracked(root: Path) -> Iterator[tuple[str, str]]:
