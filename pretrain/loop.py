@@ -29,6 +29,7 @@ from pretrain.checkpoint.frozen import fill_frozen
 from pretrain.checkpoint.load import Verified, newest_valid, restore
 from pretrain.checkpoint.manifest import BEST, ENTRIES, FROZEN, LOSS_SCALE, TrainerState
 from pretrain.checkpoint.retention import sweep
+from pretrain.checkpoint.saves import Saves
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import fill
 from pretrain.job import Built, Job, Scores, TrainingRecipe
@@ -40,7 +41,6 @@ from pretrain.run.directory import RunDirectory
 from pretrain.run.due import Due
 from pretrain.run.identity import fingerprints_of
 from pretrain.run.stop import Stopped
-from pretrain.saves import Saves
 from pretrain.screen import Pause, Screen, report_of, tracker_rows
 from pretrain.step import Reading, Told, train_step
 from pretrain.telemetry.memory import most_bytes

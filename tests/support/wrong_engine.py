@@ -25,7 +25,8 @@ from torch import Tensor
 
 from data.batches.batch import Batch, Targets
 from data.batches.loader import Step
-from pretrain import loop, saves
+from pretrain import loop
+from pretrain.checkpoint import saves
 from pretrain.checkpoint.tensors import TensorReader
 from pretrain.engine.engine import Engine
 from pretrain.model import compute, layer

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from accelerate import Accelerator
 
+import pretrain.checkpoint.saves
 import pretrain.loop
 import pretrain.masked_language_job
-import pretrain.saves
 from pretrain.__main__ import main
 from pretrain.checkpoint import CheckpointError, StorageError, find, verify
+from pretrain.checkpoint.saves import Saves
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import TorchState
 from pretrain.export import main as export_main
 from pretrain.run.directory import RunDirectory
-from pretrain.saves import Saves
 from pretrain.step import train_step
 from support.checkpoint_run import build, full_disk, mount_small_disk, train, trainer_at
 from support.forked import forked, status_of
@@ -59,7 +59,7 @@ class Run:
 @pytest.fixture(autouse=True, scope="module")
 def _no_pause() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pretrain.saves, "_PAUSE_S", 0.0)
+        patch.setattr(pretrain.checkpoint.saves, "_PAUSE_S", 0.0)
         yield
 
 
@@ -253,7 +253,7 @@ def test_a_full_disk_is_one_line_at_a_start_and_ends_no_run_at_its_first_step(
     assert end == 0, capfd.readouterr().err
 
 
-@pytest.mark.parametrize("room", [0, 16 << 10])  # for nothing; for all but the weights
+@pytest.mark.parametrize("room", [pytest.param(0, marks=pytest.mark.slow), 16 << 10])  # none; for all but the weights
 def test_no_room_for_the_last_export(room: int, recipe_in, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     recipe, root = recipe_in(tmp_path), tmp_path / "run"
     root.mkdir()

@@ -14,8 +14,8 @@ import pretrain.loop
 import pretrain.masked_language_job as job
 import pretrain.report.page
 import pretrain.ship.export as ship
-from pretrain import saves
 from pretrain.__main__ import main
+from pretrain.checkpoint import saves
 from pretrain.engine.engine import Engine
 from pretrain.run import stop
 from pretrain.run.directory import RunDirectory
@@ -114,7 +114,11 @@ PHASES: dict[str, tuple[object, str, dict, int | None]] = {
 }
 
 
-@pytest.mark.parametrize("phase", PHASES)
+SHOWN = ("first step", "waiting for data", "save", "validation", "export")
+REST = [pytest.param(phase, marks=pytest.mark.slow) for phase in PHASES if phase not in SHOWN]
+
+
+@pytest.mark.parametrize("phase", [*SHOWN, *REST])
 def test_in_every_phase(run: Run, when: Callable[..., None], phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
     holder, name, how, step = PHASES[phase]
     with monkeypatch.context():
