@@ -99,7 +99,8 @@ def _sort(options: argparse.Namespace) -> None:
 
 
 def _train_on_sources(options: argparse.Namespace) -> None:
-    from pretrain.proposed import Request, about_existing, agreed, first_recipe, outlined, propose
+    from pretrain.proposal.request import Request
+    from pretrain.proposed import about_existing, agreed, first_recipe, outlined, propose
 
     budget_s = options.minutes * 60 if options.minutes else options.hours * 3600 if options.hours else None
     request = Request(options.sources, tuple(options.overrides), budget_s)

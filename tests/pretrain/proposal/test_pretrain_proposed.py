@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from data.recipe.toml_file import read
-from pretrain.proposed import Request
+from pretrain.proposal.request import Request
 from pretrain.recipe import Recipe
 from support.kept_runs import config
 from support.launching import bit_equal, end_of, lines

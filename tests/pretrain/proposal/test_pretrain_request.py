@@ -19,8 +19,9 @@ from pretrain.proposal import machine, rules
 from pretrain.proposal.choice import Proposal, choose
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.machine import Machine, seen
+from pretrain.proposal.request import Request
 from pretrain.proposal.written import promise, recipe_text, times_of, told
-from pretrain.proposed import Request, about_existing, first_recipe
+from pretrain.proposed import about_existing, first_recipe
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
 
