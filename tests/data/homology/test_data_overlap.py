@@ -133,7 +133,7 @@ def excluded(files: list[Files]) -> set[str]:
 SEEDS = range(10)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [*SEEDS[:4], *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS[4:])])
 def test_what_validates_or_is_excluded_is_never_fed(tmp_path: Path, seed: int) -> None:
     files, settings = drawn(tmp_path, seed)
     corpora = opened(settings)

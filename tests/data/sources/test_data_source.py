@@ -233,7 +233,9 @@ print(contents(source))
 """
 
 
-@pytest.mark.parametrize("packing", ["", ".gz", ".bgz", ".zst"])
+@pytest.mark.parametrize(
+    "packing", [".gz", *(pytest.param(name, marks=pytest.mark.slow) for name in ("", ".bgz", ".zst"))]
+)
 def test_standard_input_is_fasta_from_a_pipe(tmp_path: Path, packing: str) -> None:
     (tmp_path / "x.fasta").write_bytes(fasta())
     content = packed(fasta(), packing)

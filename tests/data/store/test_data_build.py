@@ -231,7 +231,7 @@ def parallel_build(send: Send, folder: Path, sources: list[Source]) -> None:
     build_into(folder, sources, "count", IngestSettings(max_bad_fraction=0.25, processes=3), progress=quiet)
 
 
-@pytest.mark.parametrize("processes", [1, 3])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_killed_in_parallel_it_goes_on(tmp_path: Path, whole: dict[str, bytes], processes: int) -> None:
     folder, gate = tmp_path / "store", tmp_path / "gate"
     # The first source is read by the builder itself, the second waits halfway, the third is built while they wait.

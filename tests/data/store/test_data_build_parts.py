@@ -110,7 +110,7 @@ def test_the_same_build_goes_on_from_its_parts(folder: Path, tmp_path: Path) -> 
     goes_on(folder, tmp_path)
 
 
-@pytest.mark.parametrize("processes", [1, 3])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_parts_of_other_sources_are_not_taken(folder: Path, tmp_path: Path, processes: int) -> None:
     others = [SOURCES[0], SeededSource("x", 7, 80), SeededSource("y", 8, 90), SeededSource("z", 9, 120)]
     store = build_into(folder, others, "count", replace(QUARTER, processes=processes), progress=quiet)

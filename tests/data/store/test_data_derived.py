@@ -72,7 +72,7 @@ CUTS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.filterwarnings("ignore:.*names are not in")
-@pytest.mark.parametrize("how", ["cut", "zeros", "another"])
+@pytest.mark.parametrize("how", ["cut", *(pytest.param(name, marks=pytest.mark.slow) for name in ("zeros", "another"))])
 @pytest.mark.parametrize(
     "pattern", ["split-*/split.json", "clusters-*/clusters.json", "excluded-*/excluded.json", "overlap-*/overlap.json"]
 )
@@ -167,7 +167,9 @@ ARRAYS = (
 
 
 @pytest.mark.filterwarnings("ignore:.*names are not in")
-@pytest.mark.parametrize("pattern", ARRAYS)
+@pytest.mark.parametrize(
+    "pattern", [ARRAYS[0], ARRAYS[5], *(pytest.param(n, marks=pytest.mark.slow) for n in (*ARRAYS[1:5], *ARRAYS[6:]))]
+)
 def test_an_array_that_is_missing_cut_or_changed(settings: DataSettings, pattern: str) -> None:
     first = opened(settings)
     (path,) = Path(settings.store_dir).glob(f"*/{pattern}")

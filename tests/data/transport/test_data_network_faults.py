@@ -99,7 +99,7 @@ def run(seed: int, tmp_path: Path, local: dict[bytes, dict[str, bytes]]) -> None
         assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(n, marks=pytest.mark.slow) for n in range(8, 20))])
 def test_programs_of_faults(seed: int, tmp_path: Path, local: dict[bytes, dict[str, bytes]]) -> None:
     run(seed, tmp_path, local)
 

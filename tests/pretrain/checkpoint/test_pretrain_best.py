@@ -167,7 +167,13 @@ def interrupts() -> None:
 @pytest.mark.parametrize(
     ("fault", "error", "left"),
     [
-        pytest.param(in_evaluation(4, fails), RuntimeError, [4, 5, 6], id="killed while it validates"),
+        pytest.param(
+            in_evaluation(4, fails),
+            RuntimeError,
+            [4, 5, 6],
+            id="killed while it validates",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(in_evaluation(4, interrupts), Stopped, [4, 6, 8], id="stopped while it validates"),
         pytest.param(
             in_evaluation(8, interrupts),

@@ -310,7 +310,10 @@ def test_fp16_resumes_bit_equal(recipe_in, tmp_path: Path, monkeypatch: pytest.M
     assert max(scales[10:]) > min(scales[:10])  # it grew, too
 
 
-@pytest.mark.parametrize(("first", "then"), [("fp16", "bf16"), ("bf16", "fp16"), ("no", "fp16")])
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [("bf16", "fp16"), *(pytest.param(*each, marks=pytest.mark.slow) for each in (("fp16", "bf16"), ("no", "fp16")))],
+)
 def test_a_run_may_change_its_precision(
     recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, then: str
 ) -> None:

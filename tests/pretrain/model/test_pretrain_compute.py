@@ -123,7 +123,7 @@ def fails_in_the_backward_pass(graph: torch.fx.GraphModule, inputs: list[torch.T
     return aot_autograd(fw_compiler=lambda g, _: g, bw_compiler=lambda *_: make_boxed_func(broken))(graph, inputs)
 
 
-@pytest.mark.parametrize("preset", ["esm2_60k", "modern_60k"])
+@pytest.mark.parametrize("preset", [pytest.param("esm2_60k", marks=pytest.mark.slow), "modern_60k"])
 def test_what_a_first_step_compiles_is_what_the_run_compiles(preset: str) -> None:
     """Else the run compiles it all again. The modern layers hold a constant that follows from the depth."""
     found: list[str] = []

@@ -120,7 +120,7 @@ def distances(said: Answer, reference: Answer) -> tuple[float, dict[str, float]]
 
 
 BOTH_SIDES = pytest.mark.parametrize("theirs", ["one_by_one", "padded"])
-SIZES = pytest.mark.parametrize("preset", ["modern_60k", "modern_8m"])
+SIZES = pytest.mark.parametrize("preset", ["modern_60k", pytest.param("modern_8m", marks=pytest.mark.slow)])
 
 
 @SIZES

@@ -83,7 +83,10 @@ def checked(path: Path) -> Page:
     return found
 
 
-@pytest.mark.parametrize("name", EDGES)
+REST = [pytest.param(name, marks=pytest.mark.slow) for name in ("none", "never finite", "100 restarts")]
+
+
+@pytest.mark.parametrize("name", ["one step", "diverged", "still running", *REST])
 def test_a_run_at_the_edge_has_a_page(tmp_path: Path, name: str) -> None:
     path = write_report(EDGES[name].write(tmp_path / "run"))
     found = checked(path)
@@ -105,7 +108,9 @@ def test_files_that_end_anywhere_have_a_page(tmp_path: Path) -> None:
         checked(write_report(root))
 
 
-@pytest.mark.parametrize("held_out", ["clusters", "nothing", None])
+@pytest.mark.parametrize(
+    "held_out", ["clusters", *(pytest.param(what, marks=pytest.mark.slow) for what in ("nothing", None))]
+)
 def test_the_proteins_are_called_what_they_are(tmp_path: Path, held_out: str | None) -> None:
     root = WrittenRun(held_out=held_out).write(tmp_path / "run")
     kind = {"clusters": "Held-out proteins", "nothing": "Training proteins", None: "Proteins"}[held_out]

@@ -81,7 +81,10 @@ BAD_FASTA: dict[str, tuple[bytes, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_FASTA)
+REST = [pytest.param(case, marks=pytest.mark.slow) for case in ("empty", "not FASTA", "no sequence")]
+
+
+@pytest.mark.parametrize("case", ["letter", "cut gzip", *REST])
 def test_bad_fasta(case: str, command: Command) -> None:
     content, words = BAD_FASTA[case]
     command.fasta.write_bytes(content)
