@@ -25,7 +25,7 @@ BOUNDS = {
         data.ingest.processes parallel.context
     """,
     "at least 0": "optimizer.weight_decay schedule.warmup_tokens",
-    "above 0": "optimizer.eps optimizer.clip_norm schedule.peak_lr schedule.total_tokens",
+    "above 0": "optimizer.eps optimizer.clip_norm schedule.peak_lr schedule.total_tokens schedule.passes",
     "in [0, 1)": """
         schedule.warmup model.dropout data.ingest.max_bad_fraction data.validation_fraction optimizer.momentum
         optimizer.betas
