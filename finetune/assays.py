@@ -29,6 +29,7 @@ from finetune.recipe import AssaySettings, Recipe
 from finetune.splits.divide import Division, divide
 from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION, Parts
 from finetune.splits.records import Records
+from finetune.splits.variants import of_rows
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
 from finetune.tasks.objective import Objective
@@ -206,7 +207,10 @@ def prepare(recipe: Recipe) -> Prepared:
     labels = write([store], {task.settings.name: task.labels for task in tasks}, proteins.linkers)
     records = Records(table, proteins.record_of_row, np.asarray(store.digests), store)
     with WorkLine("dividing the records", after_s=2.0):
-        division = divide(recipe.split, records, proteins.ids)
+        mutations = None
+        if proteins.mutated is not None and proteins.wild_types is not None:
+            mutations = of_rows(records, proteins.mutated, proteins.wild_types)
+        division = divide(recipe.split, records, proteins.ids, mutations)
     opened = tuple(OpenTask(task.settings, task.outputs, task.classes, task.unit, task.said) for task in tasks)
     said = (*proteins.said, *(line for task in tasks for line in task.said), *division.notes)
     return Prepared(store.folder, labels.folder, opened, division, said)
