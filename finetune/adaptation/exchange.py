@@ -200,7 +200,7 @@ def _config(folder: Path) -> Any:
     if refused := sorted(name for name in others if said[name]):
         named = ", ".join(f"{name} = {said[name]!r}" for name in refused)
         raise ValueError(f"{folder}: {CONFIG} says {named}, which has no place here; give a plain LoRA, rsLoRA or DoRA")
-    return LoraConfig.from_pretrained(str(folder))
+    return LoraConfig.from_peft_type(**said)
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:
