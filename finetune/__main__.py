@@ -14,6 +14,7 @@ import sys
 import textwrap
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from data.progress_line import WorkLine
 from data.recipe.toml_file import documented, read
@@ -38,21 +39,29 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
     # Imported here, so that --help and a mistake in the recipe are answered at once.
     with WorkLine("starting: importing torch", after_s=2.0, speaks=os.environ.get("RANK", "0") == "0"):
         from finetune.assays import open_on_every_rank
+        from finetune.ending import end
+        from finetune.held_out import Trained
         from finetune.job import FineTuneJob
         from finetune.members import members
+        from finetune.results.words import closing
         from pretrain.engine.launch import launch
         from pretrain.loop import train
     with launch(recipe) as engine:
         assays = open_on_every_rank(recipe, engine)
+        trained: list[Trained] = []
         for member in members(recipe, assays):
             if member.name and engine.is_main:
                 print(f"\n{member.name}: {member.recipe.run.directory}", flush=True)
-            train(
+            summary = train(
                 member.recipe,
                 partial(FineTuneJob, assays=member.assays),
                 engine,
                 allow_schedule_change=options.allow_schedule_change,
             )
+            trained.append(Trained(member, cast(FineTuneJob, summary.job), summary.run))
+        lines = engine.on_main(lambda: closing(end(recipe, assays, trained, engine.device)))
+        if engine.is_main:
+            print("", *lines, sep="\n", flush=True)
 
 
 def _parser() -> Parser:

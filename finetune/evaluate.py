@@ -5,7 +5,8 @@ records are scored does not depend on how they are spread, and every label is sc
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +26,24 @@ from finetune.metrics.scoring import score
 from finetune.scores import FineTuneScores
 from finetune.tasks.objective import Objective
 from pretrain.engine.engine import Engine
+
+T = TypeVar("T")
+
+
+class Spread(Protocol):
+    """How the bins of an evaluation are dealt to processes: what is asked of an engine, or of one process alone."""
+
+    @property
+    def device(self) -> torch.device: ...  # noqa: D102
+    @property
+    def data_rank(self) -> int: ...  # noqa: D102
+    @property
+    def data_world_size(self) -> int: ...  # noqa: D102
+    def stop_together(self) -> None: ...  # noqa: D102
+    def share(self, batch: Batch) -> Batch: ...  # noqa: D102
+    def autocast(self) -> AbstractContextManager[None]: ...  # noqa: D102
+    def gather(self, value: T) -> list[T]: ...  # noqa: D102
+    def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor: ...  # noqa: D102
 
 
 class _Part(NamedTuple):
@@ -70,13 +89,14 @@ def evaluate(
     return engine.on_main(scored)
 
 
+@torch.no_grad()
 def predict(
     model: nn.Module,
     assays: Assays,
     objectives: Sequence[Objective],
     records: NDArray[np.int64],
     settings: LossSettings,
-    engine: Engine,
+    engine: Spread,
 ) -> tuple[list[Predictions], dict[str, float]]:
     """Predictions of every label of some records, and the mean loss of each objective; collective."""
     bins, contents = assays.bins(records), assays.contents

@@ -136,7 +136,7 @@ class FineTuneJob(Job[FineTuneScores]):
             poolings.append("begin" if heads.kind == "begin" else "mean")
         features, lines = cached_features(
             start,
-            self._documents(),
+            self.documents(),
             self.assays.shelves,
             self.recipe.data,
             poolings,
@@ -148,7 +148,8 @@ class FineTuneJob(Job[FineTuneScores]):
         self.lines += lines
         return features
 
-    def _documents(self) -> Documents:
+    def documents(self) -> Documents:
+        """What the encoder reads of each record: all of it, with its linkers."""
         whole = Documents.whole(self.assays.store.fingerprint, self.assays.store.offsets)
         linkers = self.assays.labels.linkers(torch.arange(self.assays.store.num_records).numpy())
         in_slots = linkers + (linkers[:, 1:] > linkers[:, :1])  # the begin token is slot 0

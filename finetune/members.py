@@ -23,6 +23,7 @@ class Member:
     """With its directory, its seed and its length in tokens."""
     assays: Assays
     """With the parts of its fold."""
+    fold: int | None = None
 
 
 def members(recipe: Recipe, assays: Assays) -> Iterator[Member]:
@@ -37,4 +38,4 @@ def members(recipe: Recipe, assays: Assays) -> Iterator[Member]:
             directory = str(Path(recipe.run.directory) / name) if name else recipe.run.directory
             run = replace(recipe.run, directory=directory, seed=recipe.run.seed + number, seeds=1)
             schedule = recipe.schedule.in_tokens(length)
-            yield Member(name, replace(recipe, run=run, schedule=schedule), of_fold)
+            yield Member(name, replace(recipe, run=run, schedule=schedule), of_fold, fold if folds else None)

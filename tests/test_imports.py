@@ -67,6 +67,7 @@ FINETUNE_ROOMS: dict[str, tuple[str, ...]] = {
     "metrics": ("tasks", "labels"),
     "baselines": ("tasks", "labels", "metrics"),
     "splits": ("tables",),
+    "results": ("tasks", "labels", "metrics", "baselines", "splits"),
 }
 OF_PACKAGES = {"data": DATA_ROOMS, "pretrain": PRETRAIN_ROOMS, "finetune": FINETUNE_ROOMS}
 

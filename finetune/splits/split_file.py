@@ -15,6 +15,7 @@ from data.durable import replaced
 from finetune.splits.columns import USUAL
 from finetune.splits.parts import NAMES, NO_FOLD, TEST, TRAIN, UNUSED, VALIDATION, Parts, in_order_of_first, parts_of
 
+FILE = "split.csv"
 COLUMNS = ("id", "part", "fold", "group")
 _PARTS = {
     word: part for name, part in zip(NAMES, (TRAIN, VALIDATION, TEST, UNUSED), strict=True) for word in USUAL[name]

@@ -1,0 +1,211 @@
+"""The end of a fine-tuning run: what its models predict of the tested part, beside what is simple.
+
+In: the members that were trained. Out: `Results`; scores.json, predictions.csv and split.csv in the run directory.
+Kept: these files. Rank 0 does it alone.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from data.alphabet import FASTA_LETTERS
+from data.progress_line import WorkLine
+from finetune.adaptation.features import Pooling, cached_features
+from finetune.assays import Assays
+from finetune.baselines.baseline import Parts
+from finetune.held_out import Fold, Trained, by_fold, of_fold
+from finetune.job import FineTuneJob
+from finetune.labels.replicates import agreement
+from finetune.metrics.predictions import Predictions
+from finetune.metrics.scores import Scores
+from finetune.metrics.scoring import score
+from finetune.recipe import Recipe
+from finetune.results import predictions_file
+from finetune.results.beside import Clock, Found, Vectors, beside
+from finetune.results.calibrated import checked
+from finetune.results.joined import Joined, joined_predictions, objective_of_folds, over_folds
+from finetune.results.results import FILE, BaselineScores, CalibratedTask, Ceiling, Results, SeedScores
+from finetune.splits import split_file
+from finetune.splits.audit import Audit, audit
+from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION
+from finetune.splits.words import in_words
+from finetune.tasks.objective import Objective
+
+
+def end(recipe: Recipe, assays: Assays, trained: Sequence[Trained], device: torch.device) -> Results:
+    """Predict, score, compare, and write what was found; called on rank 0 alone.
+
+    Args:
+        recipe: of the run.
+        assays: with the parts of the whole split.
+        trained: all members, in their order.
+        device: where the models compute.
+
+    Raises:
+        CheckpointError: a member has no best checkpoint.
+        ValueError: MMseqs2 failed; a file in the run directory cannot be written.
+    """
+    with WorkLine("predicting what was held out", after_s=2.0):
+        folds = [of_fold(members, device) for members in by_fold(trained, recipe.run.seeds)]
+        objectives = [objective_of_folds(of_folds) for of_folds in zip(*(f.objectives for f in folds), strict=True)]
+        joined = [over_folds(of_folds) for of_folds in zip(*(fold.tested for fold in folds), strict=True)]
+        scores = _scored(assays, objectives, [each.predictions for each in joined])
+    tested, notes = NAMES[folds[0].part], list[str]()
+    if folds[0].part == VALIDATION:
+        notes.append("No record is tested: these are scores of validation, which also chose the checkpoint.")
+    found = None if folds[0].part == VALIDATION else _audited(recipe, assays)
+    of_validation = len(folds) == 1 and folds[0].part != VALIDATION
+    results = Results(
+        part="all folds" if assays.parts.num_folds else tested,
+        scores=scores,
+        validation=_validation(assays, folds[0]) if of_validation else None,
+        baselines=_baselines(assays, trained[0].job, folds, objectives, device),
+        members=tuple(fact for fold in folds for fact in fold.members),
+        seeds=_of_seeds(assays, folds, objectives),
+        ceilings=_ceilings(assays, objectives, joined),
+        calibrations=_calibrations(folds, objectives, joined),
+        split=in_words(recipe.split, assays.division, found),
+        split_fingerprint=assays.division.parts.fingerprint,
+        audit=found,
+        notes=tuple(notes),
+    )
+    _write(Path(recipe.run.directory), assays, results, folds, joined)
+    return results
+
+
+def _scored(assays: Assays, objectives: Sequence[Objective], predictions: Sequence[Predictions]) -> Scores:
+    groups = assays.parts.group
+    return Scores.joined(score(o, each, groups) for o, each in zip(objectives, predictions, strict=True))
+
+
+def _validation(assays: Assays, fold: Fold) -> Scores | None:
+    if not len(fold.assays.records(VALIDATION)):
+        return None
+    return _scored(assays, fold.objectives, [each.predictions for each in fold.validation])
+
+
+def _of_seeds(assays: Assays, folds: Sequence[Fold], objectives: Sequence[Objective]) -> tuple[SeedScores, ...]:
+    """The scores of each seed alone; none with one seed."""
+    seeds = [member.seed for member in folds[0].members]
+    groups, found = assays.parts.group, []
+    for number, seed in enumerate(seeds if len(seeds) > 1 else []):
+        of_folds = zip(*(fold.of_seeds[number] for fold in folds), strict=True)
+        each = [
+            score(objective, joined_predictions(parts), groups, resamples=0)
+            for objective, parts in zip(objectives, of_folds, strict=True)
+        ]
+        found.append(SeedScores(seed, Scores.joined(each)))
+    return tuple(found)
+
+
+def _audited(recipe: Recipe, assays: Assays) -> Audit:
+    init = recipe.model.init
+    pretrained = Path(init) if init is not None and (Path(init) / "run.json").is_file() else None
+    settings = recipe.split
+    parts = assays.division.parts
+    return audit(assays.store, parts, settings.audited_identities, pretrained, settings.search_pretraining)
+
+
+def _ceilings(assays: Assays, objectives: Sequence[Objective], joined: Sequence[Joined]) -> tuple[Ceiling, ...]:
+    """How well replicates agree among the tested records."""
+    found = []
+    for objective, task, of in zip(objectives, assays.tasks, joined, strict=True):
+        if not objective.settings.is_number:
+            continue
+        tested = np.zeros(assays.store.num_records, np.bool_)
+        tested[of.predictions.rows.records] = True
+        for output, name in enumerate(objective.outputs):
+            if agreed := agreement(task.labels, output, tested):
+                ceiling = Ceiling(objective.settings.name, name, agreed.num_replicated, agreed.icc, agreed.ceiling)
+                found.append(ceiling)
+    return tuple(found)
+
+
+def _calibrations(
+    folds: Sequence[Fold], objectives: Sequence[Objective], joined: Sequence[Joined]
+) -> tuple[CalibratedTask, ...]:
+    """The calibration of every task, and what it is worth on the tested part."""
+    found = []
+    for number, (objective, of) in enumerate(zip(objectives, joined, strict=True)):
+        on_part = checked(objective, of.predictions, of.calibrated, of.low, of.high)
+        for name, calibration, numbers in zip(objective.outputs, folds[0].maps[number], on_part, strict=True):
+            found.append(CalibratedTask(objective.settings.name, name, calibration, numbers))
+    return tuple(found)
+
+
+def _baselines(
+    assays: Assays, job: FineTuneJob, folds: Sequence[Fold], objectives: Sequence[Objective], device: torch.device
+) -> tuple[BaselineScores, ...]:
+    """All baselines on the labels that the models are scored on, of several folds each fitted on the fold's own."""
+    store, groups, clock = assays.store, assays.parts.group, Clock()
+    with WorkLine("baselines", after_s=2.0):
+        vectors = _vectors(assays, job, device)
+        sequences = [FASTA_LETTERS[store.residues(n)].tobytes().decode("ascii") for n in range(store.num_records)]
+        found: dict[str, list[tuple[Objective, list[Found]]]] = {}
+        for number, objective in enumerate(objectives):
+            labels, of_names = assays.tasks[number].labels, dict[str, list[Found]]()
+            for fold in folds:
+                parts = Parts(*(fold.assays.records(part) for part in (TRAIN, VALIDATION, fold.part)))
+                for each in beside(fold.objectives[number], labels, parts, sequences, vectors, clock):
+                    of_names.setdefault(each.name, []).append(each)
+            for name, of_folds in of_names.items():
+                found.setdefault(name, []).append((objective, of_folds))
+        return tuple(_of_baseline(name, of_objectives, groups) for name, of_objectives in found.items())
+
+
+def _of_baseline(
+    name: str, of_objectives: Sequence[tuple[Objective, Sequence[Found]]], groups: NDArray[np.int64]
+) -> BaselineScores:
+    """One baseline of all objectives that it could be fitted to in every fold."""
+    scores, descriptions, why_not, seconds = [], {}, {}, 0.0
+    for objective, of_folds in of_objectives:
+        task = objective.settings.name
+        fitted = [each.baseline for each in of_folds if each.baseline is not None]
+        seconds += sum(each.seconds for each in fitted)
+        if len(fitted) < len(of_folds):
+            why_not[task] = next(each.why_not for each in of_folds if each.baseline is None)
+            continue
+        descriptions[task] = fitted[0].description
+        scores.append(score(objective, joined_predictions([each.predictions for each in fitted]), groups))
+    return BaselineScores(name, Scores.joined(scores), descriptions, why_not, round(seconds, 3))
+
+
+def _vectors(assays: Assays, job: FineTuneJob, device: torch.device) -> Vectors:
+    """Vectors of the encoder before fine-tuning, where they fit into the cache of the run."""
+    levels = {objective.settings.level for objective in job.tasks}
+    poolings: list[Pooling] = ["residue"] if "residue" in levels else []
+    features, said = job.features, "vectors of the encoder before fine-tuning"
+    if "sequence" in levels:
+        kept = {*features.rows} & {"mean", "begin"} if features is not None else set()
+        poolings.append("begin" if "begin" in kept else "mean")
+    if poolings and (features is None or not {*poolings} <= features.rows.keys()):
+        recipe = job.recipe
+        features, lines = cached_features(
+            job.source,
+            job.documents(),
+            assays.shelves,
+            recipe.data,
+            poolings,
+            Path(recipe.data.store_dir),
+            recipe.adaptation.cache_gb,
+            device=device,
+        )
+        said = said if features is not None else lines[0]
+    rows = {} if features is None else features.rows
+    of_sequences = next((rows[pooling] for pooling in ("mean", "begin") if pooling in rows), None)
+    return Vectors(of_sequences, rows.get("residue"), assays.store.offsets[:-1].astype(np.int64), said)
+
+
+def _write(root: Path, assays: Assays, results: Results, folds: Sequence[Fold], joined: Sequence[Joined]) -> None:
+    """scores.json last, so that it is there only where the others are."""
+    store, parts = assays.store, list[tuple[str, Sequence[Objective], Sequence[Joined]]]()
+    if len(folds) == 1 and folds[0].part == TEST:
+        parts.append((NAMES[VALIDATION], folds[0].objectives, folds[0].validation))
+    parts.append((NAMES[folds[0].part], folds[0].objectives, joined))
+    predictions_file.write(root / predictions_file.FILE, parts, store.header)
+    ids = [store.header(record) for record in range(store.num_records)]
+    split_file.write(root / split_file.FILE, ids, assays.division.parts)
+    results.write(root / FILE)

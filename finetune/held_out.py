@@ -1,0 +1,160 @@
+"""What the best checkpoints of a run predict of records that did not train.
+
+In: the members that were trained, those of one fold together. Out: `Fold`: their predictions, calibrated. Kept:
+nothing. Rank 0 does it alone, in float32, with the whole model of each member in turn.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from data.batches.batch import Batch
+from finetune.assays import Assays
+from finetune.evaluate import predict
+from finetune.job import FineTuneJob
+from finetune.members import Member
+from finetune.metrics.predictions import Predictions
+from finetune.results.calibrated import Calibration, fitted, none_for
+from finetune.results.joined import Joined, over_seeds, with_calibration
+from finetune.results.results import MemberFacts
+from finetune.splits.parts import TEST, VALIDATION
+from finetune.tasks.objective import Objective
+from pretrain.checkpoint.best import best_valid
+from pretrain.checkpoint.frozen import read_whole
+from pretrain.run.directory import RunDirectory
+
+T = TypeVar("T")
+
+
+class Trained(NamedTuple):
+    """A member whose training has ended."""
+
+    member: Member
+    job: FineTuneJob
+    run: RunDirectory
+
+
+class _Predicted(NamedTuple):
+    """What one member predicts."""
+
+    step: int
+    validation: list[Predictions]
+    tested: list[Predictions]
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """A process that predicts while others wait: what `finetune.evaluate.predict` asks of an engine."""
+
+    device: torch.device
+    data_rank: int = 0
+    data_world_size: int = 1
+
+    def stop_together(self) -> None:
+        """Nothing: a signal ends a process that is alone at once."""
+
+    def share(self, batch: Batch) -> Batch:
+        """The whole batch."""
+        return batch
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """None: float32 throughout."""
+        return nullcontext()
+
+    def gather(self, value: T) -> list[T]:
+        """The value alone."""
+        return [value]
+
+    def sum_over_ranks(self, values: Tensor) -> Tensor:
+        """The values themselves."""
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """What the members of one fold, one for each seed, predict."""
+
+    assays: Assays
+    objectives: tuple[Objective, ...]
+    part: int
+    """`TEST`, or `VALIDATION` where nothing is tested."""
+    members: tuple[MemberFacts, ...]
+    validation: tuple[Joined, ...]
+    tested: tuple[Joined, ...]
+    maps: tuple[tuple[Calibration, ...], ...]
+    of_seeds: tuple[tuple[Predictions, ...], ...]
+    """For each seed, predictions of the tested part."""
+
+
+def by_fold(trained: Sequence[Trained], seeds: int) -> Iterator[Sequence[Trained]]:
+    """The members of each fold, one for each seed; all of them where there are no folds."""
+    return (trained[first : first + seeds] for first in range(0, len(trained), seeds))
+
+
+def of_fold(trained: Sequence[Trained], device: torch.device) -> Fold:
+    """What the members of one fold predict of its validation and its tested part.
+
+    Raises:
+        CheckpointError: a member has no best checkpoint.
+    """
+    assays, objectives = trained[0].member.assays, trained[0].job.tasks
+    part = TEST if len(assays.records(TEST)) else VALIDATION
+    each = [_predicted(one, part, device) for one in trained]
+    validation, tested, maps = [], [], []
+    for number, objective in enumerate(objectives):
+        mean, spread = over_seeds(objective, [of.validation[number] for of in each])
+        of_tested, spread_of_tested = over_seeds(objective, [of.tested[number] for of in each])
+        why_not = "the split has no validation part"
+        has_validation = len(assays.records(VALIDATION)) > 0
+        of_output = fitted(objective, mean) if has_validation else none_for(objective, why_not)
+        maps.append(of_output)
+        validation.append(with_calibration(objective, mean, spread, of_output))
+        tested.append(with_calibration(objective, of_tested, spread_of_tested, of_output))
+    facts = (
+        MemberFacts(one.member.name, one.member.recipe.run.seed, one.member.fold, of.step)
+        for one, of in zip(trained, each, strict=True)
+    )
+    return Fold(
+        assays,
+        objectives,
+        part,
+        tuple(facts),
+        tuple(validation),
+        tuple(tested),
+        tuple(maps),
+        tuple(tuple(of.tested) for of in each),
+    )
+
+
+def _predicted(trained: Trained, part: int, device: torch.device) -> _Predicted:
+    """Validation and the tested part, as the best checkpoint of a member predicts them."""
+    step, model = best_model(trained, device)
+    assays, losses = trained.member.assays, trained.member.recipe.losses
+    validation, tested = (
+        predict(model, assays, trained.job.tasks, assays.records(of), losses, Alone(device))[0]
+        for of in (VALIDATION, part)
+    )
+    return _Predicted(step, validation, tested)
+
+
+def best_model(trained: Trained, device: torch.device) -> tuple[int, nn.Module]:
+    """The step of a member's best checkpoint, and its model, whole, in float32, in evaluation mode."""
+    built = trained.job.build(trained.run.model())
+    checkpoint = best_valid(trained.run.checkpoints)
+    parameters = dict(built.model.named_parameters())
+    has_frozen = not all(parameter.requires_grad for parameter in parameters.values())
+    # Of a frozen encoder whose features are cached the model has no weights, so there is nothing else to read.
+    whole = read_whole(checkpoint, parameters, built.first if has_frozen else None)
+    model = built.model.to_empty(device=device)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(whole[name])
+    return checkpoint.trainer.step, model.train(False)
+
+
+def _frozen(model: nn.Module) -> set[str]:
+    return {name for name, parameter in model.named_parameters() if not parameter.requires_grad}

@@ -1,0 +1,113 @@
+"""The baselines beside a model: all that can be fitted to an objective, within a bound on their time.
+
+In: an objective, labels, the records of each part, sequences, vectors of the encoder before fine-tuning. Out:
+`Baseline`s, and for each that is missing why. Kept: nothing.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.baselines.baseline import Baseline, Parts, constant
+from finetune.baselines.features import Features, sequence_features, windows
+from finetune.baselines.nearest import nearest_neighbour
+from finetune.baselines.ridge import linear
+from finetune.labels.labels import Labels
+from finetune.tasks.objective import Objective
+
+MOST_S = 600.0
+"""Seconds after which no further baseline of a run begins."""
+CONSTANT, NEAREST, RESIDUES, FROZEN = "mean or prevalence", "nearest neighbour", "ridge on residues", "ridge on encoder"
+"""Names of the baselines, the same for every objective of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Vectors of the encoder before fine-tuning."""
+
+    of_sequences: NDArray[np.float32] | None
+    """(records, D) vectors; None where none are kept."""
+    of_residues: NDArray[np.float32] | None
+    """(residues, D) of all records one after the other; None where none are kept."""
+    first_residues: NDArray[np.int64]
+    """(records,) row of the first residue of each record."""
+    said: str
+    """What they are, or why they are missing."""
+
+
+class Clock:
+    """How much of the time for baselines is left.
+
+    Args:
+        most_s: seconds from now.
+    """
+
+    def __init__(self, most_s: float = MOST_S) -> None:
+        self.most_s = most_s
+        self._ends = time.monotonic() + most_s
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further baseline may begin."""
+        return time.monotonic() > self._ends
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One baseline of an objective, or why there is none."""
+
+    name: str
+    """One of the names above."""
+    baseline: Baseline | None
+    why_not: str = ""
+
+
+def beside(
+    objective: Objective, labels: Labels, parts: Parts, sequences: Sequence[str], vectors: Vectors, clock: Clock
+) -> Iterator[Found]:
+    """All baselines of an objective on one set of parts, the quickest first.
+
+    Args:
+        objective: what is predicted.
+        labels: of all records.
+        parts: what is fitted, what chooses penalties, what is predicted.
+        sequences: of all records.
+        vectors: of the encoder before fine-tuning.
+        clock: ends them.
+    """
+    yield Found(CONSTANT, constant(objective, labels, parts))
+    for name, fit in _fits(objective, labels, parts, sequences, vectors):
+        if isinstance(fit, str):
+            yield Found(name, None, fit)
+        elif clock.is_over:
+            yield Found(name, None, f"the baselines before it took more than {clock.most_s:g} s")
+        else:
+            yield Found(name, fit())
+
+
+def _fits(
+    objective: Objective, labels: Labels, parts: Parts, sequences: Sequence[str], vectors: Vectors
+) -> Iterator[tuple[str, Callable[[], Baseline] | str]]:
+    """Names, and what fits each or why nothing does."""
+    level = objective.settings.level
+    if level == "pair":
+        said = "labels of pairs of residues have no such baseline"
+        yield from ((name, said) for name in (RESIDUES, FROZEN, NEAREST))
+        return
+    if level == "residue":
+        kept, first = vectors.of_residues, vectors.first_residues
+        yield RESIDUES, lambda: linear(RESIDUES, objective, labels, parts, windows(sequences))
+    else:
+        kept, first = vectors.of_sequences, None
+        yield RESIDUES, lambda: linear(RESIDUES, objective, labels, parts, sequence_features(sequences))
+    of_encoder = None if kept is None else Features(kept, vectors.said, first)
+    frozen = partial(linear, FROZEN, objective, labels, parts)
+    yield FROZEN, vectors.said if of_encoder is None else partial(frozen, of_encoder)
+    if level == "residue":
+        yield NEAREST, "labels of residues have no nearest sequence"
+    else:
+        yield NEAREST, lambda: nearest_neighbour(objective, labels, parts, sequences)

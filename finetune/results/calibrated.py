@@ -1,0 +1,168 @@
+"""Calibration of every output: what the validation part says of probabilities and of how far numbers are off.
+
+In: predictions of the validation part. Out: a `Calibration` for each output; calibrated probabilities, ends of
+intervals. Kept: the few numbers of each, which scores.json and a bundle hold.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.metrics.calibration import (
+    Isotonic,
+    Temperature,
+    conformal_half_width,
+    covered,
+    expected_calibration_error,
+    fit_isotonic,
+    fit_temperature,
+)
+from finetune.metrics.predictions import Predictions, is_exact
+from finetune.metrics.scoring import FEWEST_LABELS
+from finetune.tasks.objective import Objective
+
+Floats = NDArray[np.float64]
+COVERAGE = 0.9
+"""Share of the truth that an interval promises to hold."""
+ISOTONIC_FROM = 1000
+"""Validation labels from which a rising map is fitted instead of a temperature, which fewer labels overfit
+(Niculescu-Mizil and Caruana 2005, doi:10.1145/1102351.1102430)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What the validation part says of one output; of the three, at most one is there."""
+
+    labels: int
+    """Labels that it was fitted on."""
+    half_width: float | None = None
+    """Half of the interval around a number, in the task's scale."""
+    temperature: float | None = None
+    isotonic: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    """Probabilities of yes, rising, and what each becomes."""
+    why_not: str = ""
+    """Why there is nothing; empty if there is."""
+
+    def __call__(self, probabilities: Floats) -> Floats:
+        """Calibrated probabilities, of yes (n,) or of classes (n, C); as they are without a calibration."""
+        if self.temperature is not None:
+            return Temperature(self.temperature)(probabilities)
+        return probabilities if self.isotonic is None else Isotonic(*self.isotonic)(probabilities)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> Self:
+        """The calibration that `as_dict` gave."""
+        at = fields["isotonic"]
+        return cls(**{**fields, "isotonic": None if at is None else (tuple(at[0]), tuple(at[1]))})
+
+
+def fitted(objective: Objective, validation: Predictions) -> tuple[Calibration, ...]:
+    """A calibration for each output, fitted on predictions of records that did not train."""
+    rows, found = validation.rows, []
+    exact = is_exact(rows)
+    for output in range(len(objective.outputs)):
+        mine = (rows.outputs == output) & exact
+        found.append(_fitted(objective, output, rows.truth[mine], validation.prediction[mine]))
+    return tuple(found)
+
+
+def none_for(objective: Objective, why_not: str) -> tuple[Calibration, ...]:
+    """No calibration of any output."""
+    return (Calibration(0, why_not=why_not),) * len(objective.outputs)
+
+
+def _fitted(objective: Objective, output: int, truth: Floats, prediction: Floats) -> Calibration:
+    count, kind = len(truth), objective.settings.type
+    if kind == "regression":
+        width = conformal_half_width(truth, prediction, COVERAGE)
+        if np.isfinite(width):
+            return Calibration(count, half_width=width)
+        return Calibration(count, why_not=f"{count} validation labels are too few to promise {COVERAGE:.0%}")
+    if kind in ("multiclass", "ordinal"):
+        trained = objective.is_trained[output][truth.astype(np.int64)]
+        truth, prediction = truth[trained], prediction[trained]
+        count = len(truth)
+    if count < FEWEST_LABELS:
+        return Calibration(count, why_not=f"{count} validation labels are fewer than {FEWEST_LABELS}")
+    if (truth == truth[0]).all():
+        return Calibration(count, why_not=f"all {count} validation labels are of one class")
+    if prediction.ndim == 1 and count >= ISOTONIC_FROM:
+        rising = fit_isotonic(truth, prediction)
+        return Calibration(count, isotonic=(rising.at, rising.becomes))
+    return Calibration(count, temperature=fit_temperature(truth, prediction).temperature)
+
+
+def calibrated(objective: Objective, maps: Sequence[Calibration], predictions: Predictions) -> Floats:
+    """Calibrated probabilities, in the shape of the predictions; numbers stay as they are."""
+    if objective.settings.is_number:
+        return predictions.prediction
+    found = predictions.prediction.copy()
+    for output, of_output in enumerate(maps):
+        mine = predictions.rows.outputs == output
+        found[mine] = of_output(found[mine])
+    return found
+
+
+def ends(objective: Objective, maps: Sequence[Calibration], predictions: Predictions) -> tuple[Floats, Floats]:
+    """(n,) and (n,) ends of the intervals in the task's scale; NaN for classes and where there is no interval."""
+    if not objective.settings.is_number:
+        nothing = np.full(len(predictions.rows), np.nan)
+        return nothing, nothing
+    widths = np.array([np.nan if each.half_width is None else each.half_width for each in maps], np.float64)
+    half = widths[predictions.rows.outputs]
+    return predictions.prediction - half, predictions.prediction + half
+
+
+def checked(
+    objective: Objective, predictions: Predictions, after: Floats, low: Floats, high: Floats
+) -> list[dict[str, float]]:
+    """What is left of the promise on the tested part, for each output.
+
+    Args:
+        objective: what is predicted.
+        predictions: of the tested part, as the model gave them.
+        after: the same, calibrated.
+        low: (n,) lower ends of intervals.
+        high: (n,) upper ends.
+
+    Returns:
+        For each output: `coverage` and `width` of intervals in the task's scale, or `calibration_error_before` and
+        `calibration_error_after`; nothing where there is no exact label, or none with an interval.
+    """
+    rows, found = predictions.rows, []
+    exact = is_exact(rows)
+    for output in range(len(objective.outputs)):
+        mine = (rows.outputs == output) & exact
+        numbers: dict[str, float] = {}
+        if objective.settings.is_number:
+            mine &= np.isfinite(low)
+            if mine.any():
+                numbers["coverage"] = covered(rows.truth[mine], low[mine], high[mine])
+                numbers["width"] = float(np.mean(high[mine] - low[mine]))
+        elif mine.any():
+            for name, of in (("before", predictions.prediction), ("after", after)):
+                numbers[f"calibration_error_{name}"] = _error(objective, output, rows.truth[mine], of[mine])
+            if not all(np.isfinite(value) for value in numbers.values()):
+                numbers = {}
+        found.append(numbers)
+    return found
+
+
+def _error(objective: Objective, output: int, truth: Floats, probabilities: Floats) -> float:
+    if probabilities.ndim == 1:
+        return expected_calibration_error(truth, probabilities)
+    index = truth.astype(np.int64)
+    trained = objective.is_trained[output]
+    kept = trained[index]
+    if not kept.any():
+        return float("nan")
+    index, probabilities = index[kept], probabilities[kept]
+    best = np.where(trained, probabilities, -1.0).argmax(1)
+    return expected_calibration_error(index == best, probabilities[np.arange(len(index)), best])

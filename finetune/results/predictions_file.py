@@ -1,0 +1,92 @@
+"""predictions.csv: what was predicted of every label of validation and test, beside what was measured.
+
+In: `Joined` predictions of each objective. Out: the file. Kept: the file.
+"""
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.durable import replaced
+from finetune.labels.labels import BELOW, EXACT
+from finetune.results.joined import Joined, called
+from finetune.tasks.objective import Objective
+
+FILE = "predictions.csv"
+COLUMNS = ("id", "part", "task", "position", "truth", "prediction", "low", "high", "probability", "std")
+"""`position` is that of a residue, from 1, or of a pair, as 3-17. Numbers are in the unit of the table. `low` and
+`high` are the ends of the interval that holds 90 % of the truth on data like the validation part. `probability` is that
+of yes, or of the class that is predicted, calibrated. `std` is the standard deviation over seeds, in the scale that is
+learned, or of the probability. A cell is empty where there is no such number."""
+
+
+def write(
+    path: Path, parts: Sequence[tuple[str, Sequence[Objective], Sequence[Joined]]], name_of: Callable[[int], str]
+) -> None:
+    """Write the predictions of all parts.
+
+    Args:
+        path: the file, which is replaced.
+        parts: name of each part, its objectives, and what was predicted of each.
+        name_of: id of a record.
+    """
+    with replaced(path, "get the right to write there") as new, new.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for part, objectives, of_objectives in parts:
+            for objective, joined in zip(objectives, of_objectives, strict=True):
+                writer.writerows(_rows(part, objective, joined, name_of))
+
+
+def _rows(part: str, objective: Objective, joined: Joined, name_of: Callable[[int], str]) -> Iterator[tuple[str, ...]]:
+    rows = joined.predictions.rows
+    columns = (_numbers if objective.settings.is_number else _classes)(objective, joined)
+    positions = _positions(rows.positions, len(rows))
+    spread = [""] * len(rows) if joined.spread is None else _texts(joined.spread)
+    for record, output, position, each, std in zip(
+        rows.records.tolist(), rows.outputs.tolist(), positions, zip(*columns, strict=True), spread, strict=True
+    ):
+        yield name_of(record), part, objective.outputs[output], position, *each, std
+
+
+def _numbers(objective: Objective, joined: Joined) -> tuple[list[str], ...]:
+    """truth, prediction, low, high, probability of numbers."""
+    rows, scale = joined.predictions.rows, objective.scale
+    with np.errstate(over="ignore"):
+        truth, prediction = scale.undone(rows.truth), scale.undone(joined.predictions.prediction)
+        ends = np.stack([scale.undone(joined.low), scale.undone(joined.high)])
+    truths = _texts(truth)
+    if rows.censoring is not None:
+        for number in np.flatnonzero(rows.censoring != EXACT).tolist():
+            is_below = (rows.censoring[number] == BELOW) != scale.turns_bounds
+            truths[number] = ("<" if is_below else ">") + truths[number]
+    nothing = [""] * len(rows)
+    return truths, _texts(prediction), _texts(ends.min(0)), _texts(ends.max(0)), nothing
+
+
+def _classes(objective: Objective, joined: Joined) -> tuple[list[str], ...]:
+    """truth, prediction, low, high, probability of classes."""
+    rows, names, probabilities = joined.predictions.rows, objective.classes, joined.calibrated
+    if probabilities.ndim == 1:
+        index, shown = (probabilities >= 0.5).astype(np.int64), probabilities
+    else:
+        index = called(objective, rows, probabilities)
+        shown = probabilities[np.arange(len(index)), index]
+    nothing = [""] * len(rows)
+    truths = [names[number] for number in rows.truth.astype(np.int64).tolist()]
+    return truths, [names[number] for number in index.tolist()], nothing, nothing, _texts(shown)
+
+
+def _positions(positions: NDArray[np.int64] | None, count: int) -> list[str]:
+    if positions is None:
+        return [""] * count
+    each = (positions.reshape(count, -1) + 1).tolist()
+    return ["-".join(map(str, places)) for places in each]
+
+
+def _texts(values: NDArray[np.float64]) -> list[str]:
+    """Numbers with seven digits, empty for what is not finite."""
+    return [f"{value:.7g}" if np.isfinite(value) else "" for value in values.tolist()]

@@ -1,0 +1,200 @@
+"""The results of a run: scores of the tested part beside baselines, and all that is needed to judge them.
+
+In: scores, calibrations, the audit. Out: `Results`; scores.json. Kept: that file, in the run directory and the bundle.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from data.durable import replaced
+from finetune.metrics.scores import Scores, TaskScore
+from finetune.results.calibrated import Calibration
+from finetune.splits import audit as audits
+from finetune.splits.audit import Audit
+
+FORMAT = "zymogen.scores/1"
+FILE = "scores.json"
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineScores:
+    """A baseline on the labels that the model is scored on."""
+
+    name: str
+    scores: Scores
+    """Those of objectives that it could be fitted to."""
+    descriptions: Mapping[str, str]
+    """Objective -> how it was made."""
+    why_not: Mapping[str, str]
+    """Objective -> why it is missing there."""
+    seconds: float
+    """Wall time of all fits and predictions."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberFacts:
+    """A model that takes part in the predictions."""
+
+    name: str
+    """Its folder in the run directory; empty where there is only one model."""
+    seed: int
+    fold: int | None
+    step: int
+    """Step of the checkpoint that predicts: the one with the best validation."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeedScores:
+    """The tested part as the models of one seed alone predict it."""
+
+    seed: int
+    scores: Scores
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """How well the replicates of a task agree on the tested part."""
+
+    objective: str
+    task: str
+    replicated: int
+    """Labels that are made of several measurements."""
+    icc: float
+    """Intraclass correlation of single measurements."""
+    pearson: float
+    """The highest Pearson correlation with the labels that predictions of the truth would have."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedTask:
+    """The calibration of one task, and what is left of its promise on the tested part."""
+
+    objective: str
+    task: str
+    calibration: Calibration
+    on_part: Mapping[str, float]
+    """`coverage` and `width` of intervals, or `calibration_error_before` and `calibration_error_after`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What a run found."""
+
+    part: str
+    """What was scored: "test", "all folds", or "validation" where no record is tested."""
+    scores: Scores
+    validation: Scores | None
+    """Those of the part that chose the checkpoint; None with folds, where it is tested by another model."""
+    baselines: tuple[BaselineScores, ...]
+    members: tuple[MemberFacts, ...]
+    seeds: tuple[SeedScores, ...]
+    """Empty with one seed."""
+    ceilings: tuple[Ceiling, ...]
+    """One for each task with replicates."""
+    calibrations: tuple[CalibratedTask, ...]
+    split: str
+    """What kind of split it is, in words that its audit allows."""
+    split_fingerprint: str
+    audit: Audit | None
+    notes: tuple[str, ...] = ()
+    """What could not be done, in sentences."""
+
+    def beside(self) -> dict[str, Scores]:
+        """Scores of each baseline by its name."""
+        return {each.name: each.scores for each in self.baselines}
+
+    def best_baseline(self, task: TaskScore) -> tuple[str, float] | None:
+        """The baseline with the highest value of a task's metric, and that value."""
+        found = [
+            (name, other.value)
+            for name, scores in self.beside().items()
+            for other in scores.tasks
+            if (other.objective, other.task) == (task.objective, task.task) and other.value is not None
+        ]
+        return max(found, key=lambda each: each[1], default=None)
+
+    def spread(self, task: TaskScore) -> tuple[float, float] | None:
+        """Mean and sample standard deviation over seeds of a task's metric; None with one seed or where undefined."""
+        values = [
+            other.value
+            for each in self.seeds
+            for other in each.scores.tasks
+            if (other.objective, other.task) == (task.objective, task.task) and other.value is not None
+        ]
+        if len(values) < 2:
+            return None
+        mean = math.fsum(values) / len(values)
+        return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+    def ceiling(self, task: TaskScore) -> Ceiling | None:
+        """The ceiling of a task, if it has replicates."""
+        return next((c for c in self.ceilings if (c.objective, c.task) == (task.objective, task.task)), None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for JSON without NaN."""
+        return {
+            "format": FORMAT,
+            "part": self.part,
+            "split": self.split,
+            "split_fingerprint": self.split_fingerprint,
+            "model": self.scores.as_dict()["tasks"],
+            "skill": None if math.isnan(self.scores.stopping_metric) else self.scores.stopping_metric,
+            "validation": None if self.validation is None else self.validation.as_dict()["tasks"],
+            "baselines": [{**asdict(each), "scores": each.scores.as_dict()["tasks"]} for each in self.baselines],
+            "members": [asdict(each) for each in self.members],
+            "seeds": [{"seed": each.seed, "scores": each.scores.as_dict()["tasks"]} for each in self.seeds],
+            "ceilings": [asdict(each) for each in self.ceilings],
+            "calibration": [asdict(each) for each in self.calibrations],
+            "audit": None if self.audit is None else json.loads(self.audit.to_json()),
+            "notes": list(self.notes),
+        }
+
+    def write(self, path: Path) -> None:
+        """Write scores.json."""
+        text = json.dumps(self.as_dict(), allow_nan=False, indent=1) + "\n"
+        with replaced(path, "get the right to write there") as new:
+            new.write_text(text, encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The results that `write` wrote.
+
+        Raises:
+            ValueError: it is not there, or is something else.
+        """
+        try:
+            fields = json.loads(path.read_text(encoding="utf-8"))
+            if fields["format"] != FORMAT:
+                raise ValueError(f"its format is {fields['format']!r}, and {FORMAT!r} is read here")
+            return cls._of(fields)
+        except OSError as error:
+            raise ValueError(f"{path}: {error.strerror}; it is written when a run ends") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} holds no results of a run: {error}; start the run again to write it") from error
+
+    @classmethod
+    def _of(cls, fields: Mapping[str, Any]) -> Self:
+        def scores(tasks: Any) -> Scores:
+            return Scores.read({"tasks": tasks})
+
+        return cls(
+            part=fields["part"],
+            scores=scores(fields["model"]),
+            validation=None if fields["validation"] is None else scores(fields["validation"]),
+            baselines=tuple(BaselineScores(**{**b, "scores": scores(b["scores"])}) for b in fields["baselines"]),
+            members=tuple(MemberFacts(**each) for each in fields["members"]),
+            seeds=tuple(SeedScores(each["seed"], scores(each["scores"])) for each in fields["seeds"]),
+            ceilings=tuple(Ceiling(**each) for each in fields["ceilings"]),
+            calibrations=tuple(
+                CalibratedTask(**{**each, "calibration": Calibration.read(each["calibration"])})
+                for each in fields["calibration"]
+            ),
+            split=fields["split"],
+            split_fingerprint=fields["split_fingerprint"],
+            audit=None if fields["audit"] is None else audits.from_json(json.dumps(fields["audit"])),
+            notes=tuple(fields["notes"]),
+        )

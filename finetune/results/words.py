@@ -1,0 +1,125 @@
+"""The end of a run in words: a table of the model beside baselines, and sentences that say what it means.
+
+In: `Results`. Out: lines for a console and sentences for a report. Kept: nothing.
+"""
+
+from finetune.metrics.scores import TITLES, TaskScore
+from finetune.results.results import Results
+
+_MOST_TASKS = 12
+"""Tasks in the table of a console; of more the first are shown, all stand in scores.json."""
+_MOST_NAMED = 3
+
+
+def table(results: Results) -> list[str]:
+    """Lines: each task with its metric, the model with its interval, and every baseline on the same labels."""
+    defined = results.scores.defined[:_MOST_TASKS]
+    beside = results.beside()
+    values = {name: {(t.objective, t.task): t.value for t in scores.tasks} for name, scores in beside.items()}
+    names = [name for name in beside if any(values[name].get((t.objective, t.task)) is not None for t in defined)]
+    has_seeds, has_ceiling = bool(results.seeds), bool(results.ceilings)
+    rows = [["task", "metric", "model", "95 % interval", *["over seeds"] * has_seeds, *names]]
+    rows[0] += [*["replicates agree to"] * has_ceiling, "labels"]
+    for task in defined:
+        key = (task.objective, task.task)
+        row = [task.task, TITLES[task.metric], _number(task.value), _interval(task)]
+        if has_seeds:
+            found = results.spread(task)
+            row.append("" if found is None else f"{found[0]:.3f} +- {found[1]:.3f}")
+        row += [_number(values[name].get(key)) for name in names]
+        if has_ceiling:
+            ceiling = results.ceiling(task)
+            row.append("" if ceiling is None else f"Pearson {ceiling.pearson:.3f}")
+        rows.append([*row, f"{task.labels:,}"])
+    if len(rows) == 1:
+        return []
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    more = len(results.scores.defined) - len(defined)
+    return lines + ([f"{more:,} more tasks are in scores.json"] if more > 0 else [])
+
+
+def compared(results: Results) -> list[str]:
+    """Sentences: where the model is better than every baseline, and where one is better than the model."""
+    better, clearly, worse = [], 0, []
+    for task in results.scores.defined:
+        best = results.best_baseline(task)
+        if best is None or task.value is None:
+            continue
+        name, value = best
+        if value >= task.value:
+            worse.append((task, name, value))
+        else:
+            better.append(task)
+            clearly += task.low is not None and task.low > value
+    count = len(better) + len(worse)
+    if not count:
+        return []
+    found = []
+    if better:
+        where = "the only task" if count == 1 else f"{len(better)} of {count} tasks"
+        sure = f", in {clearly} of these by more than its interval" if clearly and count > 1 else ""
+        sure = sure or ("" if clearly else ", within its interval")
+        found.append(f"The model is better than every baseline in {where}{sure}.")
+    if worse:
+        named = [f"{task.task} ({name} {value:.3f}, model {task.value:.3f})" for task, name, value in worse]
+        more = f", and {len(named) - _MOST_NAMED} others" if len(named) > _MOST_NAMED else ""
+        where = "the only task" if count == 1 else f"{len(worse)} of {count} tasks"
+        found.append(f"A baseline is as good or better in {where}: {', '.join(named[:_MOST_NAMED])}{more}.")
+    return found
+
+
+def undefined(results: Results) -> list[str]:
+    """Sentences: which tasks have no score, and why."""
+    reasons: dict[str, list[str]] = {}
+    for task in results.scores.undefined:
+        reasons.setdefault(task.undefined, []).append(task.task)
+    found = []
+    for reason, tasks in reasons.items():
+        more = f" and {len(tasks) - _MOST_NAMED} others" if len(tasks) > _MOST_NAMED else ""
+        found.append(f"Undefined in {results.part}: {', '.join(tasks[:_MOST_NAMED])}{more}: {reason}.")
+    return found
+
+
+def untrained(results: Results) -> list[str]:
+    """Sentences: labels of classes that training lacked."""
+    return [
+        f"{task.task}: {count} labels of {name!r} are left out, because training has none."
+        for task in results.scores.tasks
+        for name, count in task.untrained.items()
+    ]
+
+
+def calibrated(results: Results) -> list[str]:
+    """A sentence about intervals, and one about probabilities."""
+    numbers = [each.on_part["coverage"] for each in results.calibrations if "coverage" in each.on_part]
+    found = []
+    if numbers:
+        shown = f"{numbers[0]:.0%}" if len(numbers) == 1 else f"{min(numbers):.0%} to {max(numbers):.0%}"
+        found.append(f"Intervals that promise 90 % hold {shown} of the truth in {results.part}.")
+    errors = [each.on_part for each in results.calibrations if "calibration_error_before" in each.on_part]
+    before, after = ([each[f"calibration_error_{when}"] for each in errors] for when in ("before", "after"))
+    if before:
+        found.append(
+            f"Probabilities are off by {sum(before) / len(before):.3f} before and {sum(after) / len(after):.3f} after "
+            f"their calibration (mean calibration error in {results.part})."
+        )
+    return found
+
+
+def closing(results: Results) -> list[str]:
+    """All of it, for a console."""
+    scored = {"all folds": "out-of-fold predictions of all folds"}.get(results.part, f"the {results.part} part")
+    title = f"scores of {scored}, beside baselines on the same labels"
+    of_table = table(results)
+    lines = [title, *of_table] if of_table else [f"{title}: no task could be scored"]
+    sentences = [*compared(results), *untrained(results), *undefined(results), *calibrated(results)]
+    return [*lines, "", *sentences, f"Split: {results.split}.", *results.notes]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _interval(task: TaskScore) -> str:
+    return "" if task.low is None else f"{task.low:.3f} to {task.high:.3f}"
