@@ -141,11 +141,11 @@ class Assays:
         counts = {NAMES[part]: len(self.records(part)) for part in (TRAIN, VALIDATION, TEST)}
         shown = ", ".join(f"{count:,} {name}" for name, count in counts.items())
         lines = [("proteins", f"{self.store.num_records:,} distinct: {shown}"), ("split", self.division.method)]
+        by_part = self.labels_by_part()
         for task in self.tasks:
-            of_parts = self.labels_by_part()[task.settings.name]
             several = f", {len(task.outputs):,} tasks" if len(task.outputs) > 1 else ""
-            labels = ", ".join(f"{sum(count):,} {name}" for name, count in of_parts.items())
-            lines.append((f"task {task.settings.name}", f"{task.settings.type}{several}; labels: {labels}"))
+            labels = ", ".join(f"{sum(count):,} {name}" for name, count in by_part[task.settings.name].items())
+            lines.append(("task", f"{task.settings.name}: {task.settings.type}{several}; labels: {labels}"))
         return lines
 
     def description(self) -> dict[str, Any]:

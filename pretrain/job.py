@@ -130,7 +130,7 @@ class Job(Protocol[S]):
         """The steps from a cursor on, for this rank; `first_step` is the number of the first."""
 
     def flops(self, step: Step, outcome: Reading) -> float:
-        """FLOPs that a step needed, over all ranks."""
+        """FLOPs that a step needed, over all ranks; 0 where its tokens cost none, and then no speed is told."""
 
     def metrics(self, outcome: Reading) -> dict[str, float]:
         """Numbers of a step for metrics.jsonl, besides the loop's own: targets, and each objective's mean loss."""

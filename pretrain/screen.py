@@ -50,7 +50,8 @@ class Report(NamedTuple):
     """(name of the objective, or "" if it is the only one, perplexity) of those that have one."""
     learning_rate: float
     tokens_per_s: float
-    mfu: float
+    mfu: float | None
+    """None where tokens cost no FLOPs, because what a model makes of them was computed before: neither is told then."""
 
 
 # Before the first step ----------------------------------------------------------------------------
@@ -164,11 +165,9 @@ def progress(report: Report, *, step: int, steps: int, share: float, left_s: flo
     parts = [f"step {step:,} of {about}{max(step, steps):,}", f"loss {report.loss:.3f}"]
     for name, perplexity in report.perplexities:
         parts.append(f"{name + ' ' if name else ''}perplexity {shown(perplexity)}")
-    parts += [
-        f"lr {report.learning_rate:.2e}",
-        f"{_rate(report.tokens_per_s)} tokens/s",
-        f"MFU {100 * report.mfu:.0f} %",
-    ]
+    parts.append(f"lr {report.learning_rate:.2e}")
+    if report.mfu is not None:
+        parts += [f"{_rate(report.tokens_per_s)} tokens/s", f"MFU {100 * report.mfu:.0f} %"]
     parts.append("100 %" if share >= 1 else f"{math.floor(1000 * share) / 10:.1f} %")
     if left_s is not None and share < 1:
         parts.append(f"{clock_time(left_s)} left")
@@ -191,7 +190,8 @@ def report_of(
         if objective.has_perplexity
     ]
     loss = sum(objective.weight * of_objective for objective, of_objective in both)
-    return Report(loss, perplexities, learning_rate, speed.tokens_per_s, speed.flops_per_s / peak_flops)
+    mfu = speed.flops_per_s / peak_flops if speed.flops_per_s else None
+    return Report(loss, perplexities, learning_rate, speed.tokens_per_s, mfu)
 
 
 def _rate(per_s: float) -> str:

@@ -51,7 +51,7 @@ class LabelledContents(Contents):
         )
         kept: NDArray[np.bool_] = np.ones(len(labels.of), np.bool_)
         if labels.positions is not None:
-            positions = labels.positions.reshape(len(labels.of), -1)  # one column, or two for pairs
+            positions = np.atleast_2d(labels.positions.T).T  # one column, or two for pairs
             in_slice = positions + (_BEGIN_TOKEN - bin_.starts[labels.of])[:, None]
             inside = (in_slice >= 0) & (in_slice < bin_.lengths[labels.of][:, None])
             kept = np.logical_and.reduce(inside, axis=1)

@@ -55,6 +55,9 @@ class FullyShardedEngine(Engine):
         `Accelerator.prepare` is not used for this: it recognises an optimizer's parameters by their address, which they
         do not have on the meta device.
         """
+        # A model without layers, whose vectors were computed before, is one unit; Accelerate refuses a name it lacks.
+        has_layers = any(isinstance(module, Layer) for module in model.modules())
+        self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap = [Layer.__name__] if has_layers else []
         with following(optimizer, model):
             fsdp2_prepare_model(self.accelerator, model)
             self._allocate(model)

@@ -187,8 +187,8 @@ class RunDirectory:
         for key in ("fingerprint", "split"):
             if before[key] != corpus[key]:
                 raise ValueError(
-                    f"{self.root} was started on another corpus: its {key} was {before[key]}, the sources now give "
-                    f"{corpus[key]}; restore the files and data.clusters, or choose another run.directory"
+                    f"{self.root} was started on other data: its {key} was {before[key]}, the files now give "
+                    f"{corpus[key]}; restore the files and what divides them, or choose another run.directory"
                 )
         self._write({"corpus": corpus})
 

@@ -174,6 +174,20 @@ def test_a_bin_without_labels_has_no_targets(tmp_path_factory: pytest.TempPathFa
     assert [len(column) for column in batch.targets[0].columns] == [0] * 6
 
 
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_bin_without_labels_of_residues_or_pairs_has_no_targets(
+    tmp_path_factory: pytest.TempPathFactory, width: int
+) -> None:
+    """Though other records have some."""
+    store = store_of(tmp_path_factory.mktemp("tokens"), PROTEINS)
+    pointers, positions = np.array([0] * 4 + [1] * 6), np.array([[2, 5]], np.int32)[:, :width]
+    one = np.zeros(1, np.int32), np.ones(1, np.float32), np.ones(1, np.int8)
+    labels = Labels(pointers, *one, positions if width == 2 else positions[:, 0])
+    written = write([store], {"y": labels})
+    made = LabelledContents(Shelves([store.folder]), SETTINGS, written)  # type: ignore[arg-type]
+    assert [made.batch([bin_of(records)], [0]).counts.tolist() for records in ([0, 1], [3])] == [[0], [1]]
+
+
 def test_the_digest_covers_labels(contents: LabelledContents, tmp_path_factory: pytest.TempPathFactory) -> None:
     store = store_of(tmp_path_factory.mktemp("tokens"), PROTEINS)
     labels = OBJECTIVES["sequence"]

@@ -135,6 +135,14 @@ def test_the_first_and_the_last_line() -> None:
     )
 
 
+def test_no_speed_is_told_where_tokens_cost_no_flops() -> None:
+    found = report_of([Objective("length", 1.0)], [2.0], 1e-3, Speed(1000.0, 0.0, 0.0), 1e10)
+    assert found.mfu is None
+    assert progress(found, step=1, steps=2, share=0.5, left_s=9.0) == (
+        "step 1 of about 2 | loss 2.000 | lr 1.00e-03 | 50.0 % | 0:09 left"
+    )
+
+
 def test_only_a_cross_entropy_has_a_perplexity() -> None:
     speed = Speed(1000.0, 0.0, 3e9)
     one = [Objective("masked_language", 1.0, has_perplexity=True)]

@@ -1,0 +1,79 @@
+"""Fine-tuning on a table under every engine ends where one process does: C4, C5 and C11 of docs/contracts.md.
+
+Tasks of sequences and of residues learn together, on heads alone, with adapters, and with all weights. The yardstick is
+that of `test_pretrain_engines`: how far one process ends from itself when bins are grouped otherwise.
+"""
+
+import pytest
+
+from support.assays.small_run import write
+from support.kept_runs import STEP_1, Ended, Trained, distances, yardstick
+from support.launching import largest_difference, lines
+from support.rank_pool import RankPool
+
+pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
+
+NO_CHANGE = ()
+FROZEN, LORA, FULL = (), ("adaptation.kind=lora",), ("adaptation.kind=full",)
+UNCACHED = ("adaptation.cache_gb=0",)
+TWO = ("parallel.context=2",)
+
+CELLS = [
+    *((engine, 2, FROZEN) for engine in ("ddp", "fsdp2", "zero1", "zero2", "zero3")),
+    *((engine, 2, LORA) for engine in ("ddp", "fsdp2", "zero3")),
+    ("ddp", 2, (*LORA, *TWO)),
+    ("fsdp2", 2, FULL),
+    ("zero2", 2, UNCACHED),
+    *(pytest.param(engine, 2, LORA, marks=pytest.mark.slow) for engine in ("zero1", "zero2")),
+    *(pytest.param(engine, 2, FULL, marks=pytest.mark.slow) for engine in ("ddp", "zero1", "zero2", "zero3")),
+    *(pytest.param("ddp", 2, (*kind, *TWO), marks=pytest.mark.slow) for kind in (FROZEN, FULL, UNCACHED)),
+    *(
+        pytest.param(engine, 3, kind, marks=pytest.mark.prove)
+        for engine in ("ddp", "fsdp2", "zero1", "zero2", "zero3")
+        for kind in (FROZEN, LORA, FULL)
+    ),
+    *(pytest.param("ddp", 4, (*kind, *TWO), marks=pytest.mark.prove) for kind in (FROZEN, LORA, FULL)),
+]
+
+
+@pytest.fixture(scope="module")
+def tuned(pool: RankPool, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The end of a run of 16 steps; each is made once."""
+    return Trained(pool, write, tmp_path_factory, program="finetune.__main__")
+
+
+@pytest.mark.parametrize(("engine", "processes", "words"), CELLS)
+def test_every_engine_ends_where_one_process_ends(
+    tuned: Trained, engine: str, processes: int, words: tuple[str, ...]
+) -> None:
+    model = [word for word in words if word not in TWO]
+    one = tuned("single", 1, model, NO_CHANGE)
+    assert largest_difference(one.end, tuned("single", 1, model, STEP_1).end) > 1e-3  # parameters moved
+    of_weights, of_losses = yardstick(tuned, model, NO_CHANGE)
+    found = distances(one, other := tuned(engine, processes, words, NO_CHANGE))
+    print(engine, processes, words, found, "yardstick", of_weights, of_losses)
+    assert of_weights < 5e-6
+    assert found[0] <= 3 * of_weights
+    assert found[1] <= 3 * of_losses
+    assert scores_of(other) == pytest.approx(scores_of(one), abs=1e-4)
+
+
+def scores_of(ended: Ended) -> dict[tuple[int, str, str], float]:
+    """Every number of every validation of a run."""
+    found = {
+        (line["step"], task, name): number
+        for line in lines(ended.folder / "run/metrics.jsonl")
+        for task, numbers in line.get("validation", {}).items()
+        for name, number in numbers.items()
+    }
+    assert len({step for step, _, _ in found}) == 4
+    assert {"affinity_a", "binds", "state", "all_tasks"} < {task for _, task, _ in found}
+    return found
+
+
+def test_control_counts_of_each_rank_alone_are_far_off(tuned: Trained) -> None:
+    wrong = tuned("ddp", 2, FROZEN, NO_CHANGE, fault="local_counts")
+    assert (
+        largest_difference(tuned("single", 1, FROZEN, NO_CHANGE).end, wrong.end)
+        > 100 * yardstick(tuned, FROZEN, NO_CHANGE)[0]
+    )
