@@ -4,9 +4,11 @@ Tasks of sequences and of residues learn together, on heads alone, with adapters
 that of `test_pretrain_engines`: how far one process ends from itself when bins are grouped otherwise.
 """
 
+from functools import partial
+
 import pytest
 
-from support.assays.small_run import write
+from support.assays.small_run import Rows, write
 from support.kept_runs import STEP_1, Ended, Trained, distances, yardstick
 from support.launching import largest_difference, lines
 from support.rank_pool import RankPool
@@ -77,3 +79,26 @@ def test_control_counts_of_each_rank_alone_are_far_off(tuned: Trained) -> None:
         largest_difference(tuned("single", 1, FROZEN, NO_CHANGE).end, wrong.end)
         > 100 * yardstick(tuned, FROZEN, NO_CHANGE)[0]
     )
+
+
+@pytest.fixture(scope="module")
+def tuned_on_few(pool: RankPool, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The same on a table whose residues are labelled in three proteins."""
+
+    def few(rows: Rows) -> Rows:
+        return [row | {"state": row["state"] if number < 12 else ""} for number, row in enumerate(rows)]
+
+    return Trained(pool, partial(write, change=few), tmp_path_factory, program="finetune.__main__")
+
+
+@pytest.mark.parametrize("engine", ["fsdp2", "zero3"])
+def test_a_rank_without_a_label_of_a_task_holds_up_nobody(tuned_on_few: Trained, engine: str) -> None:
+    """In most steps only one rank has a label of residues, and the bin that is validated is one rank's alone."""
+    words = (*LORA, "data.bins_per_step=2", "split.fractions=[0.96, 0.02, 0.02]")
+    length = ("schedule.total_tokens=4_000",)
+    one = tuned_on_few("single", 1, words, length)
+    labelled = [line["loss/state"] > 0 for line in lines(one.folder / "run/metrics.jsonl") if "loss" in line]
+    assert 0 < sum(labelled) < len(labelled) / 2
+    of_weights, of_losses = distances(one, tuned_on_few(engine, 2, words, length))
+    assert of_weights < 5e-6
+    assert of_losses < 5e-6
