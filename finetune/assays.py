@@ -200,7 +200,7 @@ def prepare(recipe: Recipe) -> Prepared:
     with WorkLine(f"reading {settings.table[0]}", after_s=2.0):
         table = read_table(settings.table[0], settings.ingest)
         proteins = proteins_of(table, settings, settings.crop_tokens, settings.ingest)
-        rows = [Rows(table, proteins.record_of_row, proteins.num_records, proteins)]
+        rows = [Rows(table, proteins.record_of_row, proteins.num_records, proteins, proteins.ids)]
         tasks = [read_task(rows, task, settings.decimal) for task in recipe.tasks]
     source = proteins.source(settings.ingest)
     store = open_or_build([source], Path(settings.store_dir), settings.unknown_letters, settings.ingest)

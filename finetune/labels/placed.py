@@ -3,7 +3,7 @@
 In: a column as text, and what each row is about. Out: `Cells`, one for each label. Kept: nothing.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,6 +46,8 @@ class Rows:
     """Number of records of this table."""
     residues: Places | None = None
     """Needed for labels of residues and of pairs of residues."""
+    ids: Sequence[str] = ()
+    """Name of each record, for errors; without any, they name rows alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,8 @@ class Column:
 
     def where(self, row: int) -> str:
         """The place of a cell, for errors."""
-        return f"{self.rows.table.row(row)}, column {self.name!r}"
+        of = f" ({self.rows.ids[self.rows.records[row]]!r})" if self.rows.ids else ""
+        return f"{self.rows.table.row(row)}{of}, column {self.name!r}"
 
 
 def placed(column: Column, settings: TaskSettings, missing: Collection[str]) -> Cells:
