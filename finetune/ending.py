@@ -25,7 +25,7 @@ from finetune.metrics.scoring import score
 from finetune.recipe import Recipe
 from finetune.results import predictions_file
 from finetune.results.beside import Clock, Found, Vectors, beside
-from finetune.results.calibrated import checked
+from finetune.results.calibrated import checked, fitted
 from finetune.results.joined import Joined, joined_predictions, objective_of_folds, over_folds
 from finetune.results.results import FILE, BaselineScores, CalibratedTask, Ceiling, Results, SeedScores
 from finetune.splits import split_file
@@ -127,11 +127,16 @@ def _ceilings(assays: Assays, objectives: Sequence[Objective], joined: Sequence[
 def _calibrations(
     folds: Sequence[Fold], objectives: Sequence[Objective], joined: Sequence[Joined]
 ) -> tuple[CalibratedTask, ...]:
-    """The calibration of every task, and what it is worth on the tested part."""
+    """The calibration of every task, and what it is worth on the tested part.
+
+    With folds it is fitted on the out-of-fold predictions of all of them, and judged by what the calibrations of single
+    folds, which did not see the tested labels, are worth.
+    """
     found = []
     for number, (objective, of) in enumerate(zip(objectives, joined, strict=True)):
         on_part = checked(objective, of.predictions, of.calibrated, of.low, of.high)
-        for name, calibration, numbers in zip(objective.outputs, folds[0].maps[number], on_part, strict=True):
+        maps = folds[0].maps[number] if len(folds) == 1 else fitted(objective, of.predictions)
+        for name, calibration, numbers in zip(objective.outputs, maps, on_part, strict=True):
             found.append(CalibratedTask(objective.settings.name, name, calibration, numbers))
     return tuple(found)
 

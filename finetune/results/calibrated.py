@@ -84,13 +84,13 @@ def _fitted(objective: Objective, output: int, truth: Floats, prediction: Floats
         width = conformal_half_width(truth, prediction, COVERAGE)
         if np.isfinite(width):
             return Calibration(count, half_width=width)
-        return Calibration(count, why_not=f"{count} validation labels are too few to promise {COVERAGE:.0%}")
+        return Calibration(count, why_not=f"too few validation labels to promise {COVERAGE:.0%}: {count}")
     if kind in ("multiclass", "ordinal"):
         trained = objective.is_trained[output][truth.astype(np.int64)]
         truth, prediction = truth[trained], prediction[trained]
         count = len(truth)
     if count < FEWEST_LABELS:
-        return Calibration(count, why_not=f"{count} validation labels are fewer than {FEWEST_LABELS}")
+        return Calibration(count, why_not=f"too few validation labels, fewer than {FEWEST_LABELS}: {count}")
     if (truth == truth[0]).all():
         return Calibration(count, why_not=f"all {count} validation labels are of one class")
     if prediction.ndim == 1 and count >= ISOTONIC_FROM:

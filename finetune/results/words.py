@@ -84,7 +84,7 @@ def undefined(results: Results) -> list[str]:
 def untrained(results: Results) -> list[str]:
     """Sentences: labels of classes that training lacked."""
     return [
-        f"{task.task}: {count} labels of {name!r} are left out, because training has none."
+        f"{task.task}: {count} label{'s' if count > 1 else ''} of {name!r} left out, because training has none."
         for task in results.scores.tasks
         for name, count in task.untrained.items()
     ]

@@ -1,0 +1,235 @@
+"""The end of a run: seeds and folds joined, calibration and its check, the files, and the words."""
+
+import csv
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finetune.baselines.baseline import Parts
+from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
+from finetune.metrics.predictions import Predictions, Rows
+from finetune.metrics.scores import Scores, TaskScore
+from finetune.results import beside as of_beside
+from finetune.results import predictions_file, words
+from finetune.results.beside import CONSTANT, FROZEN, NEAREST, RESIDUES, Clock, Vectors, beside
+from finetune.results.calibrated import Calibration, calibrated, checked, ends, fitted
+from finetune.results.joined import Joined, joined_predictions, objective_of_folds, over_folds, over_seeds
+from finetune.results.results import BaselineScores, CalibratedTask, Ceiling, MemberFacts, Results, SeedScores
+from finetune.splits.audit import Audit, Comparison
+from finetune.tasks.objective import Objective
+from finetune.tasks.settings import TaskSettings
+
+NO_VECTORS = Vectors(None, None, np.zeros(0, np.int64), "more than adaptation.cache_gb")
+
+
+def objective(kind: str = "regression", outputs: int = 1, classes: int = 0, **settings: object) -> Objective:
+    counts = np.full((outputs, classes), 5, np.int64)
+    of = TaskSettings(name="t", type=kind, **settings)  # type: ignore[arg-type]
+    names = tuple(f"t{number}" for number in range(outputs))
+    unit = str(settings.get("unit", ""))
+    trained = np.full(outputs, 5)
+    words_of = tuple("abcdef"[:classes])
+    return Objective(of, names, words_of, np.zeros(outputs), np.ones(outputs), counts, unit, trained)
+
+
+def rows(records: list[int], truth: list[float], outputs: list[int] | None = None) -> Rows:
+    return Rows(np.array(records), np.array(outputs or [0] * len(records)), np.array(truth, np.float64))
+
+
+def test_seeds_are_averaged_with_the_spread_of_the_class_that_is_called() -> None:
+    of, three = objective("multiclass", classes=3), rows([0], [1.0])
+    each = [Predictions(three, np.array([p])) for p in ([0.2, 0.5, 0.3], [0.2, 0.7, 0.1], [0.5, 0.3, 0.2])]
+    mean, spread = over_seeds(of, each)
+    np.testing.assert_allclose(mean.prediction, [[0.3, 0.5, 0.2]])
+    assert spread is not None
+    np.testing.assert_allclose(spread, [0.2])  # of 0.5, 0.7, 0.3
+    assert over_seeds(of, each[:1]) == (each[0], None)
+
+
+def test_folds_are_joined_in_the_order_of_records_places_and_outputs() -> None:
+    place = np.array([[4], [2], [2]])
+    one = Rows(np.array([5, 5, 5]), np.array([0, 1, 0]), np.array([1.0, 2.0, 3.0]), None, place[:, 0])
+    two = Rows(np.array([3]), np.array([0]), np.array([4.0]), np.array([BELOW], np.int8), np.array([9]))
+    found = joined_predictions([Predictions(one, np.array([10.0, 20.0, 30.0])), Predictions(two, np.array([40.0]))])
+    assert found.rows.records.tolist() == [3, 5, 5, 5]
+    assert found.rows.truth.tolist() == [4.0, 3.0, 2.0, 1.0]
+    assert found.prediction.tolist() == [40.0, 30.0, 20.0, 10.0]
+    assert found.rows.censoring is not None
+    assert found.rows.censoring.tolist() == [BELOW, EXACT, EXACT, EXACT]
+    assert found.rows.positions is not None
+    assert found.rows.positions.tolist() == [9, 2, 2, 4]
+
+
+def test_intervals_travel_with_their_fold() -> None:
+    def fold(record: int, width: float) -> Joined:
+        predictions = Predictions(rows([record], [0.0]), np.array([float(record)]))
+        low, high = ends(objective(), (Calibration(20, half_width=width),), predictions)
+        return Joined(predictions, predictions.prediction, low, high, np.array([width / 10]))
+
+    found = over_folds([fold(7, 1.0), fold(2, 3.0)])
+    assert found.low.tolist() == [-1.0, 6.0]
+    assert found.high.tolist() == [5.0, 8.0]
+    assert found.spread is not None
+    assert found.spread.tolist() == [0.3, 0.1]
+
+
+def test_a_class_that_one_fold_lacks_is_not_trained_in_all_folds_together() -> None:
+    one, two = objective("multiclass", classes=3), objective("multiclass", classes=3)
+    two.class_counts[0, 2] = 0
+    assert objective_of_folds([one, two]).is_trained.tolist() == [[True, True, False]]
+    assert one.is_trained.all()
+
+
+def test_half_widths_of_numbers_and_their_coverage_by_hand() -> None:
+    of, nineteen = objective(), list(range(19))
+    validation = Predictions(rows(nineteen, [float(n) for n in nineteen]), np.zeros(19))
+    (found,) = fitted(of, validation)
+    assert found == Calibration(19, half_width=17.0)  # rank ceil(20 * 0.9) = 18 of the errors 0, 1, ..., 18
+    tested = Predictions(rows([0, 1, 2, 3], [16.0, -17.0, 18.0, 30.0]), np.zeros(4))
+    low, high = ends(of, [found], tested)
+    assert checked(of, tested, tested.prediction, low, high) == [{"coverage": 0.5, "width": 34.0}]
+    (few,) = fitted(of, Predictions(rows([0], [1.0]), np.zeros(1)))
+    assert few.half_width is None
+    assert few.why_not == "too few validation labels to promise 90%: 1"
+
+
+def test_bounds_do_not_widen_an_interval() -> None:
+    truth = np.arange(19.0)
+    truth[18] = 1e6
+    censoring = np.zeros(19, np.int8)
+    censoring[18] = ABOVE
+    labels = Rows(np.arange(19), np.zeros(19, np.int64), truth, censoring)
+    (found,) = fitted(objective(), Predictions(labels, np.zeros(19)))
+    assert found == Calibration(18, half_width=17.0)  # rank ceil(19 * 0.9) = 18 of 18 exact ones
+
+
+def test_temperature_below_1000_labels_a_rising_map_from_there_and_each_output_by_itself() -> None:
+    of = objective("multilabel", 3, 2)
+    count = 1000
+    truth = np.tile([0.0, 1.0, 1.0, 1.0], count // 4)
+    many = Rows(np.arange(count), np.zeros(count, np.int64), truth)
+    few = Rows(np.arange(20), np.ones(20, np.int64), truth[:20])
+    both = Predictions(joined_predictions([Predictions(many, truth), Predictions(few, truth[:20])]).rows, np.zeros(0))
+    prediction = np.where(both.rows.outputs == 0, 0.3, np.where(both.rows.truth == 1, 0.6, 0.5))
+    predictions = Predictions(both.rows, prediction)
+    first, second, third = fitted(of, predictions)
+    assert first.isotonic is not None
+    assert first.temperature is None
+    assert first.labels == count
+    assert second.temperature is not None
+    assert second.isotonic is None
+    assert second.labels == 20
+    assert third.why_not == "too few validation labels, fewer than 10: 0"
+    after = calibrated(of, (first, second, third), predictions)
+    np.testing.assert_allclose(after[both.rows.outputs == 0], 0.75)  # the share of yes wherever the model said 0.3
+    assert (after[both.rows.outputs == 1] != prediction[both.rows.outputs == 1]).any()
+    (of_first, _, of_third) = checked(of, predictions, after, after, after)
+    assert of_first["calibration_error_before"] == pytest.approx(0.45)
+    assert of_first["calibration_error_after"] == pytest.approx(0.0, abs=1e-12)
+    assert of_third == {}
+
+
+def test_predictions_are_written_in_the_unit_of_the_table_with_bounds_the_right_way_round(tmp_path: Path) -> None:
+    of = objective(unit="nM", transform="p")
+    labels = Rows(np.array([0, 1]), np.zeros(2, np.int64), np.array([7.0, 6.0]), np.array([EXACT, BELOW], np.int8))
+    joined = Joined(
+        Predictions(labels, np.array([8.0, 6.0])), np.zeros(2), *np.array([[7.0, np.nan], [9.0, np.nan]]), None
+    )
+    predictions_file.write(tmp_path / "p.csv", [("test", [of], [joined])], "protein {}".format)
+    assert list(csv.reader((tmp_path / "p.csv").open())) == [
+        list(predictions_file.COLUMNS),
+        ["protein 0", "test", "t0", "", "100", "10", "1", "100", "", ""],
+        ["protein 1", "test", "t0", "", ">1000", "1000", "", "", "", ""],  # weaker than measured, so more nM
+    ]
+
+
+def test_classes_are_written_by_name_with_their_calibrated_probability(tmp_path: Path) -> None:
+    of = objective("multiclass", classes=3)
+    of.class_counts[0, 0] = 0  # never trained, so never called
+    labels = Rows(np.array([4]), np.zeros(1, np.int64), np.array([2.0]), None, np.array([[2, 16]]))
+    nothing = np.full(1, np.nan)
+    joined = Joined(
+        Predictions(labels, np.array([[0.8, 0.15, 0.05]])),
+        np.array([[0.5, 0.3, 0.2]]),
+        nothing,
+        nothing,
+        np.array([0.25]),
+    )
+    predictions_file.write(tmp_path / "p.csv", [("validation", [of], [joined])], str)
+    assert list(csv.reader((tmp_path / "p.csv").open()))[1] == (
+        ["4", "validation", "t0", "3-17", "c", "b", "", "", "0.3", "0.25"]
+    )  # fmt: skip
+
+
+def test_every_baseline_is_there_or_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 30
+    sequences = ["ACDEFGHIKL"[: n % 10] + "W" + "ACDEFGHIKL"[n % 10 + 1 :] for n in range(count)]
+    values = np.arange(count, dtype=np.float32) % 10
+    labels = Labels(np.arange(count + 1), np.zeros(count, np.int32), values)
+    parts = Parts(np.arange(0, 15), np.arange(15, 20), np.arange(20, 30))
+    found = {each.name: each for each in beside(objective(), labels, parts, sequences, NO_VECTORS, Clock())}
+    assert list(found) == [CONSTANT, RESIDUES, FROZEN, NEAREST]
+    assert found[FROZEN].baseline is None
+    assert found[FROZEN].why_not == "more than adaptation.cache_gb"
+    nearest = found[NEAREST].baseline
+    assert nearest is not None
+    assert nearest.predictions.prediction.tolist() == values[20:].tolist()
+    ticks = itertools.count(0.0, 100.0)
+    monkeypatch.setattr(of_beside.time, "monotonic", lambda: next(ticks))
+    late = {each.name: each for each in beside(objective(), labels, parts, sequences, NO_VECTORS, Clock(150.0))}
+    assert [name for name, each in late.items() if each.baseline] == [CONSTANT, RESIDUES]
+    assert late[NEAREST].why_not == "the baselines before it took more than 150 s"
+
+
+def scored(task: str, value: float | None, low: float | None = None, **fields: object) -> TaskScore:
+    high = None if low is None or value is None else 2 * value - low
+    return TaskScore(task, "t", "regression", "spearman", value, low, high, 40, 40, **fields)  # type: ignore[arg-type]
+
+
+def results() -> Results:
+    rising = Calibration(50, isotonic=((0.1, 0.9), (0.2, 1.0)))
+    audit = Audit("f", "mmseqs2", False, (Comparison("train", 40, 80, 1, (0.3,), (4,)),), None)
+    model = Scores(
+        (scored("a", 0.8, 0.7), scored("b", 0.5, 0.3), scored("c", 0.2, 0.1), scored("d", None, undefined="no label"))
+    )
+    ridge = Scores((scored("a", 0.6), scored("b", 0.45), scored("c", 0.2), scored("d", None, undefined="no label")))
+    return Results(
+        part="test",
+        scores=model,
+        validation=None,
+        baselines=(BaselineScores("ridge on residues", ridge, {"t": "ridge"}, {}, 1.5),),
+        members=(MemberFacts("seed-0", 0, None, 20), MemberFacts("seed-1", 1, None, 40)),
+        seeds=tuple(SeedScores(n, Scores((scored("a", value),))) for n, value in enumerate((0.6, 0.8))),
+        ceilings=(Ceiling("t", "a", 12, 0.5, 0.81),),
+        calibrations=(CalibratedTask("t", "a", rising, {"coverage": 0.85}),),
+        split="a random split",
+        split_fingerprint="f",
+        audit=audit,
+    )  # fmt: skip
+
+
+def test_results_come_back_from_their_file(tmp_path: Path) -> None:
+    results().write(tmp_path / "scores.json")
+    assert Results.read(tmp_path / "scores.json") == results()
+    (tmp_path / "scores.json").write_text('{"format": "zymogen.scores/9"}')
+    with pytest.raises(ValueError, match=r"its format is 'zymogen\.scores/9'"):
+        Results.read(tmp_path / "scores.json")
+
+
+def test_the_closing_words_say_where_the_model_loses_and_what_is_undefined() -> None:
+    lines = words.closing(results())
+    shown = [" ".join(line.split()) for line in lines[1:3]]
+    assert shown == [
+        "task metric model 95 % interval over seeds ridge on residues replicates agree to labels",
+        "a Spearman 0.800 0.700 to 0.900 0.700 +- 0.141 0.600 Pearson 0.810 40",
+    ]
+    assert lines[5:] == [
+        "",
+        "The model is better than every baseline in 2 of 3 tasks, in 1 of these by more than its interval.",
+        "A baseline is as good or better in 1 of 3 tasks: c (ridge on residues 0.200, model 0.200).",
+        "Undefined in test: d: no label.",
+        "Intervals that promise 90 % hold 85% of the truth in test.",
+        "Split: a random split.",
+    ]
