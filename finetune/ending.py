@@ -23,6 +23,7 @@ from finetune.metrics.predictions import Predictions
 from finetune.metrics.scores import Scores
 from finetune.metrics.scoring import score
 from finetune.recipe import Recipe
+from finetune.report import page
 from finetune.results import predictions_file
 from finetune.results.beside import Clock, Found, Vectors, beside
 from finetune.results.calibrated import checked, fitted
@@ -72,7 +73,10 @@ def end(recipe: Recipe, assays: Assays, trained: Sequence[Trained], device: torc
         audit=found,
         notes=tuple(notes),
     )
-    _write(Path(recipe.run.directory), assays, results, folds, joined)
+    root = Path(recipe.run.directory)
+    _write(root, assays, results, folds, joined)
+    with WorkLine("drawing the report", after_s=2.0):
+        page.write(root, trained[0].run.root, results, objectives, joined)
     return results
 
 

@@ -68,6 +68,7 @@ FINETUNE_ROOMS: dict[str, tuple[str, ...]] = {
     "baselines": ("tasks", "labels", "metrics"),
     "splits": ("tables",),
     "results": ("tasks", "labels", "metrics", "baselines", "splits"),
+    "report": ("tasks", "metrics", "splits", "results"),
 }
 OF_PACKAGES = {"data": DATA_ROOMS, "pretrain": PRETRAIN_ROOMS, "finetune": FINETUNE_ROOMS}
 

@@ -14,20 +14,12 @@ from pretrain.evaluation.scores import Evaluation, HeldOut, shown
 from pretrain.evaluation.verdict import verdict
 from pretrain.report.figures import short
 from pretrain.report.history import Attempt, History
+from pretrain.report.section import Key
 
 _MOST_ATTEMPTS = 12
 """Most attempts that the table shows."""
 LEVELS = (0.1, 0.2, 0.4, 0.7)
 """Probabilities at which the colour of a predicted residue changes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A number that a reader looks for first."""
-
-    name: str
-    value: str
-    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +162,12 @@ def _row(attempt: Attempt, is_last: bool) -> list[str]:
 
 def recipe(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
     """Each section of the recipe with its settings."""
-    return [
-        (section, [(name, _text(value)) for name, value in _flat(settings)])
-        for section, settings in history.recipe.items()
-        if isinstance(settings, dict)
-    ]
+    found = []
+    for section, settings in history.recipe.items():
+        for each in settings if isinstance(settings, list) else [settings]:  # a list is one of tables of one name
+            if isinstance(each, dict):
+                found.append((section, [(name, _text(value)) for name, value in _flat(each)]))
+    return found
 
 
 def environment(history: History) -> list[tuple[str, str]]:

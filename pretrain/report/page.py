@@ -6,13 +6,14 @@ In: a run directory. Out: report.html in it. Kept: nothing; a file of that name 
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from data.durable import replaced
 from pretrain.report import facts, figures
 from pretrain.report.chart import Chart
 from pretrain.report.history import History, read_history
 from pretrain.report.palette import style_sheet
-from pretrain.report.timeline import TimeLine
+from pretrain.report.section import Content, Drawing, Section
 from pretrain.run.directory import RunDirectory
 
 MARK = "zymogen.report/1"
@@ -36,12 +37,20 @@ def write_report(root: Path, refresh_s: int | None = None) -> Path:
         ValueError: it is no run directory, or its report.html was not written by this function.
     """
     path = RunDirectory(root).report
-    text = render(read_history(root), refresh_s)
+    put(path, render(read_history(root), refresh_s))
+    return path
+
+
+def put(path: Path, text: str) -> None:
+    """Write a page that `render` gave in the place of the last one.
+
+    Raises:
+        ValueError: another file is there.
+    """
     if path.is_symlink() or (path.exists() and not (path.is_file() and _is_ours(path))):
         raise ValueError(f"{path} is there, and is no report of this command; move it, and start again")
     with replaced(path, "get the right to write there") as new:
         new.write_text(text, encoding="utf-8")
-    return path
 
 
 def write_last_report(root: Path) -> None:
@@ -52,8 +61,8 @@ def write_last_report(root: Path) -> None:
         print(f"the report was not drawn: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
 
-def render(history: History, refresh_s: int | None = None) -> str:
-    """The page of a run as text."""
+def render(history: History, refresh_s: int | None = None, content: Content | None = None) -> str:
+    """The page of a run as text; of another job than pretraining with its own content."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -64,16 +73,20 @@ def render(history: History, refresh_s: int | None = None) -> str:
         lstrip_blocks=True,
     )
     rows, left_out = facts.attempts(history)
-    loss, line = figures.loss_figure(history), figures.time_line(history)
+    line = figures.time_line(history)
+    content = content or _of_pretraining(history)
+    loss = figures.loss_figure(history) if not content.learning else None
     return environment.get_template("page.html").render(
         mark=MARK,
         refresh_s=refresh_s,
         colours=style_sheet(),
-        name=history.root.resolve().name,
-        subtitle=facts.subtitle(history),
+        name=content.name,
+        subtitle=content.subtitle,
         state=facts.state(history),
-        judged=facts.judged(history),
-        keys=facts.keys(history),
+        judged=content.judged,
+        keys=content.keys,
+        sections=[_section(section) for section in content.sections],
+        learning=[_drawn(chart, HALF) for chart in content.learning],
         loss=loss and _drawn(loss, WIDE),
         training=[_drawn(chart, HALF) for chart in figures.training_figures(history)],
         time_line=line and _drawn(line, WIDE),
@@ -84,11 +97,29 @@ def render(history: History, refresh_s: int | None = None) -> str:
         left_out=left_out,
         recipe=facts.recipe(history),
         environment=facts.environment(history),
+        drawn_by=content.drawn_by,
         drawn=datetime.now(UTC).strftime("%-d %B %Y, %H:%M:%S UTC"),
     )
 
 
-def _drawn(chart: Chart | TimeLine, wide: int) -> dict[str, str]:
+def _of_pretraining(history: History) -> Content:
+    return Content(
+        name=history.root.resolve().name,
+        subtitle=facts.subtitle(history),
+        judged=tuple(facts.judged(history)),
+        keys=tuple(facts.keys(history)),
+        sections=(),
+        drawn_by="python -m pretrain.report",
+    )
+
+
+def _section(section: Section) -> dict[str, Any]:
+    drawings = [_drawn(drawing, HALF) for drawing in section.drawings]
+    of = {name: getattr(section, name) for name in ("title", "paragraphs", "sheets", "note")}
+    return {**of, "drawings": drawings}
+
+
+def _drawn(chart: Drawing, wide: int) -> dict[str, str]:
     """A chart for the template: its texts, and its drawings for a desktop and for a phone."""
     return {
         "name": chart.name,

@@ -1,0 +1,176 @@
+"""The pictures of tasks: what was predicted beside what was measured.
+
+In: an objective, the predictions of its tested part. Out: `Square`s. Kept: nothing.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.metrics.predictions import is_exact
+from finetune.metrics.scores import Scores
+from finetune.report.square import Curve, Square
+from finetune.results.joined import Joined
+from finetune.tasks.objective import Objective
+
+Floats = NDArray[np.float64]
+MOST_TASKS = 6
+"""Tasks of a run that have pictures."""
+_MOST_POINTS = 400
+_BINS = 10
+_COLOURS = ("blue", "orange", "green", "fault")
+_UNIT = (-0.02, 1.02)
+
+
+def pictures(objective: Objective, joined: Joined, scores: Scores, taken: int) -> list[list[Square]]:
+    """For each task that is defined, its pictures.
+
+    Args:
+        objective: what is predicted.
+        joined: of the tested part.
+        scores: of the tested part; a task without a value has no picture.
+        taken: how many tasks have pictures already.
+    """
+    found: list[list[Square]] = []
+    rows = joined.predictions.rows
+    defined = {task.task for task in scores.defined if task.objective == objective.settings.name}
+    for output, task in enumerate(objective.outputs):
+        if task not in defined or taken + len(found) >= MOST_TASKS:
+            continue
+        mine = (rows.outputs == output) & is_exact(rows)
+        name = f"task-{taken + len(found)}"
+        truth = rows.truth[mine]
+        before, after = joined.predictions.prediction[mine], joined.calibrated[mine]
+        if objective.settings.is_number:
+            found.append([_measured(objective, name, task, truth, before)])
+        elif before.ndim == 1:
+            found.append(_binary(objective, name, task, truth == 1, before, after))
+        else:
+            found.append(_classes(objective, output, name, task, truth.astype(np.int64), before, after))
+    return found
+
+
+def _measured(objective: Objective, name: str, task: str, truth: Floats, prediction: Floats) -> Square:
+    shown = np.linspace(0, len(truth) - 1, min(len(truth), _MOST_POINTS)).astype(np.int64)
+    x, y = truth[shown], prediction[shown]
+    transform = objective.settings.transform
+    unit = {"none": objective.unit, "log10": f"log10 {objective.unit}", "p": "-log10 mol/l"}[transform].strip()
+    fewer = f" {len(shown):,} of {len(truth):,} labels are shown." if len(shown) < len(truth) else ""
+    return Square(
+        name,
+        f"{task}: predicted against measured",
+        f"measured{f', {unit}' * bool(unit)}",
+        f"predicted{f', {unit}' * bool(unit)}",
+        _range(x),
+        _range(y),
+        points=(x, y),
+        note=f"The dotted line is where both are equal.{fewer}",
+        summary=f"{len(shown)} labels of {task}: predictions from {y.min():.3g} to {y.max():.3g}.",
+    )
+
+
+def _binary(
+    objective: Objective, name: str, task: str, positive: NDArray[np.bool_], before: Floats, after: Floats
+) -> list[Square]:
+    from sklearn.metrics import precision_recall_curve, roc_curve
+
+    off, on, _ = roc_curve(positive, before)
+    precision, recall, _ = precision_recall_curve(positive, before)
+    share = float(positive.mean())
+    # Of equal predictions each part has its share: the curve joins the ends of blocks of them.
+    order = np.argsort(-before, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(before[order])), len(order) - 1)
+    screened = np.concatenate([[0.0], (ends + 1) / len(order)])
+    hits = np.concatenate([[0.0], np.cumsum(positive[order])[ends] / positive.sum()])
+    yes = objective.classes[1]
+    best = Curve("of a perfect ranking", np.array([0.0, share, 1.0]), np.array([0.0, 1.0, 1.0]), "green", "dashed")
+    chance = Curve("by chance", np.array([0.0, 1.0]), np.array([share, share]), "train", "dotted")
+    squares = [
+        _square(
+            f"{name}-roc", f"{task}: ROC", "false positive rate", "true positive rate", (Curve("", off, on, "blue"),)
+        ),
+        _square(
+            f"{name}-pr",
+            f"{task}: precision and recall",
+            "recall",
+            "precision",
+            (Curve("", recall, precision, "blue"), chance),
+            diagonal=False,
+        ),
+        _square(
+            f"{name}-enrichment",
+            f"{task}: enrichment",
+            "share of the ranking, best first",
+            f"share of {yes!r} found",
+            (Curve("", screened, hits, "blue"), best),
+        ),
+    ]
+    return [*squares, _reliability(name, task, positive.astype(np.float64), before, after)]
+
+
+def _classes(
+    objective: Objective, output: int, name: str, task: str, index: NDArray[np.int64], before: Floats, after: Floats
+) -> list[Square]:
+    from sklearn.metrics import roc_curve
+
+    trained = objective.is_trained[output]
+    kept = trained[index]
+    index, before, after = index[kept], before[kept], after[kept]
+    counts = np.bincount(index, minlength=len(trained))
+    frequent = [label for label in np.argsort(-counts, kind="stable")[: len(_COLOURS)].tolist() if counts[label]]
+    curves = []
+    for label, colour in zip(frequent, _COLOURS, strict=False):
+        off, on, _ = roc_curve(index == label, before[:, label])
+        curves.append(Curve(objective.classes[label], off, on, colour))
+    best = np.where(trained, before, -1.0).argmax(1)
+    row = np.arange(len(index))
+    more = f" The {len(curves)} most frequent classes of {np.count_nonzero(counts)}." if (counts > 0).sum() > 4 else ""
+    roc = _square(
+        f"{name}-roc",
+        f"{task}: ROC of each class against the others",
+        "false positive rate",
+        "true positive rate",
+        tuple(curves),
+        note=more.strip(),
+    )
+    right = (best == index).astype(np.float64)
+    return [roc, _reliability(name, task, right, before[row, best], after[row, best], "predicted class right")]
+
+
+def _reliability(name: str, task: str, truth: Floats, before: Floats, after: Floats, what: str = "yes") -> Square:
+    curves = []
+    for label, of, colour in (("as predicted", before, "orange"), ("calibrated", after, "blue")):
+        place = np.minimum((of * _BINS).astype(np.int64), _BINS - 1)
+        counts = np.bincount(place, minlength=_BINS)
+        there = counts > 0
+        x = np.bincount(place, of, _BINS)[there] / counts[there]
+        curves.append(Curve(label, x, np.bincount(place, truth, _BINS)[there] / counts[there], colour, marked=True))
+    return _square(
+        f"{name}-calibration",
+        f"{task}: calibration",
+        "probability",
+        f"share {what}",
+        tuple(curves),
+        note="On the dotted line probabilities come true as often as they say.",
+    )
+
+
+def _square(
+    name: str,
+    title: str,
+    x_title: str,
+    y_title: str,
+    curves: tuple[Curve, ...],
+    *,
+    diagonal: bool = True,
+    note: str = "",
+) -> Square:
+    summary = f"{y_title} over {x_title}."
+    return Square(
+        name, title, x_title, y_title, _UNIT, _UNIT, None, curves, diagonal, "{:.2g}".format, note, summary
+    )  # fmt: skip
+
+
+def _range(values: Floats) -> tuple[float, float]:
+    low, high = float(values.min()), float(values.max())
+    pad = 0.04 * (high - low) or abs(low) / 10 or 1.0
+    return low - pad, high + pad
