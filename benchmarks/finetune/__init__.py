@@ -1,0 +1,1 @@
+"""Fine-tuning against transformers' `Trainer` with `EsmForSequenceClassification`: `python -m benchmarks.finetune`."""
