@@ -28,7 +28,7 @@ from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 
 RANK, ALPHA = 8, 16.0
-"""Of LoRA: the recipe's defaults, and peft's."""
+"""LoRA's rank and alpha, the defaults of a recipe."""
 MAPS = ("query", "key", "value", "attention.output.dense")
 """The maps that get adapters: those of ours, whose query, key and value are one."""
 
