@@ -8,20 +8,24 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import nn
 
+from data import draw
 from data.batches.loader import Loader, Step
 from data.order.plan import Cursor, Seen
+from data.progress_line import WorkLine
 from finetune.adaptation.adapt import adapt, first_of
 from finetune.adaptation.adapter import Adapter, AdapterPlan
 from finetune.adaptation.exchange import read_adapter
-from finetune.adaptation.features import CachedFeatures, Documents, Pooling, cached_features
+from finetune.adaptation.features import CachedFeatures, Documents, Pooling, cached_features, vectors_of
 from finetune.adaptation.groups import parameter_groups
 from finetune.adaptation.lora import plan_of
 from finetune.adaptation.start import ENCODER, Start, starting_encoder
 from finetune.assays import Assays
 from finetune.evaluate import evaluate
+from finetune.heads.inputs import InputScale
 from finetune.model import FineTuneModel
 from finetune.recipe import Recipe
 from finetune.scores import FineTuneScores
@@ -36,6 +40,8 @@ from pretrain.optimizer.groups import ParameterGroup
 from pretrain.run.directory import RunDirectory
 from pretrain.step import Reading
 
+_MEASURED = 2000
+"""Most training records of which the vectors are measured that heads standardise."""
 _SCORED_OF_TRAINING = 500
 """Most training records that are scored where the split has none for validation."""
 
@@ -90,6 +96,7 @@ class FineTuneJob(Job[FineTuneScores]):
             read_adapter(Path(settings.adapter), start.shape, settings.adapter_without) if settings.adapter else None
         )
         plan = self._plan(described, adapter)
+        inputs = self._inputs(described)
         with torch.device("meta"):
             model = FineTuneModel(
                 start.shape,
@@ -97,10 +104,15 @@ class FineTuneJob(Job[FineTuneScores]):
                 self.recipe.heads,
                 self.recipe.losses,
                 features=self.features,
+                inputs=inputs,
             )
         adapt(model, settings, plan)
         first = first_of(model, start.weights, seed, plan, adapter)
-        description = {"encoder": asdict(start.shape), "adapters": plan.as_dict() if plan else None}
+        description = {
+            "encoder": asdict(start.shape),
+            "adapters": plan.as_dict() if plan else None,
+            "inputs": {name: scale.as_dict() for name, scale in inputs.items()},
+        }
         if described is not None and dict(described) != description:
             raise ValueError(
                 f"{self.recipe.run.directory} was started with another model than model.init now names: it was "
@@ -147,6 +159,32 @@ class FineTuneJob(Job[FineTuneScores]):
         )
         self.lines += lines
         return features
+
+    def _inputs(self, described: Mapping[str, Any] | None) -> dict[str, InputScale]:
+        """What standardises the vectors that heads read: as the run began, or of the training part; collective."""
+        if described is not None:
+            return {name: InputScale.from_dict(scale) for name, scale in described["inputs"].items()}
+        if not self.recipe.heads.standardised:
+            return {}
+        records = self.assays.records(TRAIN)
+        drawn = np.argsort(draw.hashes(draw.key(self.recipe.run.seed, draw.MEMBER), records), kind="stable")
+        chosen = np.sort(records[drawn[:_MEASURED]])
+        levels = {task.settings.level for task in self.tasks}
+        poolings: dict[str, Pooling] = {}
+        if "sequence" in levels:
+            poolings["sequence"] = "begin" if self.recipe.heads.kind == "begin" else "mean"
+        if levels & {"residue", "pair"}:
+            poolings["residue"] = "residue"
+
+        def measured() -> dict[str, InputScale]:
+            what = self.source, self.documents(), self.assays.shelves, self.recipe.data
+            return {
+                level: InputScale.of(vectors_of(*what, pooling, chosen, self.engine.device))
+                for level, pooling in poolings.items()
+            }
+
+        with WorkLine("measuring the vectors that heads read", after_s=2.0, speaks=self.engine.is_main):
+            return self.engine.on_main(measured)
 
     def documents(self) -> Documents:
         """What the encoder reads of each record: all of it, with its linkers."""

@@ -7,7 +7,7 @@ A label that is missing is no target, so it adds nothing. Where vectors of a fro
 in its place.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from data.batches.batch import Batch
 from finetune.heads.features import Features
 from finetune.heads.head import TaskHead
+from finetune.heads.inputs import InputScale
 from finetune.heads.pooling import Pooling, first_slots, rows_of
 from finetune.heads.settings import HeadSettings
 from finetune.heads.shares import largest
@@ -51,6 +52,7 @@ class FineTuneModel(nn.Module):
         losses: settings of all losses.
         attention: backend that the encoder computes attention with.
         features: cached vectors, in the place of the encoder; the model has none then.
+        inputs: what standardises the vectors of sequences and of residues; without one they are read as they are.
 
     Raises:
         ValueError: two objectives have one name, transformers has no such head, or pooling cannot be cached.
@@ -64,6 +66,7 @@ class FineTuneModel(nn.Module):
         losses: LossSettings,
         attention: Request = "auto",
         features: Features | None = None,
+        inputs: Mapping[str, InputScale] | None = None,
     ) -> None:
         """Weights are torch's defaults until `pretrain.model.initial` or a checkpoint gives them, by name."""
         super().__init__()
@@ -71,6 +74,7 @@ class FineTuneModel(nn.Module):
         if not names or len(set(names)) < len(names):
             raise ValueError(f"tasks: the names are {names}; give at least one, and each of them once")
         self.shape, self.objectives, self.features = shape, tuple(objectives), features
+        self.inputs = dict(inputs or {})
         self.levels = [objective.settings.level for objective in objectives]
         self.encoder = Encoder(shape, attention) if features is None else None
         self.pools = "sequence" in self.levels and heads.kind != "begin"
@@ -101,8 +105,8 @@ class FineTuneModel(nn.Module):
         columns = [LabelColumns(*targets.columns) for targets in batch.targets]
         read = self._cached(batch, columns) if self.features is not None else self._encoded(batch, columns)
         numbers = [
-            head(own.vectors, own.rows, of.outputs, own.partners)
-            for head, own, of in zip(self.heads.values(), read, columns, strict=True)
+            head(self._scaled(own.vectors, level), own.rows, of.outputs, own.partners)
+            for head, own, of, level in zip(self.heads.values(), read, columns, self.levels, strict=True)
         ]
         if each:
             return tuple(numbers)
@@ -112,6 +116,11 @@ class FineTuneModel(nn.Module):
             return sums
         weighted: Tensor = self.balance(sums, [targets.slots.numel() for targets in batch.targets])
         return weighted
+
+    def _scaled(self, vectors: Tensor, level: str) -> Tensor:
+        """Vectors as heads read them."""
+        scale = self.inputs.get("sequence" if level == "sequence" else "residue")
+        return vectors if scale is None else scale(vectors)
 
     def _encoded(self, batch: Batch, columns: Sequence[LabelColumns]) -> Iterator[_Read]:
         """What each head reads of the encoder's vectors, of this rank's slots.

@@ -102,7 +102,7 @@ def write_adapter(adapter: Adapter, shape: EsmShape, folder: Path, class_name: s
         base_model_name_or_path=base,
         inference_mode=True,
     )
-    fields: dict[str, Any] = config.to_dict()  # type: ignore[no-untyped-call]
+    fields: dict[str, Any] = config.to_dict()
     said = {key: sorted(value) if isinstance(value, set) else value for key, value in fields.items()}
     tensors = {f"{_PEFT}{name}.{key}": part for name, low in maps.items() for key, part in _parts(low)}
     with published(folder) as building:

@@ -158,6 +158,20 @@ def cached_features(
     return Cached(CachedFeatures(rows), [f"{title}, {said}, in {folder}"])
 
 
+def vectors_of(
+    start: Start,
+    documents: Documents,
+    residues: Residues,
+    settings: PackingSettings,
+    pooling: Pooling,
+    records: NDArray[np.int64],
+    device: torch.device | str = "cpu",
+) -> Iterator[NDArray[np.float32]]:
+    """Vectors of some records or of their residues, in parts of ``(n, D)``, computed and not kept."""
+    computed = _computed(start, documents, residues, settings, pooling, torch.device(device), records)
+    return (vectors.cpu().numpy() for _, vectors in computed)
+
+
 def _count(documents: Documents, pooling: Pooling) -> int:
     return int(documents.offsets[-1]) if pooling == "residue" else len(documents.lengths)
 
@@ -227,10 +241,13 @@ def _computed(
     settings: PackingSettings,
     pooling: Pooling,
     device: torch.device,
+    chosen: NDArray[np.int64] | None = None,
 ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
-    """Numbers of rows, and their vectors, bin after bin."""
+    """Numbers of rows, and their vectors, bin after bin; of all records, or of the chosen ones."""
     encoder = _encoder(start, device)
-    for members in pack(documents.lengths, settings.bin_tokens, settings.documents_per_bin).bins():
+    every = np.arange(len(documents.lengths)) if chosen is None else chosen
+    for group in pack(documents.lengths[every], settings.bin_tokens, settings.documents_per_bin).bins():
+        members = every[group]
         starts, lengths = documents.starts[members], documents.lengths[members]
         bin_ = Bin(members, np.zeros_like(members), starts, lengths, 0)
         batch = lay_out([filled(bin_, residues.tokens(bin_))], settings, [0]).to(device)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from data.recipe.setting import IDENTITY, Section, setting
 
 Form = Literal["mlp", "transformers"]
+InputsRequest = Literal["auto", "standardised", "as_they_are"]
 PoolingRequest = Literal["auto", "mean", "attention", "begin"]
 PoolingKind = Literal["mean", "attention", "begin"]
 
@@ -34,9 +35,21 @@ class HeadSettings(Section):
         IDENTITY, "width between the two maps of a head; without one, the encoder's", None, "channels", at_least=1
     )
 
+    inputs: InputsRequest = setting(
+        IDENTITY,
+        "vectors that a head reads: 'standardised' over the training part, or 'as_they_are'; 'auto' is 'standardised', "
+        "or 'as_they_are' in the transformers form",
+        "auto",
+    )
+
     def __post_init__(self) -> None:
         """Refuse settings that contradict the form."""
         Section.__post_init__(self)
+        if self.form == "transformers" and self.inputs == "standardised":
+            raise ValueError(
+                "heads.inputs is 'standardised' and heads.form is 'transformers', whose heads read vectors as they "
+                "are; take heads.inputs out, or set heads.form to 'mlp'"
+            )
         if self.form == "transformers" and self.pooling not in ("auto", "begin"):
             raise ValueError(
                 f"heads.pooling is {self.pooling!r} and heads.form is 'transformers', whose sequence head reads the "
@@ -55,10 +68,18 @@ class HeadSettings(Section):
             return "begin" if self.form == "transformers" else "mean"
         return self.pooling
 
+    @property
+    def standardised(self) -> bool:
+        """Whether vectors are standardised."""
+        return self.inputs == "standardised" or (self.inputs == "auto" and self.form == "mlp")
+
     @classmethod
     def resolved(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Values with the pooling that 'auto' stands for."""
+        """Values with what 'auto' stands for."""
         pooling = values.get("pooling", "auto")
         if pooling == "auto":
             pooling = "begin" if values.get("form") == "transformers" else "mean"
-        return {**values, "pooling": pooling}
+        inputs = values.get("inputs", "auto")
+        if inputs == "auto":
+            inputs = "as_they_are" if values.get("form") == "transformers" else "standardised"
+        return {**values, "pooling": pooling, "inputs": inputs}
