@@ -27,10 +27,19 @@ class Member:
 
 
 def members(recipe: Recipe, assays: Assays) -> Iterator[Member]:
-    """The members in the order in which they are trained: the seeds of the first fold, then those of the next one."""
+    """The members in the order in which they are trained: the seeds of the first fold, then those of the next one.
+
+    Raises:
+        ValueError: a task cannot be trained in one of the folds; before the first member is trained.
+    """
     folds, seeds = assays.parts.num_folds, recipe.run.seeds
-    for fold in range(max(1, folds)):
-        of_fold = assays.of_fold(fold) if folds else assays
+    of_folds = [assays.of_fold(fold) for fold in range(folds)] or [assays]
+    for fold, of_fold in enumerate(of_folds):
+        try:
+            of_fold.objectives  # noqa: B018
+        except ValueError as error:
+            raise ValueError(f"fold {fold} of {folds}: {error}" if folds else str(error)) from error
+    for fold, of_fold in enumerate(of_folds):
         length = tokens_per_pass(of_fold.plan(recipe.run.seed)) if recipe.schedule.passes is not None else 0
         for number in range(seeds):
             parts = [f"fold-{fold}"] * bool(folds) + [f"seed-{recipe.run.seed + number}"] * (seeds > 1)

@@ -1,0 +1,189 @@
+"""The assays of a run: labels by part, what is drawn, what is scored, and which members a recipe asks for."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.order.plan import Cursor
+from data.recipe.toml_file import read
+from finetune.assays import Assays, open_assays, prepare
+from finetune.members import members
+from finetune.metrics.scores import Scores, TaskScore
+from finetune.recipe import PASSES, PEAK_LR, WARMUP, Recipe
+from finetune.scores import FineTuneScores
+from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION
+from support.assays.small_run import Rows, changed, rows, write
+
+TABLE = rows()
+COLUMNS = {"affinity": ("affinity_a", "affinity_b"), "binds": ("binds",), "place": ("place",), "grade": ("grade",)}
+
+
+def opened(folder: Path, change: Callable[[Rows], Rows] = lambda given: given, *words: str) -> Assays:
+    path = write(folder, change)
+    path.write_text(path.read_text().replace('name = "binds"', 'name = "binds"\nmissing = ["NA", "NaN", "1e9"]'))
+    recipe = read(Recipe, path, words)
+    return open_assays(recipe, prepare(recipe))
+
+
+@pytest.fixture(scope="module")
+def assays(tmp_path_factory: pytest.TempPathFactory) -> Assays:
+    return opened(tmp_path_factory.mktemp("assays"))
+
+
+def test_labels_are_those_of_the_table(assays: Assays) -> None:
+    """Rows of the small table are as many proteins, in their order."""
+    found = assays.labels_by_part()
+    assert assays.store.num_records == len(TABLE)
+    assert found.keys() == {*COLUMNS, "state"}
+    for part in (TRAIN, VALIDATION, TEST):
+        mine = [row for row, of in zip(TABLE, assays.parts.part, strict=True) if of == part]
+        for name, columns in COLUMNS.items():
+            assert found[name][NAMES[part]] == [sum(bool(row[column]) for row in mine) for column in columns]
+        assert found["state"][NAMES[part]] == [sum(len(row["state"].replace("-", "")) for row in mine)]
+    assert min(sum(count) for of in found.values() for count in of.values()) > 0
+
+
+def test_facts_and_description_say_what_is_trained(assays: Assays) -> None:
+    said = dict(assays.facts()[:2])
+    assert said["proteins"].startswith("160 distinct: ")
+    assert said["split"] == "drawn at random"
+    of_tasks = [text for name, text in assays.facts() if name == "task"]
+    assert len(of_tasks) == 5
+    assert of_tasks[0].startswith("affinity: regression, 2 tasks; labels: ")
+    described = json.loads(json.dumps(assays.description()))
+    assert described["fingerprint"] == assays.fingerprint
+    assert described["parts"]["train"] == int((assays.parts.part == TRAIN).sum())
+
+
+@pytest.mark.parametrize("bin_tokens", [64, 128, 1000])
+def test_bins_hold_every_labelled_record_of_a_part_once(assays: Assays, bin_tokens: int) -> None:
+    other = replace(assays, settings=replace(assays.settings, bin_tokens=bin_tokens))
+    for part in (TRAIN, VALIDATION, TEST):
+        wanted = [i for i, row in enumerate(TABLE) if assays.parts.part[i] == part and any([*row.values()][2:])]
+        assert assays.records(part).tolist() == wanted
+        bins = other.bins(assays.records(part))
+        assert sorted(np.concatenate([bin_.samples for bin_ in bins]).tolist()) == wanted
+        assert all(bin_.lengths.sum() <= bin_tokens for bin_ in bins)
+        lengths = {record: length for bin_ in bins for record, length in zip(bin_.samples, bin_.lengths, strict=True)}
+        assert lengths == {record: len(TABLE[record]["sequence"]) + 2 for record in wanted}
+    assert assays.bins(np.zeros(0, np.int64)) == []
+
+
+def test_a_pass_draws_each_labelled_training_record_once_and_no_other(assays: Assays) -> None:
+    wanted = Counter(assays.records(TRAIN).tolist())
+    for seed in (0, 1):
+        drawn: dict[int, Counter[int]] = {0: Counter(), 1: Counter(), 2: Counter()}
+        for bin_, cursor in islice(assays.plan(seed).bins(Cursor()), 90):
+            drawn.setdefault(cursor.pass_index, Counter()).update(bin_.samples.tolist())
+        assert drawn[0] == drawn[1] == wanted
+        assert drawn[2]
+        assert not drawn[2] - wanted
+
+
+def test_the_fingerprint_is_of_labels_and_not_of_what_a_missing_cell_holds(assays: Assays, tmp_path: Path) -> None:
+    empty, filled = (
+        next(i for i, row in enumerate(TABLE) if bool(row["binds"]) is is_there) for is_there in (False, True)
+    )
+    for number, text in enumerate(("NA", "nan", "1e9")):
+        same = opened(tmp_path / f"m{number}", changed(empty, {"binds": text}))
+        assert same.fingerprint == assays.fingerprint
+        assert same.parts.fingerprint == assays.parts.fingerprint
+    turned = {"yes": "no", "no": "yes"}[TABLE[filled]["binds"]]
+    for number, text in ((empty, "no"), (filled, turned)):
+        other = opened(tmp_path / f"{number}{text}", changed(number, {"binds": text}))
+        assert other.fingerprint != assays.fingerprint
+        assert other.parts.fingerprint == assays.parts.fingerprint
+    assert opened(tmp_path / "split", lambda given: given, "split.seed=1").parts.fingerprint != assays.parts.fingerprint
+
+
+def test_members_are_folds_times_seeds(tmp_path: Path) -> None:
+    words = ("split.folds=3", "run.seeds=2", "run.seed=7", "schedule.total_tokens=none", "schedule.passes=2")
+    recipe = read(Recipe, write(tmp_path), [*words, "split.fractions=[0.8, 0.1, 0.1]"])
+    assays = open_assays(recipe, prepare(recipe))
+    found = list(members(recipe, assays))
+    assert [m.name for m in found] == [f"fold-{fold}-seed-{seed}" for fold in range(3) for seed in (7, 8)]
+    assert [m.recipe.run.directory for m in found] == [f"{recipe.run.directory}/{m.name}" for m in found]
+    assert [(m.recipe.run.seed, m.recipe.run.seeds) for m in found] == [(7, 1), (8, 1)] * 3
+    tested = [set(m.assays.records(TEST).tolist()) for m in found[::2]]
+    assert set.union(*tested) == set(np.flatnonzero(assays.is_labelled).tolist())
+    assert sum(map(len, tested)) == assays.is_labelled.sum()
+    for member in found:
+        lengths = [len(TABLE[record]["sequence"]) + 2 for record in member.assays.records(TRAIN)]
+        assert (member.recipe.schedule.total_tokens, member.recipe.schedule.passes) == (2 * sum(lengths), None)
+
+
+def test_one_member_has_the_directory_of_the_recipe(assays: Assays, tmp_path: Path) -> None:
+    recipe = read(Recipe, write(tmp_path))
+    (only,) = members(recipe, assays)
+    assert (only.name, only.recipe, only.assays) == ("", recipe, assays)
+    assert [m.name for m in members(replace(recipe, run=replace(recipe.run, seeds=2)), assays)] == ["seed-0", "seed-1"]
+
+
+def test_a_task_that_one_fold_cannot_train_is_refused_before_any(tmp_path: Path) -> None:
+    """Two labels are in at most two folds; the run that tests one and validates the other has neither."""
+
+    def two(given: Rows) -> Rows:
+        held = [i for i, row in enumerate(given) if row["state"]][:2]
+        return [row | {"state": row["state"] if i in held else ""} for i, row in enumerate(given)]
+
+    recipe = read(Recipe, write(tmp_path, two), ["split.folds=3", "split.fractions=[0.8, 0.1, 0.1]", "split.seed=0"])
+    with pytest.raises(ValueError, match=r"^fold \d of 3: tasks: no training record has a label of 'state'"):
+        next(members(recipe, open_assays(recipe, prepare(recipe))))
+
+
+@pytest.mark.parametrize("kind", ["frozen", "lora", "full"])
+def test_a_schedule_follows_from_what_learns(tmp_path: Path, kind: str) -> None:
+    given = ("peak_lr", "warmup_tokens", "total_tokens")
+    none = [f"schedule.{name}=none" for name in given]
+    schedule = read(Recipe, write(tmp_path), [*none, f"adaptation.kind={kind}"]).schedule
+    assert (schedule.peak_lr, schedule.warmup, schedule.passes) == (PEAK_LR[kind], WARMUP, PASSES)
+    kept = read(Recipe, write(tmp_path), [f"adaptation.kind={kind}"]).schedule
+    assert (kept.peak_lr, kept.warmup_tokens, kept.total_tokens, kept.passes) == (1e-3, 0, 12_000, None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('name = "grade"', 'name = "binds"', "tasks.name is ['affinity', 'binds', 'place', 'binds', 'state']; two"),
+        ("bin_tokens = 128", "bin_tokens = 60", "data.crop_tokens is 64; it must lie between 3"),
+        ("[adaptation]", "[parallel]\ncontext = 3\n[adaptation]", "data.bin_tokens is 128; it must be a multiple"),
+        ('level = "residue"', 'level = "pair"\n[parallel]\ncontext = 2', "parallel.context is 2; the tasks ['state']"),
+        ('table = "{folder}', 'tables = "{folder}', "tables"),
+    ],
+)
+def test_a_recipe_that_contradicts_itself_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
+    path = write(tmp_path)
+    text = path.read_text()
+    old, new = (part.format(folder=tmp_path) for part in (old, new))
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(ValueError, match=re.escape(said)) as caught:
+        read(Recipe, path)
+    assert "\n" not in str(caught.value)
+
+
+def scores(*values: float | None, **losses: float) -> FineTuneScores:
+    """Scores of tasks whose rankings have these values of AUROC."""
+    each = [
+        TaskScore(f"t{i}", "o", "binary", "auroc", value, None, None, 9, 9, undefined="" if value else "one class")
+        for i, value in enumerate(values)
+    ]
+    return FineTuneScores(Scores(tuple(each)), losses, "validation")
+
+
+def test_a_better_ranking_is_a_lower_number() -> None:
+    assert scores(0.75).rank_metric == 0.5
+    assert scores(1.0, 0.5, None).rank_metric == 0.5
+    assert scores(0.9).rank_metric < scores(0.8).rank_metric
+    assert scores(None, a=0.5, b=0.25).rank_metric == 0.75  # no task is defined: the losses
+    assert scores(0.75, o=0.25).numbers()["all_tasks"] == {"skill": 0.5}
+    assert scores(0.75, o=0.25).numbers()["o"] == {"loss": 0.25}
+    assert "all_tasks" not in scores(None, o=0.25).numbers()
+    assert scores(0.75).line() == "validation: skill 0.500: t0 AUROC 0.750"
