@@ -4,7 +4,7 @@ In: a recipe and the assays of one fold. Out: as in `pretrain.job.Job`. Kept: no
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,12 +24,18 @@ from finetune.adaptation.groups import parameter_groups
 from finetune.adaptation.lora import plan_of
 from finetune.adaptation.start import ENCODER, Start, starting_encoder
 from finetune.assays import Assays
+from finetune.bundle.base import base_of
+from finetune.bundle.folder import write_bundle
+from finetune.bundle.manifest import FORMAT, Adapters, Manifest, ReadingSettings, TaskRecord
 from finetune.evaluate import evaluate
 from finetune.heads.inputs import InputScale
 from finetune.model import FineTuneModel
 from finetune.recipe import Recipe
 from finetune.scores import FineTuneScores
 from finetune.splits.parts import NAMES, TRAIN, VALIDATION
+from finetune.tables.mutations import read_wild_types
+from pretrain.checkpoint.best import best_valid
+from pretrain.checkpoint.tensors import TensorReader
 from pretrain.engine.encoder_setup import set_up_encoder
 from pretrain.engine.engine import Engine
 from pretrain.job import Built, Job, Objective, Selection
@@ -37,7 +43,9 @@ from pretrain.model.build import first_model
 from pretrain.model.flops import forward_flops, training_flops
 from pretrain.model.presets import EsmShape
 from pretrain.optimizer.groups import ParameterGroup
+from pretrain.run import records
 from pretrain.run.directory import RunDirectory
+from pretrain.run.versions import versions
 from pretrain.step import Reading
 
 _MEASURED = 2000
@@ -244,7 +252,44 @@ class FineTuneJob(Job[FineTuneScores]):
         """Nothing to check: a table is whole before the first step, and its fingerprint covers it."""
 
     def publish(self, run: RunDirectory) -> None:
-        """Nothing yet."""
+        """The bundle, of the best checkpoint."""
+        checkpoint, assays, recipe = best_valid(run.checkpoints), self.assays, self.recipe
+        reader = TensorReader(checkpoint.path, "model", frozenset(entry.path for entry in checkpoint.manifest.files))
+        described, step = run.model(), checkpoint.trainer.step
+        scored = [
+            line["validation"]
+            for line in records.read(run.metrics)
+            if line.get("step") == step and "validation" in line
+        ]
+        adapters = described["adapters"]
+        lengths = assays.shelves.num_residues(assays.records(TRAIN))
+        reading = {f.name: getattr(recipe.data, f.name) for f in fields(ReadingSettings) if f.init}
+        manifest = Manifest(
+            format=FORMAT,
+            tasks=tuple(map(TaskRecord.of, self.tasks)),
+            heads=recipe.heads,
+            losses=recipe.losses,
+            adaptation=recipe.adaptation,
+            reading=ReadingSettings(**reading),
+            encoder=self.shape,
+            adapters=Adapters(**adapters) if adapters else None,
+            base=base_of(recipe.model, recipe.run.seed, self.source),
+            labels=assays.fingerprint,
+            split=assays.parts.fingerprint,
+            split_method=assays.division.method,
+            training_residues=(int(lengths.min()), int(lengths.max())),
+            step=step,
+            validation=scored[-1] if scored else {},
+            versions=versions(),
+        )
+        write_bundle(
+            run.root / "bundle",
+            manifest,
+            {name: reader.read(name) for name in reader.shapes},
+            [assays.store.header(record) for record in range(assays.store.num_records)],
+            assays.parts,
+            read_wild_types(recipe.data.wild_type, recipe.data.ingest) if recipe.data.wild_type else None,
+        )
 
     def seen(self, cursor: Cursor) -> Seen | None:
         """Proteins and passes."""

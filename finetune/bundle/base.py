@@ -1,0 +1,66 @@
+"""The base of a bundle: the weights that it shares with the encoder that it was trained on.
+
+In: a manifest, and where the user says that the base is. Out: its weights, with the content hash that the bundle was
+trained on. Kept: nothing.
+"""
+
+from pathlib import Path
+
+from torch import Tensor
+
+from finetune.adaptation.start import ENCODER, Start, starting_encoder
+from finetune.bundle.folder import Bundle
+from finetune.bundle.manifest import Base
+from pretrain.checkpoint.frozen import ContentHash
+from pretrain.model.build import first_model
+from pretrain.model.settings import ModelSettings
+
+
+def base_of(settings: ModelSettings, seed: int, start: Start) -> Base:
+    """The record of the encoder that a run starts from; reads its weights once."""
+    init = settings.init
+    if init is not None and Path(init).exists():
+        init = str(Path(init).resolve())
+    return Base(
+        init=init, preset=settings.preset, seed=seed, dropout=settings.dropout, content_hash=start.content_hash()
+    )
+
+
+def base_weights(bundle: Bundle, given: str | None = None) -> dict[str, Tensor]:
+    """The base's weights, float32 on the host, by their names without adapters.
+
+    Args:
+        bundle: that needs them.
+        given: where the base is; None for where it was when the bundle was made.
+
+    Raises:
+        ValueError: there is nothing, or its shape or content is another than that of the base of the bundle.
+    """
+    base = bundle.manifest.base
+    source = given or base.init
+    if source is not None:
+        if given is None and source.startswith("/") and not Path(source).exists():
+            raise ValueError(
+                f"{bundle.folder} needs the weights that it was trained on: {source}, which does not exist; say where "
+                f"they are with --base (content hash {base.content_hash})"
+            )
+        start = starting_encoder(source)
+    else:
+        settings = ModelSettings(preset=base.preset, dropout=base.dropout)
+        shape, weights = first_model(settings, base.seed)
+        encoder = {name: weight for name, weight in weights.items() if name.startswith(ENCODER)}
+        start = Start(shape, encoder, f"random weights of {base.preset}")
+    content, found = ContentHash(), dict[str, Tensor]()
+    for name in sorted(start.weights):
+        found[name] = content.add(name, start.weights[name]())
+    _require_same(bundle, content.hexdigest(), start)
+    return found
+
+
+def _require_same(bundle: Bundle, found: str, start: Start) -> None:
+    expected = bundle.manifest.base.content_hash
+    if found != expected:
+        raise ValueError(
+            f"{start.origin} is not what {bundle.folder} was trained on: its content hash is {found}, that of the base "
+            f"was {expected}; say with --base where the right one is"
+        )

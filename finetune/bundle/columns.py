@@ -1,0 +1,169 @@
+"""Columns of predictions: from the numbers of one or several models to the cells of a table.
+
+In: what each model gives a row, and the calibration of the bundle. Out: names of columns, and a cell of text for each.
+Kept: nothing. Numbers are in the user's unit; a cell of a residue task is a JSON list with an entry for each residue of
+the row's protein, null where it has no prediction.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.metrics.calibration import Isotonic, Temperature
+from finetune.tasks.objective import Objective
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What the end of a run found about one task; nothing where a field is None."""
+
+    half_width: float | None = None
+    """Half of the interval around a number, in the task's scale."""
+    temperature: float | None = None
+    isotonic: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+
+    def __call__(self, probabilities: Floats) -> Floats:
+        """Calibrated probabilities, of yes (n,) or of classes (n, C)."""
+        if self.temperature is not None:
+            return Temperature(self.temperature)(probabilities)
+        return probabilities if self.isotonic is None else Isotonic(*self.isotonic)(probabilities)
+
+
+def calibrations(evaluation: Mapping[str, Any], where: str) -> dict[tuple[str, str], Calibration]:
+    """(name of an objective, name of a task) -> its calibration, as a bundle's evaluation holds it.
+
+    Raises:
+        ValueError: it is not what a run writes.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    found = {}
+    try:
+        for each in evaluation.get("calibration", ()):
+            fields = {name: each["calibration"].get(name) for name in ("half_width", "temperature", "isotonic")}
+            read = TypeAdapter(Calibration).validate_json(json.dumps(fields), strict=True)
+            found[str(each["objective"]), str(each["task"])] = read
+    except (ValidationError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{where} is damaged: its calibration: {error}; copy the bundle again") from None
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class TaskColumns:
+    """The columns of one task."""
+
+    objective: Objective
+    output: int
+    calibration: Calibration
+    members: int
+    """How many models there are."""
+    name: str
+    """Name of its first column, with which the names of the others begin."""
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the task had a training label; without one it has no columns."""
+        counts = self.objective.num_labels
+        return counts is None or bool(counts[self.output] > 0)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns."""
+        objective = self.objective
+        more = ["_low", "_high"] if self.calibration.half_width is not None else []
+        if not objective.settings.is_number:
+            classes = objective.classes if self._is_wide else objective.classes[1:]
+            more = [f"_p_{name}" for name in classes]
+        return [self.name, *(self.name + each for each in more), *([f"{self.name}_std"] if self.members > 1 else [])]
+
+    @property
+    def _is_wide(self) -> bool:
+        return self.objective.settings.type in ("multiclass", "ordinal")
+
+    def values(self, of_members: Sequence[Floats]) -> list[list[float | str]]:
+        """The columns of places: rows, or residues of one row.
+
+        Args:
+            of_members: for each model ``(places, outputs)`` or ``(places, outputs, classes)``.
+
+        Raises:
+            FloatingPointError: a prediction is not a number.
+        """
+        stacked = np.stack([each[:, self.output] for each in of_members])
+        if not np.isfinite(stacked).all():
+            raise FloatingPointError
+        mean, found = stacked.mean(0), list[Floats]()
+        if self.objective.settings.is_number:
+            scale, half = self.objective.scale, self.calibration.half_width
+            in_unit = scale.undone(stacked)
+            found.append(scale.undone(mean))
+            if half is not None:
+                found += [*np.sort([scale.undone(mean - half), scale.undone(mean + half)], axis=0)]
+            if self.members > 1:
+                found.append(in_unit.std(0, ddof=1))
+            return [[*each.tolist()] for each in found]
+        if self._is_wide:
+            trained = self.objective.is_trained[self.output]
+            chosen = np.where(trained, mean, -1.0).argmax(1)
+            of_chosen = stacked[:, np.arange(len(mean)), chosen]
+            probabilities = [*self.calibration(mean).T] if len(mean) else [mean[:, 0]] * mean.shape[1]
+        else:
+            calibrated = self.calibration(mean)
+            chosen, of_chosen, probabilities = (calibrated >= 0.5).astype(np.int64), stacked, [calibrated]
+        if self.members > 1:
+            probabilities.append(of_chosen.std(0, ddof=1))
+        names: list[float | str] = [self.objective.classes[index] for index in chosen.tolist()]
+        return [names, *([*each.tolist()] for each in probabilities)]
+
+
+def task_columns(
+    objectives: Sequence[Objective],
+    of_tasks: Mapping[tuple[str, str], Calibration],
+    members: int,
+    taken: Sequence[str],
+) -> list[tuple[int, TaskColumns]]:
+    """(number of its objective, columns) of every task that is predicted; pairs of residues are not.
+
+    Args:
+        objectives: of the models.
+        of_tasks: calibrations.
+        members: how many models there are.
+        taken: names of the table's own columns. A task with a column of such a name gets names that begin with
+            ``NAME_predicted``.
+    """
+    found: list[tuple[int, TaskColumns]] = []
+    names = {*taken}
+    for number, objective in enumerate(objectives):
+        if objective.settings.level == "pair":
+            continue
+        for output, name in enumerate(objective.outputs):
+            known = of_tasks.get((objective.settings.name, name), Calibration())
+            columns = TaskColumns(objective, output, known, members, name)
+            while names & {*columns.names}:
+                columns = TaskColumns(objective, output, known, members, f"{columns.name}_predicted")
+            if columns.is_trained:
+                names |= {*columns.names}
+                found.append((number, columns))
+    return found
+
+
+def cell(value: float | str) -> str:
+    """The text of one number, with 7 digits, or of one class."""
+    return value if isinstance(value, str) else f"{value:.7g}"
+
+
+def list_cell(values: Sequence[float | str], places: NDArray[np.int64]) -> str:
+    """The text of the predictions of a row's residues.
+
+    Args:
+        values: (residues of the record,) predictions.
+        places: (residues of the row's protein,) where each is in the record; -1 where it has no prediction.
+    """
+    rounded = [None if at < 0 else values[at] for at in places.tolist()]
+    return json.dumps([float(f"{each:.7g}") if isinstance(each, float) else each for each in rounded])

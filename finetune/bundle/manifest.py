@@ -1,0 +1,215 @@
+"""The manifest of a bundle: everything about a fine-tuned model except its numbers.
+
+In: what a run knows, or the bytes of bundle.json, which nobody vouches for. Out: `Manifest`, or JSON. Kept: nothing.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from data.recipe.setting import IDENTITY, setting
+from data.recipe.settings import Composition
+from finetune.adaptation.adapter import AdapterPlan
+from finetune.adaptation.settings import AdaptationSettings
+from finetune.heads.settings import HeadSettings
+from finetune.losses.settings import LossSettings
+from finetune.tables.settings import TableSettings
+from finetune.tasks.objective import Objective
+from finetune.tasks.settings import TaskSettings
+from pretrain.model.presets import EsmShape
+
+FORMAT = "zymogen.bundle/1"
+MANIFEST, WEIGHTS, SPLIT, WILD_TYPES = "bundle.json", "model.safetensors", "split.csv", "wild_type.fasta"
+FILES = (WEIGHTS, SPLIT, WILD_TYPES)
+"""Files whose hashes a manifest holds; the last one is only there for a model of mutations."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadingSettings(TableSettings):
+    """How a table becomes bins (a `data.recipe.packing.PackingSettings`)."""
+
+    crop_tokens: int = setting(IDENTITY, "longest document, begin and end included", 1024, at_least=3)
+    bin_tokens: int = setting(IDENTITY, "slots of one bin", 4096, "tokens", at_least=3)
+
+    @property
+    def composition(self) -> Composition:
+        """Lengths are mixed in every bin."""
+        return "packed"
+
+    @property
+    def curriculum(self) -> tuple[tuple[int, int], ...]:
+        """No stages."""
+        return ()
+
+    @property
+    def documents_per_bin(self) -> int:
+        """Most documents that one bin may hold."""
+        return max(1, self.bin_tokens // 4)
+
+    @property
+    def bins_per_step(self) -> int:
+        """More than there are processes."""
+        return 1 << 20
+
+    @property
+    def bins_per_forward(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def workers(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def prefetch(self) -> int:
+        """Nothing is read ahead."""
+        return 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskRecord:
+    """An `Objective` as JSON holds it."""
+
+    settings: TaskSettings
+    outputs: tuple[str, ...]
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    class_counts: tuple[tuple[int, ...], ...]
+    unit: str
+    num_labels: tuple[int, ...] | None
+
+    def __post_init__(self) -> None:
+        sizes = (self.mean, self.std, self.class_counts, self.outputs if self.num_labels is None else self.num_labels)
+        if not self.outputs or any(len(each) != len(self.outputs) for each in sizes):
+            raise ValueError(f"task {self.settings.name!r}: its {len(self.outputs)} outputs and their numbers disagree")
+        if any(len(counts) != len(self.classes) for counts in self.class_counts):
+            raise ValueError(f"task {self.settings.name!r}: its classes and their counts disagree")
+
+    @classmethod
+    def of(cls, objective: Objective) -> "TaskRecord":
+        """The record of an objective."""
+        counts = objective.num_labels
+        return cls(
+            settings=objective.settings,
+            outputs=objective.outputs,
+            classes=objective.classes,
+            mean=tuple(objective.mean.tolist()),
+            std=tuple(objective.std.tolist()),
+            class_counts=tuple(map(tuple, objective.class_counts.tolist())),
+            unit=objective.unit,
+            num_labels=None if counts is None else tuple(counts.tolist()),
+        )
+
+    @property
+    def objective(self) -> Objective:
+        """The objective of which this is the record."""
+        counts = np.array(self.class_counts, np.int64).reshape(len(self.outputs), len(self.classes))
+        labels = None if self.num_labels is None else np.array(self.num_labels, np.int64)
+        mean, std = np.array(self.mean, np.float64), np.array(self.std, np.float64)
+        return Objective(self.settings, self.outputs, self.classes, mean, std, counts, self.unit, labels)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adapters:
+    """An `AdapterPlan` as JSON holds it."""
+
+    maps: dict[str, tuple[int, float]]
+    use_rslora: bool
+    use_dora: bool
+
+    @property
+    def plan(self) -> AdapterPlan:
+        """The plan of which this is the record."""
+        return AdapterPlan.from_dict(asdict(self))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Base:
+    """The encoder that training started from, and of which a bundle holds no frozen weight."""
+
+    init: str | None
+    """Where it was: a run, a model's directory, a Hub name; None for random weights."""
+    preset: str | None
+    """The preset of random weights."""
+    seed: int
+    """Their seed."""
+    dropout: float
+    content_hash: str
+    """Hash of all of its weights (`finetune.adaptation.start.Start.content_hash`)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """What bundle.json says."""
+
+    format: str
+    tasks: tuple[TaskRecord, ...]
+    heads: HeadSettings
+    losses: LossSettings
+    adaptation: AdaptationSettings
+    reading: ReadingSettings
+    encoder: EsmShape
+    adapters: Adapters | None
+    base: Base
+    labels: str
+    """Fingerprint of the proteins and of all labels."""
+    split: str
+    """Fingerprint of the parts, which split.csv lists."""
+    split_method: str
+    training_residues: tuple[int, int]
+    """Residues of the shortest and of the longest protein that trained."""
+    step: int
+    """Optimizer steps of the checkpoint, the one with the best validation."""
+    validation: dict[str, dict[str, float | None]]
+    """Its scores: task -> name of a number -> number; None for one that is not defined."""
+    versions: dict[str, str]
+    files: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of each other file of the folder."""
+    evaluation: dict[str, Any] = field(default_factory=dict)
+    """Scores of the tested part and calibration, once a run has come to its end; empty before."""
+
+    def as_json(self) -> str:
+        """The text of bundle.json."""
+        return json.dumps(_plain(asdict(self)), indent=1, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """The same with None for numbers that JSON does not have."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def parsed(content: bytes, where: str) -> Manifest:
+    """The manifest in the bytes of bundle.json.
+
+    Raises:
+        ValueError: it is none, or of another version.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        named = json.loads(content)
+        found = named["format"] if isinstance(named, dict) else None
+    except (ValueError, KeyError, RecursionError) as error:
+        raise ValueError(f"{where} is no bundle: {type(error).__name__}: {error}") from None
+    if found != FORMAT:
+        raise ValueError(
+            f"{where} has the format {found!r}; {FORMAT!r} is read: open it with the version that wrote it"
+        )
+    try:
+        return TypeAdapter(Manifest).validate_json(content, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(
+            f"{where} is damaged: {place or 'its content'}: {first['msg']}; copy the bundle again"
+        ) from None

@@ -1,0 +1,268 @@
+"""Predict with a fine-tuned model: every row of a table gets the values of every task.
+
+    python -m finetune.predict runs/mine/bundle variants.csv -o predicted.csv
+    accelerate launch --cpu --num_processes 2 -m finetune.predict runs/mine/bundle variants.fasta -o predicted.csv
+
+In: a bundle, or a run with one or several of them; a table of proteins. Out: the table with further columns, exit
+status 0; 2 for a mistake in the input, 1 for anything else. The output appears whole or not at all.
+"""
+
+import argparse
+import csv
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data.durable import replaced
+from data.progress_line import WorkLine
+from finetune.bundle.manifest import MANIFEST, ReadingSettings
+from finetune.tables.settings import TooLong
+from pretrain.engine.command import Parser, answered
+from pretrain.engine.settings import ParallelSettings
+from pretrain.model.settings import ComputeSettings
+from pretrain.optimizer.settings import OptimizerSettings
+from pretrain.run.settings import RunSettings
+
+if TYPE_CHECKING:
+    from finetune.bundle.columns import TaskColumns
+    from finetune.predictor import Predictor
+    from finetune.tables.proteins import Proteins
+    from finetune.tables.table import Table
+    from pretrain.engine.engine import Engine
+
+_CHUNK = 4096
+"""Rows that are predicted and written together; what is predicted of others is not in memory."""
+_UNUSUAL = frozenset("XBZJUO")
+_NOTE = "note"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Launch:
+    """What a launch reads of a recipe (a `pretrain.engine.settings.LaunchSettings`)."""
+
+    run: RunSettings
+    data: ReadingSettings
+    optimizer: OptimizerSettings = field(default=OptimizerSettings())
+    compute: ComputeSettings = field(default=ComputeSettings())
+    parallel: ParallelSettings = field(default=ParallelSettings())
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Predict what the command line asks for; the exit status."""
+    return answered(lambda: _predict(_parser().parse_args(arguments)))
+
+
+def _predict(options: argparse.Namespace) -> None:
+    out: Path = options.output
+    if out.suffix.lower() not in (".csv", ".tsv"):
+        raise ValueError(f"-o {out}: predictions are written as a table of text; give it the suffix .csv or .tsv")
+    if os.path.lexists(out) and not (options.overwrite and out.is_file()):
+        raise ValueError(f"{out} exists; give another name with -o, or replace it with --overwrite")
+    if not out.parent.is_dir():
+        raise ValueError(f"{out.parent} is no folder; make it, or give another name with -o")
+    folders = bundles_at(options.bundle)
+    with WorkLine("starting: importing torch", after_s=2.0, speaks=os.environ.get("RANK", "0") == "0"):
+        from finetune.bundle.folder import open_folder
+        from finetune.predictor import open_predictor
+        from pretrain.engine.launch import launch
+    opened = [open_folder(folder) for folder in folders]
+    reading = opened[0].manifest.reading
+    with launch(_Launch(run=RunSettings(directory=str(out.parent)), data=reading)) as engine:
+        with WorkLine("opening the model", after_s=2.0, speaks=engine.is_main):
+            predictors = [open_predictor(bundle, options.base, engine.device) for bundle in opened]
+        for one in opened[1:]:
+            if (one.manifest.reading, _targets(one.manifest)) != (reading, _targets(opened[0].manifest)):
+                raise ValueError(
+                    f"{one.folder} predicts other tasks, or reads tables otherwise, than {opened[0].folder}"
+                )
+        with WorkLine(f"reading {options.table}", after_s=2.0, speaks=engine.is_main):
+            table, proteins, said = _read(options, reading, opened[0].wild_types)
+        _write(options, engine, predictors, table, proteins, said)
+
+
+def bundles_at(path: Path) -> list[Path]:
+    """The folder itself if it is a bundle, else the bundles of a run, or of all of its members.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if (path / MANIFEST).is_file():
+        return [path]
+    found = [path / "bundle"] if (path / "bundle" / MANIFEST).is_file() else []
+    found = found or sorted(each.parent for each in path.glob(f"*/bundle/{MANIFEST}"))
+    if not found:
+        raise ValueError(
+            f"{path} is no bundle, and has none in bundle/ or */bundle/; name a run that has come to its end"
+        )
+    return found
+
+
+def _targets(manifest: Any) -> list[Any]:
+    return [(task.settings.name, task.settings.type, task.outputs, task.classes, task.unit) for task in manifest.tasks]
+
+
+def _read(
+    options: argparse.Namespace, reading: ReadingSettings, wild_types: Path
+) -> tuple["Table", "Proteins", list[str]]:
+    """The table, the protein of each row, and sentences about them."""
+    from finetune.tables.proteins import proteins_of
+    from finetune.tables.read import read_table
+
+    table = read_table(options.table)
+    plain: dict[str, Any] = {"mutation": None, "wild_type": None, "protein": None, "numbering_offset": None}
+    changed: dict[str, Any] = {"id": None}
+    if options.sequence:
+        changed |= plain | {"sequence": tuple(options.sequence)}
+    elif options.mutation or (reading.mutation in table.columns):
+        changed |= {"sequence": (), "mutation": options.mutation or reading.mutation}
+        changed["wild_type"] = options.wild_type or (str(wild_types) if wild_types.is_file() else None)
+    elif reading.mutation is not None:
+        changed |= plain
+    elif len(reading.sequence) == 1 and reading.sequence[0] not in table.columns:
+        changed["sequence"] = ()
+    if options.too_long:
+        changed["too_long"] = options.too_long
+    if options.leave_out:
+        changed["rows_without_protein"] = "leave_out"
+    settings = replace(reading, **changed)
+    proteins = proteins_of(table, settings, settings.crop_tokens)
+    return table, proteins, [*table.said, *proteins.said]
+
+
+def _write(
+    options: argparse.Namespace,
+    engine: "Engine",
+    predictors: Sequence["Predictor"],
+    table: "Table",
+    proteins: "Proteins",
+    said: list[str],
+) -> None:
+    """Predict the table in chunks of rows, and write it; collective."""
+    from finetune.bundle.columns import calibrations, task_columns
+
+    of_bundles = [calibrations(p.bundle.manifest.evaluation, str(p.bundle.folder)) for p in predictors]
+    is_common = all(each == of_bundles[0] for each in of_bundles)
+    objectives, members = predictors[0].objectives, len(predictors)
+    tasks = task_columns(objectives, of_bundles[0] if is_common else {}, members, table.columns)
+    note = _NOTE
+    while note in table.columns:
+        note += "_predicted"
+    if not is_common:
+        said.append("the models were calibrated on parts of their own, so that their mean is not calibrated")
+    pairs = [objective.settings.name for objective in objectives if objective.settings.level == "pair"]
+    if pairs:
+        said.append(f"tasks about pairs of residues are not written: {', '.join(pairs)}")
+    if not tasks:
+        raise ValueError(f"{predictors[0].bundle.folder} has no task that is predicted row by row")
+    header = [*table.columns, *(name for _, task in tasks for name in task.names), note]
+    delimiter = "\t" if options.output.suffix.lower() == ".tsv" else ","
+    remedy = "get the right to write there, or give another name with -o"
+    chunks = [range(first, min(first + _CHUNK, table.num_rows)) for first in range(0, table.num_rows, _CHUNK)]
+    each = ((rows, _predicted(engine, predictors, proteins, rows)) for rows in chunks)
+    if engine.is_main:
+        with replaced(options.output, remedy) as new, new.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+            writer.writerow(header)
+            for rows, found in each:
+                writer.writerows(_lines(predictors, tasks, table, proteins, rows, found))
+    else:
+        for _ in each:
+            pass
+    if engine.is_main:
+        for line in said:
+            print(f"{options.table}: {line}", file=sys.stderr)
+        print(f"{options.output}: {table.num_rows:,} rows, {len(tasks):,} tasks, {members} model(s)", flush=True)
+
+
+def _predicted(
+    engine: "Engine", predictors: Sequence["Predictor"], proteins: "Proteins", rows: range
+) -> list[dict[int, Any]]:
+    """For each model, predictions of the records of some rows, on every rank; collective."""
+    import numpy as np
+
+    of_rows = proteins.record_of_row[rows.start : rows.stop]
+    records = np.unique(of_rows[of_rows >= 0])
+    mine = [predictor(proteins, records, engine.data_rank, engine.data_world_size) for predictor in predictors]
+    ranks = engine.gather(mine)
+    return [{k: v for rank in ranks for k, v in rank[number].items()} for number in range(len(predictors))]
+
+
+def _lines(
+    predictors: Sequence["Predictor"],
+    tasks: Sequence[tuple[int, "TaskColumns"]],
+    table: "Table",
+    proteins: "Proteins",
+    rows: range,
+    found: Sequence[dict[int, Any]],
+) -> Iterator[list[str]]:
+    """The lines of some rows."""
+    import numpy as np
+
+    from finetune.bundle.columns import cell, list_cell
+
+    reach = predictors[0].bundle.manifest.training_residues
+    own = [column.to_pylist() for column in table.cells.slice(rows.start, len(rows)).columns]
+    for at, row in enumerate(rows):
+        record = int(proteins.record_of_row[row])
+        cells = [column[at] or "" for column in own]
+        for number, task in tasks:
+            if record < 0:
+                cells += [""] * len(task.names)
+                continue
+            is_residue = task.objective.settings.level == "residue"
+            arrays = [member[record][number] for member in found]
+            try:
+                values = task.values(arrays if is_residue else [each[None] for each in arrays])
+            except FloatingPointError:
+                folder = predictors[0].bundle.folder
+                raise ValueError(
+                    f"{table.row(row)}: {folder} predicts something that is not a number for {task.name!r}; its "
+                    "weights are damaged, or training diverged: look at its validation"
+                ) from None
+            if is_residue:
+                places = proteins.places(row, np.arange(proteins.whole_residues[row]))
+                begin, end = proteins.linkers[record]
+                places[(begin <= places) & (places < end)] = -1
+                cells += [list_cell(each, places) for each in values]
+            else:
+                cells += [cell(each[0]) for each in values]
+        yield [*cells, "; ".join(_notes(proteins, row, record, reach))]
+
+
+def _notes(proteins: "Proteins", row: int, record: int, reach: tuple[int, int]) -> Iterator[str]:
+    """What a reader of the row's predictions should know."""
+    if record < 0:
+        yield "no protein"
+        return
+    letters, whole = proteins.sequences[record], int(proteins.whole_residues[row])
+    if whole > len(letters):
+        yield f"cut from {whole} to {len(letters)} residues ({proteins.too_long})"
+    if unusual := sorted(_UNUSUAL.intersection(letters)):
+        yield f"unusual letters: {' '.join(unusual)}"
+    if not reach[0] <= len(letters) <= reach[1]:
+        yield f"{len(letters)} residues, outside the {reach[0]} to {reach[1]} of training"
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="python -m finetune.predict", description="Predict every task of a bundle for every row.")
+    parser.add_argument("bundle", type=Path, help="bundle/ of a run, or the run: with several models, their mean")
+    parser.add_argument("table", help="FASTA, CSV, TSV, .xlsx, Parquet, as for training")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="table to write, .csv or .tsv")
+    parser.add_argument("--overwrite", action="store_true", help="replace the output file where it exists")
+    parser.add_argument("--base", help="folder or Hub name of the weights that the bundle was trained on")
+    parser.add_argument("--sequence", nargs="+", metavar="COLUMN", help="column of sequences, or two of two chains")
+    parser.add_argument("--mutation", metavar="COLUMN", help="column of mutations such as A123T")
+    parser.add_argument("--wild-type", metavar="FASTA", help="proteins that mutations change; else those of training")
+    words = TooLong.__args__  # type: ignore[attr-defined]
+    parser.add_argument("--too-long", choices=words, help="what becomes of a protein longer than the model was told")
+    parser.add_argument(
+        "--leave-out", action="store_true", help="a row without a protein stays without predictions, and is no error"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

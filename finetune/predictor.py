@@ -1,0 +1,182 @@
+"""Predictors: a bundle's model, whole, and what it predicts of any proteins.
+
+In: a bundle, with the weights of its base where it needs them; proteins. Out: for each record the numbers of every
+task. Kept: nothing. Predictions are computed in float32, and bins follow from the proteins alone, so that they do not
+depend on how many processes there are.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from data.alphabet import CLS, EOS, LETTER_IDS, REFUSED, UNK
+from data.batches.contents import Contents
+from data.batches.filling import BinTargets, FilledBin, filled
+from data.order.packing import pack
+from data.order.plan import SPECIAL_TOKENS, Bin
+from data.recipe.packing import PackingSettings
+from finetune.adaptation.adapt import adapt
+from finetune.adaptation.lora import plain_name
+from finetune.adaptation.start import ENCODER
+from finetune.bundle.base import base_weights
+from finetune.bundle.folder import Bundle
+from finetune.heads.predicted import predicted
+from finetune.model import FineTuneModel
+from finetune.tables.proteins import Proteins
+from finetune.tasks.objective import Objective
+
+Floats = NDArray[np.float64]
+
+
+class _Letters:
+    """Residues of proteins that are in memory (a `data.batches.filling.Residues`)."""
+
+    def __init__(self, proteins: Proteins) -> None:
+        self.sequences = proteins.sequences
+
+    def tokens(self, bin_: Bin) -> NDArray[np.uint8]:
+        """(real slots,) token ids of a bin's documents, which are whole proteins."""
+        parts = []
+        for record in bin_.samples.tolist():
+            ids = LETTER_IDS[np.frombuffer(self.sequences[record].encode("ascii"), np.uint8)]
+            parts += [np.array([CLS], np.uint8), np.where(ids == REFUSED, UNK, ids), np.array([EOS], np.uint8)]
+        return np.concatenate(parts).astype(np.uint8)
+
+
+class _EveryPlace(Contents):
+    """Contents in which every output of every protein, or of each of its residues, is a target without a true label."""
+
+    def __init__(self, proteins: Proteins, settings: PackingSettings, objectives: Sequence[Objective]) -> None:
+        super().__init__(_Letters(proteins), settings)
+        self.linkers, self.objectives = proteins.linkers, objectives
+
+    def fill(self, bin_: Bin) -> FilledBin:
+        """The documents of a bin with all places of each objective."""
+        targets = (self._targets(objective, bin_) for objective in self.objectives)
+        return filled(bin_, self.residues.tokens(bin_), *targets)
+
+    def _targets(self, objective: Objective, bin_: Bin) -> BinTargets:
+        firsts, level = np.cumsum(bin_.lengths) - bin_.lengths, objective.settings.level
+        linkers = self.linkers[bin_.samples]
+        places, of = firsts, np.arange(len(firsts))
+        if level == "residue":
+            of = np.repeat(of, bin_.lengths - SPECIAL_TOKENS)
+            within = np.concatenate([np.arange(length) for length in (bin_.lengths - SPECIAL_TOKENS).tolist()])
+            places = firsts[of] + 1 + within
+        elif level == "pair":
+            places, of = places[:0], of[:0]
+        outputs = len(objective.outputs)
+        slots, of = np.repeat(places, outputs), np.repeat(of, outputs)
+        skips = linkers[of] + (linkers[of, 1:] > linkers[of, :1])  # the begin token is slot 0
+        zeros = np.zeros(len(slots), np.int64)
+        columns = (np.tile(np.arange(outputs), len(places)), zeros.astype(np.int8), zeros, *skips.T, zeros)
+        return slots.astype(np.int32), zeros.astype(np.float32), *columns
+
+
+@dataclass(frozen=True, slots=True)
+class Predictor:
+    """The model of a bundle."""
+
+    bundle: Bundle
+    model: FineTuneModel
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """What it predicts, in the order of the bundle's tasks."""
+        return self.model.objectives
+
+    @torch.no_grad()
+    def __call__(
+        self, proteins: Proteins, records: NDArray[np.int64], rank: int = 0, ranks: int = 1
+    ) -> dict[int, tuple[Floats, ...]]:
+        """Predictions of the records in every `ranks`-th bin, from bin `rank` on.
+
+        Args:
+            proteins: hold the records.
+            records: numbers of records, each once.
+            rank: of this process.
+            ranks: how many processes there are.
+
+        Returns:
+            Record -> for each objective an array: ``(outputs,)`` numbers in the task's scale or probabilities of yes,
+            or ``(outputs, classes)``; for residues ``(residues, outputs)`` or ``(residues, outputs, classes)``, linkers
+            between chains included; nothing, ``(0, ...)``, for pairs.
+        """
+        settings = self.bundle.manifest.reading
+        contents = _EveryPlace(proteins, settings, self.objectives)
+        lengths = proteins.num_residues[records] + SPECIAL_TOKENS
+        device = next(self.model.parameters()).device
+        found: dict[int, tuple[Floats, ...]] = {}
+        for members in pack(lengths, settings.bin_tokens, settings.documents_per_bin).bins()[rank::ranks]:
+            zeros = np.zeros_like(members)
+            bin_ = Bin(records[members], zeros, zeros, lengths[members], 0)
+            batch = contents.batch([bin_], [0])
+            numbers = self.model(batch.to(device), each=True)
+            of_objectives = []
+            for objective, number, targets in zip(self.objectives, numbers, batch.targets, strict=True):
+                values = predicted(objective, number, targets.columns[0])
+                whole = values.reshape(-1, len(objective.outputs), *values.shape[1:])
+                counts = {"sequence": np.ones_like(members), "pair": zeros}.get(
+                    objective.settings.level, lengths[members] - SPECIAL_TOKENS
+                )
+                each = np.split(whole, np.cumsum(counts)[:-1])
+                of_objectives.append([one[0] for one in each] if objective.settings.level == "sequence" else each)
+            for at, record in enumerate(records[members].tolist()):
+                found[record] = tuple(of[at] for of in of_objectives)
+        return found
+
+
+def open_predictor(bundle: Bundle, base: str | None = None, device: torch.device | str = "cpu") -> Predictor:
+    """The model of a bundle, whole, in evaluation mode.
+
+    Args:
+        bundle: opened.
+        base: where the weights are that it was trained on; None for where they were then. Not read where everything
+            was trained.
+        device: where it computes.
+
+    Raises:
+        ValueError: the base is not there or another one, or the bundle's tensors are not those of its model.
+    """
+    parameters = whole_parameters(bundle, base)
+    model = empty_model(bundle)
+    wanted = {name: parameter.shape for name, parameter in model.named_parameters()}
+    given: dict[str, Tensor] = {}
+    for name, shape in wanted.items():
+        tensor = parameters.get(name)
+        if tensor is None or tensor.shape != shape:
+            got = "nothing" if tensor is None else f"shape {tuple(tensor.shape)}"
+            raise ValueError(f"{bundle.folder} is damaged: for {name!r} of shape {tuple(shape)} it has {got}")
+        given[name] = tensor
+    if unknown := sorted(bundle.tensors.keys() - wanted.keys()):
+        raise ValueError(f"{bundle.folder} is damaged: it holds {unknown[0]!r}, which its model does not have")
+    model.load_state_dict(given, assign=True)
+    return Predictor(bundle, model.to(device).train(False))
+
+
+def empty_model(bundle: Bundle) -> FineTuneModel:
+    """The model of a bundle with adapters, on the meta device."""
+    manifest = bundle.manifest
+    with torch.device("meta"):
+        objectives = [task.objective for task in manifest.tasks]
+        model = FineTuneModel(manifest.encoder, objectives, manifest.heads, manifest.losses)
+    adapt(model, manifest.adaptation, manifest.adapters.plan if manifest.adapters else None)
+    return model
+
+
+def whole_parameters(bundle: Bundle, base: str | None = None) -> Mapping[str, Tensor]:
+    """All parameters of a bundle's model, those of the base included, float32 on the host.
+
+    Raises:
+        ValueError: as for `bundle.base.base_weights`.
+    """
+    names = [name for name, _ in empty_model(bundle).named_parameters()]
+    absent = [name for name in names if name.startswith(ENCODER) and name not in bundle.tensors]
+    if not absent:
+        return bundle.tensors
+    of_base = base_weights(bundle, base)
+    return {**{name: of_base[plain] for name in absent if (plain := plain_name(name)) in of_base}, **bundle.tensors}

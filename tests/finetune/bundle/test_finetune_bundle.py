@@ -1,0 +1,312 @@
+"""Bundles: a run's best checkpoint as a folder, and what is predicted with it."""
+
+import csv
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from data.draw import hashes, integers, key
+from finetune.__main__ import main as train
+from finetune.adaptation.adapt import first_of
+from finetune.adaptation.start import ENCODER
+from finetune.bundle.columns import Calibration, TaskColumns
+from finetune.bundle.folder import open_folder, with_evaluation, write_bundle
+from finetune.bundle.manifest import Base, Manifest
+from finetune.predict import main as predict
+from finetune.predictor import Predictor, empty_model, open_predictor
+from finetune.splits.parts import parts_of
+from finetune.tables.proteins import proteins_of
+from finetune.tables.read import read_table
+from finetune.tasks.objective import Objective
+from finetune.tasks.settings import TaskSettings
+from pretrain.checkpoint.best import best_valid
+from pretrain.checkpoint.frozen import read_whole
+from pretrain.model.build import first_model
+from pretrain.model.settings import ModelSettings
+
+RECIPE = """
+[run]
+directory = "{folder}/run"
+evaluate_every = 4
+[model]
+preset = "esm2_60k"
+[data]
+table = "{folder}/train.csv"
+crop_tokens = 40
+bin_tokens = 64
+bins_per_step = 2
+store_dir = "{folder}/stores"
+too_long = "start"
+[[tasks]]
+name = "kd"
+unit = "nM"
+transform = "p"
+type = "regression"
+[[tasks]]
+name = "fold"
+type = "multiclass"
+[[tasks]]
+name = "ss"
+level = "residue"
+type = "multiclass"
+[split]
+by = "random"
+[adaptation]
+kind = "lora"
+[schedule]
+passes = 3
+peak_lr = 1e-2
+"""
+
+
+def letters(number: int, length: int) -> str:
+    drawn = integers(hashes(key(number), np.arange(length)), 20)
+    return "".join("ACDEFGHIKLMNPQRSTVWY"[each] for each in drawn.tolist())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("bundle")
+    with (root / "train.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["sequence", "kd", "fold", "ss"])
+        for number in range(30):
+            sequence = letters(number, 10 + number % 9)
+            states = "".join("HEC"[ord(letter) % 3] for letter in sequence)
+            writer.writerow([sequence, 10 ** (1 + number % 4), ["a", "b", "c-d"][number % 3], states])
+    (root / "mine.toml").write_text(RECIPE.format(folder=root))
+    assert train([str(root / "mine.toml")]) == 0
+    return root
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_bundle_predicts_byte_for_byte_what_its_checkpoint_does(folder: Path) -> None:
+    bundle = open_folder(folder / "run" / "bundle")
+    found = open_predictor(bundle)
+    model = empty_model(bundle)
+    _, weights = first_model(ModelSettings(preset="esm2_60k"), 0)
+    encoder = {name: weight for name, weight in weights.items() if name.startswith(ENCODER)}
+    assert bundle.manifest.adapters is not None
+    first = first_of(model, encoder, 0, bundle.manifest.adapters.plan)
+    whole = read_whole(best_valid(folder / "run" / "checkpoints"), dict(model.named_parameters()), first)
+    model.load_state_dict(whole, assign=True)
+    table = read_table(str(folder / "train.csv"))
+    proteins = proteins_of(table, bundle.manifest.reading, 40)
+    everything = np.arange(proteins.num_records)
+    before, after = Predictor(bundle, model.train(False))(proteins, everything), found(proteins, everything)
+    assert list(before) == list(after)
+    assert all(a.tobytes() == b.tobytes() for r in before for a, b in zip(before[r], after[r], strict=True))
+    assert max(float(t.abs().max()) for n, t in bundle.tensors.items() if ".lora_B." in n) > 0
+    # Every second bin of either rank: the same bytes, each record once.
+    ranks = [found(proteins, everything, rank, 2) for rank in (0, 1)]
+    assert not ranks[0].keys() & ranks[1].keys()
+    joined = ranks[0] | ranks[1]
+    assert all(joined[r][0].tobytes() == after[r][0].tobytes() for r in after)
+
+
+def test_a_bundle_holds_what_was_trained_and_no_frozen_weight(folder: Path) -> None:
+    bundle = open_folder(folder / "run" / "bundle")
+    assert all(".lora_" in name or name.startswith("heads.") for name in bundle.tensors)
+    manifest = bundle.manifest
+    assert manifest.step == best_valid(folder / "run" / "checkpoints").trainer.step
+    kd = manifest.tasks[0].objective
+    assert (kd.unit, kd.settings.transform) == ("nM", "p")
+    assert 5 < kd.mean[0] < 9  # 10 nM to 10 uM
+    assert manifest.validation["kd"].keys() >= {"loss"}
+    assert {row["part"] for row in rows(bundle.folder / "split.csv")} == {"train", "validation", "test"}
+
+
+def test_every_row_is_predicted_in_its_order_and_keeps_its_columns(folder: Path, tmp_path: Path) -> None:
+    first, second = letters(90, 12), letters(91, 50)
+    (tmp_path / "in.csv").write_text(
+        f'plate,sequence,fold\nP1,{first},"x, y"\nP2,{second},\nP3,{first.replace("A", "X")}X,z\nP1,{first.lower()},\n'
+    )
+    out = tmp_path / "out.csv"
+    assert predict([str(folder / "run"), str(tmp_path / "in.csv"), "-o", str(out)]) == 0
+    found = rows(out)
+    assert [*found[0]] == [
+        *("plate", "sequence", "fold", "kd"),
+        *("fold_predicted", "fold_predicted_p_a", "fold_predicted_p_b", "fold_predicted_p_c-d"),
+        *("ss", "ss_p_C", "ss_p_E", "ss_p_H", "note"),
+    ]
+    assert [row["plate"] for row in found] == ["P1", "P2", "P3", "P1"]
+    assert found[0]["fold"] == "x, y"
+    assert {k: v for k, v in found[0].items() if k not in ("fold", "sequence")} == {
+        k: v for k, v in found[3].items() if k not in ("fold", "sequence")
+    }
+    assert found[1]["note"] == "cut from 50 to 38 residues (start); 38 residues, outside the 10 to 18 of training"
+    assert found[2]["note"] == "unusual letters: X"
+    states, probabilities = json.loads(found[1]["ss"]), json.loads(found[1]["ss_p_H"])
+    assert len(states) == len(probabilities) == 50
+    assert states[38:] == [None] * 12
+    assert set(states[:38]) <= {*"CEH"}
+    of_classes = sum(float(found[0][f"fold_predicted_p_{name}"]) for name in ("a", "b", "c-d"))
+    assert of_classes == pytest.approx(1, abs=1e-6)
+    # In the user's unit: a kd between 1 nM and 100 uM, not a p value of 5 to 9.
+    bundle = open_folder(folder / "run" / "bundle")
+    table = read_table(str(tmp_path / "in.csv"))
+    proteins = proteins_of(table, bundle.manifest.reading, 40)
+    p = open_predictor(bundle)(proteins, np.array([0]))[0][0][0]
+    assert float(found[0]["kd"]) == pytest.approx(10 ** (9 - p), rel=1e-5)
+
+
+def test_fasta_is_read_and_an_output_is_never_replaced_unasked(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.fasta").write_text(f">one\n{letters(5, 14)}\n")
+    out = tmp_path / "out.csv"
+    out.write_text("mine")
+    bundle = folder / "run" / "bundle"
+    assert predict([str(bundle), str(tmp_path / "in.fasta"), "-o", str(out)]) == 2
+    assert out.read_text() == "mine"
+    assert "--overwrite" in capfd.readouterr().err
+    assert predict([str(bundle), str(tmp_path / "in.fasta"), "-o", str(out), "--overwrite"]) == 0
+    assert len(rows(out)) == 1
+
+
+def test_a_row_without_a_protein_is_named_or_left_out(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.csv").write_text(f"sequence,n\n{letters(5, 14)},1\n,2\n")
+    arguments = [str(folder / "run"), str(tmp_path / "in.csv"), "-o", str(tmp_path / "out.csv")]
+    assert predict(arguments) == 2
+    assert "row 3" in capfd.readouterr().err
+    assert not (tmp_path / "out.csv").exists()
+    assert predict([*arguments, "--leave-out"]) == 0
+    assert [(row["n"], row["kd"] != "", row["note"]) for row in rows(tmp_path / "out.csv")] == [
+        ("1", True, ""),
+        ("2", False, "no protein"),
+    ]
+
+
+def changed(folder: Path, to: Path, **fields: Any) -> Path:
+    """A copy of the bundle whose bundle.json has other values."""
+    shutil.copytree(folder / "run" / "bundle", to)
+    said = json.loads((to / "bundle.json").read_text())
+    (to / "bundle.json").write_text(json.dumps({**said, **fields}))
+    return to
+
+
+def test_a_base_of_other_weights_is_refused_with_both_hashes(folder: Path, tmp_path: Path) -> None:
+    bundle = open_folder(folder / "run" / "bundle")
+    base = bundle.manifest.base
+    other = replace(bundle, manifest=replace(bundle.manifest, base=replace(base, seed=1)))
+    with pytest.raises(ValueError, match=rf"[0-9a-f]{{64}}, that of the base was {base.content_hash}") as raised:
+        open_predictor(other)
+    assert len(set(re.findall(r"[0-9a-f]{64}", str(raised.value)))) == 2
+    gone = replace(bundle.manifest, base=Base(init="/nowhere", preset=None, seed=0, dropout=0.0, content_hash="0"))
+    with pytest.raises(ValueError, match="/nowhere, which does not exist; say where they are with --base"):
+        open_predictor(replace(bundle, manifest=gone))
+
+
+def test_what_is_damaged_or_of_another_format_is_refused(folder: Path, tmp_path: Path) -> None:
+    copy = changed(folder, tmp_path / "a")
+    content = bytearray((copy / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (copy / "model.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match=r"model\.safetensors is not as it was written"):
+        open_folder(copy)
+    with pytest.raises(ValueError, match="has the format 'other/9'"):
+        open_folder(changed(folder, tmp_path / "b", format="other/9"))
+    with pytest.raises(ValueError, match="damaged: step"):
+        open_folder(changed(folder, tmp_path / "c", step="many"))
+    files = open_folder(folder / "run" / "bundle").manifest.files
+    with pytest.raises(ValueError, match=r"lists the files \['\.\./x', 'model\.safetensors', 'split\.csv'\]"):
+        open_folder(changed(folder, tmp_path / "d", files={**files, "../x": "0"}))
+    with pytest.raises(ValueError, match="is no bundle"):
+        open_folder(tmp_path)
+
+
+def test_a_prediction_that_is_no_number_is_an_error_with_its_row(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bundle = open_folder(folder / "run" / "bundle")
+    tensors = {name: tensor.clone() for name, tensor in bundle.tensors.items()}
+    bias = next(name for name in tensors if name.startswith("heads.task_kd.") and name.endswith("bias"))
+    tensors[bias][0] = torch.nan
+    parts = parts_of(np.zeros(1, np.uint64), np.zeros(1, np.int8), np.zeros(1, np.int64), np.full(1, -1, np.int16))
+    write_bundle(tmp_path / "nan", bundle.manifest, tensors, ["a"], parts)
+    (tmp_path / "in.csv").write_text(f"sequence\n{letters(5, 14)}\n")
+    assert predict([str(tmp_path / "nan"), str(tmp_path / "in.csv"), "-o", str(tmp_path / "o.csv")]) == 2
+    said = capfd.readouterr().err
+    assert "row 2" in said
+    assert "not a number for 'kd'" in said
+    assert not (tmp_path / "o.csv").exists()
+
+
+def test_what_is_not_ours_is_moved_aside_and_a_bundle_is_replaced(folder: Path, tmp_path: Path) -> None:
+    bundle = open_folder(folder / "run" / "bundle")
+    parts = parts_of(np.zeros(1, np.uint64), np.zeros(1, np.int8), np.zeros(1, np.int64), np.full(1, -1, np.int16))
+
+    def write() -> None:
+        write_bundle(tmp_path / "bundle", bundle.manifest, bundle.tensors, ["a"], parts)
+
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "thesis.txt").write_text("mine")
+    write()
+    assert (tmp_path / "bundle-1" / "thesis.txt").read_text() == "mine"
+    write()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "bundle-1"]
+    tensors = load_file(tmp_path / "bundle" / "model.safetensors")
+    save_file({name: tensor + 1 for name, tensor in tensors.items()}, tmp_path / "bundle" / "model.safetensors")
+    write()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "bundle-1", "bundle-2"]
+
+
+def test_the_evaluation_of_a_run_gives_intervals_and_calibrated_probabilities(folder: Path, tmp_path: Path) -> None:
+    copy = changed(folder, tmp_path / "bundle")
+    nothing = {"labels": 9, "half_width": None, "temperature": None, "isotonic": None, "why_not": ""}
+    with_evaluation(
+        copy,
+        {
+            "scores": {"kd": float("nan")},
+            "calibration": [
+                {"objective": "kd", "task": "kd", "calibration": {**nothing, "half_width": 1.0}, "on_part": {}},
+                {"objective": "fold", "task": "fold", "calibration": {**nothing, "temperature": 1e6}, "on_part": {}},
+            ],
+        },
+    )
+    assert open_folder(copy).manifest.evaluation["scores"] == {"kd": None}
+    (tmp_path / "in.csv").write_text(f"sequence\n{letters(5, 14)}\n")
+    assert predict([str(copy), str(tmp_path / "in.csv"), "-o", str(tmp_path / "o.csv")]) == 0
+    (row,) = rows(tmp_path / "o.csv")
+    kd = float(row["kd"])  # one unit of -log10 is a factor of 10, and the lower end is the lower number
+    assert float(row["kd_low"]) == pytest.approx(kd / 10, rel=1e-5)
+    assert float(row["kd_high"]) == pytest.approx(kd * 10, rel=1e-5)
+    assert float(row["fold_p_a"]) == pytest.approx(1 / 3, abs=1e-4)
+
+
+def test_several_models_give_their_mean_and_its_spread() -> None:
+    settings = TaskSettings(name="kd", type="regression", unit="nM", transform="log10")
+    objective = Objective(settings, ("kd",), (), np.zeros(1), np.ones(1), np.zeros((1, 0), np.int64), "nM")
+    columns = TaskColumns(objective, 0, Calibration(), 2, "kd")
+    assert columns.names == ["kd", "kd_std"]
+    mean, spread = columns.values([np.array([[1.0]]), np.array([[3.0]])])
+    assert mean == [100.0]
+    assert spread == pytest.approx([np.std([10.0, 1000.0], ddof=1)])
+
+
+def test_a_class_that_was_never_trained_is_not_predicted() -> None:
+    settings = TaskSettings(name="fold", type="multiclass")
+    counts = np.array([[3, 2, 0]])
+    objective = Objective(settings, ("fold",), ("a", "b", "c"), np.zeros(1), np.ones(1), counts)
+    columns = TaskColumns(objective, 0, Calibration(), 1, "fold")
+    chosen, *_ = columns.values([np.array([[[0.2, 0.3, 0.5]]])])
+    assert chosen == ["b"]
+
+
+def test_a_manifest_is_its_own_json(folder: Path) -> None:
+    manifest: Manifest = open_folder(folder / "run" / "bundle").manifest
+    assert manifest.as_json() == (folder / "run" / "bundle" / "bundle.json").read_text()
