@@ -10,6 +10,7 @@ else.
 
 import argparse
 import os
+import shlex
 import sys
 import textwrap
 from functools import partial
@@ -61,7 +62,18 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
             trained.append(Trained(member, cast(FineTuneJob, summary.job), summary.run))
         lines = engine.on_main(lambda: closing(end(recipe, assays, trained, engine.device)))
         if engine.is_main:
-            print("", *lines, sep="\n", flush=True)
+            print("", *lines, *_next(Path(recipe.run.directory)), sep="\n", flush=True)
+
+
+def _next(run: Path) -> list[str]:
+    """Where the results are, and the command that uses the model."""
+    folder, bundle = shlex.quote(str(run)), run / "bundle"
+    lines = [f"All numbers: {run / 'scores.json'}; each prediction: {run / 'predictions.csv'}"]
+    if (run / "report.html").exists():
+        lines.append(f"The run in pictures: {run / 'report.html'}")
+    if bundle.is_dir():
+        lines.append(f"Predict other proteins: python -m finetune.predict {folder}/bundle in.csv -o out.csv")
+    return ["", *lines]
 
 
 def _parser() -> Parser:

@@ -52,6 +52,7 @@ def pictures(objective: Objective, joined: Joined, scores: Scores, taken: int) -
 def _measured(objective: Objective, name: str, task: str, truth: Floats, prediction: Floats) -> Square:
     shown = np.linspace(0, len(truth) - 1, min(len(truth), _MOST_POINTS)).astype(np.int64)
     x, y = truth[shown], prediction[shown]
+    both = _range(np.concatenate([x, y]))  # one for both axes, so that predictions that hardly vary look like it
     transform = objective.settings.transform
     unit = {"none": objective.unit, "log10": f"log10 {objective.unit}", "p": "-log10 mol/l"}[transform].strip()
     fewer = f" {len(shown):,} of {len(truth):,} labels are shown." if len(shown) < len(truth) else ""
@@ -60,8 +61,8 @@ def _measured(objective: Objective, name: str, task: str, truth: Floats, predict
         f"{task}: predicted against measured",
         f"measured{f', {unit}' * bool(unit)}",
         f"predicted{f', {unit}' * bool(unit)}",
-        _range(x),
-        _range(y),
+        both,
+        both,
         points=(x, y),
         note=f"The dotted line is where both are equal.{fewer}",
         summary=f"{len(shown)} labels of {task}: predictions from {y.min():.3g} to {y.max():.3g}.",
