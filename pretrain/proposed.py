@@ -18,6 +18,7 @@ from data.progress_line import WorkLine
 from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.settings import DataSettings
 from data.recipe.toml_file import check, overridden
+from data.sources.resolve import require_files
 from pretrain.engine.settings import PRECISION
 from pretrain.model.presets import EsmShape
 from pretrain.proposal import rules
@@ -56,7 +57,8 @@ def first_recipe(request: Request) -> Recipe:
     run = RunDirectory(Path(request.directory))
     run.require_usable()
     if run.recipe.exists():
-        return check(Recipe, overridden(_kept(request, run), request.settings), str(run.recipe))
+        kept = overridden(_kept(request, run), request.settings)
+        return check(Recipe, kept, Origin(str(run.recipe), request.settings))
     if (run.root / "run.json").exists() and run.has_trained:
         raise ValueError(
             f"{run.root} is the directory of a run that was started with a recipe: continue it with that command, or "
@@ -125,7 +127,7 @@ def _kept(request: Request, run: RunDirectory) -> dict[str, Any]:
     """The recipe that the run directory has.
 
     Raises:
-        ValueError: it is of other sources, or no TOML.
+        ValueError: it is of other sources, or no TOML; a source that was typed does not exist.
     """
     try:
         content = tomllib.loads(run.recipe.read_text())
@@ -133,6 +135,10 @@ def _kept(request: Request, run: RunDirectory) -> dict[str, Any]:
         raise ValueError(f"recipe {run.recipe}: {error}") from None
     kept = content.get("data", {}).get("sources", [])
     if list(map(_place, kept)) != list(map(_place, request.sources)):
+        try:
+            require_files(DataSettings(sources=request.sources))
+        except ValueError as error:
+            raise ValueError(Origin(COMMAND_LINE).says(str(error))) from None
         raise ValueError(
             f"{run.root} is the directory of a run on {', '.join(map(str, kept))}: choose another for "
             f"{', '.join(request.sources)} with run.directory=..."
@@ -167,7 +173,8 @@ def agreed(request: Request, engine: "Engine") -> tuple[Recipe, str, list[str]]:
     if kept := engine.on_main(found):
         text, later = kept
         settings = request.settings if "schedule.total_tokens" in request.given else [*later, *request.settings]
-        return check(Recipe, overridden(tomllib.loads(text), settings), str(run.recipe)), "", settings
+        whole = overridden(tomllib.loads(text), settings)
+        return check(Recipe, whole, Origin(str(run.recipe), settings)), "", settings
     text = propose(request, engine)
     return check(Recipe, tomllib.loads(text), f"the proposal for {run.root}"), text, []
 

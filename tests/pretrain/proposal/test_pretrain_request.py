@@ -171,6 +171,22 @@ def test_a_recipe_says_what_it_was_chosen_for() -> None:
     assert ".venv/bin/accelerate launch -m pretrain COPY.toml run.directory=runs/your-2 " in content
 
 
+def test_a_mistyped_file_is_missed_before_its_run_is_blamed(kept: CorpusFacts, here: Path) -> None:
+    (here / "your.fasta.gz").write_text(">a\nMKV\n")
+    said = "on the command line: your.fasta: No such file or directory; .*; the nearest is 'your.fasta.gz'"
+    with pytest.raises(ValueError, match=said):
+        first_recipe(Request(("your.fasta",), (), None))
+    (here / "your.fasta").write_text(">a\nMKV\n")
+    with pytest.raises(ValueError, match=re.escape("runs/your is the directory of a run on your.fasta.gz: choose")):
+        first_recipe(Request(("your.fasta",), (), None))
+
+
+def test_a_mistyped_setting_is_no_mistake_of_the_recipe_that_is_kept(kept: CorpusFacts) -> None:
+    said = "on the command line, model.preest=esm2_8m: there is no setting 'model.preest'"
+    with pytest.raises(ValueError, match=said):
+        first_recipe(request("model.preest=esm2_8m"))
+
+
 def test_a_longer_time_for_a_run_that_its_passes_ended(kept: CorpusFacts) -> None:
     plan = proposal_of(request(), kept).plan
     first, line = about_existing(request("schedule.total_tokens=7", "run.seed=0", budget_s=7200))
