@@ -163,7 +163,8 @@ def empty_model(bundle: Bundle) -> FineTuneModel:
     manifest = bundle.manifest
     with torch.device("meta"):
         objectives = [task.objective for task in manifest.tasks]
-        model = FineTuneModel(manifest.encoder, objectives, manifest.heads, manifest.losses)
+        inputs = {name: of_level.scale for name, of_level in manifest.inputs.items()}
+        model = FineTuneModel(manifest.encoder, objectives, manifest.heads, manifest.losses, inputs=inputs)
     adapt(model, manifest.adaptation, manifest.adapters.plan if manifest.adapters else None)
     return model
 
