@@ -1,0 +1,59 @@
+"""Look at a table of assays, and write a recipe that trains on it.
+
+    python -m finetune.look assays.csv
+    python -m finetune.look variants.csv --wild-type wt.fasta --init facebook/esm2_t6_8M_UR50D
+
+In: a table, options. Out: words, a recipe with a reason for every value; exit status 0, 2 for a mistake in the input.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from data.recipe.setting import require_word
+from finetune.look.proposal import Request, name_of, propose
+from finetune.look.written import require_own, write
+from pretrain.engine.command import Parser, answered
+from pretrain.model.presets import PRESETS
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Look at a table; the exit status."""
+
+    def attempt() -> None:
+        options = _parser().parse_args(arguments)
+        if options.preset is not None:
+            require_word("--preset", options.preset, list(PRESETS))
+        path = options.output or Path("recipes") / f"{name_of(options.table)}.toml"
+        require_own(path)
+        request = Request(
+            options.table,
+            path,
+            options.wild_type,
+            options.init,
+            options.preset,
+            tuple(options.task),
+            tuple(options.sequence),
+        )
+        found = propose(request)
+        write(path, found.recipe)
+        print(*found.told, "", f"written: {path}", f"to train: python -m finetune {path}", sep="\n", flush=True)
+
+    return answered(attempt)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="python -m finetune.look", description="Look at a table of assays, and write a recipe.")
+    parser.add_argument("table", help="CSV, TSV, .xlsx, Parquet, FASTA, 'x.zip/member.csv' (docs/finetune/tables.md)")
+    parser.add_argument("--wild-type", help="FASTA file of the protein that mutations such as 'A123T' change")
+    parser.add_argument("--sequence", action="append", default=[], help="column of sequences; twice for two chains")
+    parser.add_argument("--task", action="append", default=[], help="column to learn, again for each; then no other")
+    model = parser.add_mutually_exclusive_group()
+    model.add_argument("--init", help="pretrained model: a run, a folder, or a Hub name")
+    model.add_argument("--preset", help="size of a model with random weights, a baseline only")
+    parser.add_argument("-o", "--output", type=Path, help="the recipe; recipes/NAME.toml without")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

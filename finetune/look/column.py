@@ -1,0 +1,166 @@
+"""One column as it is written: which cells hold something, which are numbers, which are words.
+
+In: a table. Out: `Column`. Kept: nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.look.words import NOT_MEASURED, SCALES
+from finetune.tables.numbers import Decimal, NotOneColumn, Numbers, is_number, parse
+from finetune.tables.table import Table
+from finetune.tables.units import name_and_unit
+from finetune.tasks.cells import Cells, written
+from finetune.tasks.settings import MISSING
+
+_NUMBERS = 0.8
+"""Share of cells that are numbers from which on a column is one of numbers, and its other texts mean 'missing'."""
+_MOST_OTHER_TEXTS = 12
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of R rows."""
+
+    name: str
+    num_rows: int
+    all: Cells
+    """Every cell that is not blank."""
+    decimal: Decimal | None = None
+    """The decimal sign, where the cells of the column do not show it."""
+
+    @cached_property
+    def not_measured(self) -> tuple[str, ...]:
+        """Texts of the column that mean that nothing was measured."""
+        found = [text for text in self.all.texts if text.casefold() in NOT_MEASURED]
+        others = {text for text in self.all.texts if text not in found}
+        if "-" in found and others and all(set(text) <= {"+", "/", "-"} for text in others):
+            found.remove("-")  # the lowest of a scale of plus signs
+        words = {text.casefold() for text in others}
+        if words and any(words < {*scale} and "none" in scale for scale in SCALES):
+            found = [text for text in found if text.casefold() != "none"]  # the lowest of a scale of words
+        return tuple(found)
+
+    @cached_property
+    def numbers(self) -> Numbers | None:
+        """The distinct texts as numbers, those that are none NaN; None where the column is not one of numbers."""
+        import pyarrow
+
+        cells = self.all.without(self.not_measured)
+        if not len(cells.rows):
+            return None
+        counts = np.bincount(cells.which, minlength=len(cells.texts))
+        shown = list(zip(cells.texts, counts.tolist(), strict=True))
+        if len(shown) > 50 and not any(is_number(text) for text, _ in shown[:50]):
+            return None
+        texts = pyarrow.chunked_array([pyarrow.array(cells.texts, pyarrow.string())])
+        try:
+            found = parse(texts, missing=(), unit=name_and_unit(self.name)[1], decimal=self.decimal)
+        except NotOneColumn:
+            with_unit = self._with_a_unit(texts)
+            if with_unit is None:
+                return None
+            found = with_unit
+        refused = list(found.refused)
+        enough = counts.sum() - counts[refused].sum() >= _NUMBERS * counts.sum()
+        return found if enough and len(refused) <= _MOST_OTHER_TEXTS else None
+
+    def _with_a_unit(self, texts: Any) -> Numbers | None:
+        """The texts with the unit that most cells have, for a column some of whose cells have none."""
+        from collections import Counter
+
+        tally = Counter[str]()
+        for text, count in zip(self.all.texts, np.bincount(self.all.which).tolist(), strict=True):
+            _, _, unit = text.rpartition(" ")
+            if unit and not is_number(unit) and is_number(text):
+                tally[unit] += count
+        for unit, _ in tally.most_common():
+            try:
+                return parse(texts, missing=(), unit=unit, decimal=self.decimal)
+            except NotOneColumn:
+                continue
+        return None
+
+    @cached_property
+    def other_texts(self) -> tuple[str, ...]:
+        """Texts of a column of numbers that are none."""
+        texts = self.all.without(self.not_measured).texts
+        return tuple(texts[index] for index in self.numbers.refused) if self.numbers else ()
+
+    @cached_property
+    def missing(self) -> tuple[str, ...]:
+        """Texts that a task must name as missing: those of the column that are not by default."""
+        usual = {text.casefold() for text in MISSING}
+        return tuple(text for text in (*self.not_measured, *self.other_texts) if text.casefold() not in usual)
+
+    @cached_property
+    def cells(self) -> Cells:
+        """The cells in which something was measured."""
+        return self.all.without((*self.not_measured, *self.other_texts))
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """How many cells have each of the distinct texts of `cells`."""
+        return np.bincount(self.cells.which, minlength=len(self.cells.texts)).astype(np.int64)
+
+    @cached_property
+    def values(self) -> NDArray[np.float64]:
+        """(R,) its numbers, NaN without one."""
+        found = np.full(self.num_rows, np.nan)
+        if self.numbers is not None:
+            cells = self.all.without(self.not_measured)
+            found[cells.rows] = self.numbers.values[cells.which]
+        return found
+
+    @cached_property
+    def num_censored(self) -> int:
+        """How many cells are bounds such as '<5'."""
+        if self.numbers is None:
+            return 0
+        cells = self.all.without(self.not_measured)
+        return int(np.count_nonzero(self.numbers.censoring[cells.which]))
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """Distinct texts in which something was measured."""
+        return self.cells.texts
+
+    @property
+    def num_measured(self) -> int:
+        """Number of cells in which something was measured."""
+        return len(self.cells.rows)
+
+    @property
+    def share_missing(self) -> float:
+        """Share of the rows in which nothing was."""
+        return 1 - self.num_measured / max(self.num_rows, 1)
+
+
+def columns_of(table: Table) -> list[Column]:
+    """All columns of a table.
+
+    Where the cells of a column do not show whether a comma is the decimal sign, those of the others decide.
+    """
+    import pyarrow
+
+    read = [Column(name, table.num_rows, written(table, name)) for name in table.columns]
+    signs, unsure = [], []
+    for column in read:
+        texts = pyarrow.chunked_array([pyarrow.array(column.all.texts, pyarrow.string())])
+        try:
+            found = parse(texts, missing=NOT_MEASURED)
+        except NotOneColumn as error:
+            if "data.decimal" in str(error):
+                unsure.append(column.name)
+            continue
+        if found.decimal == "," and len(found.refused) < len(column.all.texts):
+            signs.append(found.decimal)
+    sign: Decimal = "," if signs or any("semicolon" in said for said in table.said) else "."
+    return [
+        Column(column.name, column.num_rows, column.all, sign) if column.name in unsure else column for column in read
+    ]

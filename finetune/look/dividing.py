@@ -1,0 +1,178 @@
+"""The split that is proposed: the most honest one that the table allows, tried out before it is written.
+
+In: what was opened, roles. Out: `Divided`: settings of `[split]`, the reason, what was found about relatives. Kept:
+what `data.homology` keeps of clusters beside the store, which the run uses too.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.homology.relatives import related
+from finetune.labels.objectives import objectives
+from finetune.look.opened import Opened
+from finetune.look.roles import Roles
+from finetune.splits.divide import divide
+from finetune.splits.parts import TEST, TRAIN, VALIDATION, Parts
+from finetune.splits.settings import IDENTITIES, SplitSettings
+from finetune.splits.variants import Mutations, are_variants, of_rows
+
+FOLDS, LEAST_WITHOUT_FOLDS = 5, 1000
+"""Folds that are proposed, and the number of labelled proteins from which on none are."""
+_LARGEST_CLUSTER = 0.4
+"""Share of the proteins that a cluster may have in a split by homology."""
+_LEAST_CLUSTERS = 15
+_MOST_MIXED = 0.3
+"""Share of variants with mutations on two sides, which a split by position would not use."""
+_MOST_COMPARED = 60_000
+"""Proteins up to which relatives are looked for before the recipe is written."""
+
+
+class Relatives(NamedTuple):
+    """What was found about relatives within a table."""
+
+    shares: dict[float, float]
+    """Identity -> share of the proteins that have a relative of at least that among the others."""
+    groups: dict[float, NDArray[np.int64]]
+    """Identity -> (N,) cluster of each protein."""
+    by: str
+    seconds: float
+
+
+@dataclass
+class Divided:
+    """A split as it is proposed."""
+
+    settings: dict[str, Any]
+    reason: str
+    parts: Parts
+    relatives: Relatives | None
+    is_variants: bool
+    rejected: list[str] = field(default_factory=list)
+    """Splits that were tried first, with what is against them."""
+
+    @property
+    def num_training(self) -> int:
+        """Records that train, in the first fold if there are folds."""
+        parts = self.parts.of_fold(0) if self.parts.num_folds else self.parts
+        return int(np.count_nonzero(parts.part == TRAIN))
+
+
+class _Candidate(NamedTuple):
+    settings: dict[str, Any]
+    reason: str
+
+
+def divided(opened: Opened, roles: Roles) -> Divided:
+    """The first candidate with which every task can be trained and validated.
+
+    Raises:
+        ValueError: no split is possible, not even a random one; the message is that of the last one.
+    """
+    variants = opened.proteins.mutated is not None or are_variants(opened.store)
+    mutations = None
+    if opened.proteins.mutated is not None and opened.proteins.wild_types is not None:
+        mutations = of_rows(opened.records, opened.proteins.mutated, opened.proteins.wild_types)
+    found = None
+    if not variants and 1 < opened.proteins.num_records <= _MOST_COMPARED:
+        found = _relatives(opened)
+    rejected: list[str] = []
+    last: ValueError | None = None
+    for settings, reason in _candidates(opened, roles, variants, found):
+        try:
+            parts = _tried(opened, settings, mutations)
+        except ValueError as error:
+            last = error
+            rejected.append(f"{_name(settings)}: {error}")
+            continue
+        return Divided(settings, reason, parts, found, variants, rejected)
+    assert last is not None
+    raise last
+
+
+def _relatives(opened: Opened) -> Relatives:
+    began, shares, groups, by = time.monotonic(), {}, {}, ""
+    for identity in IDENTITIES:
+        clustering = related(opened.store, identity)
+        group = np.unique(clustering.hashes, return_inverse=True)[1].astype(np.int64)
+        groups[identity] = group
+        shares[identity] = float((np.bincount(group)[group] > 1).mean())
+        by = "shared words, as MMseqs2 is not installed" if clustering.is_approximate else "MMseqs2"
+    return Relatives(shares, groups, by, time.monotonic() - began)
+
+
+def _candidates(opened: Opened, roles: Roles, variants: bool, found: Relatives | None) -> Iterator[_Candidate]:
+    """Splits from the one that is preferred to the one that is always possible."""
+    labelled = int(opened.is_labelled.sum())
+    folds: dict[str, Any] = {"folds": FOLDS} if labelled < LEAST_WITHOUT_FOLDS else {}
+    few = f"; {labelled:,} labelled proteins are few, so that each is predicted once, in one of {FOLDS} folds"
+    if roles.part is not None:
+        settings: dict[str, Any] = {"by": "column", "column": roles.part}
+        settings |= {"validation_column": roles.validation} if roles.validation else {}
+        yield _Candidate(settings, "the table says which rows train and which are tested")
+        said = "the table says which rows train and which are tested; a sequence in two parts is in the tested one"
+        yield _Candidate({**settings, "conflict": "held_out"}, said)
+    if roles.fold is not None:
+        number = len({text for text in opened.records.table.column(roles.fold) if text and text.strip()})
+        if number >= 3:
+            yield _Candidate({"by": "group", "column": roles.fold, "folds": number}, "the folds that the table gives")
+    if variants:
+        said = "variants of one protein: what is tested is mutated at positions that no training row changes"
+        for of_folds, more in ((folds, few), ({}, "")) if folds else (({}, ""),):
+            yield _Candidate({"by": "position", **of_folds}, said + more)
+    elif found is not None:
+        for identity in IDENTITIES:
+            sizes = np.bincount(found.groups[identity])
+            if len(sizes) < _LEAST_CLUSTERS or sizes.max() > _LARGEST_CLUSTER * len(found.groups[identity]):
+                continue
+            said = f"{len(sizes):,} clusters of relatives at {identity:.0%} identity, held out whole"
+            for of_folds, more in ((folds, few), ({}, "")) if folds else (({}, ""),):
+                yield _Candidate({"by": "homology", "identity": identity, **of_folds}, said + more)
+    elif opened.proteins.num_records > _MOST_COMPARED:
+        yield _Candidate({"by": "homology", "identity": 0.3}, "relatives at 30 % identity are held out together")
+    for name in roles.groups:
+        yield _Candidate({"by": "group", "column": name, **folds}, f"groups of {name!r} are held out whole")
+    said = "at random, the optimistic one: relatives of what is tested train"
+    if folds:
+        yield _Candidate({"by": "random", **folds}, said + few)
+    yield _Candidate({"by": "random"}, said)
+    said = "at random, and without validation, as the table has too few rows: take its scores for nothing"
+    yield _Candidate({"by": "random", "fractions": [0.8, 0.0, 0.2]}, said)
+    said = "everything trains, as the table has too few rows to hold any out: its scores are those of training"
+    yield _Candidate({"by": "random", "fractions": [1.0, 0.0, 0.0]}, said)
+
+
+def _tried(opened: Opened, settings: dict[str, Any], mutations: Mutations | None) -> Parts:
+    """The parts by a candidate.
+
+    Raises:
+        ValueError: a part is empty, a task cannot be trained on one, or too much is unused.
+    """
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
+    }
+    split = SplitSettings(**given)
+    parts = divide(split, opened.records, opened.proteins.ids, mutations).parts
+    labelled = opened.is_labelled
+    for each in [parts.of_fold(fold) for fold in range(parts.num_folds)] or [parts]:
+        objectives(opened.tasks, each.part == TRAIN)
+        for part in (VALIDATION, TEST):
+            wanted = split.fractions[1 if part == VALIDATION else 2] and (part == TEST or split.by not in ("column",))
+            if wanted and not (labelled & (each.part == part)).any():
+                raise ValueError("a part has no label")
+        if split.by == "position":
+            used = np.isin(each.part, (TRAIN, VALIDATION, TEST)).mean()
+            if used < 1 - _MOST_MIXED:
+                raise ValueError(f"{1 - used:.0%} of the variants have mutations on two sides, and would not be used")
+    return parts
+
+
+def _name(settings: dict[str, Any]) -> str:
+    words = f"by {settings['by']}"
+    words += f" {settings['column']!r}" if "column" in settings else ""
+    words += f" at {settings['identity']:.0%}" if "identity" in settings else ""
+    return words + (f" in {settings['folds']} folds" if "folds" in settings else "")

@@ -1,0 +1,163 @@
+"""What kind of label a column holds: numbers, one of two classes, one of several, ordered ones, labels of residues.
+
+In: a column, the lengths of its rows' proteins. Out: `Guess`: settings of a task, and the reason. Kept: nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.look.column import Column
+from finetune.look.words import SCALES
+from finetune.tables.numbers import is_number
+from finetune.tables.units import molar, name_and_unit
+from finetune.tasks.classes import OPPOSITES
+from finetune.tasks.residues import along
+
+_MOST_CLASSES = 50
+_MOST_GRADES = 7
+_LEAST_OF_A_CLASS = 3
+"""Cells that a class has in the mean, in a column of classes."""
+_DECADES = 100.0
+"""Largest positive number over the smallest one from which on a logarithm is proposed."""
+_POLAR = {word for pair in OPPOSITES for word in pair}
+_CASES = 0.95
+
+
+@dataclass
+class Guess:
+    """A task as it is proposed."""
+
+    columns: tuple[str, ...]
+    settings: dict[str, Any]
+    """Settings of `[[tasks]]`, without columns and name."""
+    name: str
+    reason: str
+
+
+def guess(column: Column, residues: NDArray[np.int64]) -> Guess | None:
+    """The task that a column may be; None for one that holds nothing to learn.
+
+    Args:
+        column: the column.
+        residues: (R,) residues of each row's protein, 0 for a row without one.
+    """
+    if not column.num_measured:
+        return None
+    found = _of_residues(column, residues)
+    if found is None:
+        found = _of_numbers(column) if column.numbers is not None else _of_words(column)
+    if found is not None and column.missing:
+        from finetune.tasks.settings import MISSING
+
+        found.settings["missing"] = [*MISSING, *column.missing]
+        shown = ", ".join(map(repr, column.missing[:6]))
+        found.reason += f"; {shown} {'is' if len(column.missing) == 1 else 'are'} taken for not measured"
+    return found
+
+
+def _of_residues(column: Column, residues: NDArray[np.int64]) -> Guess | None:
+    """Labels of residues: as many as the protein has, in nearly every cell."""
+    cells = column.all if column.numbers is None else None
+    if cells is None or not len(cells.rows):
+        return None
+    lengths = residues[cells.rows]
+    usable = lengths > 3
+    if not usable.any():
+        return None
+    per_text = np.array([len(text) for text in cells.texts], np.int64)
+    if (per_text[cells.which][usable] == lengths[usable]).mean() >= _CASES:
+        letters = sorted(set("".join(cells.texts)) - {"-"})
+        if len(letters) < 2 or len(letters) > 20:
+            return None
+        kind = "binary" if letters == ["0", "1"] else "multiclass"
+        said = f"a letter for each residue, {len(letters)} kinds: {' '.join(letters)}"
+        return Guess((column.name,), {"type": kind, "level": "residue"}, column.name, said)
+    if not any(sign in cells.texts[0] for sign in " ;,"):
+        return None
+    labels, counts = along(cells, of_numbers=True)
+    if (counts[usable] == lengths[usable]).mean() < _CASES:
+        return None
+    numeric = [text for text in labels.texts if is_number(text)]
+    if len(numeric) < len(labels.texts) / 2:
+        return None
+    return Guess((column.name,), {"type": "regression", "level": "residue"}, column.name, "a number for each residue")
+
+
+def _of_numbers(column: Column) -> Guess | None:
+    assert column.numbers is not None
+    values = column.values[~np.isnan(column.values)]
+    distinct = np.unique(values)
+    if len(distinct) < 2:
+        return None
+    name, unit = name_and_unit(column.name)
+    if set(distinct.tolist()) == {0.0, 1.0} and not column.num_censored:
+        said = f"0 and 1, {np.mean(values):.0%} of them 1"
+        return Guess((column.name,), {"type": "binary"}, name, said)
+    if set(distinct.tolist()) == {-1.0, 1.0}:
+        texts = sorted(column.texts, key=float)
+        if len(texts) == 2:
+            said = f"{texts[0]} and {texts[1]}, {np.mean(values > 0):.0%} of them {texts[1]}"
+            return Guess((column.name,), {"type": "binary", "classes": texts}, name, said)
+    grades = not column.num_censored and not column.numbers.unit and (distinct == np.round(distinct)).all()
+    consecutive = grades and distinct[-1] - distinct[0] == len(distinct) - 1
+    few = 3 <= len(distinct) <= _MOST_GRADES and len(values) >= _LEAST_OF_A_CLASS * len(distinct)
+    if consecutive and few and distinct[0] in (0.0, 1.0) and all(text.isdigit() for text in column.texts):
+        said = f"whole numbers from {distinct[0]:g} to {distinct[-1]:g}: grades, whose order counts"
+        return Guess((column.name,), {"type": "ordinal"}, name, said)
+    settings: dict[str, Any] = {"type": "regression"}
+    unit = column.numbers.unit or unit
+    said = f"numbers, {distinct[0]:.4g} to {distinct[-1]:.4g}{f' {unit}' if unit else ''}"
+    if unit:
+        settings["unit"] = unit
+    if column.num_censored:
+        said += f", {column.num_censored:,} of them bounds such as '<5'"
+    if distinct[0] > 0 and distinct[-1] >= _DECADES * distinct[0]:
+        settings["transform"] = "p" if molar(unit) else "log10"
+        what = "-log10 of mol/l" if molar(unit) else "their logarithm"
+        said += f"; over {np.log10(distinct[-1] / distinct[0]):.1f} decades and positive, so that {what} is learned"
+    elif distinct[0] >= 0 and distinct[-1] >= 1000 * max(float(np.median(values)), 1e-300):
+        said += "; zeros have no logarithm, so that the numbers themselves are learned"
+    for text in column.numbers.said:
+        said += f"; {text}" if text == "a comma is the decimal sign" else ""
+    return Guess((column.name,), settings, name, said)
+
+
+def _of_words(column: Column) -> Guess | None:
+    texts, counts = column.texts, column.counts
+    folded: dict[str, int] = {}
+    for text, count in zip(texts, counts.tolist(), strict=True):
+        folded[text.casefold()] = folded.get(text.casefold(), 0) + count
+    total, name = int(counts.sum()), column.name
+    if len(folded) < 2 or len(folded) > _MOST_CLASSES or total < min(_LEAST_OF_A_CLASS, 2) * len(folded):
+        return None
+    if any(len(text) > 60 for text in texts) or all(is_number(text) for text in texts):
+        return None
+    shown = ", ".join(f"{text} {count / total:.0%}" for text, count in _ordered(folded)[:5])
+    more = f" and {len(folded) - 5} more" if len(folded) > 5 else ""
+    if set(folded) == {"+", "-"} or (set(folded) <= _POLAR and len({_polarity(text) for text in folded}) == 2):
+        return Guess((column.name,), {"type": "binary"}, name, f"yes or no: {shown}{more}")
+    scale = next((scale for scale in SCALES if set(folded) <= set(scale)), None)
+    if scale is not None and len(folded) > 2 and len(texts) == len(folded):
+        order = sorted(texts, key=lambda text: scale.index(text.casefold()))
+        return Guess((column.name,), {"type": "ordinal", "classes": order}, name, f"grades in an order: {shown}{more}")
+    if total < _LEAST_OF_A_CLASS * len(folded) and len(folded) > 2:
+        return None
+    if len(folded) == 2:
+        rare, often = (next(text for text in texts if text.casefold() == each) for each, _ in _ordered(folded)[::-1])
+        said = f"two classes: {shown}; {rare!r} is called positive, as it is rarer, which is a guess"
+        return Guess((column.name,), {"type": "binary", "classes": [often, rare]}, name, said)
+    said = f"{len(texts)} classes: {shown}{more}"
+    if len(texts) != len(folded):
+        said += "; some differ only in upper and lower case and count as two: correct the table if they are one"
+    return Guess((column.name,), {"type": "multiclass"}, name, said)
+
+
+def _polarity(text: str) -> int:
+    return next(pair.index(text) for pair in OPPOSITES if text in pair)
+
+
+def _ordered(counts: dict[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -1,0 +1,208 @@
+"""What the proposal would train on: proteins, labels and clusters, opened once before anything is written.
+
+In: a table, settings of `[data]`, guesses of tasks. Out: `Opened`; guesses that cannot be read are mended or left out,
+with the reason. Kept: the token store, which the run uses too.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.recipe.settings import IngestSettings
+from data.store.build import open_or_build
+from data.store.token_store import Store
+from finetune.labels.placed import Rows
+from finetune.labels.reading import TaskLabels, read_task
+from finetune.look.guess import Guess
+from finetune.splits.records import Records
+from finetune.tables.proteins import Proteins, proteins_of
+from finetune.tables.settings import TableSettings
+from finetune.tables.table import Table
+from finetune.tasks.settings import TaskSettings
+
+_MOST_ALONE = 12
+"""Tasks that each get a table of their own in the recipe; more of one kind share one."""
+
+
+@dataclass
+class Opened:
+    """Proteins and labels of a proposal."""
+
+    proteins: Proteins
+    tasks: list[TaskLabels]
+    guesses: list[Guess]
+    """One for each of `tasks`."""
+    left_out: dict[str, str]
+    """Column -> why it cannot be learned."""
+    records: Records
+    store: Store
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_labelled(self) -> NDArray[np.bool_]:
+        """(N,) whether a record has any label."""
+        found = np.zeros(self.proteins.num_records, np.bool_)
+        for task in self.tasks:
+            found |= np.diff(task.labels.pointers) > 0
+        return found
+
+
+def proteins_for(table: Table, data: dict[str, Any], reasons: dict[str, str]) -> Proteins:
+    """The proteins of a table; settings that the table needs are added to `data`.
+
+    Raises:
+        ValueError: they cannot be read under any policy.
+    """
+    data.setdefault("table", [table.name])
+    try:
+        return _proteins(table, data)
+    except ValueError as error:
+        first = error
+    if "has no protein" in str(first):
+        data["rows_without_protein"] = "leave_out"
+        reasons["rows_without_protein"] = "some rows have no sequence"
+    for policy in ("refuse", "count"):
+        data["unknown_letters"] = policy
+        try:
+            found = _proteins(table, data)
+        except ValueError as error:
+            if "has no protein" in str(error):
+                data["rows_without_protein"] = "leave_out"
+                reasons["rows_without_protein"] = "some rows have no sequence"
+                try:
+                    found = _proteins(table, data)
+                except ValueError:
+                    continue
+            else:
+                continue
+        if policy == "refuse":
+            del data["unknown_letters"]
+        else:
+            reasons["unknown_letters"] = f"some letters are no amino acids, and are read as unknown: {first}"
+        return found
+    raise first
+
+
+def _proteins(table: Table, data: dict[str, Any], crop_tokens: int | None = None) -> Proteins:
+    return proteins_of(table, _settings(data), crop_tokens)
+
+
+def _settings(data: dict[str, Any]) -> TableSettings:
+    given: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in data.items()}
+    for name in ("sequence", "table"):
+        if isinstance(given.get(name), str):
+            given[name] = (given[name],)
+    return TableSettings(**given)
+
+
+def opened(table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequence[Guess], store_dir: str) -> Opened:
+    """Read what is proposed, as a run would.
+
+    Raises:
+        ValueError: no task can be read.
+    """
+    proteins = _proteins(table, data, crop_tokens)
+    settings = _settings(data)
+    ingest = IngestSettings()
+    rows = [Rows(table, proteins.record_of_row, proteins.num_records, proteins)]
+    tasks: list[TaskLabels] = []
+    kept: list[Guess] = []
+    left_out: dict[str, str] = {}
+    for each in _together(guesses):
+        try:
+            labels, read = _read(rows, each, settings.decimal)
+        except ValueError as error:
+            left_out |= dict.fromkeys(each.columns, str(error).removeprefix(f"{table.name}: "))
+            continue
+        tasks.append(labels)
+        kept.append(read)
+    if not tasks:
+        why = next(iter(left_out.items()), None)
+        said = f"; column {why[0]!r}: {why[1]}" if why else "; --task COLUMN names one"
+        raise ValueError(f"{table.name}: has proteins, and no column that could be learned{said}")
+    store = open_or_build([proteins.source(ingest)], Path(store_dir), settings.unknown_letters, ingest)
+    records = Records(table, proteins.record_of_row, np.asarray(store.digests), store)
+    return Opened(proteins, tasks, kept, left_out, records, store)
+
+
+def _read(rows: Sequence[Rows], guess: Guess, decimal: str) -> tuple[TaskLabels, Guess]:
+    """The labels of a guess, or of the nearest one that can be read."""
+    mends: tuple[Callable[[Guess, str], Guess | None], ...] = (_of_shares, _without_transform)
+    try:
+        return _labels(rows, guess, decimal), guess
+    except ValueError as error:
+        first = error
+    for mend in mends:
+        other = mend(guess, str(first))
+        if other is not None:
+            return _labels(rows, other, decimal), other
+    raise first
+
+
+def _labels(rows: Sequence[Rows], guess: Guess, decimal: str) -> TaskLabels:
+    found = read_task(rows, task_settings(guess), decimal)
+    if not len(found.labels):
+        raise ValueError("no row with a protein has a label")
+    if guess.settings["type"] == "regression" and not np.ptp(found.labels.values):
+        raise ValueError("all labels of rows with a protein are equal")
+    if found.classes and len(np.unique(found.labels.values)) < 2:
+        raise ValueError(f"all labels of rows with a protein are {found.classes[int(found.labels.values[0])]!r}")
+    return found
+
+
+def task_settings(guess: Guess) -> TaskSettings:
+    """The settings of a guess."""
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in guess.settings.items()
+    }
+    columns = () if guess.columns == (guess.name,) else guess.columns
+    return TaskSettings(name=guess.name, columns=columns, **given)
+
+
+def _of_shares(guess: Guess, error: str) -> Guess | None:
+    """Zeros and ones that differ between the rows of one sequence, as the share of ones."""
+    if "different classes" not in error or guess.settings.get("level", "sequence") != "sequence":
+        return None
+    if (
+        guess.settings["type"] not in ("binary", "ordinal")
+        or "classes" in guess.settings
+        or "yes or no" in guess.reason
+    ):
+        return None
+    settings = {**guess.settings, "type": "regression"}
+    said = "rows of one sequence differ, so that their mean is learned as a number"
+    return replace(guess, settings=settings, reason=f"{guess.reason}; {said}")
+
+
+def _without_transform(guess: Guess, error: str) -> Guess | None:
+    if "transform" not in guess.settings or not ("logarithm" in error or "no molar unit" in error):
+        return None
+    settings = {name: value for name, value in guess.settings.items() if name != "transform"}
+    return replace(guess, settings=settings)
+
+
+def _together(guesses: Sequence[Guess]) -> list[Guess]:
+    """Many tasks of one kind as one entry."""
+    kinds: dict[str, list[Guess]] = {}
+    for guess in guesses:
+        key = repr(sorted((name, value) for name, value in guess.settings.items() if name != "missing"))
+        single = len(guess.columns) == 1 and "classes" not in guess.settings and "unit_column" not in guess.settings
+        kinds.setdefault(key if single else f"{guess.name} alone", []).append(guess)
+    found: list[Guess] = []
+    for members in kinds.values():
+        if len(members) <= _MOST_ALONE or members[0].settings["type"] in ("multiclass", "ordinal"):
+            found += members
+            continue
+        settings = dict(members[0].settings)
+        missing = list(dict.fromkeys(text for each in members for text in each.settings.get("missing", ())))
+        settings |= {"missing": missing} if missing else {}
+        if settings["type"] == "binary":
+            settings["type"] = "multilabel"
+        columns = tuple(each.columns[0] for each in members)
+        name = {"multilabel": "labels", "regression": "numbers"}[settings["type"]]
+        found.append(Guess(columns, settings, name, f"{len(members)} columns of one kind: {members[0].reason}, ..."))
+    return found

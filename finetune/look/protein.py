@@ -1,0 +1,270 @@
+"""Where a table has its proteins: a column of sequences, two chains, or mutations of a wild type.
+
+In: columns, the user's wild type. Out: `Place`: settings of `[data]`, and the roles of the columns that decided. Kept:
+nothing. A table without any protein ends in one line that says what it needs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from data.recipe.settings import IngestSettings
+from data.sources.protein import letters_of, refusal
+from data.sources.tables import SEQUENCE_COLUMNS
+from finetune.look import words
+from finetune.look.column import Column
+from finetune.tables.mutations import NoSubstitution, read_wild_types, record_named, substitutions, variants
+from finetune.tables.table import Table
+
+_SAMPLE = 300
+"""Distinct texts of a column that are looked at."""
+_SHARE = 0.8
+_LEAST_LETTERS, _LEAST_NAMED = 15, 3
+"""Median length from which on letters are taken for a protein: in a column of any name, and in one of a usual name."""
+_KINDS_OF_LETTERS = 8
+"""Distinct letters that a column of proteins has at least; labels of residues have fewer."""
+
+
+@dataclass
+class Place:
+    """How a row becomes a protein."""
+
+    settings: dict[str, Any]
+    """Settings of `[data]`."""
+    roles: dict[str, tuple[str, str]]
+    """Column -> (role, reason)."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Setting -> reason."""
+    wild_type: tuple[str, str] | None = None
+    """Name and letters of a wild type that must be written beside the recipe, as no file holds it alone."""
+    notes: list[str] = field(default_factory=list)
+
+
+def place_of(table: Table, columns: Sequence[Column], wild_type: str | None, named: Sequence[str]) -> Place:
+    """Find the proteins of a table.
+
+    Args:
+        table: the table.
+        columns: its columns.
+        wild_type: FASTA file that the user named.
+        named: columns of sequences that the user named.
+
+    Raises:
+        ValueError: there is no protein; the message says what is needed.
+    """
+    for name in named:
+        table.require(name, "--sequence")
+    sequences = [column for column in columns if _is_sequence(column)]
+    mutated = [column for column in columns if column not in sequences and _is_mutation(column)]
+    mutated.sort(key=lambda column: words.MUTATION.search(column.name) is None)
+    roles: dict[str, tuple[str, str]] = {}
+    for column in columns:
+        if column not in sequences and (said := _nucleotides(column)):
+            roles[column.name] = "nucleotides", said
+    if named:
+        chosen = [column for column in columns if column.name in named]
+        return _of_sequences(chosen, sequences, roles, "named by you")
+    wild = [column for column in sequences if words.WILD.search(column.name) and len(column.texts) == 1]
+    others = [column for column in sequences if column not in wild]
+    if wild_type is not None and mutated:
+        return _of_mutations(table, columns, mutated[0], wild_type, roles)
+    if wild_type is not None:
+        raise ValueError(f"{table.name}: --wild-type is given, and no column holds mutations such as 'A123T' or 'WT'")
+    if others:
+        place = _of_sequences(_chosen(others), sequences, roles, "")
+        for column in mutated:
+            place.roles.setdefault(column.name, ("mutation", "said by the sequence too, which is read"))
+        return place
+    if mutated and wild:
+        letters = letters_of(wild[0].texts[0].encode()).upper().decode()
+        place = _of_mutations(table, columns, mutated[0], None, roles, ("wild_type", letters))
+        place.roles[wild[0].name] = "wild type", "one sequence in all rows, which the mutations change"
+        return place
+    if wild:
+        return _of_sequences(wild, sequences, roles, "")
+    raise ValueError(_without_protein(table, mutated, roles))
+
+
+def _of_sequences(
+    chosen: Sequence[Column], sequences: Sequence[Column], roles: dict[str, tuple[str, str]], why: str
+) -> Place:
+    names = [column.name for column in chosen]
+    for column in sequences:
+        if column not in chosen:
+            roles[column.name] = "sequence, not read", f"another one; --sequence {column.name!r} reads it instead"
+    for number, column in enumerate(chosen):
+        lengths = [len(text) for text in column.texts]
+        said = why or f"letters of amino acids, {min(lengths)} to {max(lengths)} in a cell"
+        roles[column.name] = ("second chain" if number else "sequence"), said
+    settings: dict[str, Any] = {"sequence": names if len(names) > 1 else names[0]}
+    reason = "the column whose cells are letters of amino acids"
+    if len(names) > 1:
+        reason = "two chains of one row; they are joined by a linker of 25 G, which is neither pooled nor labelled"
+    return Place(settings, roles, {"sequence": reason})
+
+
+def _of_mutations(
+    table: Table,
+    columns: Sequence[Column],
+    column: Column,
+    file: str | None,
+    roles: dict[str, tuple[str, str]],
+    wild_type: tuple[str, str] | None = None,
+) -> Place:
+    """The place where rows are mutations of a wild type, whose numbering is tried out."""
+    records = {wild_type[0]: wild_type[1]} if wild_type else read_wild_types(str(file), IngestSettings())
+    settings: dict[str, Any] = {"mutation": column.name}
+    reasons = {"mutation": "the column whose cells are substitutions of the wild type"}
+    said = f"cells such as {column.texts[0]!r}"
+    protein = None
+    if len(records) > 1:
+        protein = next((each for each in columns if each is not column and _names_records(each, records)), None)
+        if protein is not None:
+            settings["protein"] = protein.name
+            reasons["protein"] = "the column that names the record of the wild type's file that a row changes"
+            roles[protein.name] = "protein", "names the record of the wild types' file that the row changes"
+        else:
+            wild_type = _parent(table, column, records, str(file))
+            records = dict([wild_type])
+            reasons["wild_type"] = f"of {file}, the sequence that most of its records have, which all mutations fit"
+    unusable = _unusable(column)
+    settings["wild_type"] = file if wild_type is None else None
+    roles[column.name] = "mutation", f"{said}, which change the wild type"
+    place = Place(settings, roles, reasons, wild_type)
+    if unusable or column.num_measured < column.num_rows:
+        settings["rows_without_protein"] = "leave_out"
+        reasons["rows_without_protein"] = "rows without a substitution of the wild type have no sequence here"
+        if unusable:
+            place.notes.append(f"rows that are no substitutions, such as {unusable[0]!r}, are left out")
+    return place
+
+
+def _parent(table: Table, column: Column, records: dict[str, str], file: str) -> tuple[str, str]:
+    """The record that mutations change, of a file of variants: the most frequent sequence that fits all of them."""
+    letters, counts = np.unique(np.array(list(records.values()), object), return_counts=True)
+    for at in np.argsort(-counts, kind="stable")[:3].tolist():
+        try:
+            variants(table, column.name, {"wild_type": letters[at]}, empty_is_wild_type=True)
+        except ValueError:
+            continue
+        return "wild_type", str(letters[at])
+    raise ValueError(
+        f"{file}: holds {len(records):,} proteins, and no column names the one that a row changes; keep the wild type "
+        "alone in it"
+    )
+
+
+def _names_records(column: Column, records: dict[str, str]) -> bool:
+    return bool(column.texts) and all(record_named(text, records) is not None for text in column.texts[:_SAMPLE])
+
+
+def _chosen(sequences: Sequence[Column]) -> list[Column]:
+    """The column that is read, or two chains."""
+    if len(sequences) > 1:
+        names = {column.name.strip().lower(): column for column in sequences}
+        for first, second in words.CHAINS:
+            pair = [[name for name in names if word in name.replace("-", "_")] for word in (first, second)]
+            if all(len(found) == 1 for found in pair) and pair[0] != pair[1]:
+                return [names[pair[0][0]], names[pair[1][0]]]
+    usual = [column for column in sequences if column.name.strip().lower() in SEQUENCE_COLUMNS]
+
+    def preferred(column: Column) -> tuple[bool, bool, bool, int]:
+        return (
+            column in usual[:1],
+            words.WILD.search(column.name) is None,
+            words.SEQUENCE.search(column.name) is not None,
+            len(column.texts),
+        )
+
+    return [max(sequences, key=preferred)]
+
+
+def _is_sequence(column: Column) -> bool:
+    """Whether most cells are letters of amino acids."""
+    texts = [text for text in column.texts[:_SAMPLE] if text]
+    if not texts or column.numbers is not None or _nucleotides(column):
+        return False
+    named = words.SEQUENCE.search(column.name) is not None
+    limits, lengths, kinds, good = IngestSettings(), [], set[int](), 0
+    for text in texts:
+        letters = letters_of(text.encode("ascii", "replace")).upper()
+        same_case = text.isupper() or text.islower() or named
+        if same_case and not refusal(b"x", letters, "refuse", limits):
+            good += 1
+            lengths.append(len(letters))
+            kinds |= set(letters)
+    if good < _SHARE * len(texts):
+        return False
+    least = _LEAST_NAMED if named else _LEAST_LETTERS
+    enough_kinds = len(kinds) >= min(_KINDS_OF_LETTERS, max(3, sum(lengths) // 4))
+    return bool(np.median(lengths) >= least and enough_kinds)
+
+
+def _nucleotides(column: Column) -> str:
+    """What kind of nucleotides a column holds, in words; empty if it is none."""
+    texts = [text.upper() for text in column.texts[:_SAMPLE]]
+    if not texts or column.numbers is not None:
+        return ""
+    joined = "".join(texts)
+    share = sum(map(joined.count, "ACGTU")) / max(len(joined), 1)
+    if share > 0.97 and np.median([len(text) for text in texts]) >= _LEAST_LETTERS:
+        return "A, C, G and T; a protein language model reads its translation"
+    return ""
+
+
+def _is_mutation(column: Column) -> bool:
+    """Whether most cells are mutations."""
+    texts = column.all.texts[:_SAMPLE]
+    if not texts or column.numbers is not None:
+        return False
+    read = 0
+    for text in texts:
+        try:
+            read += len(substitutions(text)) > 0 or text.strip().lower() in ("wt", "wild-type", "wildtype")
+        except NoSubstitution:
+            read += 1
+        except ValueError:
+            continue
+    changes = any(_changes(text) for text in texts)
+    return changes and read >= _SHARE * len(texts)
+
+
+def _changes(text: str) -> bool:
+    try:
+        return len(substitutions(text)) > 0
+    except ValueError:
+        return False
+
+
+def _unusable(column: Column) -> list[str]:
+    """Cells that describe no substitution."""
+    found = []
+    for text in column.all.texts:
+        try:
+            substitutions(text)
+        except NoSubstitution:
+            found.append(text)
+        except ValueError:
+            continue
+    return found
+
+
+def _without_protein(table: Table, mutated: Sequence[Column], roles: dict[str, tuple[str, str]]) -> str:
+    if mutated:
+        return (
+            f"{table.name}: column {mutated[0].name!r} holds mutations such as {mutated[0].texts[0]!r}, and nothing "
+            "says of which protein; name a FASTA file of it with --wild-type"
+        )
+    if roles:
+        name = next(iter(roles))
+        return (
+            f"{table.name}: has nucleotides in column {name!r} and no protein; translate them into a column "
+            "'sequence' first"
+        )
+    shown = ", ".join(table.columns[:12]) + (", ..." if len(table.columns) > 12 else "")
+    return (
+        f"{table.name}: has no protein: it needs a column of sequences, or one of mutations such as 'A123T' and "
+        f"--wild-type FILE; its columns are {shown}"
+    )

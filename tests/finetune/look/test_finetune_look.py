@@ -1,0 +1,139 @@
+"""A look at tables as people have them: roles, tasks, split, and a recipe that is valid as it is written."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data.homology import program
+from data.recipe.toml_file import read
+from finetune.look.__main__ import main as look
+from finetune.look.proposal import Proposal, Request, propose
+from finetune.recipe import Recipe
+from support.assays.messy_tables import TABLES, lines, numbers, proteins, saved
+from support.places import REAL
+
+DATA = REAL.parent
+BLAT = DATA / "zeroshot" / "BLAT_ECOLX_Ranganathan2015_labeled.csv.gz"
+# Table -> its tasks as (name, type, further settings that are expected), and what decides the split.
+EXPECTED: dict[str, tuple[list[tuple[str, str, dict[str, Any]]], str]] = {
+    "blat_like": ([("0", "regression", {}), ("39", "regression", {})], "position"),
+    "decimal_commas": ([("Schmelzpunkt", "regression", {"unit": "°C"})], "homology"),
+    "units_in_headers": (
+        [("IC50", "regression", {"unit": "nM", "transform": "p"}), ("Tm", "regression", {})],
+        "homology",
+    ),
+    "not_measured": ([("activity", "regression", {})], "homology"),
+    "bounds": ([("Kd", "regression", {"unit": "uM", "transform": "p"})], "homology"),
+    "replicate_columns": ([("act", "regression", {"columns_are": "replicates"})], "homology"),
+    "replicate_rows": ([("activity", "regression", {"replicates": "mean"})], "homology"),
+    "two_headers": ([("kcat", "regression", {"unit": "1/s"}), ("Tm", "regression", {"unit": "°C"})], "homology"),
+    "excel": ([("Yield", "regression", {})], "homology"),
+    "lower_case": ([("expression", "regression", {})], "homology"),
+    "yes_no_blank": ([("soluble", "binary", {})], "homology"),
+    "forty_rows": ([("stability", "regression", {})], "homology"),
+    "two_chains": ([("affinity", "regression", {})], "homology"),
+    "longer_than_the_model": ([("stability", "regression", {})], "homology"),
+    "worse_dump": (
+        [("Titer", "regression", {"unit": "mg/L"}), ("Grade", "ordinal", {"classes": ("low", "medium", "high")})],
+        "homology",
+    ),
+    "worse_merge": ([("binds", "binary", {}), ("KD", "regression", {"transform": "p"})], "homology"),
+    "worse_residues": ([("ss", "multiclass", {"level": "residue"})], "column"),
+}
+
+
+def looked(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Proposal, Recipe]:
+    monkeypatch.setattr(program, "is_installed", lambda: False)
+    table, *more = TABLES[name](folder)
+    found = propose(Request(table, folder / "r.toml", more[1] if more else None, store_dir=str(folder / "stores")))
+    (folder / "r.toml").write_text(found.recipe)
+    return found, read(Recipe, folder / "r.toml")
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_each_table_gives_a_valid_recipe_with_its_tasks(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, recipe = looked(name, tmp_path, monkeypatch)
+    tasks, by = EXPECTED[name]
+    assert [(task.name, task.type) for task in recipe.tasks] == [(task, kind) for task, kind, _ in tasks]
+    for task, (_, _, more) in zip(recipe.tasks, tasks, strict=True):
+        assert {setting: getattr(task, setting) for setting in more} == more
+    assert recipe.split.by == by
+    assert recipe.split.folds == (0 if by == "column" else 5)
+    assert recipe.adaptation.kind == "frozen"
+    assert all(reason for _, reason in found.roles.values())
+    if name == "blat_like":
+        assert [found.roles[c][0] for c in ("column 1", "0_1", "39_1", "esm1v_1")] == [
+            *("index", "replicate", "copy", "prediction"),
+        ]
+    if name == "two_chains":
+        assert recipe.data.sequence == ("heavy", "light")
+    if name == "longer_than_the_model":
+        assert (recipe.data.too_long, recipe.data.crop_tokens) == ("start", 1024)
+    if name == "worse_residues":
+        assert (recipe.data.rows_without_protein, recipe.data.unknown_letters) == ("leave_out", "count")
+        assert found.roles["length"][0] == "length"
+    if name == "not_measured":
+        assert "not tested" in recipe.tasks[0].missing
+
+
+def test_a_table_without_a_protein_says_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert look(saved(tmp_path, lines("mutant,score", ["A1P", "A2C"] * 5, list(range(10))))) == 2
+    assert "name a FASTA file of it with --wild-type" in capsys.readouterr().err
+    assert look(saved(tmp_path, lines("smiles,score", ["CCO", "c1ccccc1"] * 5, numbers(10)))) == 2
+    assert "has no protein: it needs a column of sequences" in capsys.readouterr().err
+    assert not (tmp_path / "recipes").exists()
+
+
+def test_a_recipe_is_written_over_only_if_nobody_changed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(program, "is_installed", lambda: False)
+    table = saved(tmp_path, lines("sequence,stability", proteins(12), numbers(12)))
+    assert look(table) == 0
+    assert "to train: python -m finetune recipes/table.toml" in capsys.readouterr().out
+    assert look(table) == 0
+    path = tmp_path / "recipes" / "table.toml"
+    path.write_text(path.read_text() + "# mine\n")
+    assert look(table) == 2
+    assert "was not written by this command alone" in capsys.readouterr().err
+    assert path.read_text().endswith("# mine\n")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not BLAT.is_file(), reason="no real assays beside the project (shared/data/zeroshot)")
+def test_six_columns_of_blat_are_tasks(tmp_path: Path) -> None:
+    variants = str(DATA / "zeroshot" / "P62593_BLAT_variants.fasta.gz")
+    found = propose(Request(str(BLAT), tmp_path / "r.toml", variants, store_dir=str(tmp_path)))
+    tasks = [name for name, (role, _) in found.roles.items() if role == "task"]
+    assert tasks == ["0", "39", "156", "625", "2500", "cefotaxime"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_each_recipe_trains_twenty_steps(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from functools import partial
+
+    from finetune.assays import open_on_every_rank
+    from finetune.job import FineTuneJob
+    from finetune.members import members
+    from pretrain.engine.launch import launch
+    from pretrain.loop import train
+
+    monkeypatch.chdir(tmp_path)
+    _, proposed = looked(name, tmp_path, monkeypatch)
+    path = tmp_path / "r.toml"
+    # Only the length is another one: 20 steps of the proposed sizes, at most.
+    tokens = 20 * proposed.data.bin_tokens * proposed.data.bins_per_step
+    recipe = read(Recipe, path, ["schedule.passes=none", f"schedule.total_tokens={tokens}", "run.patience=none"])
+    with launch(recipe) as engine:
+        member = next(iter(members(recipe, open_on_every_rank(recipe, engine))))
+        summary = train(member.recipe, partial(FineTuneJob, assays=member.assays), engine)
+    assert summary.state.step >= 20
+    assert summary.scores.rank_metric == summary.scores.rank_metric

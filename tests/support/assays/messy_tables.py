@@ -1,0 +1,159 @@
+"""Tables as people have them, written by a test: each a function of a folder that returns the arguments of a look."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+LETTERS = "ACDEFGHIKLMNPQRSTVWY"
+WILD = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQAPILSRVGDGTQDNLSGAEKAV"
+
+
+def proteins(count: int, seed: int = 0, least: int = 30, most: int = 60) -> list[str]:
+    draw = np.random.default_rng(seed)
+    return ["".join(draw.choice(list(LETTERS), draw.integers(least, most))) for _ in range(count)]
+
+
+def numbers(count: int, seed: int = 1) -> list[float]:
+    return [round(float(x), 3) for x in np.random.default_rng(seed).normal(50, 10, count)]
+
+
+def saved(folder: Path, text: str, encoding: str = "utf-8", name: str = "table.csv") -> list[str]:
+    (folder / name).write_text(text, encoding)
+    return [str(folder / name)]
+
+
+def lines(header: str, *columns: list[object], sep: str = ",") -> str:
+    return "\n".join([header, *(sep.join(map(str, row)) for row in zip(*columns, strict=True))]) + "\n"
+
+
+def blat_like(folder: Path) -> list[str]:
+    draw, rows = np.random.default_rng(3), []
+    for place in range(2, 42):
+        for new in draw.choice([x for x in LETTERS if x != WILD[place]], 3, replace=False):
+            a, b = draw.normal(0, 1, 2)
+            rows.append(
+                (len(rows), len(rows), f"{WILD[place]}{place + 26}{new}", a, b, a + 0.1, a - 0.1, b, b, a * 2, -a)
+            )
+    (folder / "wt.fasta").write_text(f">wt\n{WILD}\n")
+    header = ",Unnamed: 0,mutant,0,39,0_1,0_2,39_1,39_2,esm1v_1,mutation_effect_prediction_vae"
+    text = "\n".join([header, *(",".join(f"{x}" for x in row) for row in rows)])
+    return [*saved(folder, text), "--wild-type", str(folder / "wt.fasta")]
+
+
+def decimal_commas(folder: Path) -> list[str]:
+    values = [str(x).replace(".", ",") for x in numbers(60)]
+    return saved(folder, lines("Protein;Schmelzpunkt (°C)", proteins(60), values, sep=";"))
+
+
+def units_in_headers(folder: Path) -> list[str]:
+    ic50 = [round(float(x), 3) for x in 10 ** np.random.default_rng(5).uniform(0, 4, 60)]
+    return saved(folder, lines("sequence,IC50 (nM),Tm_C", proteins(60), ic50, numbers(60)))
+
+
+def not_measured(folder: Path) -> list[str]:
+    values: list[object] = list(numbers(60))
+    values[3:9] = ["n/a", "ND", "-", "n.d.", "", "not tested"]
+    return saved(folder, lines("sequence,activity", proteins(60), values))
+
+
+def bounds(folder: Path) -> list[str]:
+    values: list[object] = [round(float(x), 3) for x in 10 ** np.random.default_rng(5).uniform(-1, 2, 60)]
+    values[2], values[5], values[9] = ">100", "<0.1", "> 100"
+    return saved(folder, lines("sequence,Kd (uM)", proteins(60), values))
+
+
+def replicate_columns(folder: Path) -> list[str]:
+    a = numbers(60)
+    return saved(
+        folder, lines("sequence,act_rep1,act_rep2,act_sd", proteins(60), a, [x + 1 for x in a], [1.0] * 59 + [2])
+    )
+
+
+def replicate_rows(folder: Path) -> list[str]:
+    found = proteins(30)
+    return saved(folder, lines("sequence,activity", found + found, numbers(60)))
+
+
+def two_headers(folder: Path) -> list[str]:
+    return saved(folder, "sequence,kcat,Tm\n,1/s,°C\n" + lines("", proteins(60), numbers(60), numbers(60, 2))[1:])
+
+
+def excel(folder: Path) -> list[str]:
+    dates = [f"2023-{1 + row % 12:02}-1{row % 9}" for row in range(60)]
+    return saved(
+        folder,
+        lines("Name,Sequence,Date,Yield", [f"v{x}" for x in range(60)], proteins(60), dates, numbers(60)),
+        "utf-8-sig",
+    )
+
+
+def lower_case(folder: Path) -> list[str]:
+    return saved(folder, lines("seq,expression", [x.lower() + "*" for x in proteins(60)], numbers(60)))
+
+
+def yes_no_blank(folder: Path) -> list[str]:
+    words = [("yes", "No", "", "YES")[row % 4] for row in range(80)]
+    return saved(folder, lines("sequence,soluble", proteins(80), words))
+
+
+def forty_rows(folder: Path) -> list[str]:
+    return saved(folder, lines("sequence,stability", proteins(40), numbers(40)))
+
+
+def two_chains(folder: Path) -> list[str]:
+    return saved(
+        folder,
+        lines("id,heavy,light,affinity", [f"ab{x}" for x in range(50)], proteins(50), proteins(50, 7), numbers(50)),
+    )
+
+
+def longer_than_the_model(folder: Path) -> list[str]:
+    found = proteins(50)
+    found[7] = "".join(proteins(40, 9))
+    return saved(folder, lines("sequence,stability", found, numbers(50)))
+
+
+def worse_dump(folder: Path) -> list[str]:
+    """Windows letters, a title above the header, blank columns, words among numbers, grades, a constant."""
+    found, values = proteins(70), list[object](numbers(70))
+    values[4], values[8] = "no expression", "aggregated"
+    grades = [("low", "medium", "high")[row % 3] for row in range(70)]
+    text = lines(
+        "Größe;;Protein sequence;Titer [mg/L];Grade;Bemerkung",
+        *([["x"] * 70, [""] * 70, found, values, grades, [f"n{x}" for x in range(70)]]),
+        sep=";",
+    )
+    return saved(folder, text, "cp1252")
+
+
+def worse_merge(folder: Path) -> list[str]:
+    """Two tables pasted together: DNA beside protein, one name twice, spellings of yes, a unit in the cells."""
+    found = proteins(60)
+    dna = ["".join(np.random.default_rng(row).choice(list("ACGT"), 90)) for row in range(60)]
+    binds = [("TRUE", "false", "True", "FALSE")[row % 4] for row in range(60)]
+    cells = [f"{x} nM" for x in 10 ** np.random.default_rng(5).uniform(0, 4, 60)]
+    text = lines("clone,DNA,translated_seq,binds,KD,KD,cluster", [f"c{x}" for x in range(60)], dna, found, binds, cells,
+                 [""] * 60, [f"f{x % 20}" for x in range(60)])  # fmt: skip
+    return saved(folder, text)
+
+
+def worse_residues(folder: Path) -> list[str]:
+    """Residue labels of some rows, a split with too many words, unknown letters, rows without a protein."""
+    found = proteins(60)
+    labels = ["".join("HEC"[(i + row) % 3] for i in range(len(x))) for row, x in enumerate(found)]
+    labels[5] = ""
+    found[9] = found[9][:5] + "?" + found[9][6:]
+    found[11], labels[11] = "", ""
+    parts = [("train", "train", "train", "valid", "test")[row % 5] for row in range(60)]
+    return saved(folder, lines("protein\tss\tsplit\tlength", found, labels, parts, [len(x) for x in found], sep="\t"))
+
+
+TABLES: dict[str, Callable[[Path], list[str]]] = {
+    each.__name__: each
+    for each in (
+        *(blat_like, decimal_commas, units_in_headers, not_measured, bounds, replicate_columns, replicate_rows),
+        *(two_headers, excel, lower_case, yes_no_blank, forty_rows, two_chains, longer_than_the_model),
+        *(worse_dump, worse_merge, worse_residues),
+    )
+}
