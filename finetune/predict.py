@@ -143,15 +143,17 @@ def _write(
     """Predict the table in chunks of rows, and write it; collective."""
     from finetune.bundle.columns import calibrations, task_columns
 
-    of_bundles = [calibrations(p.bundle.manifest.evaluation, str(p.bundle.folder)) for p in predictors]
-    is_common = all(each == of_bundles[0] for each in of_bundles)
     objectives, members = predictors[0].objectives, len(predictors)
-    tasks = task_columns(objectives, of_bundles[0] if is_common else {}, members, table.columns)
+    evaluations = [predictor.bundle.manifest.evaluation for predictor in predictors]
+    # A calibration is of the mean of all models of a run.
+    is_common = all(each == evaluations[0] and len(each.get("members", [0])) == members for each in evaluations)
+    calibrated = calibrations(evaluations[0], str(predictors[0].bundle.folder)) if is_common else {}
+    tasks = task_columns(objectives, calibrated, members, table.columns)
     note = _NOTE
     while note in table.columns:
         note += "_predicted"
-    if not is_common:
-        said.append("the models were calibrated on parts of their own, so that their mean is not calibrated")
+    if not calibrated:
+        said.append("there is no calibration of this model or of these models together: no intervals are written")
     pairs = [objective.settings.name for objective in objectives if objective.settings.level == "pair"]
     if pairs:
         said.append(f"tasks about pairs of residues are not written: {', '.join(pairs)}")

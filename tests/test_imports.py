@@ -69,8 +69,8 @@ FINETUNE_ROOMS: dict[str, tuple[str, ...]] = {
     "splits": ("tables",),
     "results": ("tasks", "labels", "metrics", "baselines", "splits"),
     "report": ("tasks", "metrics", "splits", "results"),
-    "bundle": ("tables", "tasks", "heads", "losses", "adaptation", "metrics", "splits"),
     "look": ("tables", "tasks", "labels", "splits"),
+    "bundle": ("tables", "tasks", "heads", "losses", "adaptation", "metrics", "splits"),
 }
 OF_PACKAGES = {"data": DATA_ROOMS, "pretrain": PRETRAIN_ROOMS, "finetune": FINETUNE_ROOMS}
 

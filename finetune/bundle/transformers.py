@@ -1,0 +1,126 @@
+"""A fine-tuned model as transformers' own classes for classification.
+
+In: an objective, and all parameters with adapters merged. Out: a folder with config.json, model.safetensors, tokenizer
+and README.md. Kept: that folder. z-scores are undone in the last map, so that numbers come out in the task's scale.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    EsmcForSequenceClassification,
+    EsmcForTokenClassification,
+    EsmForSequenceClassification,
+    EsmForTokenClassification,
+)
+from transformers.utils import logging
+
+from finetune.bundle.manifest import Manifest
+from finetune.tasks.objective import Objective
+from pretrain.model.build import without_memory
+from pretrain.model.weights import io as transformers_io
+from pretrain.model.weights.source import FREQUENCIES
+
+_CLASSES: dict[tuple[bool, str], Any] = {
+    (False, "sequence"): EsmForSequenceClassification,
+    (False, "residue"): EsmForTokenClassification,
+    (True, "sequence"): EsmcForSequenceClassification,
+    (True, "residue"): EsmcForTokenClassification,
+}
+_PROBLEMS = {
+    "regression": "regression",
+    "binary": "multi_label_classification",
+    "multilabel": "multi_label_classification",
+    "multiclass": "single_label_classification",
+}
+
+
+def save(folder: Path, manifest: Manifest, objective: Objective, parameters: Mapping[str, Tensor]) -> None:
+    """Write the model to a folder that exists.
+
+    Args:
+        folder: an empty one.
+        manifest: of the bundle.
+        objective: the only one.
+        parameters: all of the model's, without adapters.
+    """
+    logging.disable_progress_bar()
+    shape, level = manifest.encoder, objective.settings.level
+    model = without_memory(shape)
+    inner = {
+        name: parameters[name] if name.startswith("encoder.") else torch.zeros(parameter.shape)
+        for name, parameter in model.named_parameters()
+    }
+    model.load_state_dict(inner, assign=True)
+    transformers_io.save(model, folder, manifest.reading.crop_tokens)  # the tokenizer stays, the rest is replaced
+    masked = transformers_io.to_transformers(model)
+    config = masked.config
+    config.architectures = None
+    config.problem_type = _PROBLEMS[objective.settings.type]
+    names = objective.classes if objective.settings.type == "multiclass" else objective.outputs
+    config.id2label = dict(enumerate(names))
+    config.label2id = {name: number for number, name in enumerate(names)}
+    config.num_labels = len(names)
+    theirs = _CLASSES[shape.is_modern, level](config)
+    prefix = theirs.base_model_prefix
+    getattr(theirs, prefix).load_state_dict(getattr(masked, prefix).state_dict(), strict=True)
+    _fill_head(theirs, objective, parameters)
+    state = theirs.state_dict()
+    if not shape.is_modern:  # one copy for each layer, as in published files
+        stored = state.pop(FREQUENCIES)
+        for layer in range(shape.layers):
+            state[f"esm.encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"] = stored.clone()
+    theirs.save_pretrained(folder, state_dict=state, save_original_format=False)
+    card = folder / "README.md"
+    card.write_text(_card(manifest, objective, type(theirs).__name__), encoding="utf-8")
+    for path in folder.iterdir():
+        path.chmod(card.stat().st_mode & 0o777)
+
+
+@torch.no_grad()
+def _fill_head(theirs: Any, objective: Objective, parameters: Mapping[str, Tensor]) -> None:
+    (prefix,) = {name.partition(".map.")[0] for name in parameters if name.startswith("heads.")}
+    last: nn.Linear
+    if objective.settings.level == "sequence":
+        theirs.classifier.dense.weight.copy_(parameters[f"{prefix}.map.dense.weight"])
+        theirs.classifier.dense.bias.copy_(parameters[f"{prefix}.map.dense.bias"])
+        last, name = theirs.classifier.out_proj, f"{prefix}.map.out_proj"
+    else:
+        last, name = getattr(theirs, "classifier", None) or theirs.score, f"{prefix}.map"
+    weight, bias = parameters[f"{name}.weight"].double(), parameters[f"{name}.bias"].double()
+    if objective.settings.is_number:
+        std, mean = torch.from_numpy(objective.std), torch.from_numpy(objective.mean)
+        weight, bias = weight * std[:, None], bias * std + mean
+    last.weight.copy_(weight)
+    last.bias.copy_(bias)
+
+
+def _card(manifest: Manifest, objective: Objective, class_name: str) -> str:
+    task = objective.settings
+    said = {
+        "regression": f"Each logit is a number in the scale of the task: transform {task.transform!r}"
+        + (f" of {objective.unit}." if objective.unit else "."),
+        "multiclass": "The softmax of the logits is the probability of each class.",
+    }.get(task.type, "The sigmoid of each logit is the probability of its label.")
+    if task.type in ("binary", "multilabel") and objective.classes:
+        said += f" Yes is {objective.classes[1]!r}."
+    return "\n".join(
+        [
+            "---",
+            "library_name: transformers",
+            f"pipeline_tag: {'text' if task.level == 'sequence' else 'token'}-classification",
+            "tags: [protein-language-model]",
+            "---",
+            "",
+            f"# {task.name}",
+            "",
+            f"`{class_name}`, fine-tuned with Zymogen on an assay table. {said}",
+            "They are not calibrated; the bundle that this was made from holds the calibration.",
+            "",
+            f"Labels `{manifest.labels}`, split `{manifest.split}` ({manifest.split_method}), step {manifest.step}.",
+            "",
+        ]
+    )

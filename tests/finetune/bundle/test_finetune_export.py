@@ -1,0 +1,166 @@
+"""Exports: transformers alone computes what a bundle predicts."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from data.recipe.settings import IngestSettings
+from finetune.adaptation.lora import plan_of
+from finetune.adaptation.settings import AdaptationSettings
+from finetune.bundle.folder import Bundle
+from finetune.bundle.manifest import FORMAT, Adapters, Base, Manifest, ReadingSettings, TaskRecord
+from finetune.export import export, exportable
+from finetune.heads.settings import HeadSettings
+from finetune.losses.settings import LossSettings
+from finetune.predictor import empty_model, open_predictor
+from finetune.tables.proteins import proteins_of
+from finetune.tables.read import read_table
+from finetune.tasks.objective import Objective
+from finetune.tasks.settings import TaskSettings
+from pretrain.checkpoint.frozen import ContentHash
+from pretrain.model.presets import EsmShape
+from support.inputs.flat_batches import relative
+
+ESM2 = EsmShape(layers=2, dim=48, heads=4)
+ESMC = EsmShape(layers=2, dim=48, heads=3, architecture="modern", token_dropout=False)
+SEQUENCES = ("MKTAYIAKQRQISFVKSHFSRQ", "ACDEFGHIKL", "WWYXLLM")
+LOADER = """
+import json, sys
+import torch
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
+folder, level, *sequences = sys.argv[1:]
+kind = AutoModelForSequenceClassification if level == "sequence" else AutoModelForTokenClassification
+model, tokenizer = kind.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+with torch.no_grad():
+    logits = [model(**tokenizer(each, return_tensors="pt")).logits[0].tolist() for each in sequences]
+assert not {"finetune", "pretrain", "data"} & sys.modules.keys()
+config = model.config
+print(json.dumps([logits, config.id2label, config.problem_type, type(model).__name__]))
+"""
+
+
+def objective(**values: Any) -> Objective:
+    settings = TaskSettings(**{"name": "t", **values})
+    outputs = values.get("columns", ("t",))
+    classes = settings.classes
+    std = np.full(len(outputs), 3.0) if settings.is_number else np.ones(len(outputs))
+    mean = np.arange(len(outputs)) + 40.0 if settings.is_number else np.zeros(len(outputs))
+    return Objective(settings, outputs, classes, mean, std, np.ones((len(outputs), len(classes)), np.int64))
+
+
+def bundle_of(
+    tmp_path: Path, shape: EsmShape, objectives: Sequence[Objective], form: str = "transformers", **lora: Any
+) -> Bundle:
+    """A bundle of random weights, adapters among them, on a random base, all in its tensors."""
+    adaptation = AdaptationSettings(kind="lora", **lora)
+    plan = plan_of(adaptation, shape).as_dict()
+    maps = {path: tuple(of) for path, of in plan["maps"].items()}
+    manifest = Manifest(
+        format=FORMAT,
+        tasks=tuple(map(TaskRecord.of, objectives)),
+        heads=HeadSettings(form=form),  # type: ignore[arg-type]
+        losses=LossSettings(),
+        adaptation=adaptation,
+        reading=ReadingSettings(crop_tokens=60, bin_tokens=64),
+        encoder=shape,
+        adapters=Adapters(maps=maps, use_rslora=plan["use_rslora"], use_dora=plan["use_dora"]),
+        inputs={},
+        base=Base(init=None, preset="esm2_60k", seed=0, dropout=0.0, content_hash=ContentHash().hexdigest()),
+        labels="l",
+        split="s",
+        split_method="m",
+        training_residues=(1, 60),
+        step=1,
+        validation={},
+        versions={},
+    )
+    bundle = Bundle(tmp_path, manifest, {})
+    generator = torch.Generator().manual_seed(1)
+    tensors = {
+        name: torch.randn(p.shape, generator=generator, device="cpu") * 0.2 + ("norm" in name and p.ndim == 1)
+        for name, p in empty_model(bundle).named_parameters()
+    }
+    return replace(bundle, tensors=tensors)
+
+
+CASES = [
+    (ESM2, objective(type="regression", columns=("a", "b")), {"use_dora": True}),
+    (ESMC, objective(type="multiclass", classes=("x", "y", "z")), {}),
+    (ESM2, objective(type="multiclass", level="residue", classes=("H", "E", "C")), {}),
+    (ESMC, objective(type="regression", level="residue"), {}),
+]
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize(("shape", "of", "lora"), CASES, ids=lambda value: str(value)[:20])
+def test_transformers_alone_computes_what_the_bundle_predicts(
+    tmp_path: Path, shape: EsmShape, of: Objective, lora: dict[str, Any]
+) -> None:
+    bundle = bundle_of(tmp_path, shape, [of], **lora)
+    export(bundle, tmp_path / "out")
+    command = [sys.executable, "-c", LOADER, str(tmp_path / "out"), of.settings.level, *SEQUENCES]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    logits, labels, problem, name = json.loads(ran.stdout.splitlines()[-1])
+    (tmp_path / "in.csv").write_text("sequence\n" + "\n".join(SEQUENCES))
+    proteins = proteins_of(read_table(str(tmp_path / "in.csv")), bundle.manifest.reading, 60, IngestSettings())
+    found = open_predictor(bundle)(proteins, np.arange(len(SEQUENCES)))
+    for record, theirs in enumerate(map(torch.tensor, logits)):
+        ours = torch.from_numpy(found[record][0])
+        if of.settings.level == "residue":
+            theirs = theirs[1:-1]
+        if of.settings.type == "multiclass":  # probabilities of classes, which softmax gives
+            theirs = theirs.double().softmax(-1)
+            ours = ours.reshape(theirs.shape)
+        assert relative(ours, theirs.double()) < 1e-5
+        assert ours.std() > 1e-3
+    assert labels == {str(n): name for n, name in enumerate(of.classes or of.outputs)}
+    assert problem == ("regression" if of.settings.is_number else "single_label_classification")
+    assert name.startswith("Esmc" if shape.is_modern else "EsmFor")
+
+
+@pytest.mark.parametrize(
+    ("objectives", "form", "said"),
+    [
+        ([objective(type="regression")], "mlp", "heads of the form 'mlp'"),
+        (
+            [objective(type="regression"), objective(name="u", type="binary", classes=("n", "y"))],
+            "transformers",
+            r"t \(regression, sequence\), u \(binary, sequence\)",
+        ),
+        ([objective(type="ordinal", classes=("a", "b", "c"))], "transformers", "'t' is ordinal"),
+        (
+            [objective(type="multiclass", columns=("a", "b"), classes=("x", "y"))],
+            "transformers",
+            "2 multiclass columns",
+        ),
+    ],
+)
+def test_what_transformers_does_not_have_is_refused_by_name(
+    tmp_path: Path, objectives: list[Objective], form: str, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        exportable(bundle_of(tmp_path, ESM2, objectives, form))
+
+
+def test_an_export_is_written_whole_to_a_new_folder_only(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path, ESM2, [objective(type="regression")])
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(ValueError, match="mine exists"):
+        export(bundle, tmp_path / "mine")
+    export(bundle, tmp_path / "out")
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    assert not [name for name in tensors if "lora" in name or "lm_head" in name]
+    # z-scores are undone: std 3, mean 40.
+    prefix = "heads.task_t.map.out_proj"
+    assert torch.allclose(tensors["classifier.out_proj.weight"], bundle.tensors[f"{prefix}.weight"] * 3)
+    assert torch.allclose(tensors["classifier.out_proj.bias"], bundle.tensors[f"{prefix}.bias"] * 3 + 40)
