@@ -151,7 +151,7 @@ def test_a_page_that_cannot_be_drawn_costs_a_line(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_page_is_readable_in_a_browser(tmp_path: Path, width: int) -> None:
     pytest.importorskip("selenium")
-    from support.browser import Browser, offences
+    from support.screens.browser import Browser, offences
 
     root = WrittenRun(steps=40).write(tmp_path / "run")
     long = of_kind("binary", "a_task_with_a_name_that_is_longer_than_a_column_of_a_phone_is_wide")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pretrain.report.page import write_report
-from support.browser import Browser, offences
 from support.inputs.written_runs import WrittenRun
+from support.screens.browser import Browser, offences
 
 pytest.importorskip("selenium")
 pytestmark = [

@@ -1,0 +1,1 @@
+"""What looks at pages as a reader does."""
