@@ -16,6 +16,7 @@ from data.progress_line import WorkLine
 from finetune.adaptation.features import Pooling, cached_features
 from finetune.assays import Assays
 from finetune.baselines.baseline import Parts
+from finetune.bundle.folder import with_evaluation
 from finetune.held_out import Fold, Trained, by_fold, of_fold
 from finetune.job import FineTuneJob
 from finetune.labels.replicates import agreement
@@ -217,4 +218,6 @@ def _write(root: Path, assays: Assays, results: Results, folds: Sequence[Fold], 
     predictions_file.write(root / predictions_file.FILE, parts, store.header)
     ids = [store.header(record) for record in range(store.num_records)]
     split_file.write(root / split_file.FILE, ids, assays.division.parts)
+    if (bundle := root / "bundle").is_dir():  # of a run with one model
+        with_evaluation(bundle, results.as_dict())
     results.write(root / FILE)
