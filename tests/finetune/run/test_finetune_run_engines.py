@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from support.assays.small_run import Rows, write
+from support.jobs import fine_tuning_job
 from support.kept_runs import STEP_1, Ended, Trained, distances, yardstick
 from support.launching import largest_difference, lines
 from support.rank_pool import RankPool
@@ -41,7 +42,7 @@ CELLS = [
 @pytest.fixture(scope="module")
 def tuned(pool: RankPool, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """The end of a run of 16 steps; each is made once."""
-    return Trained(pool, write, tmp_path_factory, program="finetune.__main__")
+    return Trained(pool, write, tmp_path_factory, program=fine_tuning_job.__name__)
 
 
 @pytest.mark.parametrize(("engine", "processes", "words"), CELLS)
@@ -88,7 +89,7 @@ def tuned_on_few(pool: RankPool, tmp_path_factory: pytest.TempPathFactory) -> Tr
     def few(rows: Rows) -> Rows:
         return [row | {"state": row["state"] if number < 12 else ""} for number, row in enumerate(rows)]
 
-    return Trained(pool, partial(write, change=few), tmp_path_factory, program="finetune.__main__")
+    return Trained(pool, partial(write, change=few), tmp_path_factory, program=fine_tuning_job.__name__)
 
 
 @pytest.mark.parametrize("engine", ["fsdp2", "zero3"])

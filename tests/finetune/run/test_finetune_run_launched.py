@@ -8,6 +8,7 @@ from signal import SIGINT
 import pytest
 
 from support.assays.small_run import write
+from support.jobs import fine_tuning_job
 from support.kept_runs import config
 from support.launching import FLOAT32, bit_equal, end_of, lines, run, started, until
 from support.rank_pool import RankPool
@@ -54,6 +55,6 @@ def test_control_c_and_the_same_command_again(pool: RankPool, tmp_path: Path) ->
     assert done.status == 0, done.output
     assert f"continuing {root} at step {stopped}" in done.output
     length = "schedule.total_tokens=30_000"
-    whole = pool.run(2, config("ddp"), [write(tmp_path / "whole"), length], program="finetune.__main__")
+    whole = pool.run(2, config("ddp"), [write(tmp_path / "whole"), length], program=fine_tuning_job.__name__)
     assert whole.status == 0, whole.output
     assert bit_equal(end_of(root), end_of(tmp_path / "whole/run"))

@@ -9,13 +9,14 @@ import pytest
 
 from pretrain.checkpoint.best import best_valid
 from support.assays.small_run import Rows, changed, write
+from support.jobs import fine_tuning_job
 from support.kept_runs import STEP_1, Trained, config
 from support.launching import bit_equal, end_of, largest_difference, lines
 from support.rank_pool import RankPool
 
 pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
 
-PROGRAM = "finetune.__main__"
+PROGRAM = fine_tuning_job.__name__
 LORA = ("adaptation.kind=lora",)
 
 
