@@ -56,7 +56,9 @@ def run(work: Path, *arguments: str) -> None:
     """
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     free_mb = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
-    limits = ("--threads", str(threads), "--split-memory-limit", f"{max(free_mb // 2, 512)}M", "-v", "1")
+    # Left to guess, it takes a few sequences of A, C, G and T for nucleotides, whose index alone needs some 8 GB.
+    kind = ("--dbtype", "1")
+    limits = (*kind, "--threads", str(threads), "--split-memory-limit", f"{max(free_mb // 2, 512)}M", "-v", "1")
     done = subprocess.run(
         ["mmseqs", *arguments, *limits], cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )

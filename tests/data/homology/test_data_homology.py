@@ -14,6 +14,7 @@ from Bio.SeqIO.FastaIO import SimpleFastaParser
 from data.__main__ import main
 from data.alphabet import STANDARD_RESIDUES, decode
 from data.homology import mmseqs as homology
+from data.homology import program
 from data.homology.clusters import excluded, open_clusters
 from data.homology.mmseqs import cluster_by_identity, decontaminate
 from data.homology.split import open_split
@@ -228,6 +229,18 @@ def test_what_mmseqs_said_is_passed_on_and_nothing_is_left(tmp_path: Path, monke
     with pytest.raises(ValueError, match="mmseqs easy-search ended with status 3"):
         decontaminate(store, other, 0.3, 0.8, tmp_path / "out.tsv")
     assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "bin"}
+
+
+def test_mmseqs_is_told_that_it_gets_proteins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+
+    def ran(words: list[str], **how: object) -> subprocess.CompletedProcess[bytes]:
+        given.extend(words)
+        return subprocess.CompletedProcess(words, 0, b"")
+
+    monkeypatch.setattr(subprocess, "run", ran)
+    program.run(tmp_path, "easy-cluster", "in.fasta")
+    assert given[given.index("--dbtype") + 1] == "1"  # 0 guesses, and dies of three records of 90 bases
 
 
 @pytest.mark.parametrize("value", [0.0, 1.5, -0.3, float("nan")])
