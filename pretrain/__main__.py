@@ -142,7 +142,7 @@ def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, w
     from pretrain.proposal.written import toml_value
     from pretrain.report.page import write_last_report
     from pretrain.run.directory import ScheduleDiffersError
-    from pretrain.summary import Start, closing_words, launcher
+    from pretrain.summary import Start, closing_words, launcher, schedule_differs
 
     is_in_passes, allowed = recipe.schedule.passes is not None, options.allow_schedule_change
     start = Start(options.recipe, options.overrides, launcher(command_line()), is_in_passes)
@@ -151,9 +151,8 @@ def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, w
         summary = train(recipe, MaskedLanguageJob, engine, allow_schedule_change=allowed, written=written)
     except ScheduleDiffersError as error:
         before = {name: "none" if value is None else toml_value(value) for name, value in error.before.items()}
-        commands = start.command(before), start.command(None, "--allow-schedule-change")
-        words = f"{error}. Continue as it was, or with what is given now and --allow-schedule-change:"
-        raise ValueError("\n    ".join([words, *commands])) from None
+        words = schedule_differs(str(error), before, recipe.schedule.total_tokens, Path(recipe.run.directory), start)
+        raise ValueError(words) from None
     defer()
     if engine.is_main:
         write_last_report(summary.run.root)

@@ -3,6 +3,7 @@
 In: a `Summary` and how the run was started. Out: text. Each command in it works as printed.
 """
 
+import itertools
 import json
 import math
 import shlex
@@ -22,6 +23,7 @@ from pretrain.model.presets import PRESETS
 from pretrain.optimizer.settings import ScheduleSettings
 from pretrain.proposal import rules
 from pretrain.run import records
+from pretrain.run.directory import RunDirectory
 
 PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
 """An example to fill in: the start of asparagine synthetase A of E. coli, with a leucine hidden."""
@@ -64,6 +66,30 @@ def launcher(command: str) -> str:
         if words[end - 2 : end] == ["-m", "pretrain"]:
             return shlex.join(words[:end])
     return f"{_python()} -m pretrain"
+
+
+def schedule_differs(
+    said: str, before: Mapping[str, object], total_tokens: int | None, directory: Path, start: Start
+) -> str:
+    """What to type where only the schedule differs from that of the run's earlier starts: commands that work.
+
+    Args:
+        said: what differs.
+        before: the settings that differ, as they were.
+        total_tokens: what is asked for now; with no more than was trained on, the run cannot be continued to it.
+        directory: of the run.
+        start: how it was started now.
+    """
+    run = RunDirectory(directory)
+    seen = max((line["tokens"] for line in records.read(run.metrics)), default=0)
+    ended = run.read()["recipe"]["schedule"]["total_tokens"]
+    number = next(n for n in itertools.count(2) if not Path(f"{directory}-{n}").exists())
+    commands = [start.command({"run.directory": f"{directory}-{number}"}), start.command(before)]
+    ways = "Train it in a directory of its own, or continue as it was"
+    if total_tokens is not None and (total_tokens == ended or total_tokens > seen):
+        commands.append(start.command(None, "--allow-schedule-change"))
+        ways = "Train it in a directory of its own, continue as it was, or with what is given now"
+    return "\n    ".join([f"{said}. {ways}:", *commands])
 
 
 def closing_words(summary: Summary[MaskedLanguageScores], start: Start) -> str:

@@ -20,7 +20,7 @@ from pretrain.evaluation.verdict import Advice, Judgement, Verdict
 from pretrain.recipe import Recipe
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
-from pretrain.summary import PEPTIDE, Start, closing_words, launcher, next_commands
+from pretrain.summary import PEPTIDE, Start, closing_words, launcher, next_commands, schedule_differs
 from support.launching import lines
 
 SCORES = Evaluation(9.0, 8.5, 9.5, 18.0, 0.693, 0.6, 0.8, None, 40, 900)
@@ -252,6 +252,23 @@ def test_a_run_made_worse_on_purpose_is_told_so(recipe_in, tmp_path: Path, capsy
     assert read(Recipe, recipe, again[3:]).run.directory == f"{tmp_path}/run_lower"
 
 
+def test_no_command_is_offered_that_would_end_a_run_before_its_tokens(tmp_path: Path) -> None:
+    folder, seen = tmp_path / "mine", 900
+    records.append(folder / "metrics.jsonl", {"step": 9, "tokens": seen, "attempt": 1})
+    (folder / "run.json").write_text(
+        json.dumps({"format": "zymogen.run/1", "recipe": {"schedule": {"total_tokens": 1000}}})
+    )
+    (tmp_path / "mine-2").mkdir()
+
+    def offered(tokens: int) -> list[list[str]]:
+        text = schedule_differs("It differs", {"schedule.total_tokens": "1000"}, tokens, folder, Start(Path("my.toml")))
+        return [shlex.split(line)[4:] for line in text.splitlines()[1:]]
+
+    alone, as_it_was = [f"run.directory={tmp_path}/mine-3"], ["schedule.total_tokens=1000"]
+    assert offered(seen) == [alone, as_it_was]
+    assert offered(seen + 1) == [alone, as_it_was, ["--allow-schedule-change"]]
+
+
 def test_another_schedule_is_answered_with_the_command_that_continues(
     recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -266,8 +283,9 @@ def test_another_schedule_is_answered_with_the_command_that_continues(
 
     assert main([str(recipe), "schedule.total_tokens=2_000", "run.keep_checkpoints=1"]) == 2
     error = capsys.readouterr().err
-    assert "was started with another schedule: schedule.total_tokens was 900, is 2000. Continue as it was, or" in error
-    as_it_was, as_typed = error.splitlines()[-2:]
+    assert "was started with another schedule: schedule.total_tokens was 900, is 2000. Train it in a" in error
+    alone, as_it_was, as_typed = error.splitlines()[-3:]
+    assert f"run.directory={tmp_path}/run-2" in shlex.split(alone)
     assert "schedule.total_tokens=900" in shlex.split(as_it_was)
     assert main(shlex.split(as_it_was)[3:]) == 0
     assert json.loads((tmp_path / "run/run.json").read_text())["recipe"]["schedule"]["total_tokens"] == 900
