@@ -106,8 +106,7 @@ def _judged(s: Evaluation, held_out: HeldOut) -> tuple[Judgement, str]:
     if s.gain_low > 0:
         said = (
             f"It beats residue frequencies by {s.gain:.3f} nats a residue (at least {s.gain_low:.3f}, bootstrap 95 %): "
-            f"it is as unsure of a hidden residue as among {s.perplexity:.1f} that are equally likely, they as among "
-            f"{s.unigram:.1f}."
+            f"perplexity {s.perplexity:.1f}, against {s.unigram:.1f} for residue frequencies (1 would be certainty)."
         )
         if s.floor is None:
             return Judgement.BETTER, said
