@@ -26,7 +26,7 @@ from finetune.adaptation.start import ENCODER, Start, starting_encoder
 from finetune.assays import Assays
 from finetune.bundle.base import base_of
 from finetune.bundle.folder import write_bundle
-from finetune.bundle.manifest import FORMAT, Adapters, Channels, Manifest, ReadingSettings, TaskRecord
+from finetune.bundle.manifest import FORMAT, Adapters, Inputs, Manifest, ReadingSettings, TaskRecord
 from finetune.evaluate import evaluate
 from finetune.heads.inputs import InputScale
 from finetune.model import FineTuneModel
@@ -273,7 +273,7 @@ class FineTuneJob(Job[FineTuneScores]):
             reading=ReadingSettings(**reading),
             encoder=self.shape,
             adapters=Adapters(**adapters) if adapters else None,
-            inputs={level: Channels(**scale) for level, scale in described["inputs"].items()},
+            inputs={name: Inputs(**scale) for name, scale in described["inputs"].items()},
             base=base_of(recipe.model, recipe.run.seed, self.source),
             labels=assays.fingerprint,
             split=assays.parts.fingerprint,

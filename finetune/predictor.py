@@ -6,7 +6,7 @@ depend on how many processes there are.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ from finetune.adaptation.lora import plain_name
 from finetune.adaptation.start import ENCODER
 from finetune.bundle.base import base_weights
 from finetune.bundle.folder import Bundle
-from finetune.heads.inputs import InputScale
 from finetune.heads.predicted import predicted
 from finetune.model import FineTuneModel
 from finetune.tables.proteins import Proteins
@@ -164,7 +163,7 @@ def empty_model(bundle: Bundle) -> FineTuneModel:
     manifest = bundle.manifest
     with torch.device("meta"):
         objectives = [task.objective for task in manifest.tasks]
-        inputs = {level: InputScale.from_dict(asdict(of)) for level, of in manifest.inputs.items()}
+        inputs = {name: of_level.scale for name, of_level in manifest.inputs.items()}
         model = FineTuneModel(manifest.encoder, objectives, manifest.heads, manifest.losses, inputs=inputs)
     adapt(model, manifest.adaptation, manifest.adapters.plan if manifest.adapters else None)
     return model

@@ -15,6 +15,7 @@ from data.recipe.setting import IDENTITY, setting
 from data.recipe.settings import Composition
 from finetune.adaptation.adapter import AdapterPlan
 from finetune.adaptation.settings import AdaptationSettings
+from finetune.heads.inputs import InputScale
 from finetune.heads.settings import HeadSettings
 from finetune.losses.settings import LossSettings
 from finetune.tables.settings import TableSettings
@@ -130,11 +131,20 @@ class Adapters:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Channels:
+class Inputs:
     """An `InputScale` as JSON holds it."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std) or not all(value > 0 for value in self.std):
+            raise ValueError("means and standard deviations of the vectors that heads read disagree")
+
+    @property
+    def scale(self) -> InputScale:
+        """The scale of which this is the record."""
+        return InputScale.from_dict(asdict(self))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,9 +174,8 @@ class Manifest:
     reading: ReadingSettings
     encoder: EsmShape
     adapters: Adapters | None
-    inputs: dict[str, Channels]
-    """What standardises the vectors that heads read, by "sequence" and "residue"; empty where they are read as they
-    are."""
+    inputs: dict[str, Inputs]
+    """What standardises the vectors of sequences and of residues before heads read them."""
     base: Base
     labels: str
     """Fingerprint of the proteins and of all labels."""

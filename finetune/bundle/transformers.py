@@ -30,7 +30,7 @@ _CLASSES: dict[tuple[bool, str], Any] = {
     (True, "sequence"): EsmcForSequenceClassification,
     (True, "residue"): EsmcForTokenClassification,
 }
-_PROBLEMS = {
+_PROBLEMS: dict[str, Any] = {
     "regression": "regression",
     "binary": "multi_label_classification",
     "multilabel": "multi_label_classification",
