@@ -118,8 +118,9 @@ def test_commands_of_a_page_read_their_recipes(page: Path) -> None:
     for command in commands(page):
         if command.startswith("accelerate"):
             words = shlex.split(command)
-            after = words[words.index("pretrain") + 1 :]
-            if after[0].endswith(".toml"):
+            if "pretrain" not in words:
+                assert words[words.index("-m") + 1] == "finetune", command  # its recipe is one that `look` writes
+            elif (after := words[words.index("pretrain") + 1 :])[0].endswith(".toml"):
                 recipe_of(command)  # its recipe and its overrides hold
             else:
                 program._sort(program._parser().parse_intermixed_args(after))

@@ -3,6 +3,7 @@
 A command that no runner here knows fails its test, so a page cannot come to show what nobody has tried.
 """
 
+import gzip
 import json
 import os
 import re
@@ -187,6 +188,48 @@ def export(command: str, checkout: Checkout) -> None:
     assert {"config.json", "model.safetensors", "README.md"} <= {path.name for path in (run / "export").iterdir()}
 
 
+def assay_table(checkout: Checkout) -> None:
+    """A table of 40 of the user's proteins, and some of them without labels."""
+    with gzip.open(checkout.folder / "your.fasta.gz", "rt") as file:
+        sequences = [text.partition("\n")[2].replace("\n", "") for text in file.read().split(">")[1:]][:40]
+    rows = [f"p{n},{letters},{len(letters) / 10},{('yes', 'no', '')[n % 3]}" for n, letters in enumerate(sequences)]
+    (checkout.folder / "your_assays.csv").write_text("\n".join(["id,sequence,activity,stable", *rows]) + "\n")
+    (checkout.folder / "your_new.fasta").write_text("".join(f">n{n}\n{s}\n" for n, s in enumerate(sequences[:3])))
+
+
+def look(command: str, checkout: Checkout) -> str:
+    assay_table(checkout)
+    start = own_run(checkout).relative_to(checkout.folder)
+    return checkout.bash(command.replace("--init runs/your ", f"--init {start} "), OMP_NUM_THREADS="1")
+
+
+def look_at_a_table(command: str, checkout: Checkout) -> None:
+    said = look(command, checkout)
+    assert re.search(r"^  activity +task +numbers, ", said, re.M), said
+    assert re.search(r"^  stable +task +yes or no", said, re.M), said
+
+
+def finetune(command: str, checkout: Checkout) -> str:
+    look(next(c for c in commands(README) if "finetune.look" in c), checkout)
+    return checkout.bash(f"{command} schedule.passes=2", OMP_NUM_THREADS="1")
+
+
+def finetune_a_table(command: str, checkout: Checkout) -> None:
+    said = finetune(command, checkout)
+    assert "scores of out-of-fold predictions of all folds, beside baselines on the same labels" in said
+    assert {"scores.json", "predictions.csv", "report.html"} <= {
+        p.name for p in checkout.folder.glob("runs/your_assays/*")
+    }
+
+
+def predict_new_ones(command: str, checkout: Checkout) -> None:
+    finetune(next(c for c in commands(README) if c.endswith(" -m finetune your_assays.toml")), checkout)
+    checkout.bash(command, OMP_NUM_THREADS="1")
+    header, *rows = (checkout.folder / "predictions.csv").read_text().splitlines()
+    assert header.startswith("id,sequence,activity,")
+    assert [row.partition(",")[0] for row in rows] == ["n0", "n1", "n2"]
+
+
 RUNNERS: dict[str, Callable[[str, Checkout], None]] = {
     r"make setup": make_setup,
     r"\.venv/bin/python -m pretrain \S+\.fasta\.gz": train_own,
@@ -196,9 +239,12 @@ RUNNERS: dict[str, Callable[[str, Checkout], None]] = {
     r"python -m pretrain --help": show_help,
     r"python -m data stats \S+": show_statistics,
     r"python -m pretrain\.export \S+": export,
+    r"python -m finetune\.look \S+ --init \S+ -o \S+": look_at_a_table,
+    r"accelerate launch --config_file accelerate_configs/\w+\.yaml -m finetune \S+": finetune_a_table,
+    r"python -m finetune\.predict \S+ \S+ -o \S+": predict_new_ones,
     r"accelerate launch --config_file accelerate_configs/\w+\.yaml (--\w+ \w+ )*-m pretrain recipes/.*": pretrain,
 }
-SLOW = ("make pretrain", "--num_processes")
+SLOW = ("make pretrain", "--num_processes", "-m finetune")
 
 
 def runner_of(command: str) -> Callable[[str, Checkout], None]:
