@@ -88,7 +88,7 @@ def schedule_differs(
     ways = "Train it in a directory of its own, or continue as it was"
     if total_tokens is not None and (total_tokens == ended or total_tokens > seen):
         commands.append(start.command(None, "--allow-schedule-change"))
-        ways = "Train it in a directory of its own, continue as it was, or with what is given now"
+        ways = "Train it in a directory of its own, continue it as it was, or as given with --allow-schedule-change"
     return "\n    ".join([f"{said}. {ways}:", *commands])
 
 

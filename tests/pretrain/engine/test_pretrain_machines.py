@@ -36,7 +36,7 @@ DOCUMENTED = [
     command
     for page in (README, *sorted((ROOT / "docs").glob("*.md")))
     for command in commands(page)
-    if command.startswith("accelerate launch") and ".toml" in command  # others choose a recipe when they run
+    if command.startswith("accelerate launch") and re.search(r"-m pretrain \S+\.toml", command)  # or none
 ]
 EVERY_YAML = [
     f"accelerate launch --config_file accelerate_configs/{path.name} -m pretrain recipes/esm2_35m.toml"

@@ -334,7 +334,7 @@ def test_another_split_under_a_run(command: Command) -> None:
     command.works()
     table = command.folder / "clusters.tsv"
     table.write_text("".join(f"c{i // 3}\tp{i}\n" for i in range(60)))
-    assert "another corpus: its split was " in command.refused(f"data.clusters={table}")
+    assert "on other data: its split was " in command.refused(f"data.clusters={table}")
 
 
 @pytest.mark.launch
