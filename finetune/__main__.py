@@ -40,7 +40,6 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
     # Imported here, so that --help and a mistake in the recipe are answered at once.
     with WorkLine("starting: importing torch", after_s=2.0, speaks=os.environ.get("RANK", "0") == "0"):
         from finetune.assays import open_on_every_rank
-        from finetune.bundle.folder import with_evaluation
         from finetune.ending import end
         from finetune.held_out import Trained
         from finetune.job import FineTuneJob
@@ -61,17 +60,7 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
                 allow_schedule_change=options.allow_schedule_change,
             )
             trained.append(Trained(member, cast(FineTuneJob, summary.job), summary.run))
-
-        def ended() -> list[str]:
-            results = end(recipe, assays, trained, engine.device)
-            evaluation = results.as_dict()
-            if assays.parts.num_folds:  # the model of each fold would need a calibration of its own
-                evaluation["calibration"] = []
-            for one in trained:
-                with_evaluation(one.run.root / "bundle", evaluation)
-            return closing(results)
-
-        lines = engine.on_main(ended)
+        lines = engine.on_main(lambda: closing(end(recipe, assays, trained, engine.device)))
         if engine.is_main:
             print("", *lines, *_next(Path(recipe.run.directory)), sep="\n", flush=True)
 

@@ -76,6 +76,11 @@ def end(recipe: Recipe, assays: Assays, trained: Sequence[Trained], device: torc
     )
     root = Path(recipe.run.directory)
     _write(root, assays, results, folds, joined)
+    evaluation = results.as_dict()
+    if assays.parts.num_folds:  # the model of each fold would need a calibration of its own
+        evaluation["calibration"] = []
+    for one in trained:
+        with_evaluation(one.run.root / "bundle", evaluation)
     with WorkLine("drawing the report", after_s=2.0):
         page.write(root, trained[0].run.root, results, objectives, joined)
     return results
@@ -218,6 +223,4 @@ def _write(root: Path, assays: Assays, results: Results, folds: Sequence[Fold], 
     predictions_file.write(root / predictions_file.FILE, parts, store.header)
     ids = [store.header(record) for record in range(store.num_records)]
     split_file.write(root / split_file.FILE, ids, assays.division.parts)
-    if (bundle := root / "bundle").is_dir():  # of a run with one model
-        with_evaluation(bundle, results.as_dict())
     results.write(root / FILE)
