@@ -273,7 +273,7 @@ class Training(Generic[S]):
                 if is_due:
                     self.log.step(self.state, step, outcome, report, speed, self.saves.failed)
                     lines.done()
-                screen.report(report)
+                screen.report(report, shows_mfu=self.engine.device.type == "cuda")
             settled = True
             stop.obey(outcome.told.stop)
             saves = checkpoints.at(self.state.step) or outcome.told.save or is_last

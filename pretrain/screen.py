@@ -151,7 +151,9 @@ def gigabytes(num_bytes: float) -> str:
 # While it trains ----------------------------------------------------------------------------------
 
 
-def progress(report: Report, *, step: int, steps: int, share: float, left_s: float | None) -> str:
+def progress(
+    report: Report, *, step: int, steps: int, share: float, left_s: float | None, shows_mfu: bool = True
+) -> str:
     """The line of a step.
 
     Args:
@@ -160,14 +162,16 @@ def progress(report: Report, *, step: int, steps: int, share: float, left_s: flo
         steps: about how many there will be.
         share: of the tokens that are seen, in [0, 1].
         left_s: seconds until the run ends; None if that is not known yet.
+        shows_mfu: whether the peak is a datasheet's; one that was measured beside other programs is too low.
     """
     about = "" if share >= 1 else "about "
     parts = [f"step {step:,} of {about}{max(step, steps):,}", f"loss {report.loss:.3f}"]
     for name, perplexity in report.perplexities:
         parts.append(f"{name + ' ' if name else ''}perplexity {shown(perplexity)}")
-    parts.append(f"lr {report.learning_rate:.2e}")
     if report.mfu is not None:
-        parts += [f"{_rate(report.tokens_per_s)} tokens/s", f"MFU {100 * report.mfu:.0f} %"]
+        parts.append(f"{_rate(report.tokens_per_s)} tokens/s")
+    if report.mfu is not None and shows_mfu:
+        parts.append(f"MFU {100 * report.mfu:.0f} %")
     parts.append("100 %" if share >= 1 else f"{math.floor(1000 * share) / 10:.1f} %")
     if left_s is not None and share < 1:
         parts.append(f"{clock_time(left_s)} left")
@@ -333,12 +337,14 @@ class Screen:
             for line in expected(seconds, steps, most_bytes(), datetime.now()):
                 self.say(line)
 
-    def report(self, report: Report) -> None:
-        """Show a line of progress for the step that was counted last."""
+    def report(self, report: Report, *, shows_mfu: bool) -> None:
+        """Show a line of progress for the step that was counted last, as `progress` writes it."""
         if self._extent is None:
             return
         steps = self._extent.steps(self._seen, self._total)
         seconds = self._left.seconds(max(0, self._total - self._seen), steps)
         share = min(1.0, self._seen / self._total)
-        text = progress(report, step=self._step, steps=self._step + steps, share=share, left_s=seconds)
+        text = progress(
+            report, step=self._step, steps=self._step + steps, share=share, left_s=seconds, shows_mfu=shows_mfu
+        )
         self._line.update(self._seen, text)

@@ -37,7 +37,7 @@ def test_it_runs_as_launched(tmp_path: Path, engine: str) -> None:
     (progress,) = [line for line in said if line.startswith("step 5 of 5 | loss ")]
     assert "tokens/s" not in progress  # of cached features, no token is read
     assert "MFU" not in progress
-    assert progress.endswith(" | lr 1.00e-03 | 100 %")
+    assert progress.endswith(" | 100 %")
     assert {line["attempt"] for line in lines(tmp_path / "run/attempts.jsonl")} == {1}
 
 

@@ -110,9 +110,14 @@ REPORT = Report(2.8961, [("", 18.104)], 1.31e-3, 4321.0, 0.314)
 
 def test_a_line_of_progress() -> None:
     assert progress(REPORT, step=10, steps=198, share=0.0506, left_s=83.2) == (
-        "step 10 of about 198 | loss 2.896 | perplexity 18.10 | lr 1.31e-03 | 4.3k tokens/s | MFU 31 % | 5.0 % | "
-        "1:23 left"
+        "step 10 of about 198 | loss 2.896 | perplexity 18.10 | 4.3k tokens/s | MFU 31 % | 5.0 % | 1:23 left"
     )
+
+
+def test_a_line_of_progress_on_a_cpu_is_short_and_has_no_mfu() -> None:
+    said = progress(REPORT, step=1_000, steps=3_784, share=0.265, left_s=567.0, shows_mfu=False)
+    assert said == "step 1,000 of about 3,784 | loss 2.896 | perplexity 18.10 | 4.3k tokens/s | 26.5 % | 9:27 left"
+    assert len(said) < 100
 
 
 def test_a_perplexity_of_hundreds_of_digits_keeps_the_line_readable() -> None:
@@ -131,7 +136,7 @@ def test_the_first_and_the_last_line() -> None:
     assert " | 99.9 % | " in progress(REPORT, step=198, steps=199, share=0.99999, left_s=1.0)
     fast = Report(1.0, [], 1e-4, 2_345_678.0, 0.0)
     assert progress(fast, step=1_000, steps=20_000, share=0.05, left_s=7200.0) == (
-        "step 1,000 of about 20,000 | loss 1.000 | lr 1.00e-04 | 2.35M tokens/s | MFU 0 % | 5.0 % | 2:00:00 left"
+        "step 1,000 of about 20,000 | loss 1.000 | 2.35M tokens/s | MFU 0 % | 5.0 % | 2:00:00 left"
     )
 
 
@@ -139,7 +144,7 @@ def test_no_speed_is_told_where_tokens_cost_no_flops() -> None:
     found = report_of([Objective("length", 1.0)], [2.0], 1e-3, Speed(1000.0, 0.0, 0.0), 1e10)
     assert found.mfu is None
     assert progress(found, step=1, steps=2, share=0.5, left_s=9.0) == (
-        "step 1 of about 2 | loss 2.000 | lr 1.00e-03 | 50.0 % | 0:09 left"
+        "step 1 of about 2 | loss 2.000 | 50.0 % | 0:09 left"
     )
 
 
