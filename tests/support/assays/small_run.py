@@ -62,7 +62,7 @@ kind = "frozen"
 head_lr = 2.0
 
 [optimizer]
-eps = 1e-6                    # at 1e-8 one gradient element that starts near 1e-8 turns rounding into whole updates
+eps = 1e-5                    # one gradient element that starts near eps turns rounding into whole updates
 
 [schedule]
 peak_lr = 1e-3
