@@ -20,7 +20,7 @@ NO_CHANGE = ()
 FROZEN, LORA, FULL = (), ("adaptation.kind=lora",), ("adaptation.kind=full",)
 UNCACHED = ("adaptation.cache_gb=0",)
 TWO = ("parallel.context=2",)
-# Ranks that share a document round its sum in another order, which the yardstick does not. Where heads standardise, that
+# Ranks that share a document round its sum in another order, which the yardstick does not. If heads standardise, that
 # is divided by a deviation of about a twentieth of the vectors, and LoRA ends at 4.9 times the yardstick.
 AS_THEY_ARE = ("heads.inputs=as_they_are",)
 
