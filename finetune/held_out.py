@@ -154,7 +154,3 @@ def best_model(trained: Trained, device: torch.device) -> tuple[int, nn.Module]:
         for name, parameter in model.named_parameters():
             parameter.copy_(whole[name])
     return checkpoint.trainer.step, model.train(False)
-
-
-def _frozen(model: nn.Module) -> set[str]:
-    return {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
