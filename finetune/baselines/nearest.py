@@ -75,14 +75,15 @@ def nearest_neighbour(
             theirs = block[:, columns]
             most = theirs.max(1, keepdims=True)
             nearest = ((theirs == most) & np.isfinite(most)).astype(np.float64)
-            shares = nearest / np.maximum(nearest.sum(1, keepdims=True), 1)
+            counts = np.maximum(nearest.sum(1), 1)
             for output, of_output in zip(outputs.tolist(), rows, strict=True):
                 lo, hi = np.searchsorted(asked.outputs[order], (output, output + 1))
                 mine = order[lo:hi]
                 mine = mine[slice(*np.searchsorted(wanted[mine], (start, start + len(block))))]
                 here = wanted[mine] - start
                 has = np.isfinite(most[here, 0])
-                prediction[mine[has]] = (shares @ targets[of_output])[here[has]]
+                # The sum is divided, not its terms: of n ones that is 1, and never more, as a probability must be.
+                prediction[mine[has]] = ((nearest @ targets[of_output]).T / counts).T[here[has]]
                 found[mine[has]] = True
     lacking = float(1 - found.mean()) if len(asked) else 0.0
     said = (

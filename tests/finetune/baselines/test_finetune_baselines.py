@@ -91,6 +91,16 @@ def test_nearest_gives_shares_of_classes() -> None:
     assert found.predictions.prediction.tolist() == [[0.5, 0.5, 0], [0, 0, 1], [0, 0, 1]]
 
 
+def test_neighbours_that_agree_make_a_probability_of_one() -> None:
+    """The first sequence is equally far from all others but the last, whose label is another."""
+    sequences = ["A" * 12, *("A" * at + residue + "A" * (11 - at) for at in range(12) for residue in "CDEFG"), "W" * 12]
+    for near in range(2, 60):
+        labels = labels_of(np.array([[1.0]] * 61 + [[0.0]]))
+        split = Parts(np.array([*range(1, near + 1), 61]), np.zeros(0, np.int64), np.array([0]))
+        found = nearest_neighbour(objective("binary"), labels, split, sequences)
+        assert found.predictions.prediction.tolist() == [1.0]
+
+
 def test_blocks_do_not_change_the_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.Generator(np.random.Philox(11))
     sequences = ["".join(rng.choice(list("ACDE"), 12)) for _ in range(60)]
