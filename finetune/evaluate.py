@@ -98,7 +98,7 @@ def predict(
     settings: LossSettings,
     engine: Spread,
 ) -> tuple[list[Predictions], dict[str, float]]:
-    """Predictions of every label of some records, and the mean loss of each objective; collective."""
+    """Predictions of every label of some records, and the mean loss of each objective with a label; collective."""
     bins, contents = assays.bins(records), assays.contents
     was_training = model.training
     model.train(False)
@@ -134,12 +134,12 @@ def predict(
             )
     model.train(was_training)
     gathered = engine.gather([[*zip(*parts, strict=True)] for parts in found])
-    total, count = engine.sum_over_ranks(sums), engine.sum_over_ranks(counts)
-    means = (total / count).tolist()  # NaN without a label
+    total, count = engine.sum_over_ranks(sums).tolist(), engine.sum_over_ranks(counts).tolist()
     names = [objective.settings.name for objective in objectives]
+    means = {name: loss / labels for name, loss, labels in zip(names, total, count, strict=True) if labels}
     return [
         _joined(assays, objective, [rank[number] for rank in gathered]) for number, objective in enumerate(objectives)
-    ], dict(zip(names, means, strict=True))
+    ], means
 
 
 def _records(bin_: Bin, batch: Batch, slots: NDArray[np.int64]) -> NDArray[np.int64]:

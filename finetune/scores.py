@@ -17,7 +17,7 @@ class FineTuneScores:
 
     tasks: Scores
     losses: Mapping[str, float]
-    """Mean loss of each objective on the part; NaN without a label."""
+    """Mean loss of each objective that has a label in the part."""
     part: str
     """Name of the part."""
 

@@ -15,8 +15,10 @@ from finetune.assays import Assays, open_assays, prepare
 from finetune.evaluate import predict
 from finetune.heads.predicted import predicted
 from finetune.labels.columns import LabelColumns
+from finetune.metrics.scores import Scores
 from finetune.model import FineTuneModel
 from finetune.recipe import Recipe
+from finetune.scores import FineTuneScores
 from finetune.splits.parts import TEST
 from pretrain.model.presets import PRESETS
 from support.assays.labelled_batches import wide
@@ -107,6 +109,18 @@ def test_every_label_is_predicted_once_as_of_its_protein_alone(
         np.testing.assert_allclose(of_all, values, atol=2e-5 * np.abs(values).max())
     expected = dict(zip([o.settings.name for o in assays.objectives], (sums / counts).tolist(), strict=True))
     assert losses == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_objective_without_a_label_has_no_loss_and_the_others_still_choose_a_checkpoint(
+    model: FineTuneModel, assays: Assays, recipe: Recipe
+) -> None:
+    is_free = np.diff(assays.tasks[4].labels.pointers) == 0
+    records = assays.records(TEST)[is_free[assays.records(TEST)]]
+    _, losses = predict(model, assays, assays.objectives, records, recipe.losses, Rank(0, 1, []))
+    assert [*losses] == ["affinity", "binds", "place", "grade"]
+    metric = FineTuneScores(Scores(()), losses, "test").rank_metric
+    assert metric == pytest.approx(sum(losses.values()))
+    assert np.isfinite(metric)
 
 
 @pytest.mark.parametrize(("bin_tokens", "ranks"), [(64, 1), (1000, 1), (128, 2), (1000, 3)])
