@@ -116,7 +116,8 @@ def _of_variants(settings: SplitSettings, records: Records, mutations: Mutations
         method = f"up to {settings.distance} mutations train, more are tested"
         return Division(parts_of(records.digests, part), method, False, (*notes, *of_split))
     side, of_split = by_position(mutations, records.digests, _shares(settings), settings.seed)
-    parts = _sides(settings, records, side, None, mutations.distances == 0)
+    # Substitutions of one residue fare alike, so that a bootstrap draws them together.
+    parts = _sides(settings, records, side, mutations.lowest, mutations.distances == 0)
     return Division(parts, "positions that are mutated", False, (*notes, *of_split))
 
 

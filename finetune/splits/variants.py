@@ -43,6 +43,13 @@ class Mutations:
         """(N,) number of mutations of each record."""
         return np.bincount(self.record, minlength=self.count)
 
+    @property
+    def lowest(self) -> NDArray[np.int64]:
+        """(N,) the lowest of each record's positions; -1 of a record without any."""
+        found = np.full(self.count, self.position.max(initial=-1) + 1)
+        np.minimum.at(found, self.record, self.position)
+        return np.where(self.distances > 0, found, -1)
+
 
 def of_sequences(records: Records, parent: NDArray[np.uint8] | None, asked_by: str) -> Mutations:
     """Where each record differs from the parent that all of them are variants of.

@@ -194,6 +194,11 @@ def test_no_tested_position_trains(tmp_path: Path) -> None:
     mixed = expected.count(UNUSED)
     assert division.notes[-1] == f"{mixed} of {len(part)} sequences have mutations on two sides and are unused"
     assert division.notes[0].startswith("no wild type is given")
+    # A bootstrap draws all variants of a position together, and doubles with the first of theirs; not the parent.
+    group = division.parts.group
+    assert group[0] not in group[1:]
+    assert len(set(group[1:31].tolist())) == 30
+    assert group[31:].tolist() == [group[1 + first] for first, _ in pairs]
     folds = divide(SplitSettings(by="position", folds=3), records).parts
     assert folds.part[0] == TRAIN
     assert folds.fold[0] == -1
