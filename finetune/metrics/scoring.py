@@ -63,8 +63,7 @@ def score(
         mine = order[bounds[output] : bounds[output + 1]]
         truth, prediction, group = rows.truth[mine], predictions.prediction[mine], of_row[mine]
         made = partial(_made, objective, name, group, resamples)
-        trains = objective.num_labels is None or objective.num_labels[output] > 0
-        reason = _too_few(len(truth)) if trains else "training has no label of it"
+        reason = _untrained(objective, output) or _too_few(len(truth))
         if kind == "regression":
             scale = objective.scale if objective.scale.is_logarithm else None
             tasks.append(_regression(made, reason, truth, prediction, censoring[mine], exact[mine], scale, active_from))
@@ -129,6 +128,16 @@ def _made(
     fields = {"labels": len(group), "groups": len(np.unique(group)), **fields}
     settings = objective.settings
     return TaskScore(name, settings.name, settings.type, metric, value, low, high, **fields)  # type: ignore[arg-type]
+
+
+def _untrained(objective: Objective, output: int) -> str:
+    """Why training could not teach a task; empty where it could."""
+    if objective.num_labels is not None and not objective.num_labels[output]:
+        return "training has no label of it"
+    trained = objective.is_trained[output]
+    if trained.sum() == 1:
+        return f"all of its training labels are {objective.classes[int(trained.argmax())]!r}"
+    return ""
 
 
 def _too_few(count: int) -> str:

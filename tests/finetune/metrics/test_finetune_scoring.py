@@ -199,6 +199,13 @@ def test_a_task_without_training_labels_is_undefined() -> None:
     assert "rmse_unit" not in first.values  # nothing was transformed
 
 
+def test_a_column_of_one_trained_class_is_undefined_and_in_no_mean() -> None:
+    of = objective("multilabel", "a", "b", classes=("no", "yes"), trained=[[5, 5], [0, 9]])
+    first, second, mean = score(of, table(np.tile(YES, 2), np.tile(SURE, 2), np.repeat([0, 1], 10))).tasks
+    assert (first.undefined, second.undefined) == ("", "all of its training labels are 'yes'")
+    assert (mean.value, mean.notes) == (first.value, ("mean of 1 of 2 columns",))
+
+
 def test_undefined_classes() -> None:
     of = objective("multiclass", "where", classes=("in", "out", "never"), trained=[[3, 3, 0]])
     (task,) = score(of, table([0] * 11 + [2] * 4, np.full((15, 3), 1 / 3))).tasks
