@@ -133,9 +133,13 @@ class Job(Protocol[S]):
         """FLOPs that a step needed, over all ranks; 0 where its tokens cost none, and then no speed is told."""
 
     def metrics(self, outcome: Reading) -> dict[str, float]:
-        """Numbers of a step for metrics.jsonl, besides the loop's own: targets, and each objective's mean loss."""
-        each = {f"loss/{o.name}": loss for o, loss in zip(self.objectives, outcome.losses, strict=True)}
-        return {"targets": float(sum(outcome.counts)), **(each if len(each) > 1 else {})}
+        """Numbers of a step for metrics.jsonl, besides the loop's own: targets, and each objective's mean loss.
+
+        An objective without a target in the step has none there.
+        """
+        both = list(zip(self.objectives, outcome.losses, strict=True))
+        each = {f"loss/{of.name}": loss for of, loss in both if loss is not None and len(both) > 1}
+        return {"targets": float(sum(outcome.counts)), **each}
 
     def evaluate(self, model: nn.Module) -> S:
         """Score the prepared model on what is held out; collective. Its mode stays as it was.

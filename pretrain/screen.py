@@ -46,6 +46,7 @@ class Report(NamedTuple):
     """What a line of progress tells of a step."""
 
     loss: float
+    """NaN of a step without any target."""
     perplexities: Sequence[tuple[str, float]]
     """(name of the objective, or "" if it is the only one, perplexity) of those that have one."""
     learning_rate: float
@@ -184,16 +185,28 @@ def perplexity_of(loss: float) -> float:
 
 
 def report_of(
-    objectives: Sequence["Objective"], losses: Sequence[float], learning_rate: float, speed: Speed, peak_flops: float
+    objectives: Sequence["Objective"],
+    losses: Sequence[float | None],
+    learning_rate: float,
+    speed: Speed,
+    peak_flops: float,
 ) -> Report:
-    """The numbers of a step, of which `losses` are the objectives' mean losses; `peak_flops` is per second."""
-    both = list(zip(objectives, losses, strict=True))
+    """The numbers of a step.
+
+    Args:
+        objectives: of the job.
+        losses: the mean loss of each; None of one without a target in the step, which adds nothing.
+        learning_rate: of the step.
+        speed: since the line before.
+        peak_flops: of all devices, per second.
+    """
+    both = [(of, loss) for of, loss in zip(objectives, losses, strict=True) if loss is not None]
     perplexities = [
-        (objective.name if len(both) > 1 else "", perplexity_of(loss))
+        (objective.name if len(objectives) > 1 else "", perplexity_of(loss))
         for objective, loss in both
         if objective.has_perplexity
     ]
-    loss = sum(objective.weight * of_objective for objective, of_objective in both)
+    loss = sum(objective.weight * of_objective for objective, of_objective in both) if both else math.nan
     mfu = speed.flops_per_s / peak_flops if speed.flops_per_s else None
     return Report(loss, perplexities, learning_rate, speed.tokens_per_s, mfu)
 

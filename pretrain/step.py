@@ -40,7 +40,7 @@ class Outcome:
     """What one step did, the same on every rank; on the device, where it may not have happened yet."""
 
     losses: Tensor
-    """(objectives,) float32: mean loss of each objective over the step's targets, in nats."""
+    """(objectives,) float32: mean loss of each objective over the step's targets, in nats; 0 without a target."""
     counts: Tensor
     """(objectives,) int64: targets of the step."""
     digests: Tensor
@@ -59,9 +59,10 @@ class Outcome:
         floats = torch.cat([torch.stack([self.grad_norm, self.loss_scale, self.skipped]), self.losses]).double()
         words = torch.cat([self.counts, self.digests, self.told, floats.view(torch.int64)]).cpu()
         objectives, integers = len(self.counts), len(words) - len(floats)
-        grad_norm, loss_scale, skipped, *losses = words[integers:].view(torch.float64).tolist()
+        grad_norm, loss_scale, skipped, *means = words[integers:].view(torch.float64).tolist()
         counts, digests = words[:objectives].tolist(), words[objectives : integers - len(self.told)].tolist()
         told = Told(*words[integers - len(self.told) : integers].tolist())
+        losses = [mean if count else None for mean, count in zip(means, counts, strict=True)]
         return Reading(losses, counts, digests, told, grad_norm, loss_scale, applied=not skipped)
 
 
@@ -69,7 +70,8 @@ class Outcome:
 class Reading:
     """An `Outcome` on the host."""
 
-    losses: list[float]
+    losses: list[float | None]
+    """None of an objective without a target in the step: it has no mean."""
     counts: list[int]
     digests: list[int]
     told: Told

@@ -201,7 +201,7 @@ def _error(path: Path, attempt: int) -> str:
 
 
 def _columns(lines: list[dict[str, Any]]) -> dict[str, Numbers]:
-    names = dict.fromkeys(name for line in lines[:1] + lines[-1:] for name in line if name not in ("time", "attempt"))
+    names = dict.fromkeys(name for line in lines for name in line if name not in ("time", "attempt"))
     columns = {name: np.array([_number(line.get(name)) for line in lines]) for name in names}
     return columns | ({"time": np.array([_time(line) for line in lines])} if lines else {})
 

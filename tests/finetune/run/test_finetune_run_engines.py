@@ -101,8 +101,16 @@ def test_a_rank_without_a_label_of_a_task_holds_up_nobody(tuned_on_few: Trained,
     words = (*LORA, "data.bins_per_step=2", "split.fractions=[0.96, 0.02, 0.02]")
     length = ("schedule.total_tokens=4_000",)
     one = tuned_on_few("single", 1, words, length)
-    labelled = [line["loss/state"] > 0 for line in lines(one.folder / "run/metrics.jsonl") if "loss" in line]
+    labelled = steps_with_a_loss_of_residues(one)
     assert 0 < sum(labelled) < len(labelled) / 2
-    of_weights, of_losses = distances(one, tuned_on_few(engine, 2, words, length))
+    of_weights, of_losses = distances(one, other := tuned_on_few(engine, 2, words, length))
     assert of_weights < 5e-6
     assert of_losses < 5e-6
+    assert steps_with_a_loss_of_residues(other) == labelled
+
+
+def steps_with_a_loss_of_residues(ended: Ended) -> list[bool]:
+    """Of every step, whether it tells a loss of that task; one without a label of it tells none, not 0."""
+    steps = [line for line in lines(ended.folder / "run/metrics.jsonl") if "loss" in line]
+    assert all(line.get("loss/state", 1.0) > 0 for line in steps)
+    return ["loss/state" in line for line in steps]

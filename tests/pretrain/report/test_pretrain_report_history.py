@@ -89,6 +89,16 @@ def test_damaged_lines_are_left_out(tmp_path: Path) -> None:
     assert (len(whole.proteins), found.proteins) == (1, ())
 
 
+def test_a_number_that_only_some_steps_have_is_a_column(tmp_path: Path) -> None:
+    root = WrittenRun(steps=0).write(tmp_path / "run")
+    losses = [{}, {"loss/rare": 2.0}, {}]
+    write_lines(
+        root / "metrics.jsonl",
+        [{"attempt": 1, "step": n, "tokens": n, "loss": 1.0, **loss} for n, loss in enumerate(losses, 1)],
+    )
+    np.testing.assert_array_equal(read_history(root).column("loss/rare"), [np.nan, 2.0, np.nan])
+
+
 def test_numbers_that_json_lacks_are_nan(tmp_path: Path) -> None:
     history = read_history(WrittenRun(steps=10, diverges_at=7).write(tmp_path / "run"))
     assert np.isnan(history.column("loss")).tolist() == [False] * 6 + [True] * 4

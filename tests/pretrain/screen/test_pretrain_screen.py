@@ -157,6 +157,9 @@ def test_only_a_cross_entropy_has_a_perplexity() -> None:
     assert (found.loss, found.perplexities) == (6.0, [("residue", math.exp(2.0))])
     assert " | residue perplexity 7.39 | " in progress(found, step=1, steps=2, share=0.5, left_s=None)
     assert report_of([Objective("length", 1.0)], [2.0], 1e-3, speed, 1e10).perplexities == []
+    assert report_of(two, [None, 8.0], 1e-3, speed, 1e10)[:2] == (4.0, [])
+    assert report_of(two, [2.0, None], 1e-3, speed, 1e10)[:2] == (2.0, [("residue", math.exp(2.0))])
+    assert math.isnan(report_of(two, [None, None], 1e-3, speed, 1e10).loss)
     assert math.isinf(perplexity_of(1e4))
     assert math.isnan(perplexity_of(math.nan))
 
