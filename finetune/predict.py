@@ -1,7 +1,7 @@
 """Predict with a fine-tuned model: every row of a table gets the values of every task.
 
     python -m finetune.predict runs/mine/bundle variants.csv -o predicted.csv
-    accelerate launch --cpu --num_processes 2 -m finetune.predict runs/mine/bundle variants.fasta -o predicted.csv
+    accelerate launch --config_file accelerate_configs/ddp.yaml -m finetune.predict runs/mine in.fasta -o out.csv
 
 In: a bundle, or a run with one or several of them; a table of proteins. Out: the table with further columns, exit
 status 0; 2 for a mistake in the input, 1 for anything else. The output appears whole or not at all.
@@ -28,13 +28,14 @@ from pretrain.run.settings import RunSettings
 
 if TYPE_CHECKING:
     from finetune.bundle.columns import TaskColumns
+    from finetune.bundle.rows import CheckedRows
     from finetune.predictor import Predictor
     from finetune.tables.proteins import Proteins
     from finetune.tables.table import Table
     from pretrain.engine.engine import Engine
 
-_CHUNK = 4096
-"""Rows that are predicted and written together; what is predicted of others is not in memory."""
+_ROWS = 4096
+"""Rows that are read, predicted and written together; no others are in memory."""
 _UNUSUAL = frozenset("XBZJUO")
 _NOTE = "note"
 
@@ -66,7 +67,9 @@ def _predict(options: argparse.Namespace) -> None:
     folders = bundles_at(options.bundle)
     with WorkLine("starting: importing torch", after_s=2.0, speaks=os.environ.get("RANK", "0") == "0"):
         from finetune.bundle.folder import open_folder
+        from finetune.bundle.rows import checked_rows
         from finetune.predictor import open_predictor
+        from finetune.tables.parts import table_parts
         from pretrain.engine.launch import launch
     opened = [open_folder(folder) for folder in folders]
     reading = opened[0].manifest.reading
@@ -78,9 +81,11 @@ def _predict(options: argparse.Namespace) -> None:
                 raise ValueError(
                     f"{one.folder} predicts other tasks, or reads tables otherwise, than {opened[0].folder}"
                 )
-        with WorkLine(f"reading {options.table}", after_s=2.0, speaks=engine.is_main):
-            table, proteins, said = _read(options, reading, opened[0].wild_types)
-        _write(options, engine, predictors, table, proteins, said)
+        with WorkLine(f"checking {options.table}", after_s=2.0, speaks=engine.is_main):
+            parts = table_parts(options.table, _ROWS)
+            settings = _reading(options, reading, opened[0].wild_types, parts.columns)
+            rows = checked_rows(parts, settings, reading.crop_tokens)
+        _write(options, engine, predictors, rows)
 
 
 def bundles_at(path: Path) -> list[Path]:
@@ -104,53 +109,43 @@ def _targets(manifest: Any) -> list[Any]:
     return [(task.settings.name, task.settings.type, task.outputs, task.classes, task.unit) for task in manifest.tasks]
 
 
-def _read(
-    options: argparse.Namespace, reading: ReadingSettings, wild_types: Path
-) -> tuple["Table", "Proteins", list[str]]:
-    """The table, the protein of each row, and sentences about them."""
-    from finetune.tables.proteins import proteins_of
-    from finetune.tables.read import read_table
-
-    table = read_table(options.table)
+def _reading(
+    options: argparse.Namespace, reading: ReadingSettings, wild_types: Path, columns: Sequence[str]
+) -> ReadingSettings:
+    """Where the proteins of a table with these columns are."""
     plain: dict[str, Any] = {"mutation": None, "wild_type": None, "protein": None, "numbering_offset": None}
     changed: dict[str, Any] = {"id": None}
     if options.sequence:
         changed |= plain | {"sequence": tuple(options.sequence)}
-    elif options.mutation or (reading.mutation in table.columns):
+    elif options.mutation or (reading.mutation in columns):
         changed |= {"sequence": (), "mutation": options.mutation or reading.mutation}
         changed["wild_type"] = options.wild_type or (str(wild_types) if wild_types.is_file() else None)
     elif reading.mutation is not None:
         changed |= plain
-    elif len(reading.sequence) == 1 and reading.sequence[0] not in table.columns:
+    elif len(reading.sequence) == 1 and reading.sequence[0] not in columns:
         changed["sequence"] = ()
     if options.too_long:
         changed["too_long"] = options.too_long
     if options.leave_out:
         changed["rows_without_protein"] = "leave_out"
-    settings = replace(reading, **changed)
-    proteins = proteins_of(table, settings, settings.crop_tokens)
-    return table, proteins, [*table.said, *proteins.said]
+    return replace(reading, **changed)
 
 
 def _write(
-    options: argparse.Namespace,
-    engine: "Engine",
-    predictors: Sequence["Predictor"],
-    table: "Table",
-    proteins: "Proteins",
-    said: list[str],
+    options: argparse.Namespace, engine: "Engine", predictors: Sequence["Predictor"], rows: "CheckedRows"
 ) -> None:
-    """Predict the table in chunks of rows, and write it; collective."""
+    """Predict the parts of a table one after another, and write each before the next one is read; collective."""
     from finetune.bundle.columns import calibrations, task_columns
 
     objectives, members = predictors[0].objectives, len(predictors)
+    own, said = rows.parts.columns, [*rows.said]
     evaluations = [predictor.bundle.manifest.evaluation for predictor in predictors]
     # A calibration is of the mean of all models of a run.
     is_common = all(each == evaluations[0] and len(each.get("members", [0])) == members for each in evaluations)
     calibrated = calibrations(evaluations[0], str(predictors[0].bundle.folder)) if is_common else {}
-    tasks = task_columns(objectives, calibrated, members, table.columns)
+    tasks = task_columns(objectives, calibrated, members, own)
     note = _NOTE
-    while note in table.columns:
+    while note in own:
         note += "_predicted"
     if not calibrated:
         said.append("there is no calibration of this model or of these models together: no intervals are written")
@@ -159,34 +154,30 @@ def _write(
         said.append(f"tasks about pairs of residues are not written: {', '.join(pairs)}")
     if not tasks:
         raise ValueError(f"{predictors[0].bundle.folder} has no task that is predicted row by row")
-    header = [*table.columns, *(name for _, task in tasks for name in task.names), note]
+    header = [*own, *(name for _, task in tasks for name in task.names), note]
     delimiter = "\t" if options.output.suffix.lower() == ".tsv" else ","
     remedy = "get the right to write there, or give another name with -o"
-    chunks = [range(first, min(first + _CHUNK, table.num_rows)) for first in range(0, table.num_rows, _CHUNK)]
-    each = ((rows, _predicted(engine, predictors, proteins, rows)) for rows in chunks)
+    each = ((table, proteins, _predicted(engine, predictors, proteins)) for table, proteins in rows)
     if engine.is_main:
         with replaced(options.output, remedy) as new, new.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
             writer.writerow(header)
-            for rows, found in each:
-                writer.writerows(_lines(predictors, tasks, table, proteins, rows, found))
+            for table, proteins, found in each:
+                writer.writerows(_lines(predictors, tasks, table, proteins, found))
     else:
         for _ in each:
             pass
     if engine.is_main:
         for line in said:
             print(f"{options.table}: {line}", file=sys.stderr)
-        print(f"{options.output}: {table.num_rows:,} rows, {len(tasks):,} tasks, {members} model(s)", flush=True)
+        print(f"{options.output}: {rows.num_rows:,} rows, {len(tasks):,} tasks, {members} model(s)", flush=True)
 
 
-def _predicted(
-    engine: "Engine", predictors: Sequence["Predictor"], proteins: "Proteins", rows: range
-) -> list[dict[int, Any]]:
-    """For each model, predictions of the records of some rows, on every rank; collective."""
+def _predicted(engine: "Engine", predictors: Sequence["Predictor"], proteins: "Proteins") -> list[dict[int, Any]]:
+    """For each model, predictions of all records, on every rank; collective."""
     import numpy as np
 
-    of_rows = proteins.record_of_row[rows.start : rows.stop]
-    records = np.unique(of_rows[of_rows >= 0])
+    records = np.arange(proteins.num_records)
     mine = [predictor(proteins, records, engine.data_rank, engine.data_world_size) for predictor in predictors]
     ranks = engine.gather(mine)
     return [{k: v for rank in ranks for k, v in rank[number].items()} for number in range(len(predictors))]
@@ -197,19 +188,18 @@ def _lines(
     tasks: Sequence[tuple[int, "TaskColumns"]],
     table: "Table",
     proteins: "Proteins",
-    rows: range,
     found: Sequence[dict[int, Any]],
 ) -> Iterator[list[str]]:
-    """The lines of some rows."""
+    """The lines of the rows of a part."""
     import numpy as np
 
     from finetune.bundle.columns import cell, list_cell
 
     reach = predictors[0].bundle.manifest.training_residues
-    own = [column.to_pylist() for column in table.cells.slice(rows.start, len(rows)).columns]
-    for at, row in enumerate(rows):
+    own = [column.to_pylist() for column in table.cells.columns]
+    for row in range(table.num_rows):
         record = int(proteins.record_of_row[row])
-        cells = [column[at] or "" for column in own]
+        cells = [column[row] or "" for column in own]
         for number, task in tasks:
             if record < 0:
                 cells += [""] * len(task.names)

@@ -8,6 +8,9 @@ import datetime
 import io
 import json
 import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from data.recipe.settings import IngestSettings
@@ -33,10 +36,44 @@ def parquet_table(location: Location, limits: IngestSettings) -> Table:
     try:
         cells = pq.read_table(pa.BufferReader(content))
     except Exception as error:  # pyarrow raises errors of several types for a damaged file
-        said = " ".join(str(error).split())[:200]
-        raise ValueError(f"{location.name}: cannot be read as Parquet: {said}; download it again") from error
+        raise _damaged(location.name, error) from error
     names = list(cells.column_names)
     return _of_values(location.name, names, [cells.column(at).to_pylist() for at in range(len(names))])
+
+
+def parquet_parts(name: str, path: Path, rows: int) -> tuple[list[str], Callable[[], Iterator[Table]]]:
+    """Names of the columns of a Parquet file, and what reads it `rows` rows at a time.
+
+    Raises:
+        ValueError: it is damaged or has no row.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def read() -> Iterator[Table]:
+        first = 1
+        try:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(rows):
+                    columns = [column.to_pylist() for column in batch.columns]
+                    yield replace(_of_values(name, batch.schema.names, columns), first_row=first)
+                    first += batch.num_rows
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(name, error) from error
+
+    try:
+        with pq.ParquetFile(path) as file:
+            names, num_rows = list(file.schema_arrow.names), file.metadata.num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(name, error) from error
+    if not num_rows:
+        raise ValueError(f"{name}: has no row")
+    return names, read
+
+
+def _damaged(name: str, error: Exception) -> ValueError:
+    said = " ".join(str(error).split())[:200]
+    return ValueError(f"{name}: cannot be read as Parquet: {said}; download it again")
 
 
 def dataset_source(location: Location, limits: IngestSettings) -> TableSource:

@@ -10,8 +10,8 @@ nothing. Headers may be written as
 
 import io
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, dropwhile
 
 from finetune.tables.table import Table
 
@@ -30,14 +30,31 @@ def fasta_table(name: str, text: str) -> Table:
     Raises:
         ValueError: it is empty or no FASTA; a record has no id, or one that another record has.
     """
+    records = fasta_records(name, text)
+    layout = HeaderLayout()
+    for header, _ in records:
+        layout.add(header)
+    return record_table(name, records, layout, 1)
+
+
+def record_table(name: str, records: Sequence[tuple[str, str]], layout: "HeaderLayout", first: int) -> Table:
+    """Some records of a FASTA file as rows.
+
+    Args:
+        name: the file, for errors.
+        records: (header, letters), one after another in the file.
+        layout: of all headers of the file.
+        first: number of the first of them, from 1.
+    """
     import pyarrow as pa
 
-    records = fasta_records(name, text)
-    ids = [header.split(None, 1)[0] for header, _ in records]
-    columns: dict[str, list[str | None]] = {ID: list(ids), SEQUENCE: [letters for _, letters in records]}
-    columns |= _header_columns([header for header, _ in records])
+    columns: dict[str, list[str | None]] = {
+        ID: [_id(header) for header, _ in records],
+        SEQUENCE: [letters for _, letters in records],
+    }
+    columns |= layout.columns([header for header, _ in records])
     arrays = {column: pa.array(cells, pa.string()) for column, cells in columns.items()}
-    return Table(name, pa.table(arrays), 1, row_word="record")
+    return Table(name, pa.table(arrays), first, row_word="record")
 
 
 def fasta_records(name: str, text: str) -> list[tuple[str, str]]:
@@ -46,24 +63,40 @@ def fasta_records(name: str, text: str) -> list[tuple[str, str]]:
     Raises:
         ValueError: it is empty or no FASTA; a record has no id, or one that another record has.
     """
-    from Bio.SeqIO.FastaIO import SimpleFastaParser
-
-    begin = text.lstrip()
-    if not begin.startswith(">"):
-        first = repr(begin.partition("\n")[0][:60]) if begin else "nothing: it is empty"
-        raise ValueError(f"{name}: not FASTA: the first line is {first}, but a FASTA file starts with '>'")
-    records = [(header.strip(), letters) for header, letters in SimpleFastaParser(io.StringIO(begin))]  # type: ignore[no-untyped-call]
     seen: dict[str, int] = {}
-    for number, (header, _) in enumerate(records, 1):
-        if not header:
-            raise ValueError(f"{name}: record {number} has no id; write one after '>'")
-        record_id = header.split(None, 1)[0]
+    records = []
+    for number, (header, letters) in enumerate(fasta_stream(name, io.StringIO(text.lstrip())), 1):
+        record_id = _id(header)
         if record_id in seen:
             raise ValueError(
                 f"{name}: records {seen[record_id]} and {number} are both called {record_id!r}; give each its own id"
             )
         seen[record_id] = number
+        records.append((header, letters))
     return records
+
+
+def fasta_stream(name: str, lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """(header, letters) of each record as they come; two of them may have one id.
+
+    Raises:
+        ValueError: it is empty or no FASTA; a record has no id.
+    """
+    from Bio.SeqIO.FastaIO import SimpleFastaParser
+
+    filled = dropwhile(lambda line: not line.strip(), lines)
+    begin = next(filled, "").lstrip()
+    if not begin.startswith(">"):
+        first = repr(begin.partition("\n")[0][:60]) if begin else "nothing: it is empty"
+        raise ValueError(f"{name}: not FASTA: the first line is {first}, but a FASTA file starts with '>'")
+    for number, (header, letters) in enumerate(SimpleFastaParser(chain([begin], filled)), 1):  # type: ignore[no-untyped-call]
+        if not header.strip():
+            raise ValueError(f"{name}: record {number} has no id; write one after '>'")
+        yield header.strip(), letters
+
+
+def _id(header: str) -> str:
+    return header.split(None, 1)[0]
 
 
 def with_labels(table: Table, labels: Table) -> Table:
@@ -165,25 +198,52 @@ def _require_equal_lengths(table: Table, column: str, file: str) -> None:
             )
 
 
-def _header_columns(headers: Sequence[str]) -> dict[str, list[str | None]]:
-    """What stands in headers after the id, as columns; only what is there in some record."""
-    rest = [header.partition(header.split(None, 1)[0])[2].strip() for header in headers]
-    attributes = [dict(_ATTRIBUTE.findall(text)) for text in rest]
-    names = list(Counter(name for found in attributes for name in found))
-    taken = {ID, SEQUENCE}
-    columns: dict[str, list[str | None]] = {
-        (f"{name} 2" if name in taken else name): [found.get(name) for found in attributes] for name in names
-    }
-    words = [_ATTRIBUTE.sub("", text).strip() for text in rest]
-    if len(words) > 1 and all(found := [_DEEPLOC.fullmatch(text) for text in words]):
-        columns["location"] = [match["location"] for match in found if match]
-        columns["membrane"] = [None if match["membrane"] == "U" else match["membrane"] for match in found if match]
-        words = [(match["rest"] or "").strip() for match in found if match]
-    if any(words):
-        columns["description"] = [text or None for text in words]
-    ids = [header.split(None, 1)[0] for header in headers]
-    widths = {record_id.count("|") for record_id in ids}
-    if len(widths) == 1 and widths != {0} and not all(record_id.startswith(_UNIPROT) for record_id in ids):
-        for at in range(widths.pop() + 1):
-            columns[f"header {at + 1}"] = [record_id.split("|")[at] for record_id in ids]
-    return columns
+class HeaderLayout:
+    """What stands in the headers of a FASTA file after the id, as columns; only what is there in some record."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+        self._bars: set[int] = set()
+        self._num = 0
+        self._are_deeploc = True
+        self._are_uniprot = True
+        self._has_words = False
+        self._has_words_of_deeploc = False
+
+    def add(self, header: str) -> None:
+        """Count one more header of the file."""
+        record_id, rest = _id(header), _rest(header)
+        words = _ATTRIBUTE.sub("", rest).strip()
+        match = _DEEPLOC.fullmatch(words)
+        self._num += 1
+        self._names |= dict.fromkeys(name for name, _ in _ATTRIBUTE.findall(rest))
+        self._are_deeploc &= match is not None
+        self._has_words |= bool(words)
+        self._has_words_of_deeploc |= match is not None and bool((match["rest"] or "").strip())
+        self._bars.add(record_id.count("|"))
+        self._are_uniprot &= record_id.startswith(_UNIPROT)
+
+    def columns(self, headers: Sequence[str]) -> dict[str, list[str | None]]:
+        """The columns of some headers, each of which was added."""
+        attributes = [dict(_ATTRIBUTE.findall(_rest(header))) for header in headers]
+        taken = {ID, SEQUENCE}
+        columns: dict[str, list[str | None]] = {
+            (f"{name} 2" if name in taken else name): [found.get(name) for found in attributes] for name in self._names
+        }
+        words = [_ATTRIBUTE.sub("", _rest(header)).strip() for header in headers]
+        is_deeploc = self._num > 1 and self._are_deeploc
+        if is_deeploc:
+            found = [match for text in words if (match := _DEEPLOC.fullmatch(text))]
+            columns["location"] = [match["location"] for match in found]
+            columns["membrane"] = [None if match["membrane"] == "U" else match["membrane"] for match in found]
+            words = [(match["rest"] or "").strip() for match in found]
+        if self._has_words_of_deeploc if is_deeploc else self._has_words:
+            columns["description"] = [text or None for text in words]
+        if len(self._bars) == 1 and self._bars != {0} and not self._are_uniprot:
+            for at in range(min(self._bars) + 1):
+                columns[f"header {at + 1}"] = [_id(header).split("|")[at] for header in headers]
+        return columns
+
+
+def _rest(header: str) -> str:
+    return header.partition(_id(header))[2].strip()

@@ -57,12 +57,21 @@ def laid_out(name: str, lines: Sequence[Line], said: Sequence[str], header_lines
     columns, renamed = _distinct(header)
     if renamed:
         said.append(f"columns without a name of their own are called {', '.join(map(repr, renamed[:8]))}")
+    return table_of(name, columns, rows, said)
+
+
+def table_of(name: str, columns: Sequence[str], rows: Sequence[Line], said: Sequence[str] = ()) -> Table:
+    """Rows below a header as a table.
+
+    Raises:
+        ValueError: a row has more or fewer fields than there are columns.
+    """
     numbers = [row.number for row in rows]
     consecutive = all(b == a + 1 for a, b in pairwise(numbers))
     return Table(name, _cells(name, columns, rows), numbers[0], None if consecutive else numbers, tuple(said))
 
 
-def _cells(name: str, columns: list[str], rows: Sequence[Line]) -> "pyarrow.Table":
+def _cells(name: str, columns: Sequence[str], rows: Sequence[Line]) -> "pyarrow.Table":
     """All rows as columns of text.
 
     Raises:

@@ -7,7 +7,7 @@ between their numbers and the wild type's residues is found: the smallest with w
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -138,6 +138,7 @@ def variants(
     empty_is_wild_type: bool = False,
     offset: int | None = None,
     wild_type_file: str = "wild_type",
+    numbering: "Numbering | None" = None,
 ) -> Variants:
     """The sequence of each row.
 
@@ -149,38 +150,20 @@ def variants(
         empty_is_wild_type: whether an empty cell is the wild type; otherwise the row has no sequence.
         offset: what is added to a number to count residues from 1; without it, it is found for each wild type.
         wild_type_file: for errors.
+        numbering: of the whole table, where this one is a part of it; without it, it is that of this one.
 
     Raises:
         ValueError: a cell is no mutation; a wild type has another residue than a row says; a row names no record; no
             offset fits, or it rests on too few positions.
     """
     proteins = _wild_type_of_rows(table, protein, wild_types, wild_type_file)
-    parsed: list[tuple[Substitution, ...] | None] = []
-    unusable: dict[int, str] = {}
-    for index, text in enumerate(table.column(mutation)):
-        found: tuple[Substitution, ...] | None = None
-        if (text is None or not text.strip()) and not empty_is_wild_type:
-            unusable[index] = (
-                f"its column {mutation!r} is empty (data.empty_mutation = 'wild_type' reads the wild type)"
-            )
-        else:
-            try:
-                found = substitutions(text or "WT")
-            except NoSubstitution as error:
-                unusable[index] = f"in its column {mutation!r}, {error}"
-            except ValueError as error:
-                raise ValueError(f"{table.row(index)}, column {mutation!r}: {error}") from None
-        parsed.append(found)
+    parsed, unusable = _parsed(table, mutation, empty_is_wild_type)
     said: list[str] = []
-    offsets = {}
-    for name in dict.fromkeys(proteins):
-        rows = [index for index, each in enumerate(proteins) if each == name and parsed[index]]
-        offsets[name] = _offset(table, mutation, rows, parsed, name, wild_types[name], offset)
-        if offsets[name] and offset is None:
-            said.append(
-                f"the numbers of its mutations are those of {name} {-offsets[name]:+d}: residue 1 of the wild type is "
-                f"number {1 - offsets[name]}"
-            )
+    if numbering is None:
+        numbering = Numbering(wild_types, offset)
+        numbering.count(table, mutation, proteins, parsed)
+        said += numbering.settle(table)
+    offsets = numbering.offsets
     sequences: list[str | None] = []
     mutated: list[tuple[int, ...]] = []
     for index, (name, changes) in enumerate(zip(proteins, parsed, strict=True)):
@@ -198,6 +181,51 @@ def variants(
         sequences.append("".join(letters))
         mutated.append(tuple(sorted(p for p, change in zip(places, changes, strict=True) if change.new != change.old)))
     return Variants(tuple(sequences), tuple(mutated), tuple(proteins), unusable, tuple(said))
+
+
+def numbering_of(
+    parts: Iterable[Table],
+    mutation: str,
+    wild_types: Mapping[str, str],
+    *,
+    protein: str | None = None,
+    offset: int | None = None,
+    wild_type_file: str = "wild_type",
+) -> tuple["Numbering", list[str]]:
+    """How a table that is given in parts numbers residues, and what is said of it; the arguments of `variants`.
+
+    Raises:
+        ValueError: as for `variants`.
+    """
+    numbering = Numbering(wild_types, offset)
+    for part in parts:
+        part.require(mutation, "data.mutation")
+        proteins = _wild_type_of_rows(part, protein, wild_types, wild_type_file)
+        numbering.count(part, mutation, proteins, _parsed(part, mutation, empty_is_wild_type=True)[0])
+    return numbering, numbering.settle(part)
+
+
+def _parsed(
+    table: Table, mutation: str, empty_is_wild_type: bool
+) -> tuple[list[tuple[Substitution, ...] | None], dict[int, str]]:
+    """The substitutions of each row, and why a row has none."""
+    parsed: list[tuple[Substitution, ...] | None] = []
+    unusable: dict[int, str] = {}
+    for index, text in enumerate(table.column(mutation)):
+        found: tuple[Substitution, ...] | None = None
+        if (text is None or not text.strip()) and not empty_is_wild_type:
+            unusable[index] = (
+                f"its column {mutation!r} is empty (data.empty_mutation = 'wild_type' reads the wild type)"
+            )
+        else:
+            try:
+                found = substitutions(text or "WT")
+            except NoSubstitution as error:
+                unusable[index] = f"in its column {mutation!r}, {error}"
+            except ValueError as error:
+                raise ValueError(f"{table.row(index)}, column {mutation!r}: {error}") from None
+        parsed.append(found)
+    return parsed, unusable
 
 
 def _wild_type_of_rows(table: Table, protein: str | None, wild_types: Mapping[str, str], file: str) -> list[str]:
@@ -219,25 +247,69 @@ def _wild_type_of_rows(table: Table, protein: str | None, wild_types: Mapping[st
     return found
 
 
+class Numbering:
+    """What is added to the numbers of mutations to count residues of each wild type from 1.
+
+    Args:
+        wild_types: name -> letters.
+        given: what is added, if the user says so.
+    """
+
+    def __init__(self, wild_types: Mapping[str, str], given: int | None = None) -> None:
+        self.offsets: dict[str, int] = {}
+        """Wild type -> what is added, once it is settled."""
+        self._wild_types, self._given = wild_types, given
+        self._expected: dict[str, dict[int, tuple[str, int]]] = {}
+        """Wild type -> number -> residue, and the number of the row that says so first."""
+        self._column = ""
+
+    def count(
+        self, table: Table, mutation: str, proteins: Sequence[str], parsed: Sequence[tuple[Substitution, ...] | None]
+    ) -> None:
+        """Take the residues that the rows of a table, or of a part of it, expect.
+
+        Raises:
+            ValueError: two rows expect two residues at one place.
+        """
+        self._column = mutation
+        for index, (name, changes) in enumerate(zip(proteins, parsed, strict=True)):
+            expected = self._expected.setdefault(name, {})
+            for change in changes or ():
+                old, first = expected.setdefault(change.number, (change.old, table.number(index)))
+                if old != change.old:
+                    raise ValueError(
+                        f"{table.row(index)}, column {mutation!r}: residue {change.number} is {change.old} here, and "
+                        f"{old} in {table.row_word} {first}; one of the two is wrong"
+                    )
+
+    def settle(self, table: Table) -> list[str]:
+        """Find what is added, and say it where it was not given and is not 0.
+
+        Args:
+            table: for errors.
+
+        Raises:
+            ValueError: none fits, or it rests on too few positions.
+        """
+        for name, expected in self._expected.items():
+            self.offsets[name] = _offset(table, self._column, expected, name, self._wild_types[name], self._given)
+        return [
+            f"the numbers of its mutations are those of {name} {-offset:+d}: residue 1 of the wild type is number "
+            f"{1 - offset}"
+            for name, offset in self.offsets.items()
+            if offset and self._given is None
+        ]
+
+
 def _offset(
     table: Table,
     mutation: str,
-    rows: Sequence[int],
-    parsed: Sequence[tuple[Substitution, ...] | None],
+    expected: Mapping[int, tuple[str, int]],
     name: str,
     wild_type: str,
     given: int | None,
 ) -> int:
-    """What is added to the numbers of these rows to count residues of the wild type from 1."""
-    expected: dict[int, tuple[str, int]] = {}
-    for index in rows:
-        for change in parsed[index] or ():
-            old, first = expected.setdefault(change.number, (change.old, index))
-            if old != change.old:
-                raise ValueError(
-                    f"{table.row(index)}, column {mutation!r}: residue {change.number} is {change.old} here, and {old} "
-                    f"in {table.row_word} {table.number(first)}; one of the two is wrong"
-                )
+    """What is added to these numbers to count residues of the wild type from 1."""
     if not expected:
         return given or 0
     numbers = np.array(sorted(expected))
@@ -274,7 +346,7 @@ def _refuse_residue(
     fitting: int,
 ) -> None:
     """Raise for the first row whose residue is not that of the wild type, with the offset that fits best."""
-    for number, (old, index) in sorted(expected.items(), key=lambda item: item[1][1]):
+    for number, (old, row) in sorted(expected.items(), key=lambda item: item[1][1]):
         place = number + offset - 1
         there = wild_type[place] if 0 <= place < len(wild_type) else ""
         if there == old:
@@ -282,8 +354,8 @@ def _refuse_residue(
         counted = f", counted as {place + 1}" if offset else ""
         found = f"{name} has {there} there" if there else f"{name} has {len(wild_type)} residues"
         raise ValueError(
-            f"{table.row(index)}, column {mutation!r}: expects {old} at {number}{counted}, and {found}. The numbers of "
-            f"{fitting} of {len(expected)} mutated residues fit, with the offset {offset}, and with no other do more; "
-            "correct the row, or the wild type"
+            f"{table.name}: {table.row_word} {row}, column {mutation!r}: expects {old} at {number}{counted}, and "
+            f"{found}. The numbers of {fitting} of {len(expected)} mutated residues fit, with the offset {offset}, and "
+            "with no other do more; correct the row, or the wild type"
         )
     raise AssertionError("every residue fits")

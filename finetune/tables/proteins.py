@@ -17,7 +17,7 @@ from data.sources.block import START, Block, Position
 from data.sources.entries import Entry, entry_blocks
 from data.sources.protein import letters_of, refusal
 from data.sources.tables import ID_COLUMNS, SEQUENCE_COLUMNS
-from finetune.tables.mutations import read_wild_types, variants
+from finetune.tables.mutations import Numbering, read_wild_types, variants
 from finetune.tables.settings import TableSettings, TooLong
 from finetune.tables.table import Table
 
@@ -124,7 +124,13 @@ class ProteinSource:
 
 
 def proteins_of(
-    table: Table, settings: TableSettings, crop_tokens: int | None, limits: IngestSettings | None = None
+    table: Table,
+    settings: TableSettings,
+    crop_tokens: int | None,
+    limits: IngestSettings | None = None,
+    *,
+    is_part: bool = False,
+    numbering: Numbering | None = None,
 ) -> Proteins:
     """The protein of each row.
 
@@ -133,6 +139,8 @@ def proteins_of(
         settings: where its proteins are.
         crop_tokens: longest document, begin and end included; None for no limit.
         limits: longest header and longest protein.
+        is_part: whether it is a part of a table, in which all rows may be left out.
+        numbering: of the mutations of the whole table, for a part of it.
 
     Raises:
         ValueError: there is no column of sequences; a row has no protein, or text that is none; a wild type has another
@@ -156,6 +164,7 @@ def proteins_of(
             empty_is_wild_type=settings.empty_mutation == "wild_type",
             offset=settings.numbering_offset,
             wild_type_file=settings.wild_type,
+            numbering=numbering,
         )
         columns: tuple[str, ...] = (settings.mutation,)
         chains, mutated, wild_types = [list(found.sequences)], found.mutated, found.wild_types
@@ -167,7 +176,7 @@ def proteins_of(
             table.require(column, "data.sequence")
         chains = [table.column(column) for column in columns]
     cleaned = _cleaned(table, columns, chains, unusable, settings.unknown_letters, limits)
-    _leave_out(table, unusable, settings, said)
+    _leave_out(table, unusable, settings, said, is_part=is_part)
     most = None if crop_tokens is None else crop_tokens - SPECIAL_TOKENS
     return _records(table, cleaned, settings, most, said, mutated, wild_types, limits)
 
@@ -227,7 +236,9 @@ def _cleaned(
     return cleaned
 
 
-def _leave_out(table: Table, unusable: dict[int, str], settings: TableSettings, said: list[str]) -> None:
+def _leave_out(
+    table: Table, unusable: dict[int, str], settings: TableSettings, said: list[str], *, is_part: bool
+) -> None:
     """Refuse rows without a protein, or report them, as the policy says."""
     if not unusable:
         return
@@ -238,7 +249,7 @@ def _leave_out(table: Table, unusable: dict[int, str], settings: TableSettings, 
             f"{table.row(first)}: has no protein: {unusable[first]}{more}. Fill it, or set data.rows_without_protein = "
             "'leave_out'"
         )
-    if len(unusable) == table.num_rows:
+    if len(unusable) == table.num_rows and not is_part:
         raise ValueError(
             f"{table.name}: no row has a protein; in {table.row_word} {table.number(first)}, {unusable[first]}"
         )

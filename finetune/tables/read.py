@@ -18,7 +18,7 @@ FASTA = (".fasta", ".fa", ".faa", ".fas", ".fsa", ".pep")
 DELIMITED = (".csv", ".tsv", ".txt", ".tab")
 SHEETS = (".xlsx", ".xlsm")
 _TABLES = (*DELIMITED, *FASTA, *SHEETS, *LOADERS)
-_PARQUET = b"PAR1"
+PARQUET = b"PAR1"
 
 
 def read_table(name: str, limits: IngestSettings | None = None) -> Table:
@@ -54,7 +54,7 @@ def read_table(name: str, limits: IngestSettings | None = None) -> Table:
         location.require_only("an Excel file", "sheet", "header_lines")
         return sheet_table(location, limits)
     content = location.read(limits)
-    if content.startswith(_PARQUET):
+    if content.startswith(PARQUET):
         raise ValueError(f"{name}: is a Parquet file; give it the suffix .parquet")
     text, said = decoded(content, name, location.parameter("encoding"))
     if suffix in FASTA or (suffix not in DELIMITED and text.lstrip().startswith(">")):

@@ -8,10 +8,10 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 _SAMPLE = 200
 """Lines from which the separator is found."""
@@ -20,7 +20,7 @@ _WORDS = {**_SEPARATORS, " ": "spaces"}
 _HINT = re.compile(r"sep=(?P<separator>[,;\t|])\r?\n")
 _NAMES = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|", **{sign: sign for sign in _SEPARATORS}}
 _MOST_FIELD_BYTES = 64 << 20
-_BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def decoded(content: bytes, name: str, encoding: str | None = None) -> tuple[str
             raise ValueError(
                 f"{name}: cannot be read with encoding={encoding}: {error}; leave it out, or correct it"
             ) from None
-    for mark, found in _BOMS:
+    for mark, found in BOMS:
         if content.startswith(mark):
             try:
                 return content.decode(found), []
@@ -70,10 +70,14 @@ def decoded(content: bytes, name: str, encoding: str | None = None) -> tuple[str
             text = content.decode(found)
         except UnicodeDecodeError:
             continue
-        byte, letter = content[wrong.start], content[wrong.start : wrong.start + 1].decode(found)
-        said = f"it is not UTF-8 (byte 0x{byte:02x} in line {line}); it was read as {found}, where that is {letter!r}"
-        return text, [said]
+        return text, [not_utf8(content[wrong.start], line, found)]
     raise AssertionError("latin-1 has a letter for every byte")
+
+
+def not_utf8(byte: int, line: int, encoding: str) -> str:
+    """What is said of text that is read in another encoding, as a byte in a line shows."""
+    letter = bytes([byte]).decode(encoding)
+    return f"it is not UTF-8 (byte 0x{byte:02x} in line {line}); it was read as {encoding}, where that is {letter!r}"
 
 
 def lines(text: str, name: str, separator: str | None = None) -> tuple[list[Line], list[str]]:
@@ -87,11 +91,29 @@ def lines(text: str, name: str, separator: str | None = None) -> tuple[list[Line
     Raises:
         ValueError: a quotation mark without its partner; a separator that is none.
     """
+    found, said = as_they_come(io.StringIO(text, newline=""), name, separator)
+    kept = Kept()
+    rows = kept.begun(list(found))
+    return rows, [*said, *kept.said]
+
+
+def as_they_come(stream: Iterator[str], name: str, separator: str | None = None) -> tuple[Iterator[Line], list[str]]:
+    """Every line of fields of a text, and what was decided from its first lines about its separator.
+
+    Args:
+        stream: lines with their ends as they are written.
+        name: the file, for errors.
+        separator: as for `lines`.
+
+    Raises:
+        ValueError: as for `lines`; for a quotation mark when its line comes.
+    """
     said: list[str] = []
-    if separator is None and (hint := _HINT.match(text)):  # which Excel writes and reads
-        separator, text = hint["separator"], "\n" + text[hint.end() :]
+    sample = list(islice(stream, _SAMPLE))
+    if separator is None and (hint := _HINT.match("".join(sample))):  # which Excel writes and reads
+        separator, sample[0] = hint["separator"], "\n"
     if separator is None:
-        separator = _sniffed(text)
+        separator = _sniffed(sample)
         if separator != ",":
             said.append(f"its fields are separated by {_WORDS[separator]}")
     else:
@@ -99,32 +121,68 @@ def lines(text: str, name: str, separator: str | None = None) -> tuple[list[Line
             raise ValueError(f"{name}: separator is {separator!r}; allowed are comma, semicolon, tab, pipe")
         separator = _NAMES[separator]
     if separator == " ":
-        text, separator = "\n".join("\t".join(line.split()) for line in text.split("\n")), "\t"
-    try:
-        found = list(_fields(text, separator))
-    except csv.Error as error:
-        raise ValueError(
-            f"{name}: {error}: is a quotation mark left open? One inside a quoted field is written twice"
-        ) from None
-    kept = [line for line in found if any(map(str.strip, line.fields))]
-    if len(found) > len(kept):
-        said.append(f"rows in which every cell is empty are left out: {len(found) - len(kept)}")
-    kept, num_before = from_header(kept)
-    if num_before:
-        said.append(f"lines above the header are left out: {num_before}")
-    width = len(kept[0].fields) if kept else 0
-    rows = [line for line in kept if not (line.fields[0].startswith("#") and len(line.fields) != width)]
-    if len(kept) > len(rows):
-        said.append(f"lines that begin with '#' are left out: {len(kept) - len(rows)}")
-    if rows and rows[0].fields[0].startswith("#"):
-        rows[0] = Line(rows[0].number, [rows[0].fields[0].lstrip("# "), *rows[0].fields[1:]])
-    return rows, said
+        sample, separator = [_with_tabs(line) for line in sample], "\t"
+        stream = map(_with_tabs, stream)
+    quoted = separator != "\t" or _has_quoted_fields(sample)
+
+    def found() -> Iterator[Line]:
+        try:
+            yield from _fields(chain(sample, stream), separator, quoted=quoted)
+        except csv.Error as error:
+            raise ValueError(
+                f"{name}: {error}: is a quotation mark left open? One inside a quoted field is written twice"
+            ) from None
+
+    return found(), said
 
 
-def _fields(text: str, separator: str) -> Iterator[Line]:
+class Kept:
+    """Which lines of a table are left out: empty rows, what stands above the header, comments."""
+
+    def __init__(self) -> None:
+        self.num_empty = self.num_before = self.num_comments = self.width = 0
+
+    def begun(self, found: list[Line]) -> list[Line]:
+        """The first lines from the header on, which decide what the others are."""
+        kept = [line for line in found if self._is_filled(line)]
+        kept, self.num_before = from_header(kept)
+        self.width = len(kept[0].fields) if kept else 0
+        rows = [line for line in kept if self._is_row(line)]
+        if rows and rows[0].fields[0].startswith("#"):
+            rows[0] = Line(rows[0].number, [rows[0].fields[0].lstrip("# "), *rows[0].fields[1:]])
+        return rows
+
+    def __call__(self, found: Iterable[Line]) -> Iterator[Line]:
+        """Those of further lines that are rows."""
+        return (line for line in found if self._is_filled(line) and self._is_row(line))
+
+    def _is_filled(self, line: Line) -> bool:
+        is_filled = any(map(str.strip, line.fields))
+        self.num_empty += not is_filled
+        return is_filled
+
+    def _is_row(self, line: Line) -> bool:
+        is_comment = line.fields[0].startswith("#") and len(line.fields) != self.width
+        self.num_comments += is_comment
+        return not is_comment
+
+    @property
+    def said(self) -> list[str]:
+        """How many lines were left out so far."""
+        counts = {
+            "rows in which every cell is empty are left out": self.num_empty,
+            "lines above the header are left out": self.num_before,
+            "lines that begin with '#' are left out": self.num_comments,
+        }
+        return [f"{what}: {number}" for what, number in counts.items() if number]
+
+
+def _with_tabs(line: str) -> str:
+    return "\t".join(line.split()) + "\n"
+
+
+def _fields(stream: Iterable[str], separator: str, *, quoted: bool) -> Iterator[Line]:
     csv.field_size_limit(max(csv.field_size_limit(), _MOST_FIELD_BYTES))  # global to the process, at first 128 kB
-    quoted = separator != "\t" or _has_quoted_fields(text)
-    stream = io.StringIO(text, newline="")
     reader = csv.reader(
         stream, delimiter=separator, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE, strict=True
     )
@@ -136,28 +194,28 @@ def _fields(text: str, separator: str) -> Iterator[Line]:
         raise csv.Error(f"line {reader.line_num}: {error}") from None
 
 
-def _has_quoted_fields(text: str) -> bool:
+def _has_quoted_fields(sample: Sequence[str]) -> bool:
     """Whether quotation marks of tab-separated text enclose fields, as Excel writes them, or are letters."""
-    quoted = [line for line in islice(io.StringIO(text), _SAMPLE) if '"' in line]
+    quoted = [line for line in sample if '"' in line]
     begins = any(field.startswith('"') for line in quoted for field in line.split("\t"))
     return begins and all(line.count('"') % 2 == 0 for line in quoted)
 
 
-def _sniffed(text: str) -> str:
+def _sniffed(sample: Sequence[str]) -> str:
     """The separator with which the most lines have one and the same number of fields, above 1; a space for any."""
-    sample = "".join(islice(io.StringIO(text, newline=""), _SAMPLE))
     best, best_score = "", (0.0, 0)
     for separator in _SEPARATORS:
         widths = []
         with suppress(csv.Error):  # the sample may end inside a quoted field
-            for line in _fields(sample, separator):
+            quoted = separator != "\t" or _has_quoted_fields(sample)
+            for line in _fields(sample, separator, quoted=quoted):
                 widths.append(len(line.fields))
         (width, count), *_ = Counter(width for width in widths if width > 1).most_common(1) or [(1, 0)]
         # The header of a table of decimal commas has none, which tells them from separators.
         score = (count / max(1, len(widths)), width)
         if width > 1 and score > best_score:
             best, best_score = separator, score
-    words = {len(line.split()) for line in sample.splitlines() if line.strip()}
+    words = {len(line.split()) for line in sample if line.strip()}
     return best or (" " if len(words) == 1 and words != {1} else ",")
 
 

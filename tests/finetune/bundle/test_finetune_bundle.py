@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from pretrain.checkpoint.best import best_valid
 from pretrain.checkpoint.frozen import read_whole
 from pretrain.model.build import first_model
 from pretrain.model.settings import ModelSettings
+from support.launching import DDP, run, started, until
 
 RECIPE = """
 [run]
@@ -189,6 +191,89 @@ def test_a_row_without_a_protein_is_named_or_left_out(
         ("1", True, ""),
         ("2", False, "no protein"),
     ]
+
+
+def test_it_predicts_what_the_run_predicted(folder: Path, tmp_path: Path) -> None:
+    assert predict([str(folder / "run"), str(folder / "train.csv"), "-o", str(tmp_path / "out.csv")]) == 0
+    ours = {f"row-{number}": row for number, row in enumerate(rows(tmp_path / "out.csv"), 2)}
+    theirs = rows(folder / "run" / "predictions.csv")
+    assert {row["task"] for row in theirs} == {"kd", "fold", "ss"}
+    assert {row["part"] for row in theirs} == {"validation", "test"}
+    for row in theirs:
+        # The table has the columns kd, fold and ss already, so that those of predictions have longer names.
+        found = {name: text for name, text in ours[row["id"]].items() if name.startswith(f"{row['task']}_predicted")}
+        if row["position"]:
+            found = {name: json.loads(text)[int(row["position"]) - 1] for name, text in found.items()}
+        name = f"{row['task']}_predicted"
+        if row["task"] == "kd":
+            assert float(found[name]) == pytest.approx(float(row["prediction"]), rel=1e-5)
+            for end in ("low", "high"):
+                has = f"{name}_{end}" in found
+                assert has == bool(row[end])
+                assert not has or float(found[f"{name}_{end}"]) == pytest.approx(float(row[end]), rel=1e-5)
+        else:
+            assert found[name] == row["prediction"]
+            assert float(found[f"{name}_p_{row['prediction']}"]) == pytest.approx(float(row["probability"]), rel=1e-5)
+
+
+def test_a_table_is_predicted_part_by_part(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    wild = letters(7, 20)
+    (tmp_path / "wt.fasta").write_text(f">wt\n{wild}\n")
+    places = [3, 17, 5, 8, 11, 3, 0, 19]  # numbered from 101: which one row alone does not show
+    mutants = [f"{wild[at]}{at + 101}{'A' if wild[at] != 'A' else 'G'}" for at in places]
+    (tmp_path / "mutants.csv").write_text("n,mutant\n" + "".join(f"{n},{text}\n" for n, text in enumerate(mutants)))
+    whole = [f"{wild[:at]}{text[-1]}{wild[at + 1 :]}" for at, text in zip(places, mutants, strict=True)]
+    (tmp_path / "whole.fasta").write_text("".join(f">{n}\n{each}\n" for n, each in enumerate(whole)))
+    mutation = ["--mutation", "mutant", "--wild-type", str(tmp_path / "wt.fasta")]
+    bundle = str(folder / "run")
+    assert predict([bundle, str(tmp_path / "whole.fasta"), "-o", str(tmp_path / "at_once.csv")]) == 0
+    monkeypatch.setattr("finetune.predict._ROWS", 3)
+    assert predict([bundle, str(tmp_path / "mutants.csv"), "-o", str(tmp_path / "parts.csv"), *mutation]) == 0
+    assert "residue 1 of the wild type is number 101" in capfd.readouterr().err
+    at_once, parts = rows(tmp_path / "at_once.csv"), rows(tmp_path / "parts.csv")
+    assert [row["n"] for row in parts] == [row["id"] for row in at_once] == [*"01234567"]
+    for one, other in zip(at_once, parts, strict=True):
+        assert float(one["kd"]) == pytest.approx(float(other["kd"]), rel=1e-5)
+        assert json.loads(one["ss_p_H"]) == pytest.approx(json.loads(other["ss_p_H"]), rel=1e-5)
+
+    # What is wrong with the last part is said before anything of the first one is predicted.
+    monkeypatch.setattr("finetune.predict._predicted", lambda *_: pytest.fail("predicted"))
+    for wrong, said in (
+        ("MK7", "row 10, column 'sequence'"),
+        ("M" * 50, "1 of 9 rows have a protein of more than 38 residues, the most that the model was told to read, "
+         "first row 10; the longest, row 10, has 50. Say what is kept of them with --too-long"),
+        ("", "row 10: has no protein"),
+    ):  # fmt: skip
+        (tmp_path / "bad.csv").write_text("sequence,n\n" + "".join(f"{each},0\n" for each in [*whole, wrong]))
+        arguments = [bundle, str(tmp_path / "bad.csv"), "-o", str(tmp_path / "bad_out.csv")]
+        assert predict(arguments if wrong[:2] != "MM" else [*arguments, "--too-long", "refuse"]) == 2
+        assert said in capfd.readouterr().err
+        assert not (tmp_path / "bad_out.csv").exists()
+
+
+@pytest.mark.launch
+def test_two_processes_write_what_one_does_and_a_killed_one_nothing(folder: Path, tmp_path: Path) -> None:
+    table, bundle = tmp_path / "in.csv", str(folder / "run")
+    proteins = [f"{number},{letters(number % 700, 8 + number % 23)}" for number in range(4500)]
+    table.write_text("n,sequence\n" + "\n".join(proteins) + "\n")
+    one, two = tmp_path / "one.csv", tmp_path / "two.csv"
+    words = [sys.executable, "-m", "finetune.predict", bundle, str(table), "-o"]
+    with started([*words, str(one)], tmp_path / "log") as process:
+        until(lambda: any(path.stat().st_size > 0 for path in tmp_path.glob(".one.csv-*/new")), tmp_path / "log")
+        process.kill()
+        process.wait()
+    assert not one.exists()
+    done = run([*words, str(one)])
+    assert done.status == 0, done.output
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(DDP), "--num_processes", "2"]
+    done = run([*launcher, *words[1:], str(two)])
+    assert done.status == 0, done.output
+    assert done.output.count("4,500 rows, 3 tasks, 1 model(s)") == 1
+    assert one.read_bytes() == two.read_bytes()
+    assert [row["n"] for row in rows(one)] == [str(number) for number in range(4500)]
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
 def changed(folder: Path, to: Path, **fields: Any) -> Path:

@@ -1,0 +1,238 @@
+"""A table in parts, for one that memory need not hold: the cells and row numbers that `read_table` gives.
+
+In: a location. Out: `Table`s of consecutive rows, as often as they are asked for. Kept: nothing; memory holds one part.
+Delimited text, FASTA and plain Parquet files are read as they come, decompressed if need be. What cannot be (sheets,
+JSON, data sets, members of zip files, files joined by id) is read whole, then cut.
+"""
+
+import codecs
+import io
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+
+from data.missing_file import nearest
+from data.recipe.settings import IngestSettings
+from data.sources.tables import DATASETS
+from data.transport.byte_stream import ByteStream
+from finetune.tables.columnar import parquet_parts
+from finetune.tables.fasta import HeaderLayout, fasta_stream, record_table
+from finetune.tables.layout import laid_out, table_of
+from finetune.tables.location import Location
+from finetune.tables.read import DELIMITED, FASTA, PARQUET, read_table
+from finetune.tables.table import Table
+from finetune.tables.text import BOMS, Kept, Line, as_they_come, decoded, not_utf8
+
+_FIRST_LINES = 1000
+"""Lines that show where the header is and what its columns are; more than are looked at."""
+_FIRST_CHARACTERS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class TableParts:
+    """A table that is read once more each time its parts are asked for."""
+
+    name: str
+    columns: list[str]
+    """Those of every part."""
+    said: tuple[str, ...]
+    """What the reader decided before it read the first row."""
+    _read: Callable[[], Iterator[Table]]
+
+    def __iter__(self) -> Iterator[Table]:
+        """The parts; what stands in `said` of one of them was decided while it was read."""
+        return self._read()
+
+
+def table_parts(name: str, rows: int, limits: IngestSettings | None = None) -> TableParts:
+    """The parts of a table of any format; encoding, header and columns are decided before the first one is asked for.
+
+    Args:
+        name: where it is; `finetune.tables.location` has the forms.
+        rows: of each part but the last.
+        limits: what a file may not exceed.
+
+    Raises:
+        ValueError: as for `finetune.tables.read.read_table`; for what is wrong with a row, when its part comes.
+    """
+    limits = limits or IngestSettings()
+    location = Location.of(name)
+    if location.suffix == ".parquet" and not location.member and _is_stored_as_it_is(location):
+        location.require_only("a Parquet file")
+        columns, read = parquet_parts(location.name, Path(location.place), rows)
+        return TableParts(name, columns, (), read)
+    is_joined = not location.parameters.keys() <= {"separator", "encoding", "header_lines"}
+    is_text = location.suffix in (*FASTA, *DELIMITED, "") and not location.place.startswith(DATASETS)
+    if is_joined or location.member or not is_text:
+        return _cut(read_table(name, limits), rows)
+    if "://" not in location.place and not Path(location.place).is_file():
+        _refuse(location)
+    text = _Text(location, limits, *_encoding(location, limits))
+    begin = "".join(islice(text.lines(), 1000))[:_FIRST_CHARACTERS].lstrip()
+    if location.suffix in FASTA or (location.suffix not in DELIMITED and begin.startswith(">")):
+        location.require_only("FASTA", "encoding")
+        return _fasta_parts(text, rows)
+    return _delimited_parts(text, rows)
+
+
+def _refuse(location: Location) -> None:
+    if Path(location.place).is_dir():
+        raise ValueError(f"{location.name}: is a folder; name the table in it")
+    raise ValueError(f"{location.name}: no such file; check the name{nearest(Path(location.place))}")
+
+
+def _cut(table: Table, rows: int) -> TableParts:
+    """The parts of a table that is in memory."""
+
+    def read() -> Iterator[Table]:
+        for first in range(0, table.num_rows, rows):
+            numbers = None if table.lines is None else table.lines[first : first + rows]
+            cells = table.cells.slice(first, rows)
+            yield Table(table.name, cells, table.first_row + first, numbers, (), table.row_word)
+
+    return TableParts(table.name, table.columns, table.said, read)
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A file of text."""
+
+    location: Location
+    limits: IngestSettings
+    encoding: str
+    said: list[str]
+
+    def lines(self, newline: str | None = "") -> Iterator[str]:
+        """Its lines from the beginning."""
+        chunks = ByteStream(self.location.place, self.limits).chunks()
+        return iter(io.TextIOWrapper(io.BufferedReader(_Chunks(chunks)), self.encoding, newline=newline))
+
+
+class _Chunks(io.RawIOBase):
+    """Chunks of bytes as a file."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks, self._rest = chunks, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        if not self._rest:
+            self._rest = memoryview(next(self._chunks, b""))
+        number = min(len(buffer), len(self._rest))
+        buffer[:number], self._rest = self._rest[:number], self._rest[number:]
+        return number
+
+
+def _encoding(location: Location, limits: IngestSettings) -> tuple[str, list[str]]:
+    """The encoding that `finetune.tables.text.decoded` finds, and what is said about it; reads the file once."""
+    named = location.parameter("encoding")
+    first = next(ByteStream(location.place, limits).chunks(), b"")
+    if first.startswith(PARQUET):
+        raise ValueError(f"{location.name}: is a Parquet file; give it the suffix .parquet")
+    of_mark = next((found for mark, found in BOMS if first.startswith(mark)), None)
+    if sure := named or of_mark:
+        try:
+            _read_as(sure, location, limits)
+        except (LookupError, UnicodeDecodeError) as error:
+            what = f"with encoding={named}: {error}; leave it out, or correct it"
+            what = what if named else f"as {sure}, as which it begins: {error}; save it as UTF-8"
+            raise ValueError(f"{location.name}: cannot be read {what}") from None
+        return sure, []
+    try:
+        _read_as("utf-8", location, limits, is_guess=True)
+        return "utf-8", []
+    except _NotInEncoding as error:
+        wrong = error
+    for encoding in ("cp1252", "latin-1"):
+        with suppress(UnicodeDecodeError):
+            _read_as(encoding, location, limits)
+            return encoding, [not_utf8(wrong.byte, wrong.line, encoding)]
+    raise AssertionError("latin-1 has a letter for every byte")
+
+
+class _NotInEncoding(Exception):
+    """A byte that is no part of a text."""
+
+    def __init__(self, byte: int, line: int) -> None:
+        super().__init__(byte, line)
+        self.byte, self.line = byte, line
+
+
+def _read_as(encoding: str, location: Location, limits: IngestSettings, *, is_guess: bool = False) -> None:
+    """Read the whole file in an encoding.
+
+    Raises:
+        UnicodeDecodeError: it is not in it.
+        _NotInEncoding: the same of a guess.
+        ValueError: a guess is wrong, as the file is no text.
+    """
+    decoder, line = codecs.getincrementaldecoder(encoding)(), 1
+    for chunk in chain(ByteStream(location.place, limits).chunks(), [b""]):
+        if is_guess and b"\0" in chunk:
+            decoded(chunk, location.name)  # which refuses it
+        try:
+            decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            if not is_guess:
+                raise
+            before = error.object[: error.start]
+            raise _NotInEncoding(error.object[error.start], line + before.count(b"\n")) from None
+        line += chunk.count(b"\n")
+
+
+def _fasta_parts(text: _Text, rows: int) -> TableParts:
+    name = text.location.name
+    layout = HeaderLayout()
+    columns: list[str] = []
+    for header, _ in fasta_stream(name, text.lines(None)):
+        layout.add(header)
+    for first in fasta_stream(name, text.lines(None)):
+        columns = record_table(name, [first], layout, 1).columns
+        break
+
+    def read() -> Iterator[Table]:
+        records, first = fasta_stream(name, text.lines(None)), 1
+        while some := list(islice(records, rows)):
+            yield record_table(name, some, layout, first)
+            first += len(some)
+
+    return TableParts(name, columns, tuple(text.said), read)
+
+
+def _delimited_parts(text: _Text, rows: int) -> TableParts:
+    location = text.location
+    location.require_only("a table of text", "separator", "encoding", "header_lines")
+
+    def opened() -> tuple[Kept, list[Line], Iterator[Line], list[str]]:
+        """Lines from the header on: those that decide, and those after them."""
+        found, said = as_they_come(text.lines(), location.name, location.parameter("separator"))
+        kept = Kept()
+        return kept, kept.begun(list(islice(found, _FIRST_LINES))), found, said
+
+    _, first, _, said = opened()
+    head = laid_out(location.name, first, [*text.said, *said], location.parameter("header_lines", ("1", "2")))
+    num_above = len(first) - head.num_rows
+
+    def read() -> Iterator[Table]:
+        kept, begun, found, _ = opened()
+        lines = chain(begun[num_above:], kept(found))
+        some = list(islice(lines, rows))
+        while some:
+            following = list(islice(lines, rows))
+            yield table_of(location.name, head.columns, some, () if following else kept.said)
+            some = following
+
+    return TableParts(location.name, head.columns, head.said, read)
+
+
+def _is_stored_as_it_is(location: Location) -> bool:
+    """Whether a Parquet file can be read where it is: it is on a disk, and not compressed once more."""
+    path = Path(location.place)
+    if "://" in location.place or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == PARQUET
