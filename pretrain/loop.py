@@ -343,7 +343,8 @@ class Training(Generic[S]):
         """Validate and publish the final weights; collective."""
         self._bind()
         with WorkLine("validating", after_s=2.0, speaks=self.engine.is_main), stop.deferred():
-            scores = self.validations.at(self.state.step) or self.validate()
+            self.phase = "validate"
+            scores = self.validations.at_end(self.model, self.state)
         self.phase = "export"
         self.engine.on_main(self._publish)
         return scores

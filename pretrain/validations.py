@@ -43,9 +43,13 @@ class Validations(Generic[S]):
         self._latest = state.step, scores
         return scores
 
-    def at(self, step: int) -> S | None:
-        """The scores of a step, if it is the one that this attempt validated last."""
-        return self._latest[1] if self._latest and self._latest[0] == step else None
+    def at_end(self, model: nn.Module, state: TrainerState) -> S:
+        """The scores of the last step; collective. They are written down once, however often a run is started."""
+        if self._latest and self._latest[0] == state.step:
+            return self._latest[1]
+        if self.best is not None and self.best.validated == state.step:
+            return self._job.evaluate(model)
+        return self.score(model, state)
 
     def count(self, scores: S, step: int) -> Best:
         """Count a validation of this step, and return which one was best before; collective."""

@@ -54,7 +54,8 @@ def write_bundle(
     """Write a bundle beside an older one, then replace that.
 
     A folder of that name that is no bundle, or a bundle in which anything was changed or added, is not removed: it is
-    called ``NAME-1``, or the next number that is free.
+    called ``NAME-1``, or the next number that is free. One that holds the same already stays, with its evaluation: that
+    of a finished run which is started again.
 
     Args:
         folder: to be made.
@@ -76,7 +77,10 @@ def write_bundle(
             text = "".join(f">{name}\n{letters}\n" for name, letters in wild_types.items())
             (building / WILD_TYPES).write_text(text, encoding="utf-8")
         hashes = {path.name: _hash(path) for path in sorted(building.iterdir())}
-        (building / MANIFEST).write_text(replace(manifest, files=hashes).as_json(), encoding="utf-8")
+        whole = replace(manifest, files=hashes)
+        if _holds(folder, whole):
+            return
+        (building / MANIFEST).write_text(whole.as_json(), encoding="utf-8")
         mode = (building / MANIFEST).stat().st_mode & 0o777
         for path in building.iterdir():
             path.chmod(mode)  # safetensors makes its file private, whatever the umask
@@ -151,6 +155,17 @@ def _manifest(folder: Path) -> Manifest:
 def _hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _holds(folder: Path, manifest: Manifest) -> bool:
+    """Whether a folder is a bundle as it was written, with this manifest or one that differs in its evaluation."""
+    if not _is_as_written(folder):
+        return False
+    try:
+        here = _manifest(folder)
+    except ValueError:
+        return False
+    return replace(here, evaluation=manifest.evaluation).as_json() == manifest.as_json()
 
 
 def _make_way(folder: Path, before: Path) -> Path | None:

@@ -344,6 +344,11 @@ def test_what_is_not_ours_is_moved_aside_and_a_bundle_is_replaced(folder: Path, 
     assert (tmp_path / "bundle-1" / "thesis.txt").read_text() == "mine"
     write()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "bundle-1"]
+    with_evaluation(tmp_path / "bundle", {"scores": {"kd": 0.5}})
+    write()
+    assert open_folder(tmp_path / "bundle").manifest.evaluation == {"scores": {"kd": 0.5}}  # which nothing replaces
+    write_bundle(tmp_path / "bundle", replace(bundle.manifest, step=7), bundle.tensors, ["a"], parts)
+    assert open_folder(tmp_path / "bundle").manifest.evaluation == bundle.manifest.evaluation
     tensors = load_file(tmp_path / "bundle" / "model.safetensors")
     save_file({name: tensor + 1 for name, tensor in tensors.items()}, tmp_path / "bundle" / "model.safetensors")
     write()

@@ -1,0 +1,159 @@
+"""Folds x seeds through the command: stopped anywhere and started again, they end as if nobody had stopped them.
+
+Stopped between two members, within one, and while the end is written: scores, predictions, bundles, the page.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pretrain.checkpoint.best import best_valid
+from pretrain.evaluation.course import lasting
+from support.assays.small_run import write
+from support.kept_runs import config
+from support.launching import FLOAT32, Launched, bit_equal, end_of, lines, run, started, until
+
+pytestmark = [pytest.mark.launch, pytest.mark.slow, pytest.mark.xdist_group("engines")]
+
+WORDS = ("split.folds=3", "run.seeds=2", "split.fractions=[0.8, 0.1, 0.1]", "schedule.total_tokens=4_000")
+MEMBERS = [f"fold-{fold}-seed-{seed}" for fold in range(3) for seed in range(2)]
+
+
+def of_affinity(folder: Path) -> Path:
+    """The recipe of a run on 90 proteins with one objective, whose end takes seconds."""
+    path = write(folder, count=90)
+    text = path.read_text()
+    first, after = text.index('[[tasks]]\nname = "binds"'), text.index("[split]")
+    path.write_text(text[:first] + text[after:])
+    return path
+
+
+def command(folder: Path, processes: int) -> list[str]:
+    words = ["-m", "finetune", str(of_affinity(folder)), *WORDS]
+    if processes == 1:
+        return [sys.executable, *words]
+    launcher = ["-m", "accelerate.commands.launch", "--config_file", str(config("ddp")), "--num_processes", "2"]
+    return [sys.executable, *launcher, *FLOAT32, *words]
+
+
+def started_and_ended(folder: Path, processes: int, when: Callable[[Path], bool], by: signal.Signals) -> str:
+    """What a start says that gets a signal as soon as something holds of its run directory."""
+    log = folder / "log"
+    with started(command(folder, processes), log) as process:
+        until(lambda: process.poll() is not None or when(folder / "run"), log)
+        assert process.poll() is None, f"ended before it was stopped:\n{log.read_text()}"
+        os.killpg(process.pid, by)
+        process.wait(60)
+    return log.read_text()
+
+
+def has_finished(root: Path, member: str) -> bool:
+    return any(line.get("exit") == "finished" for line in lines(root / member / "attempts.jsonl"))
+
+
+def is_between_members(root: Path) -> bool:
+    return has_finished(root, MEMBERS[1])
+
+
+def is_within_a_member(root: Path) -> bool:
+    return any(line["step"] >= 5 for line in lines(root / MEMBERS[3] / "metrics.jsonl"))
+
+
+def is_at_its_end(root: Path) -> bool:
+    return (root / "predictions.csv").exists()
+
+
+def tells_a_bundle(root: Path) -> bool:
+    """Whether the first of the bundles holds what the end found."""
+    return bool(json.loads((root / MEMBERS[0] / "bundle/bundle.json").read_text())["evaluation"])
+
+
+STOPS = {
+    1: [
+        (is_between_members, signal.SIGKILL, 2),
+        (is_within_a_member, signal.SIGINT, 3),
+        (is_at_its_end, signal.SIGKILL, 6),
+        (tells_a_bundle, signal.SIGKILL, 6),
+    ],
+    2: [(is_within_a_member, signal.SIGINT, 3), (is_at_its_end, signal.SIGKILL, 6)],
+}
+"""For each number of processes: when a start is stopped, by which signal, and how many members have finished then."""
+
+
+@pytest.mark.parametrize("processes", STOPS)
+def test_stopped_and_started_again_it_ends_as_it_would_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # without MMseqs2: relatives are counted by words, which takes no second
+    stopped, whole = tmp_path / "stopped", tmp_path / "whole"
+    root = stopped / "run"
+    done = run(command(whole, processes))
+    assert done.status == 0, done.output
+    for when, by, finished in STOPS[processes]:
+        said = started_and_ended(stopped, processes, when, by)
+        assert [has_finished(root, member) for member in MEMBERS] == [True] * finished + [False] * (6 - finished)
+        if by == signal.SIGINT:
+            step = end_of(root / MEMBERS[finished]).step
+            assert f"stopped by SIGINT at step {step}; saved: {root / MEMBERS[finished]}" in said
+            assert not (root / MEMBERS[finished + 1]).exists()
+    done = run(command(stopped, processes))
+    assert done.status == 0, done.output
+    for member in MEMBERS:
+        compare_members(root / member, whole / "run" / member)
+    assert files(root) == files(whole / "run")
+    for name in ("predictions.csv", "split.csv"):
+        assert (root / name).read_bytes() == (whole / "run" / name).read_bytes()
+    assert told(root / "scores.json") == told(whole / "run/scores.json")
+    again_it_does_little(stopped, processes, done)
+
+
+def compare_members(one: Path, other: Path) -> None:
+    assert bit_equal(end_of(one), end_of(other))
+    assert best_valid(one / "checkpoints").trainer.step == best_valid(other / "checkpoints").trainer.step
+    assert (one / "bundle/model.safetensors").read_bytes() == (other / "bundle/model.safetensors").read_bytes()
+    assert told(one / "bundle/bundle.json") == told(other / "bundle/bundle.json")
+    of_steps, validations = ([kept(root, name) for root in (one, other)] for name in ("loss", "validation"))
+    assert of_steps[0] == of_steps[1]
+    assert validations[0] == validations[1]
+
+
+def kept(root: Path, name: str) -> list[tuple[int, Any]]:
+    """What metrics.jsonl tells of each step, without what was lost in a restart."""
+    starts = [line for line in lines(root / "attempts.jsonl") if "base_step" in line]
+    return [(line["step"], line[name]) for line in lasting(lines(root / "metrics.jsonl"), starts) if name in line]
+
+
+def files(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*")}
+
+
+def told(path: Path) -> Any:
+    """A JSON file without times and the names of folders."""
+
+    def timeless(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: timeless(each) for key, each in value.items() if key not in ("seconds", "created")}
+        return [timeless(each) for each in value] if isinstance(value, list) else value
+
+    return timeless(json.loads(path.read_text().replace("/stopped/", "/whole/")))
+
+
+def again_it_does_little(folder: Path, processes: int, before: Launched) -> None:
+    """Once all is done, a start trains and validates nothing, and writes no weights."""
+
+    def written() -> dict[str, tuple[int, int]]:
+        names = [*(folder / "run").rglob("*.safetensors"), *(folder / "run").rglob("metrics.jsonl")]
+        return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in names}
+
+    first = written()
+    done = run(command(folder, processes))
+    assert done.status == 0, done.output
+    assert written() == first
+    assert done.output.count(": nothing is left to train") == len(MEMBERS)
+    assert done.output.split("\nscores of ")[1] == before.output.split("\nscores of ")[1]
