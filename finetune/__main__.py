@@ -95,7 +95,8 @@ def _parser() -> Parser:
     parser.add_argument(
         "overrides",
         nargs="*",
-        help="settings on top of it, section.field=value, values as in TOML; 'none' takes one out",
+        help="settings on top of it, section.field=value, of one task tasks.NAME.field=value; values as in TOML; "
+        "'none' takes one out",
     )
     parser.add_argument(
         "--allow-schedule-change",

@@ -39,6 +39,7 @@ class Origin:
         if len(names) > 1:
             about = {name for name in (*names, *self._given) if _mentions(message, name)}
         written = {self._override(name) for name in about}
+        written |= {override for given, override in self._given.items() if any(_of_a_table(given, n) for n in about)}
         if self.file == COMMAND_LINE:  # there is no file
             written.discard(None)
         shown = ", ".join(_shown(override) for override in self.overrides if override in written)
@@ -70,6 +71,12 @@ class Origin:
             if given == name or name.startswith(f"{given}.") or given.startswith(f"{name}."):
                 return override
         return None
+
+
+def _of_a_table(given: str, name: str) -> bool:
+    """Whether an override gives a setting of one of several tables, as ``tasks.NAME.weight`` gives a tasks.weight."""
+    section, _, last = name.rpartition(".")
+    return bool(section) and given.startswith(f"{section}.") and given.endswith(f".{last}") and given != name
 
 
 def _mentions(message: str, name: str) -> bool:

@@ -29,7 +29,8 @@ def read(recipe_class: type[R], path: Path, overrides: Sequence[str] = ()) -> R:
     """The recipe in a TOML file, with ``section.field=value`` overrides on top.
 
     Values are written as in TOML; a bare word is a string, and ``none`` takes the field out of the file. One string
-    is a list of one where a list of strings is expected.
+    is a list of one where a list of strings is expected. Of tables in a list that have names, such as ``[[tasks]]``,
+    ``tasks.NAME.field=value`` changes one.
 
     Raises:
         ValueError: no such file, not TOML, an unknown key (the nearest valid one is named), a value of the wrong
@@ -142,14 +143,36 @@ def _set(content: dict[str, Any], override: str) -> None:
     except tomllib.TOMLDecodeError:
         value = text  # a bare word is a string, so that a shell needs no second pair of quotes
     *sections, last = name.split(".")
-    for section in sections:
-        content = content.setdefault(section, {})
-        if not isinstance(content, dict):
+    for number, section in enumerate(sections):
+        found = content.setdefault(section, {})
+        if _has_names(found):  # which may have dots in them
+            content = _named(found, ".".join(sections[: number + 1]), ".".join(sections[number + 1 :]), last, override)
+            break
+        if not isinstance(found, dict):
             raise ValueError(f"{COMMAND_LINE}: override {override!r}: {section!r} is a setting, not a section")
+        content = found
     if value == "none":
         content.pop(last, None)
     else:
         content[last] = value
+
+
+def _has_names(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) and "name" in each for each in value)
+
+
+def _named(tables: list[dict[str, Any]], section: str, name: str, field: str, override: str) -> dict[str, Any]:
+    """The table of that name among those of a list."""
+    named = {str(table["name"]): table for table in tables}
+    if not name:
+        listed = ", ".join(map(repr, named))
+        said = f"{section!r} is a list of tables; write {section}.NAME.{field}=..., where NAME is one of {listed}"
+    elif name not in named:
+        close = difflib.get_close_matches(name, named, 1, 0.0)
+        said = f"no table [[{section}]] has the name {name!r}; the nearest is {close[0]!r}"
+    else:
+        return named[name]
+    raise ValueError(f"{COMMAND_LINE}: override {override!r}: {said}")
 
 
 def _section(hint: Any) -> type | None:

@@ -187,3 +187,33 @@ def test_a_better_ranking_is_a_lower_number() -> None:
     assert scores(0.75, o=0.25).numbers()["o"] == {"loss": 0.25}
     assert "all_tasks" not in scores(None, o=0.25).numbers()
     assert scores(0.75).line() == "validation: skill 0.500: t0 AUROC 0.750"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["tasks.binds.weight=0.25", "tasks.binds.missing=['NA']", "tasks.a.b.weight=3"], ""),
+        (
+            ["tasks.bind.weight=2"],
+            "on the command line: override 'tasks.bind.weight=2': no table [[tasks]] has the name",
+        ),
+        (["tasks.bind.weight=2"], "'bind'; the nearest is 'binds'"),
+        (["tasks.weight=2"], "write tasks.NAME.weight=..., where NAME is one of 'affinity', 'binds', "),
+        (
+            ["tasks.binds.wait=2"],
+            "tasks.binds.wait=2 on the command line: there is no setting 'tasks.wait'; the nearest",
+        ),
+        (["tasks.binds.weight=-1"], "recipe.toml with tasks.binds.weight=-1 on the command line: tasks.weight is -1"),
+        (["data.table.binds.x=2"], "'table' is a setting, not a section"),
+    ],
+)
+def test_a_task_is_changed_by_its_name(tmp_path: Path, overrides: list[str], said: str) -> None:
+    path = write(tmp_path)
+    path.write_text(path.read_text().replace('name = "grade"', 'name = "a.b"\ncolumns = ["grade"]'))
+    if said:
+        with pytest.raises(ValueError, match=re.escape(said)):
+            read(Recipe, path, overrides)
+        return
+    before, after = read(Recipe, path).tasks, read(Recipe, path, overrides).tasks
+    expected = {"binds": {"weight": 0.25, "missing": ("NA",)}, "a.b": {"weight": 3.0}}
+    assert after == tuple(replace(task, **expected.get(task.name, {})) for task in before)
