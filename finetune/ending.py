@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from data.alphabet import FASTA_LETTERS
+from data.homology.relatives import Hits, hits
 from data.progress_line import WorkLine
 from finetune.adaptation.features import Pooling, cached_features
 from finetune.assays import Assays
@@ -156,6 +157,10 @@ def _baselines(
 ) -> tuple[BaselineScores, ...]:
     """All baselines on the labels that the models are scored on, of several folds each fitted on the fold's own."""
     store, groups, clock = assays.store, assays.parts.group, Clock()
+
+    def search(asked: NDArray[np.int64], train: NDArray[np.int64]) -> Hits:
+        return hits(store, asked, store, train)  # the audit's, and kept: one alignment serves all tasks
+
     with WorkLine("baselines", after_s=2.0):
         vectors = _vectors(assays, job, device)
         sequences = [FASTA_LETTERS[store.residues(n)].tobytes().decode("ascii") for n in range(store.num_records)]
@@ -164,7 +169,7 @@ def _baselines(
             labels, of_names = assays.tasks[number].labels, dict[str, list[Found]]()
             for fold in folds:
                 parts = Parts(*(fold.assays.records(part) for part in (TRAIN, VALIDATION, fold.part)))
-                for each in beside(fold.objectives[number], labels, parts, sequences, vectors, clock):
+                for each in beside(fold.objectives[number], labels, parts, sequences, vectors, clock, search):
                     of_names.setdefault(each.name, []).append(each)
             for name, of_folds in of_names.items():
                 found.setdefault(name, []).append((objective, of_folds))

@@ -1,6 +1,6 @@
 """Relatives by shared words of five residues: an approximate stand-in for MMseqs2 where that is not installed.
 
-In: records of stores. Out: for each query the record that shares most words with it; clusters. Kept: nothing.
+In: records of stores. Out: pairs of records that share words; clusters. Kept: nothing.
 
 Two sequences that agree in a share p of their positions agree in about p**5 of their words, so the shared words over
 all words, to the power 1/5, estimate the identity. Pairs that share no more words than chance gives are not related:
@@ -30,35 +30,23 @@ _ROWS = 256
 _LETTERS = len(STANDARD_IDS)
 
 
-class Nearest(NamedTuple):
-    """For each query the target that is most similar to it."""
-
-    record: NDArray[np.int64]
-    """(queries,) record number of the target; -1 where none was found."""
-    identity: NDArray[np.float64]
-    """(queries,) share of equal positions, in (0, 1]; 0 where none was found."""
-
-
-def nearest(
-    store: "Store", records: NDArray[np.int64], against: "Store", among: NDArray[np.int64] | None = None
-) -> Nearest:
-    """The target of most shared words for each query.
+def similar(
+    store: "Store", records: NDArray[np.int64], against: "Store", targets: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]:
+    """Pairs of a query and a target that share more words than chance gives.
 
     Args:
         store: the store of the queries.
         records: (queries,) their records.
         against: the store of the targets.
-        among: (targets,) their records; None for all of the store.
+        targets: (targets,) their records.
+
+    Returns:
+        For each pair, by rising query: place of the query, place of the target, estimated identity of the query.
     """
-    targets = np.arange(against.num_records) if among is None else among
-    record, identity = np.full(len(records), -1, np.int64), np.zeros(len(records))
-    queries = _words(store, records)
-    for pairs in _pairs(queries, _words(against, targets)):
-        estimate = (pairs.shared / pairs.words) ** (1 / LENGTH)
-        order = np.lexsort((pairs.target, -estimate, pairs.query))
-        rows, first = np.unique(pairs.query[order], return_index=True)
-        record[rows], identity[rows] = targets[pairs.target[order][first]], estimate[order][first]
-    return Nearest(record, identity)
+    found = [*_pairs(_words(store, records), _words(against, targets))]
+    query, target, shared, words = (np.concatenate(column) for column in zip(*found, strict=True))
+    return query.astype(np.int32), target.astype(np.int32), (shared / words) ** (1 / LENGTH)
 
 
 def clusters(store: "Store", min_identity: float) -> NDArray[np.uint64]:

@@ -1,31 +1,65 @@
 """Relatives: for each sequence of one set the most similar one of another; and clusters of relatives.
 
-In: records of stores. Out: `Nearest`, clusters, and what found them. Kept: what `data.homology.mmseqs` keeps of
-clusters; files that MMseqs2 writes meanwhile are removed.
+In: records of stores. Out: `Hits`, `Nearest`, clusters, and what found them. Kept: what `data.homology.mmseqs` keeps of
+clusters; what a search by MMseqs2 found, at the place that `data.store.derived` gives, in ``hits-HASH.npz``, so that
+nobody who asks the same sequences against the same others waits again. Files that MMseqs2 writes meanwhile are removed.
 
 MMseqs2 finds them; where it is not installed, shared words stand in for it (`data.homology.kmers`), and the result says
 so.
 """
 
+import hashlib
+import json
 import tempfile
+import zipfile
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data.durable import replaced
 from data.homology import kmers, name_table, program
-from data.homology.kmers import Nearest
 from data.homology.mmseqs import cluster_by_identity
 from data.progress_line import WorkLine
-from data.store.derived import found_at
+from data.store.derived import found_at, kept_at
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from data.store.token_store import Store
 
-SEARCH = ("-s", "7.5", "-e", "1e-3")
+SEARCH = ("-s", "7.5", "-e", "1e-3", "--max-seqs", "1000")
 """Options of easy-search with which the side that is scored is compared with the side that trains."""
 _BLOCK = 1 << 20
+_FORMAT = "zymogen.hits/1"
+
+
+class Nearest(NamedTuple):
+    """For each query the target that is most similar to it."""
+
+    record: NDArray[np.int64]
+    """(queries,) record number of the target; -1 where none was found."""
+    identity: NDArray[np.float64]
+    """(queries,) share of equal positions, in (0, 1]; 0 where none was found."""
+
+
+class Hits(NamedTuple):
+    """Pairs of a query and a target that are similar, by rising query; each array has a row for each pair."""
+
+    query: NDArray[np.int32]
+    """Place among the queries, from 0."""
+    target: NDArray[np.int32]
+    """Place among the targets, from 0."""
+    identity: NDArray[np.float64]
+    """Share of equal positions, in (0, 1]; an estimate where shared words found the pair."""
+    coverage: NDArray[np.float64]
+    """Share of the query that is aligned; 1 where shared words found the pair."""
+    score: NDArray[np.float32]
+    """The higher, the more similar: bits of the alignment, or the estimated identity of shared words."""
+    is_approximate: bool
+    """Whether shared words found them, as MMseqs2 was not installed."""
 
 
 class Clustering(NamedTuple):
@@ -78,11 +112,50 @@ def nearest(
     """
     record = equal(store, records, against, among)
     identity = np.where(record >= 0, 1.0, 0.0)
-    rest = np.flatnonzero(record < 0)
-    if len(rest) and (among is None or len(among)) and against.num_records:
-        search = _aligned if program.is_installed() else _by_words
-        record[rest], identity[rest] = search(store, records[rest], against, among, min_coverage)
+    if (record < 0).any():
+        found = hits(store, records, against, among)
+        kept = (found.coverage >= min_coverage) & (record[found.query] < 0)
+        query, target = found.query[kept], _numbers(against, among)[found.target[kept]]
+        order = np.lexsort((target, -found.identity[kept], query))
+        rows, first = np.unique(query[order], return_index=True)
+        record[rows], identity[rows] = target[order][first], found.identity[kept][order][first]
     return Nearest(record, identity)
+
+
+def hits(store: "Store", records: NDArray[np.int64], against: "Store", among: NDArray[np.int64] | None = None) -> Hits:
+    """All pairs of a query and a target that a search finds similar; a search by MMseqs2 is kept beside `store`.
+
+    Args:
+        store: the store of the queries.
+        records: (queries,) their records.
+        against: the store of the targets.
+        among: (targets,) their records; None for all of the store.
+
+    Raises:
+        ValueError: MMseqs2 failed; the message has the end of its output.
+    """
+    targets = _numbers(against, among)
+    if not len(records) or not len(targets):
+        return _typed(np.zeros((5, 0)), not program.is_installed())
+    if not program.is_installed():
+        query, target, identity = kmers.similar(store, records, against, targets)
+        return Hits(query, target, identity, np.ones(len(query)), identity.astype(np.float32), True)
+    key = hashlib.blake2b(json.dumps([_FORMAT, program.version("a search"), *SEARCH]).encode(), digest_size=16)
+    for of, numbers in ((store, records), (against, targets)):
+        key.update(len(numbers).to_bytes(8, "little") + np.asarray(of.digests)[numbers].astype("<u8").tobytes())
+    path = kept_at(store, f"hits-{key.hexdigest()}.npz")
+    with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile), np.load(path) as kept:  # or not whole
+        return _typed([kept[name] for name in Hits._fields[:-1]], False)
+    found = _aligned(store, records, against, targets)
+    # What cannot be kept, for want of space or of a right, is searched again.
+    with suppress(OSError, ValueError), replaced(path) as new, new.open("wb") as file:
+        columns: dict[str, Any] = dict(zip(Hits._fields[:-1], found[:-1], strict=True))
+        np.savez(file, **columns)
+    return found
+
+
+def _numbers(store: "Store", among: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    return np.arange(store.num_records) if among is None else among
 
 
 def equal(
@@ -105,37 +178,35 @@ def equal(
     return np.asarray(found[of_query])
 
 
-def _by_words(
-    store: "Store", records: NDArray[np.int64], against: "Store", among: NDArray[np.int64] | None, coverage: float
-) -> Nearest:
-    del coverage
-    return kmers.nearest(store, records, against, among)
-
-
-def _aligned(
-    store: "Store", records: NDArray[np.int64], against: "Store", among: NDArray[np.int64] | None, coverage: float
-) -> Nearest:
-    """What MMseqs2 finds for each query."""
-    targets = range(against.num_records) if among is None else among.tolist()
-    record, identity = np.full(len(records), -1, np.int64), np.zeros(len(records))
+def _aligned(store: "Store", records: NDArray[np.int64], against: "Store", targets: NDArray[np.int64]) -> Hits:
+    """What MMseqs2 finds."""
     with tempfile.TemporaryDirectory(prefix="zymogen-mmseqs-") as folder:
         work = Path(folder)
         program.write_fasta(store, work / "queries.fasta", enumerate(records.tolist()))
-        program.write_fasta(against, work / "targets.fasta", ((target, target) for target in targets))
+        program.write_fasta(against, work / "targets.fasta", enumerate(targets.tolist()))
         text = f"searching for relatives of {len(records):,} sequences among {len(targets):,} with MMseqs2"
         with WorkLine(text, after_s=0.0):
             program.run(
                 work,
                 *("easy-search", "queries.fasta", "targets.fasta", "out.tsv", "tmp", *SEARCH),
-                *("--format-output", "query,target,fident,qcov"),
+                *("--format-output", "query,target,fident,qcov,bits"),
             )
-        columns = {"query": "BIGINT", "target": "BIGINT", "identity": "DOUBLE", "coverage": "DOUBLE"}
+        columns = {name: "DOUBLE" if number > 1 else "INTEGER" for number, name in enumerate(Hits._fields[:-1])}
         source, parameters = name_table.rows(work / "out.tsv", columns)
-        best = (
-            f"SELECT DISTINCT ON (query) query, target, identity FROM {source} WHERE coverage >= ? "
-            "ORDER BY query, identity DESC, target"
-        )
+        best = f"SELECT {', '.join(columns)} FROM {source} ORDER BY query, score DESC, target"
         with name_table.session(work) as connection:
-            for queries, found, identities in name_table.batches(connection, best, [*parameters, coverage]):
-                record[queries], identity[queries] = found, identities
-    return Nearest(record, identity)
+            batches = [tuple(batch) for batch in name_table.batches(connection, best, parameters)]
+    joined = [np.concatenate(column) for column in zip(*batches, strict=True)] if batches else np.zeros((5, 0))
+    return _typed(joined, False)
+
+
+def _typed(columns: "Sequence[NDArray[Any]] | NDArray[Any]", is_approximate: bool) -> Hits:
+    query, target, identity, coverage, score = columns
+    return Hits(
+        query.astype(np.int32),
+        target.astype(np.int32),
+        identity.astype(np.float64),
+        coverage.astype(np.float64),
+        score.astype(np.float32),
+        is_approximate,
+    )

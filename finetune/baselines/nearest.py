@@ -1,37 +1,34 @@
 """The nearest neighbour: each protein gets the labels of the training protein that it is most similar to.
 
-In: sequences as text. Out: a `Baseline`. Kept: nothing; files that MMseqs2 writes meanwhile are removed.
+In: sequences as text, and what finds relatives among them. Out: a `Baseline`. Kept: nothing.
 
 Among equally near neighbours the mean of the labels is taken. A neighbour must have a label of the task.
 """
 
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.homology import program
+from data.homology.relatives import Hits
 from finetune.baselines.baseline import Baseline, Parts, Records, as_targets, by_labelled, constant
 from finetune.baselines.features import letters, of_one_length
 from finetune.labels.labels import Labels
 from finetune.metrics.predictions import Predictions, rows_of
 from finetune.tasks.objective import Objective
 
-How = Literal["hamming", "alignment", "kmers"]
+Search = Callable[[Records, Records], Hits]
+"""Asked records, training records -> pairs of relatives, such as `data.homology.relatives.hits` of one store."""
 Similarities = Callable[[int, int], NDArray[np.float32]]
 """First and last number of some asked records -> (asked, training) similarities, -inf where there is none."""
-K = 4
-"""Length of the words that the fallback counts."""
 _BLOCK_CELLS = 1 << 22
-_SENSITIVE = ("-s", "7.5", "-e", "1e-3", "--max-seqs", "1000")
+_BY_ALIGNMENT = "labels of the training sequence with the best alignment by MMseqs2, by bit score"
+_BY_WORDS = "labels of the training sequence that shares most words with it; approximate, as MMseqs2 is not installed"
 
 
 def nearest_neighbour(
-    objective: Objective, labels: Labels, parts: Parts, sequences: Sequence[str], how: How | None = None
+    objective: Objective, labels: Labels, parts: Parts, sequences: Sequence[str], search: Search | None = None
 ) -> Baseline:
     """Labels of the nearest training protein, of tasks of whole sequences.
 
@@ -40,21 +37,25 @@ def nearest_neighbour(
         labels: of all records.
         parts: the validation part is not used.
         sequences: of all records.
-        how: by the number of positions that differ, for sequences of one length; by the bit score of MMseqs2's
-            alignments; or by shared words, which is an approximation. None takes the first of them that can be used.
+        search: finds relatives of sequences of several lengths. Those of one length are compared by the number of
+            positions that differ.
 
     Raises:
-        ValueError: the labels are of residues; sequences of several lengths are to be compared by position; or MMseqs2
-            failed or is not installed.
+        ValueError: the labels are of residues or pairs; sequences of several lengths come without a search; MMseqs2
+            failed.
     """
     began = time.perf_counter()
     if labels.positions is not None:
         raise ValueError(
             f"{objective.settings.name}: labels of residues have no nearest sequence; use windows of residues"
         )
-    how = how or ("hamming" if of_one_length(sequences) else "alignment" if program.is_installed() else "kmers")
-    find, description = _FINDERS[how]
-    similar = find(sequences, parts.asked, parts.train)
+    if of_one_length(sequences) or search is None:
+        similar = _hamming(sequences, parts.asked, parts.train)
+        description = "labels of the training sequences from which the fewest positions differ"
+    else:
+        found_by = search(parts.asked, parts.train)
+        similar = _of_hits(found_by, len(parts.train))
+        description = _BY_WORDS if found_by.is_approximate else _BY_ALIGNMENT
     asked, train = rows_of(labels, parts.asked), rows_of(labels, parts.train)
     number = np.full(labels.num_records, -1)
     number[parts.asked] = np.arange(len(parts.asked))
@@ -103,7 +104,7 @@ def _hamming(sequences: Sequence[str], asked: Records, train: Records) -> Simila
         lengths = sorted({len(sequence) for sequence in sequences})
         raise ValueError(
             f"neighbours by position need sequences of one length; these have {lengths[0]} to {lengths[-1]} residues: "
-            "compare them by alignment"
+            "give a search for relatives"
         )
     text = letters(sequences)
     text = text[:, (text != text[0]).any(0)]  # positions that never vary are equal in all pairs
@@ -118,58 +119,11 @@ def _hamming(sequences: Sequence[str], asked: Records, train: Records) -> Simila
     return similarities
 
 
-def _by_words(sequences: Sequence[str], asked: Records, train: Records) -> Similarities:
-    from scipy.sparse import csr_array
-
-    words = [_words(sequences[record]) for record in (*asked.tolist(), *train.tolist())]
-    distinct, column = np.unique(np.concatenate(words), return_inverse=True)
-    sizes = np.array([len(each) for each in words])
-    pointers = np.concatenate([[0], np.cumsum(sizes)])
-    matrix = csr_array((np.ones(len(column), np.float32), column, pointers), (len(words), len(distinct)))
-    theirs, of_theirs = matrix[len(asked) :].T.tocsr(), sizes[len(asked) :]
-
+def _of_hits(hits: Hits, num_train: int) -> Similarities:
     def similarities(start: int, stop: int) -> NDArray[np.float32]:
-        shared = (matrix[start:stop] @ theirs).toarray()
-        either = sizes[start:stop, None] + of_theirs - shared
-        return np.where(shared > 0, shared / np.maximum(either, 1), -np.inf).astype(np.float32)
-
-    return similarities
-
-
-def _words(sequence: str) -> NDArray[np.int64]:
-    """The distinct words of K residues, as numbers; a sequence that is shorter is one word."""
-    residues = np.frombuffer(sequence.encode(), np.uint8).astype(np.int64)
-    if len(residues) <= K:
-        return np.array([sum(int(letter) << 8 * place for place, letter in enumerate(residues))])
-    each = np.lib.stride_tricks.sliding_window_view(residues, K)
-    return np.unique(each @ (1 << 8 * np.arange(K)))
-
-
-def _aligned(sequences: Sequence[str], asked: Records, train: Records) -> Similarities:
-    with tempfile.TemporaryDirectory(prefix="zymogen-nearest-") as folder:
-        program.version("the nearest neighbour by alignment")
-        work = Path(folder)
-        for name, records in (("asked", asked), ("train", train)):
-            with (work / f"{name}.fasta").open("w", encoding="ascii") as file:
-                file.writelines(f">{place}\n{sequences[record]}\n" for place, record in enumerate(records.tolist()))
-        columns = ("--format-output", "query,target,bits")
-        program.run(work, "easy-search", "asked.fasta", "train.fasta", "out.tsv", "tmp", *_SENSITIVE, *columns)
-        lines = (work / "out.tsv").read_text("ascii").split()
-    hits = np.array(lines, np.float64).reshape(-1, 3)
-    hits = hits[np.argsort(hits[:, 0], kind="stable")]
-
-    def similarities(start: int, stop: int) -> NDArray[np.float32]:
-        block = np.full((stop - start, len(train)), -np.inf, np.float32)
-        mine = hits[slice(*np.searchsorted(hits[:, 0], (start, stop)))]
-        places = mine[:, 0].astype(np.int64) - start, mine[:, 1].astype(np.int64)
-        np.maximum.at(block, places, mine[:, 2].astype(np.float32))
+        block = np.full((stop - start, num_train), -np.inf, np.float32)
+        mine = slice(*np.searchsorted(hits.query, (start, stop)))
+        np.maximum.at(block, (hits.query[mine] - start, hits.target[mine]), hits.score[mine])
         return block
 
     return similarities
-
-
-_FINDERS: dict[How, tuple[Callable[[Sequence[str], Records, Records], Similarities], str]] = {
-    "hamming": (_hamming, "labels of the training sequences from which the fewest positions differ"),
-    "alignment": (_aligned, "labels of the training sequence with the best alignment by MMseqs2, by bit score"),
-    "kmers": (_by_words, f"labels of the training sequence that shares most words of {K} residues; approximate"),
-}

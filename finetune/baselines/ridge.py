@@ -49,7 +49,7 @@ def linear(name: str, objective: Objective, labels: Labels, parts: Parts, featur
     `baseline.constant` gives.
 
     Args:
-        name: of the baseline, such as "one-hot ridge".
+        name: of the baseline, such as "ridge on residues".
         objective: what is predicted, of sequences or residues.
         labels: of all records.
         parts: fitted on the first, penalty chosen on the second, predicted on the third.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from finetune.baselines.baseline import Baseline, Parts, constant
 from finetune.baselines.features import Features, sequence_features, windows
-from finetune.baselines.nearest import nearest_neighbour
+from finetune.baselines.nearest import Search, nearest_neighbour
 from finetune.baselines.ridge import linear
 from finetune.labels.labels import Labels
 from finetune.tasks.objective import Objective
@@ -67,7 +67,13 @@ class Found:
 
 
 def beside(
-    objective: Objective, labels: Labels, parts: Parts, sequences: Sequence[str], vectors: Vectors, clock: Clock
+    objective: Objective,
+    labels: Labels,
+    parts: Parts,
+    sequences: Sequence[str],
+    vectors: Vectors,
+    clock: Clock,
+    search: Search | None = None,
 ) -> Iterator[Found]:
     """All baselines of an objective on one set of parts, the quickest first.
 
@@ -78,9 +84,10 @@ def beside(
         sequences: of all records.
         vectors: of the encoder before fine-tuning.
         clock: ends them.
+        search: finds relatives of sequences of several lengths.
     """
     yield Found(CONSTANT, constant(objective, labels, parts))
-    for name, fit in _fits(objective, labels, parts, sequences, vectors):
+    for name, fit in _fits(objective, labels, parts, sequences, vectors, search):
         if isinstance(fit, str):
             yield Found(name, None, fit)
         elif clock.is_over:
@@ -90,7 +97,12 @@ def beside(
 
 
 def _fits(
-    objective: Objective, labels: Labels, parts: Parts, sequences: Sequence[str], vectors: Vectors
+    objective: Objective,
+    labels: Labels,
+    parts: Parts,
+    sequences: Sequence[str],
+    vectors: Vectors,
+    search: Search | None,
 ) -> Iterator[tuple[str, Callable[[], Baseline] | str]]:
     """Names, and what fits each or why nothing does."""
     level = objective.settings.level
@@ -110,4 +122,4 @@ def _fits(
     if level == "residue":
         yield NEAREST, "labels of residues have no nearest sequence"
     else:
-        yield NEAREST, lambda: nearest_neighbour(objective, labels, parts, sequences)
+        yield NEAREST, lambda: nearest_neighbour(objective, labels, parts, sequences, search)

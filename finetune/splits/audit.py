@@ -149,7 +149,7 @@ def audit(
     else:
         named = {"train": parts.records(TRAIN), "validation": parts.records(VALIDATION)}
         comparisons = [
-            compare(name, store, tested, store, others, at)
+            compare(name, store, tested, store, (others,), at)
             for name, others in named.items()
             if name == "train" or len(others)
         ]
@@ -197,7 +197,7 @@ def compare(
     store: Store,
     tested: NDArray[np.int64],
     against: Store,
-    among: NDArray[np.int64] | None,
+    among: tuple[NDArray[np.int64], ...] | None,
     identities: tuple[float, ...],
 ) -> Comparison:
     """Tested records beside others, which may be of another store.
@@ -207,21 +207,25 @@ def compare(
         store: the store of the tested records.
         tested: (n,) their numbers.
         against: the store of the others.
-        among: (m,) their numbers; None for all of the store.
+        among: (m,) numbers of some of them, searched one set after the other; None for all of the store.
         identities: identities at which relatives are counted; without any only equal sequences are looked for.
 
     Raises:
         ValueError: MMseqs2 failed; the message has the end of its output.
     """
-    targets = against.num_records if among is None else len(among)
-    if not identities:
-        is_equal = equal(store, tested, against, among) >= 0
-        return Comparison(name, len(tested), targets, int(np.count_nonzero(is_equal)))
-    found = nearest(store, tested, against, among, COVERAGE)
-    hit = found.record >= 0
-    # Not by the identity: an alignment may be all equal over a part of the query.
-    is_equal = np.asarray(store.digests)[tested[hit]] == np.asarray(against.digests)[found.record[hit]]
-    similar = tuple(int(np.count_nonzero(found.identity >= identity)) for identity in identities)
+    sets = [None] if among is None else [numbers for numbers in among if len(numbers)]
+    targets = sum(against.num_records if numbers is None else len(numbers) for numbers in sets)
+    is_equal, identity = np.zeros(len(tested), np.bool_), np.zeros(len(tested))
+    for numbers in sets:
+        if identities:
+            found = nearest(store, tested, against, numbers, COVERAGE)
+            hit = found.record >= 0
+            # Not by the identity: an alignment may be all equal over a part of the query.
+            is_equal[hit] |= np.asarray(store.digests)[tested[hit]] == np.asarray(against.digests)[found.record[hit]]
+            identity = np.maximum(identity, found.identity)
+        else:
+            is_equal |= equal(store, tested, against, numbers) >= 0
+    similar = tuple(int(np.count_nonzero(identity >= least)) for least in identities)
     return Comparison(name, len(tested), targets, int(np.count_nonzero(is_equal)), identities, similar)
 
 
@@ -238,9 +242,9 @@ def _sum(of_folds: "Sequence[Comparison]") -> Comparison:
     )
 
 
-def _others(parts: Parts) -> NDArray[np.int64]:
-    """The records that train or validate."""
-    return np.flatnonzero((parts.part == TRAIN) | (parts.part == VALIDATION))
+def _others(parts: Parts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The records that train, which a nearest neighbour searches too, and those that validate."""
+    return parts.records(TRAIN), parts.records(VALIDATION)
 
 
 def _to_training(store: Store, sides: "Sequence[Parts]") -> tuple[int, ...]:

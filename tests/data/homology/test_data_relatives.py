@@ -8,9 +8,9 @@ import pytest
 
 from data.alphabet import STANDARD_RESIDUES
 from data.draw import hashes, integers
-from data.homology import kmers, relatives
+from data.homology import kmers, program, relatives
 from data.homology.mmseqs import cluster_by_identity
-from data.homology.relatives import equal, nearest, related
+from data.homology.relatives import equal, hits, nearest, related
 from support.inputs.token_stores import store_of
 
 needs_mmseqs = pytest.mark.skipif(shutil.which("mmseqs") is None, reason="no program 'mmseqs' (apt install mmseqs2)")
@@ -102,3 +102,30 @@ def test_the_query_must_be_covered(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     without_mmseqs(monkeypatch)
     assert related(store, 0.5).hashes.tolist() == found_by_mmseqs.hashes.tolist()
     assert related(store, 0.6).is_approximate
+
+
+@pytest.mark.launch
+@needs_mmseqs
+def test_a_search_is_kept_and_what_is_not_whole_is_searched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proteins = [drawn(120, 1), drawn(120, 2), every(drawn(120, 1), 5), drawn(120, 2), drawn(120, 3)]
+    store = store_of(tmp_path, [(str(i), letters) for i, letters in enumerate(proteins)])
+    asked, others = np.array([2, 3, 4]), np.array([1, 0])
+    runs: list[str] = []
+    run = program.run
+    monkeypatch.setattr(program, "run", lambda work, *given: (runs.append(given[0]), run(work, *given))[1])
+    first = hits(store, asked, store, others)
+    assert list(zip(first.query.tolist(), first.target.tolist(), strict=True)) == [(0, 1), (1, 0)]
+    assert first.identity[1] == 1.0
+    assert first.score[1] > first.score[0]
+    # The audit's question is answered by the same search, whatever the coverage.
+    assert nearest(store, asked, store, others).record.tolist() == [0, 1, -1]
+    again = hits(store, asked, store, others)
+    assert all((mine == kept).all() for mine, kept in zip(first[:-1], again[:-1], strict=True))
+    assert runs == ["easy-search"]
+    (kept,) = tmp_path.rglob("hits-*.npz")
+    kept.write_bytes(kept.read_bytes()[:-100])
+    assert hits(store, asked, store, others).target.tolist() == [1, 0]
+    assert hits(store, asked, store, np.array([4, 0])).query.tolist() == [0, 2]  # other targets are another search
+    assert runs == ["easy-search"] * 3

@@ -1,22 +1,25 @@
 """Baselines: predictions that were computed by hand or in another way, from training labels alone."""
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression, Ridge
 
+from data.homology.relatives import hits
 from finetune.baselines import ridge
 from finetune.baselines.baseline import Parts, by_labelled, constant
 from finetune.baselines.features import Features, composition, one_hot, sequence_features, windows
-from finetune.baselines.nearest import nearest_neighbour
+from finetune.baselines.nearest import Search, nearest_neighbour
 from finetune.baselines.ridge import linear
 from finetune.labels.labels import BELOW, Labels
 from finetune.metrics.predictions import rows_of
 from finetune.metrics.scoring import score
 from finetune.tasks.objective import Objective
 from finetune.tasks.settings import Level, TaskSettings, TaskType
+from support.inputs.token_stores import store_of
 
 Floats = NDArray[np.float64]
 
@@ -101,15 +104,23 @@ def test_neighbours_that_agree_make_a_probability_of_one() -> None:
         assert found.predictions.prediction.tolist() == [1.0]
 
 
-def test_blocks_do_not_change_the_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+def words_of(sequences: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
+    """A search by shared words, as on a machine without MMseqs2."""
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    store = store_of(folder, [(str(number), letters) for number, letters in enumerate(sequences)])
+    return lambda asked, train: hits(store, asked, store, train)
+
+
+def test_blocks_do_not_change_the_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.Generator(np.random.Philox(11))
     sequences = ["".join(rng.choice(list("ACDE"), 12)) for _ in range(60)]
     labels, split = labels_of(rng.normal(size=(60, 2))), parts(30, 35, 60)
-    for how in ("hamming", "kmers"):
-        whole = nearest_neighbour(objective("regression", 2), labels, split, sequences, how)  # type: ignore[arg-type]
+    longer = [letters * 6 + letters[: number % 3] for number, letters in enumerate(sequences)]
+    for asked, search in ((sequences, None), (longer, words_of(longer, tmp_path, monkeypatch))):
+        whole = nearest_neighbour(objective("regression", 2), labels, split, asked, search)
         with monkeypatch.context() as patch:
             patch.setattr("finetune.baselines.nearest._BLOCK_CELLS", 7 * 30)
-            blocks = nearest_neighbour(objective("regression", 2), labels, split, sequences, how)  # type: ignore[arg-type]
+            blocks = nearest_neighbour(objective("regression", 2), labels, split, asked, search)
         assert (whole.predictions.prediction == blocks.predictions.prediction).all()
     distances = np.array(
         [[sum(a != b for a, b in zip(x, y, strict=True)) for y in sequences[:30]] for x in sequences[35:]]
@@ -129,27 +140,36 @@ def proteins() -> tuple[list[str], Labels]:
     return sequences, labels_of(np.array([[1.0], [2.0], [9.0], [9.0], [9.0]]))
 
 
-def test_shared_words() -> None:
+def test_shared_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sequences, labels = proteins()
-    found = nearest_neighbour(objective("regression"), labels, parts(2, 2, 5), sequences, "kmers")
+    search = words_of(sequences, tmp_path, monkeypatch)
+    found = nearest_neighbour(objective("regression"), labels, parts(2, 2, 5), sequences, search)
     assert found.predictions.prediction.tolist() == [2.0, 1.0, 1.5]
-    assert "approximate; 33% of the labels have no neighbour, and get what the mean gives" in found.description
+    assert (
+        "approximate, as MMseqs2 is not installed; 33% of the labels have no neighbour, and get what the mean gives"
+        in found.description
+    )
 
 
 @pytest.mark.launch
 @pytest.mark.skipif(shutil.which("mmseqs") is None, reason="no program 'mmseqs' (apt install mmseqs2)")
-def test_alignments() -> None:
+def test_alignments(tmp_path: Path) -> None:
     sequences, labels = proteins()
-    found = nearest_neighbour(objective("regression"), labels, parts(2, 2, 5), sequences)
+    store = store_of(tmp_path, [(str(number), letters) for number, letters in enumerate(sequences)])
+    found = nearest_neighbour(
+        objective("regression"),
+        labels,
+        parts(2, 2, 5),
+        sequences,
+        lambda asked, train: hits(store, asked, store, train),
+    )
     assert found.predictions.prediction.tolist() == [2.0, 1.0, 1.5]
     assert "MMseqs2" in found.description
 
 
 def test_wrong_neighbours_are_refused() -> None:
     with pytest.raises(ValueError, match="need sequences of one length; these have 4 to 5 residues"):
-        nearest_neighbour(
-            objective("regression"), labels_of(np.ones((2, 1))), parts(1, 1, 2), ["AAAA", "AAAAA"], "hamming"
-        )
+        nearest_neighbour(objective("regression"), labels_of(np.ones((2, 1))), parts(1, 1, 2), ["AAAA", "AAAAA"])
     residues = Labels(np.array([0, 1, 1]), np.zeros(1, np.int32), np.ones(1, np.float32), None, np.zeros(1, np.int32))
     with pytest.raises(ValueError, match="assay: labels of residues have no nearest sequence"):
         nearest_neighbour(objective("regression"), residues, parts(1, 1, 2), ["A", "C"])
@@ -165,7 +185,7 @@ def test_one_hot_ridge_is_that_of_the_full_matrix() -> None:
     full = np.concatenate([full, counts], 1)
     values = full @ rng.normal(size=full.shape[1]) + rng.normal(size=90)
     found = linear(
-        "one-hot ridge", objective("regression"), labels_of(values[:, None]), parts(60, 75, 90), one_hot(sequences)
+        "ridge on residues", objective("regression"), labels_of(values[:, None]), parts(60, 75, 90), one_hot(sequences)
     )
     stored = values.astype(np.float32).astype(np.float64)
     scaled = (stored[:60] - stored[:60].mean()) / stored[:60].std()

@@ -92,14 +92,14 @@ def test_one_hot_ridge_on_gb1() -> None:
     of, labels = regression(["fitness"], np.array([[float(row["target"])] for row in rows]), parts)
     scores: dict[str, Scores] = {}
     for found in (
-        linear("one-hot ridge", of, labels, parts, one_hot(sequences)),
+        linear("ridge on residues", of, labels, parts, one_hot(sequences)),
         nearest_neighbour(of, labels, parts, sequences),
         constant(of, labels, parts),
     ):
         scores[found.name] = score(of, found.predictions, resamples=100)
     values = {name: found.tasks[0].value for name, found in scores.items()}
     assert values == {
-        "one-hot ridge": pytest.approx(0.345, abs=0.01),
+        "ridge on residues": pytest.approx(0.345, abs=0.01),
         "nearest neighbour": pytest.approx(0.027, abs=0.005),
         "mean": 0.0,
     }
