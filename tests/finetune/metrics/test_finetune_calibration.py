@@ -50,7 +50,23 @@ def test_temperature_of_classes() -> None:
 def test_temperature_holds_at_the_ends() -> None:
     ends = Temperature(2.0)(np.array([0.0, 0.5, 1.0]))
     assert ends == pytest.approx([1e-6, 0.5, 1 - 1e-6], rel=1e-3)
-    assert 0.01 <= fit_temperature([1, 0], np.array([0.9, 0.1])).temperature < 0.1  # all right: as sure as allowed
+    # All right, as often as not by chance: each label makes the model a little surer.
+    few, many = (fit_temperature([1, 0] * n, np.array([0.9, 0.1] * n)).temperature for n in (1, 1000))
+    assert 0.5 < few < 1
+    assert many < 0.25
+
+
+def test_a_temperature_of_few_labels_does_not_make_new_ones_less_likely() -> None:
+    """Probabilities that were right before any calibration: twelve labels at a time, judged by 2,000 others."""
+    rng = np.random.Generator(np.random.Philox(12))
+    logits, others = rng.normal(0, 5, (100, 12)), rng.normal(0, 5, 2000)
+    truth, of_others = rng.random(logits.shape) < sigmoid(logits), rng.random(2000) < sigmoid(others)
+
+    def loss(probabilities: Floats) -> float:
+        return float(-np.log(np.clip(np.where(of_others, probabilities, 1 - probabilities), 1e-12, 1)).mean())
+
+    after = [loss(fit_temperature(t, sigmoid(z))(sigmoid(others))) for z, t in zip(logits, truth, strict=True)]
+    assert np.mean(after) < 1.2 * loss(sigmoid(others))  # 3 times as much with the likeliest temperature
 
 
 def test_isotonic_is_that_of_pooled_neighbours() -> None:
