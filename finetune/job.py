@@ -40,7 +40,7 @@ from pretrain.engine.encoder_setup import set_up_encoder
 from pretrain.engine.engine import Engine
 from pretrain.job import Built, Job, Objective, Selection
 from pretrain.model.build import first_model
-from pretrain.model.flops import forward_flops, training_flops
+from pretrain.model.flops import BACKWARD_AND_FORWARD, encoder_flops
 from pretrain.model.presets import EsmShape
 from pretrain.optimizer.groups import ParameterGroup
 from pretrain.run import records
@@ -234,8 +234,13 @@ class FineTuneJob(Job[FineTuneScores]):
         """FLOPs that the step needed of the encoder, over all ranks; 0 where its features are cached."""
         if self.features is not None:
             return 0.0
-        flops = forward_flops if self.recipe.adaptation.kind == "frozen" else training_flops
-        return flops(self.shape, step.num_tokens, step.squared_lengths, 0)
+        times = 1 if self.recipe.adaptation.kind == "frozen" else BACKWARD_AND_FORWARD
+        levels = [task.settings.level for task in self.tasks]
+        if "pair" in levels or ("sequence" in levels and self.recipe.heads.kind != "begin"):
+            read = step.num_tokens
+        else:  # and begin tokens, one in hundreds, which are left out
+            read = sum(count for count, level in zip(outcome.counts, levels, strict=True) if level == "residue")
+        return times * encoder_flops(self.shape, step.num_tokens, step.squared_lengths, read)
 
     def evaluate(self, model: nn.Module) -> FineTuneScores:
         """Scores of the validation part, or of training records where the split has none; collective."""

@@ -59,9 +59,9 @@ class Encoder(nn.Module):
 
         Args:
             batch: the input.
-            slots: ``(n,)`` int64, the slots whose vectors are read; the result is ``(n, D)`` then, and the last layer's
-                feed-forward is computed for them alone. They are counted in the whole batch, and all of them must lie
-                in this rank's share.
+            slots: ``(n,)`` int64, the slots whose vectors are read; the result is ``(n, D)`` then, and the last layer
+                computes for them alone what no other slot reads. They are counted in the whole batch, and all of them
+                must lie in this rank's share.
         """
         share = slice(None)
         if self.context:

@@ -100,11 +100,11 @@ class Layer(nn.Module):
         """Map ``(S, D)`` to ``(S, D)``, or to ``(n, D)`` where only `slots` ``(n,)`` are read after this layer.
 
         All slots are attended to in both cases. What follows attention works on one slot at a time, and is computed
-        only for the slots that are read.
+        only for the slots that are read. So is attention itself, where the backend can do that.
         """
         run = recomputed if self.recomputes else _called
         query, key, value = run(self._project, x)
-        gathered = attend(query, key, value, cos, sin, layout)
+        gathered = attend(query, key, value, cos, sin, layout, slots)
         # With Ulysses, attention keeps its output as it was before the exchange, so it is not kept a second time here.
         update = (run if layout.exchange == "ulysses" else _called)(self._gather, gathered, layout, slots)
         if slots is not None:
@@ -116,10 +116,7 @@ class Layer(nn.Module):
         return self.attention.project(self.attention_norm(x))
 
     def _gather(self, gathered: Tensor, layout: Layout, slots: Tensor | None) -> Tensor:
-        gathered = own_slots(gathered, layout).flatten(1)
-        if slots is not None:
-            gathered = gathered.index_select(0, slots)
-        out: Tensor = self.attention.out(gathered)
+        out: Tensor = self.attention.out(own_slots(gathered, layout, slots).flatten(1))
         return out
 
     def _feed_forward(self, x: Tensor) -> Tensor:

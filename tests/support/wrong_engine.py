@@ -75,7 +75,7 @@ def own_share() -> AbstractContextManager[Any]:
     """With parallel.context, a residue sees those of its document that this rank holds, and no others."""
     attend = layer.attend
 
-    def faulty(query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, layout: Any) -> Tensor:
+    def faulty(query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, layout: Any, _: Any) -> Tensor:
         if layout.exchange is None:
             return attend(query, key, value, cos, sin, layout)
         first, slots = group_of(layout.group).rank() * len(query), len(query)
@@ -83,7 +83,10 @@ def own_share() -> AbstractContextManager[Any]:
         own = layout._replace(exchange=None, spans=spans[spans[:, 0] < spans[:, 1]])
         return attend(query, key, value, cos[first : first + slots], sin[first : first + slots], own)
 
-    return mock.patch.multiple(layer, attend=faulty, own_slots=lambda gathered, _: gathered)
+    def read(gathered: Tensor, _: Any, slots: Tensor | None) -> Tensor:
+        return gathered if slots is None else gathered.index_select(0, slots)
+
+    return mock.patch.multiple(layer, attend=faulty, own_slots=read)
 
 
 def infinite() -> AbstractContextManager[Any]:

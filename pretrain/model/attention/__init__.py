@@ -19,7 +19,15 @@ from pretrain.model.attention.sdpa import dense, per_document
 from pretrain.model.attention.varlen import varlen
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    layout: Layout,
+    slots: Tensor | None = None,
+) -> Tensor:
     """Softmax attention inside each document, after queries and keys are turned by the angles of their slots.
 
     Args:
@@ -29,19 +37,34 @@ def attend(query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, 
         cos: ``(S, 1, K / 2)`` float32, of `rotary.rotation`.
         sin: likewise.
         layout: where documents are, and which backend to take.
+        slots: ``(n,)`` int64 of this rank's share, where only what these slots gather is read; they still see all.
 
     Returns:
-        ``(S, H, K)`` in the dtype of `value`; by Ulysses ``(S, H / c, K)``, all slots for this rank's heads, which
-        `own_slots` takes. Pad slots get something finite that depends on pad slots alone.
+        What `own_slots` takes: ``(S, H, K)`` in the dtype of `value`; by Ulysses ``(S, H / c, K)``, all slots for this
+        rank's heads; ``(n, H, K)`` where queries of `slots` alone were computed. Pad slots get something finite that
+        depends on pad slots alone.
     """
+    if slots is not None and _asks_for_some(layout):
+        return flash_cpu(query.index_select(0, slots), key, value, cos, sin, layout, slots)
     if layout.exchange == "ulysses":
         query, key, value = to_heads(query, key, value, layout.group)
     return _attend(query, key, value, cos, sin, layout)
 
 
-def own_slots(gathered: Tensor, layout: Layout) -> Tensor:
-    """All heads of this rank's slots, ``(S / c, H, K)``, of what `attend` returned."""
-    return to_slots(gathered, layout.group) if layout.exchange == "ulysses" else gathered
+def own_slots(gathered: Tensor, layout: Layout, slots: Tensor | None = None) -> Tensor:
+    """All heads of this rank's slots, ``(S / c, H, K)``, or of `slots`, ``(n, H, K)``, of what `attend` returned."""
+    if layout.exchange == "ulysses":
+        gathered = to_slots(gathered, layout.group)
+    return gathered if slots is None or _asks_for_some(layout) else gathered.index_select(0, slots)
+
+
+def _asks_for_some(layout: Layout) -> bool:
+    """Whether attention computes the queries of some slots alone where only those are read.
+
+    One call for each document takes any queries of it. A GPU's kernel takes consecutive ones in the order of
+    documents, and an exchange between ranks brings whole shares.
+    """
+    return layout.backend == "flash_cpu" and layout.exchange is None
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:

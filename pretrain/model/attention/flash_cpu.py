@@ -24,22 +24,32 @@ _FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-def flash_cpu(query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
-    """The same as `attend`; pads get zeros."""
+def flash_cpu(
+    query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, layout: Layout, slots: Tensor | None = None
+) -> Tensor:
+    """The same as `attend`; pads get zeros. With `slots`, and so without an exchange, `query` is ``(n, H, K)``."""
     group = layout.group if layout.exchange == "all_gather" else ""
-    gathered: Tensor = _forward(query, key, value, cos, sin, layout.spans, group)[0]
+    gathered: Tensor = _forward(query, key, value, cos, sin, layout.spans, group, slots)[0]
     return gathered
 
 
 @torch.library.custom_op("zymogen::flash_cpu", mutates_args=())
 def _forward(
-    query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, spans: Tensor, group: str = ""
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    spans: Tensor,
+    group: str = "",
+    slots: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """What each slot gathered, ``(S, H, K)`` in the dtype of `value`, and log-sum-exp of its scores, ``(1, H, S)``.
+    """What each query gathered, ``(n, H, K)`` in the dtype of `value`, and log-sum-exp of its scores, ``(1, H, n)``.
 
-    With the name of a `group`, all but `cos`, `sin` and `spans` is of this rank's slots.
+    Queries are those of all S slots, or of `slots` ``(n,)`` in any order. With the name of a `group`, all but `cos`,
+    `sin` and `spans` is of this rank's slots.
     """
-    q, k, v, own = _rotated(query, key, value, cos, sin, group)
+    q, k, v, own = _rotated(query, key, value, cos, sin, group, slots)
     gathered = torch.zeros_like(q)
     log_sums = gathered.new_zeros(gathered.shape[:3])
     for keys, queries in _documents(spans, own):
@@ -49,10 +59,12 @@ def _forward(
 
 
 @torch.library.custom_op("zymogen::flash_cpu_backward", mutates_args=())
-def _backward(gradient: Tensor, saved: Sequence[Tensor], group: str) -> tuple[Tensor, Tensor, Tensor]:
+def _backward(
+    gradient: Tensor, saved: Sequence[Tensor], group: str, slots: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys and values, in their dtypes; `saved` is what `_forward` took and gave."""
     query, key, value, cos, sin, spans, gathered, log_sums = saved
-    q, k, v, own = _rotated(query, key, value, cos, sin, group)
+    q, k, v, own = _rotated(query, key, value, cos, sin, group, slots)
     gradient, gathered = (_heads_first(x.to(v.dtype)) for x in (gradient, gathered))
     of_q, of_k, of_v = map(torch.zeros_like, (q, k, v))
     for keys, queries in _documents(spans, own):
@@ -69,25 +81,31 @@ def _backward(gradient: Tensor, saved: Sequence[Tensor], group: str) -> tuple[Te
 
 
 def _rotated(
-    query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, group: str
-) -> tuple[Tensor, Tensor, Tensor, slice]:
+    query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, group: str, slots: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, slice | Tensor]:
     """Queries, and keys and values of all slots, as the kernel takes them, and the slots of the queries."""
     first = 0
     if group:
         first = group_of(group).rank() * len(query)
         key, value = gather(key, value, group).unbind(1)
-    own = slice(first, first + len(query))
+    own = slice(first, first + len(query)) if slots is None else slots
     query, key, value = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (query, key, value))
     q, k, v = map(_heads_first, (rotate(query, cos[own], sin[own]), rotate(key, cos, sin), value))
     return q, k, v, own
 
 
-def _documents(spans: Tensor, own: slice) -> Iterator[tuple[slice, slice]]:
-    """Slots of each document that has queries in `own`, and of those queries, counted from the first in `own`."""
-    for start, end in spans.tolist():
-        first, last = max(start, own.start), min(end, own.stop)
+def _documents(spans: Tensor, own: slice | Tensor) -> Iterator[tuple[slice, slice | Tensor]]:
+    """Slots of each document that has queries in `own`, and where in `own` these are."""
+    if isinstance(own, slice):
+        for start, end in spans.tolist():
+            first, last = max(start, own.start), min(end, own.stop)
+            if first < last:
+                yield slice(start, end), slice(first - own.start, last - own.start)
+        return
+    ascending, order = own.sort(stable=True)
+    for (start, end), (first, last) in zip(spans.tolist(), torch.searchsorted(ascending, spans).tolist(), strict=True):
         if first < last:
-            yield slice(start, end), slice(first - own.start, last - own.start)
+            yield slice(start, end), order[first:last]
 
 
 def _heads_first(x: Tensor) -> Tensor:
@@ -102,22 +120,25 @@ def _slots_first(x: Tensor) -> Tensor:
 @_forward.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     dtype = torch.promote_types(value.dtype, torch.float32)
-    return value.new_empty(value.shape), value.new_empty((1, *value.shape[1::-1]), dtype=dtype)
+    return value.new_empty(query.shape), value.new_empty((1, *query.shape[1::-1]), dtype=dtype)
 
 
 @_backward.register_fake
-def _(gradient: Tensor, saved: Sequence[Tensor], group: str) -> tuple[Tensor, Tensor, Tensor]:
+def _(
+    gradient: Tensor, saved: Sequence[Tensor], group: str, slots: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     query, key, value = (x.new_empty(x.shape) for x in saved[:3])
     return query, key, value
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.group = inputs
-    ctx.save_for_backward(*tensors, *output)
+    *tensors, ctx.group, slots = inputs
+    ctx.save_for_backward(slots, *tensors, *output)
 
 
 def _gradients(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    return *_backward(gradient, list(ctx.saved_tensors), ctx.group), None, None, None, None
+    slots, *saved = ctx.saved_tensors
+    return *_backward(gradient, saved, ctx.group, slots), None, None, None, None, None
 
 
 _forward.register_autograd(_gradients, setup_context=_save)

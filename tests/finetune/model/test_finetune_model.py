@@ -1,8 +1,10 @@
 """The whole model: what a label adds, that neighbours in a batch add nothing, and whose heads are transformers'."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +15,11 @@ from data.alphabet import PAD
 from data.batches.batch import Batch, Targets
 from finetune.heads import pooling
 from finetune.heads.settings import HeadSettings, PoolingRequest
+from finetune.job import FineTuneJob
 from finetune.losses.settings import LossSettings
 from finetune.model import FineTuneModel, head_name
 from finetune.tasks.objective import Objective
+from pretrain.model.flops import encoder_flops
 from pretrain.model.initial import first_weights
 from pretrain.model.presets import PRESETS, EsmShape
 from support.assays.labelled_batches import EVERY_TYPE, PAIR, gradient, labelled, targets, task, wide, without_labels
@@ -325,3 +329,22 @@ def test_names_are_given_once() -> None:
     for objectives in ((), (EVERY_TYPE[0], EVERY_TYPE[0])):
         with pytest.raises(ValueError, match="give at least one, and each of them once"):
             made_only(*objectives)
+
+
+def test_flops_are_those_of_the_slots_that_heads_read() -> None:
+    step: Any = SimpleNamespace(num_tokens=12, squared_lengths=74)
+    outcome: Any = SimpleNamespace(counts=[2, 5])
+    of_pass = {read: encoder_flops(SHAPE, 12, 74, read) for read in (0, 5, 7, 12)}
+
+    def flops(levels: Sequence[str], pooling_: PoolingRequest, kind: str = "full", features: Any = None) -> float:
+        tasks = [replace(EVERY_TYPE[0], settings=replace(EVERY_TYPE[0].settings, level=level)) for level in levels]
+        recipe = SimpleNamespace(adaptation=SimpleNamespace(kind=kind), heads=HeadSettings(pooling=pooling_))
+        job: Any = SimpleNamespace(shape=SHAPE, features=features, recipe=recipe, tasks=tasks)
+        return FineTuneJob.flops(job, step, outcome)
+
+    assert flops(["sequence", "residue"], "begin") == 3 * of_pass[5]
+    assert flops(["sequence", "sequence"], "begin", "frozen") == of_pass[0]
+    assert flops(["residue", "residue"], "mean") == 3 * of_pass[5 + 2]
+    for levels, pooling_ in ((["sequence", "residue"], "mean"), (["residue", "pair"], "begin")):
+        assert flops(levels, pooling_) == 3 * of_pass[12]
+    assert flops(["sequence", "sequence"], "mean", features=object()) == 0

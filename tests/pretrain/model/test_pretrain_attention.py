@@ -15,17 +15,22 @@ from torch import Tensor
 
 from data.alphabet import PAD
 from data.batches.batch import Batch
-from pretrain.model.attention import attend, choice
+from pretrain.model import attention
+from pretrain.model.attention import attend, choice, own_slots
 from pretrain.model.attention.choice import Backend, choose
 from pretrain.model.attention.layout import layout_of
 from pretrain.model.attention.rotary import rotation
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
+from pretrain.model.settings import Checkpointing
 from support.inputs.flat_batches import Document, document, gradients, mixed_bins, pack, perturb, relative, saved_bytes
 
 ESM2 = EsmShape(layers=3, dim=64, heads=4)
 MODERN = EsmShape(layers=3, dim=64, heads=2, architecture="modern", token_dropout=False)
 CPU_BACKENDS: tuple[Backend, ...] = ("flash_cpu", "per_document")
+
+
+flash_cpu = attention.flash_cpu
 
 
 def model_of(shape: EsmShape, attention: choice.Request, dtype: torch.dtype = torch.float32) -> MaskedLanguageModel:
@@ -201,13 +206,14 @@ def test_checkpointing_keeps_fewer_bytes() -> None:
 def test_only_read_slots_of_the_last_layer_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = model_of(ESM2, "auto"), pack(mixed_bins())
     rows = []
+    monkeypatch.setattr(attention, "flash_cpu", lambda q, *rest: (rows.append(len(q)), flash_cpu(q, *rest))[1])
     for layer in model.encoder.layers:
         layer.feed_forward.register_forward_hook(lambda _, args, __: rows.append(len(args[0])))
     whole = model.logits(batch)
-    assert rows == [640] * 3
+    assert rows == [640] * 6
     rows.clear()
     chosen = model.logits(batch, batch.targets[0].slots)
-    assert rows == [640, 640, len(batch.targets[0].slots)]
+    assert rows == [640] * 4 + [len(batch.targets[0].slots)] * 2
     assert relative(chosen, whole[batch.targets[0].slots]) < 1e-6
     whole[batch.targets[0].slots].square().sum().backward()
     expected = gradients(model)
@@ -217,12 +223,53 @@ def test_only_read_slots_of_the_last_layer_are_computed(monkeypatch: pytest.Monk
         assert float((gradient - expected[name]).norm() / expected[name].norm()) < 2e-6, name
 
 
+READ = [[], [1], [0, 1, 639], [7, 600, 3, 3, 40, 321, 639, 0]]
+"""Slots of two bins of 320: none, one, one of pads, several in no order and one of them twice."""
+
+
+@pytest.mark.parametrize("read", READ, ids=len)
+@pytest.mark.parametrize("backend", [*CPU_BACKENDS, "dense"])
+def test_queries_of_some_slots_are_those_of_all(backend: Backend, read: list[int]) -> None:
+    batch, slots = pack(mixed_bins()), torch.tensor(read, dtype=torch.int64)
+    cos, sin = rotation(batch.positions, ESM2)
+    layout = layout_of(batch, backend)
+    generator = torch.Generator().manual_seed(0)
+    leaves = [torch.randn(640, 4, 16, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    gradient = torch.randn(len(read), 4, 16, generator=generator, dtype=torch.float64)
+    whole = attend(*leaves, cos, sin, layout)[slots]
+    some = own_slots(attend(*leaves, cos, sin, layout, slots), layout, slots)
+    expected = (torch.autograd.grad(x, leaves, gradient) for x in (whole, some))
+    for x, y in [(whole, some), *zip(*expected, strict=True)]:
+        assert x.shape == y.shape
+        assert float((y - x).norm().detach()) <= 1e-12 * float(x.norm().detach())
+
+
+@pytest.mark.parametrize("shape", [ESM2, MODERN], ids=["esm2", "modern"])
+@pytest.mark.parametrize("checkpointing", ["none", "selective", "layer"])
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_vectors_of_some_slots_are_those_of_all(shape: EsmShape, checkpointing: Checkpointing, dropout: float) -> None:
+    batch, slots = pack(mixed_bins()), torch.tensor(READ[-1])
+    encoder = model_of(replace(shape, dropout=dropout), "auto", torch.float64).encoder
+    found = []
+    for read in (None, slots):
+        encoder.zero_grad()
+        encoder.checkpointing = checkpointing if read is not None else "none"
+        vectors = encoder(batch, read) if read is not None else encoder(batch)[slots]
+        vectors.square().sum().backward()
+        found.append({"vectors": vectors.detach()} | gradients(encoder))
+    for name, whole in found[0].items():
+        assert float((found[1][name] - whole).norm()) <= 1e-12 * float(whole.norm()), name
+
+
 def test_operator_passes_torch_s_own_checks() -> None:
     batch = pack(mixed_bins()[:1], num_slots=320)
     cos, sin = rotation(batch.positions, ESM2)
     inputs = [torch.randn(320, 4, 16, requires_grad=True) for _ in range(3)]
     spans = layout_of(batch, "flash_cpu").spans
     torch.library.opcheck(torch.ops.zymogen.flash_cpu.default, (*inputs, cos, sin, spans))
+    some = torch.tensor([7, 300, 3])
+    query = inputs[0][some].detach().requires_grad_()
+    torch.library.opcheck(torch.ops.zymogen.flash_cpu.default, (query, *inputs[1:], cos, sin, spans, "", some))
 
 
 @pytest.mark.parametrize(
