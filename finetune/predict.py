@@ -11,6 +11,7 @@ import argparse
 import csv
 import os
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +28,12 @@ from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.run.settings import RunSettings
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from finetune.bundle.columns import TaskColumns
+    from finetune.bundle.folder import Bundle
+    from finetune.bundle.relatives import Trained
     from finetune.bundle.rows import CheckedRows
     from finetune.predictor import Predictor
     from finetune.tables.proteins import Proteins
@@ -37,7 +43,7 @@ if TYPE_CHECKING:
 _ROWS = 4096
 """Rows that are read, predicted and written together; no others are in memory."""
 _UNUSUAL = frozenset("XBZJUO")
-_NOTE = "note"
+_NOTE, _IDENTITY = "note", "nearest_train_identity"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +73,7 @@ def _predict(options: argparse.Namespace) -> None:
     folders = bundles_at(options.bundle)
     with WorkLine("starting: importing torch", after_s=2.0, speaks=os.environ.get("RANK", "0") == "0"):
         from finetune.bundle.folder import open_folder
+        from finetune.bundle.relatives import Trained
         from finetune.bundle.rows import checked_rows
         from finetune.predictor import open_predictor
         from finetune.tables.parts import table_parts
@@ -85,7 +92,11 @@ def _predict(options: argparse.Namespace) -> None:
             parts = table_parts(options.table, _ROWS)
             settings = _reading(options, reading, opened[0].wild_types, parts.columns)
             rows = checked_rows(parts, settings, reading.crop_tokens)
-        _write(options, engine, predictors, rows)
+        with tempfile.TemporaryDirectory(prefix="zymogen-predict-") as work:
+            trained = None
+            if options.nearest:
+                trained = Trained.of(_training(options.nearest, opened[0]), [one.split for one in opened], Path(work))
+            _write(options, engine, predictors, rows, trained)
 
 
 def bundles_at(path: Path) -> list[Path]:
@@ -131,14 +142,30 @@ def _reading(
     return replace(reading, **changed)
 
 
+def _training(name: str, bundle: "Bundle") -> "Proteins":
+    """The proteins of a table of the training, with the ids that they had there."""
+    from finetune.tables.proteins import proteins_of
+    from finetune.tables.read import read_table
+
+    table, reading = read_table(name), bundle.manifest.reading
+    unasked = argparse.Namespace(sequence=None, mutation=None, wild_type=None, too_long=None, leave_out=True)
+    settings = _reading(unasked, reading, bundle.wild_types, table.columns)
+    settings = replace(settings, id=reading.id if reading.id in table.columns else None)
+    return proteins_of(table, settings, None if reading.too_long == "refuse" else reading.crop_tokens)
+
+
 def _write(
-    options: argparse.Namespace, engine: "Engine", predictors: Sequence["Predictor"], rows: "CheckedRows"
+    options: argparse.Namespace,
+    engine: "Engine",
+    predictors: Sequence["Predictor"],
+    rows: "CheckedRows",
+    trained: "Trained | None",
 ) -> None:
     """Predict the parts of a table one after another, and write each before the next one is read; collective."""
     from finetune.bundle.columns import calibrations, task_columns
 
     objectives, members = predictors[0].objectives, len(predictors)
-    own, said = rows.parts.columns, [*rows.said]
+    own, said = rows.parts.columns, [*rows.said, *(trained.said if trained else ())]
     evaluations = [predictor.bundle.manifest.evaluation for predictor in predictors]
     # A calibration is of the mean of all models of a run.
     is_common = all(each == evaluations[0] and len(each.get("members", [0])) == members for each in evaluations)
@@ -153,8 +180,14 @@ def _write(
     if pairs:
         said.append(f"tasks about pairs of residues are not written: {', '.join(pairs)}")
     if not tasks:
-        raise ValueError(f"{predictors[0].bundle.folder} has no task that is predicted row by row")
-    header = [*own, *(name for _, task in tasks for name in task.names), note]
+        why = (
+            f"pairs of residues have no cells in a table ({', '.join(pairs)})" if pairs else "none had a training label"
+        )
+        raise ValueError(f"{predictors[0].bundle.folder} has no task that is predicted row by row: {why}")
+    identity = [] if trained is None else [_IDENTITY]
+    while {*identity} & {*own}:
+        identity[0] += "_predicted"
+    header = [*own, *(name for _, task in tasks for name in task.names), *identity, note]
     delimiter = "\t" if options.output.suffix.lower() == ".tsv" else ","
     remedy = "get the right to write there, or give another name with -o"
     each = ((table, proteins, _predicted(engine, predictors, proteins)) for table, proteins in rows)
@@ -163,7 +196,8 @@ def _write(
             writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
             writer.writerow(header)
             for table, proteins, found in each:
-                writer.writerows(_lines(predictors, tasks, table, proteins, found))
+                identities = trained.identities(proteins) if trained else None
+                writer.writerows(_lines(predictors, tasks, table, proteins, found, identities))
     else:
         for _ in each:
             pass
@@ -189,6 +223,7 @@ def _lines(
     table: "Table",
     proteins: "Proteins",
     found: Sequence[dict[int, Any]],
+    identities: "NDArray[np.float64] | None",
 ) -> Iterator[list[str]]:
     """The lines of the rows of a part."""
     import numpy as np
@@ -221,6 +256,8 @@ def _lines(
                 cells += [list_cell(each, places) for each in values]
             else:
                 cells += [cell(each[0]) for each in values]
+        if identities is not None:
+            cells.append(cell(float(identities[record])) if record >= 0 else "")
         yield [*cells, "; ".join(_notes(proteins, row, record, reach))]
 
 
@@ -248,6 +285,7 @@ def _parser() -> Parser:
     parser.add_argument("--sequence", nargs="+", metavar="COLUMN", help="column of sequences, or two of two chains")
     parser.add_argument("--mutation", metavar="COLUMN", help="column of mutations such as A123T")
     parser.add_argument("--wild-type", metavar="FASTA", help="proteins that mutations change; else those of training")
+    parser.add_argument("--nearest", metavar="TABLE", help=f"table that it trained on: adds {_IDENTITY}")
     words = TooLong.__args__  # type: ignore[attr-defined]
     parser.add_argument("--too-long", choices=words, help="what becomes of a protein longer than the model was told")
     parser.add_argument(

@@ -84,6 +84,15 @@ def read(path: Path, ids: Sequence[str], digests: NDArray[np.uint64]) -> tuple[P
         raise ValueError(f"{path}: {error}") from None
 
 
+def part_of_ids(path: Path) -> dict[str, int]:
+    """Id -> part of every line of a file.
+
+    Raises:
+        ValueError: as for `read`.
+    """
+    return {name: part for name, (part, _, _) in _lines(path).items()}
+
+
 def require_distinct(ids: Sequence[str]) -> None:
     """Refuse ids that are used twice.
 

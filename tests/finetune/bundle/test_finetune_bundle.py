@@ -20,7 +20,7 @@ from finetune.adaptation.adapt import first_of
 from finetune.adaptation.start import ENCODER
 from finetune.bundle.columns import Calibration, TaskColumns
 from finetune.bundle.folder import open_folder, with_evaluation, write_bundle
-from finetune.bundle.manifest import Base, Manifest
+from finetune.bundle.manifest import Base, Manifest, TaskRecord
 from finetune.predict import main as predict
 from finetune.predictor import Predictor, empty_model, open_predictor
 from finetune.splits.parts import parts_of
@@ -253,6 +253,23 @@ def test_a_table_is_predicted_part_by_part(
         assert not (tmp_path / "bad_out.csv").exists()
 
 
+def test_how_near_a_row_is_to_the_training_is_asked_with_its_table(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    parts = {row["id"]: row["part"] for row in rows(folder / "run" / "bundle" / "split.csv")}
+    trained = [n for n, row in enumerate(rows(folder / "train.csv"), 2) if parts[f"row-{n}"] == "train"][:3]
+    sequences = [rows(folder / "train.csv")[n - 2]["sequence"] for n in trained]
+    (tmp_path / "in.csv").write_text("sequence,n\n" + "".join(f"{each},1\n" for each in [*sequences, ""]))
+    arguments = [str(folder / "run"), str(tmp_path / "in.csv"), "-o", str(tmp_path / "out.csv"), "--leave-out"]
+    assert predict([*arguments, "--nearest", str(folder / "train.csv")]) == 0
+    found = rows(tmp_path / "out.csv")
+    assert [*found[0]][-2:] == ["nearest_train_identity", "note"]
+    assert [row["nearest_train_identity"] for row in found] == ["1", "1", "1", ""]
+    count = sum(part == "train" for part in parts.values())
+    said = f"nearest_train_identity is to the {count} proteins of {folder}/train.csv that trained, by "
+    assert said in capfd.readouterr().err
+
+
 @pytest.mark.launch
 def test_two_processes_write_what_one_does_and_a_killed_one_nothing(folder: Path, tmp_path: Path) -> None:
     table, bundle = tmp_path / "in.csv", str(folder / "run")
@@ -329,6 +346,29 @@ def test_a_prediction_that_is_no_number_is_an_error_with_its_row(
     assert "row 2" in said
     assert "not a number for 'kd'" in said
     assert not (tmp_path / "o.csv").exists()
+
+
+def test_pairs_of_residues_are_refused_or_left_out_by_name(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bundle = open_folder(folder / "run" / "bundle")
+    settings = TaskSettings(name="contact", type="binary", level="pair")
+    counts = np.ones((1, 2), np.int64)
+    contact = TaskRecord.of(Objective(settings, ("contact",), ("no", "yes"), np.zeros(1), np.ones(1), counts))
+    parts = parts_of(np.zeros(1, np.uint64), np.zeros(1, np.int8), np.zeros(1, np.int64), np.full(1, -1, np.int16))
+    (tmp_path / "in.csv").write_text(f"sequence\n{letters(5, 14)}\n")
+    for name, tasks in (("both", (bundle.manifest.tasks[0], contact)), ("alone", (contact,))):
+        manifest = replace(bundle.manifest, tasks=tasks)
+        heads = empty_model(replace(bundle, manifest=manifest)).heads.named_parameters(prefix="heads")
+        kept = {name: tensor for name, tensor in bundle.tensors.items() if not name.startswith("heads.")}
+        tensors = kept | {name: torch.zeros(parameter.shape, device="cpu") for name, parameter in heads}
+        write_bundle(tmp_path / name, manifest, tensors, ["a"], parts)
+    assert predict([str(tmp_path / "both"), str(tmp_path / "in.csv"), "-o", str(tmp_path / "o.csv")]) == 0
+    assert "tasks about pairs of residues are not written: contact" in capfd.readouterr().err
+    assert [*rows(tmp_path / "o.csv")[0]] == ["sequence", "kd", "note"]
+    assert predict([str(tmp_path / "alone"), str(tmp_path / "in.csv"), "-o", str(tmp_path / "no.csv")]) == 2
+    assert "row by row: pairs of residues have no cells in a table (contact)" in capfd.readouterr().err
+    assert not (tmp_path / "no.csv").exists()
 
 
 def test_what_is_not_ours_is_moved_aside_and_a_bundle_is_replaced(folder: Path, tmp_path: Path) -> None:

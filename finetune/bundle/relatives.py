@@ -1,0 +1,90 @@
+"""How similar the proteins that are predicted are to those that the model trained on.
+
+In: a table of the training proteins, as a bundle holds none of them; proteins. Out: for each protein the identity to
+the most similar one. Kept: nothing; token stores and files of MMseqs2 are in a temporary folder.
+
+Variants of one protein are compared by position, others by `data.homology.relatives.nearest`.
+"""
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.homology.relatives import nearest, searched_by
+from data.recipe.settings import IngestSettings
+from data.store.build import open_or_build
+from data.store.token_store import Store
+from finetune.splits import split_file
+from finetune.splits.parts import TRAIN
+from finetune.splits.variants import are_variants, to_nearest
+from finetune.tables.proteins import Proteins
+
+NAME = "nearest_train_identity"
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The proteins that trained."""
+
+    store: Store
+    records: NDArray[np.int64]
+    """(M,) those of the store that trained."""
+    said: tuple[str, ...]
+    _work: Path
+    _variants: NDArray[np.uint8] | None
+    """(M, L) their residues, where they are variants of one protein."""
+
+    @classmethod
+    def of(cls, proteins: Proteins, splits: Iterable[Path], work: Path) -> "Trained":
+        """The proteins of a table that trained.
+
+        Args:
+            proteins: of the table, with ids as in training.
+            splits: split.csv of each bundle. Where they list exactly these proteins, those that trained one of the
+                models are taken; of another table, all of them.
+            work: an empty folder.
+        """
+        store = _stored(proteins, work / "trained")
+        of_ids = [split_file.part_of_ids(path) for path in splits]
+        everything = np.arange(proteins.num_records)
+        if all(each.keys() == {*proteins.ids} for each in of_ids):
+            has_trained = [any(each[name] == TRAIN for each in of_ids) for name in proteins.ids]
+            records = everything[has_trained]
+            said = f"the {len(records):,} proteins of {proteins.name} that trained"
+        else:
+            records = everything
+            said = f"all {len(records):,} proteins of {proteins.name}, which is not the table of the training"
+        variants = None
+        if are_variants(store):
+            variants = np.asarray(store.tokens).reshape(store.num_records, -1)[records]
+        by = searched_by() if variants is None else f"position; those of another length by {searched_by()}"
+        return cls(store, records, (f"{NAME} is to {said}, by {by}",), work, variants)
+
+    def identities(self, proteins: Proteins) -> NDArray[np.float64]:
+        """(N,) share of equal residues in the alignment with the most similar one; 0 where none was found."""
+        found = np.zeros(proteins.num_records)
+        if not proteins.num_records or not len(self.records):
+            return found
+        store = _stored(proteins, self._work / "asked")
+        rest = np.arange(proteins.num_records)
+        if self._variants is not None:
+            length = self._variants.shape[1]
+            same = rest[proteins.num_residues == length]
+            rest = rest[proteins.num_residues != length]
+            if len(same):
+                residues = np.stack([store.residues(record) for record in same.tolist()])
+                found[same] = 1 - to_nearest(residues, self._variants) / length
+        if len(rest):
+            found[rest] = nearest(store, rest, self.store, self.records).identity
+        return found
+
+
+def _stored(proteins: Proteins, folder: Path) -> Store:
+    """The token store of some proteins; what the folder held is removed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    ingest = IngestSettings()
+    return open_or_build([proteins.source(ingest)], folder, "count", ingest, progress=lambda *_: None)

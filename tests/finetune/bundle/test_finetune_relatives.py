@@ -1,0 +1,69 @@
+"""How near proteins are to those that trained: by position for variants, by alignment for others."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from finetune.bundle.relatives import Trained
+from finetune.tables.proteins import Proteins, proteins_of
+from finetune.tables.read import read_table
+from finetune.tables.settings import TableSettings
+from support.assays.messy_tables import WILD, proteins
+
+
+def read(path: Path, sequences: Mapping[str, str] | Sequence[str]) -> Proteins:
+    named = sequences if isinstance(sequences, Mapping) else {f"p{n}": each for n, each in enumerate(sequences)}
+    path.write_text("".join(f">{name}\n{each}\n" for name, each in named.items()))
+    return proteins_of(read_table(str(path)), TableSettings(), None)
+
+
+def split(path: Path, of_ids: Mapping[str, str]) -> Path:
+    path.write_text("id,part\n" + "".join(f"{name},{part}\n" for name, part in of_ids.items()))
+    return path
+
+
+def changed(*places: int) -> str:
+    letters = [*WILD]
+    for place in places:
+        letters[place] = "W"
+    return "".join(letters)
+
+
+def test_variants_are_compared_by_position_with_those_that_trained(tmp_path: Path) -> None:
+    table = read(tmp_path / "train.fasta", {"a": changed(1), "b": changed(1, 2, 3), "c": changed(5, 6, 7, 8)})
+    parts = [
+        split(tmp_path / "one.csv", {"a": "train", "b": "test", "c": "validation"}),
+        split(tmp_path / "two.csv", {"a": "validation", "b": "test", "c": "train"}),
+    ]
+    asked = read(tmp_path / "in.fasta", [changed(1), changed(1, 2, 3), changed(), changed(5, 6, 7, 8), changed(1, 9)])
+    length = len(WILD)
+    one = Trained.of(table, parts[:1], tmp_path / "1")
+    assert one.said == (
+        f"nearest_train_identity is to the 1 proteins of {table.name} that trained, by position; those of another "
+        f"length by {one.said[0].rpartition(' by ')[2]}",
+    )
+    assert one.identities(asked).tolist() == pytest.approx([1 - n / length for n in (0, 2, 1, 5, 1)])
+    both = Trained.of(table, parts, tmp_path / "2")  # of several models, what trained one of them
+    assert both.identities(asked).tolist() == pytest.approx([1 - n / length for n in (0, 2, 1, 0, 1)])
+    other = split(tmp_path / "other.csv", {"a": "train", "b": "test"})
+    everything = Trained.of(table, [other], tmp_path / "3")
+    assert "all 3 proteins" in everything.said[0]
+    assert "which is not the table of the training" in everything.said[0]
+    assert everything.identities(asked).tolist() == pytest.approx([1 - n / length for n in (0, 0, 1, 0, 1)])
+
+
+@pytest.mark.skipif(shutil.which("mmseqs") is None, reason="no program 'mmseqs' (apt install mmseqs2)")
+def test_others_are_aligned(tmp_path: Path) -> None:
+    found = proteins(4, least=80, most=120)
+    table = read(tmp_path / "train.fasta", found[:3])
+    parts = [split(tmp_path / "split.csv", {"p0": "train", "p1": "train", "p2": "test"})]
+    near = found[1].replace("L", "I", 3)
+    differ = sum(a != b for a, b in zip(near, found[1], strict=True))
+    asked = read(tmp_path / "in.fasta", [found[3], found[0], near, found[2]])
+    trained = Trained.of(table, parts, tmp_path / "work")
+    identities = trained.identities(asked).tolist()
+    assert identities == pytest.approx([0, 1, 1 - differ / len(near), 0], abs=2e-3)  # MMseqs2 writes three digits
+    assert differ >= 2
+    assert trained.identities(read(tmp_path / "b.fasta", [found[1]])).tolist() == [1]
