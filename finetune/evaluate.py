@@ -23,7 +23,7 @@ from finetune.losses.settings import LossSettings
 from finetune.metrics.predictions import Predictions, Rows
 from finetune.metrics.scores import Scores
 from finetune.metrics.scoring import score
-from finetune.scores import FineTuneScores
+from finetune.metrics.validation import FineTuneScores
 from finetune.tasks.objective import Objective
 from pretrain.engine.engine import Engine
 

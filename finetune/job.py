@@ -29,9 +29,9 @@ from finetune.bundle.folder import write_bundle
 from finetune.bundle.manifest import FORMAT, Adapters, Inputs, Manifest, ReadingSettings, TaskRecord
 from finetune.evaluate import evaluate
 from finetune.heads.inputs import InputScale
+from finetune.metrics.validation import FineTuneScores
 from finetune.model import FineTuneModel
 from finetune.recipe import Recipe
-from finetune.scores import FineTuneScores
 from finetune.splits.parts import NAMES, TRAIN, VALIDATION
 from finetune.tables.mutations import read_wild_types
 from pretrain.checkpoint.best import best_valid
@@ -145,15 +145,21 @@ class FineTuneJob(Job[FineTuneScores]):
             return AdapterPlan.from_dict(described["adapters"])
         return adapter.plan if adapter is not None else plan_of(self.recipe.adaptation, self.shape)
 
-    def _cached(self, start: Start) -> CachedFeatures | None:
-        """The features of a frozen encoder, where they can be kept; collective."""
-        settings, heads = self.recipe.adaptation, self.recipe.heads
-        levels = {task.settings.level for task in self.tasks}
-        if settings.kind != "frozen" or ("sequence" in levels and heads.kind == "attention"):
-            return None
+    def poolings(self) -> list[Pooling]:
+        """What is kept of a frozen encoder; nothing where it learns, or where the heads learn what they pool."""
+        heads, levels = self.recipe.heads, {task.settings.level for task in self.tasks}
+        if self.recipe.adaptation.kind != "frozen" or ("sequence" in levels and heads.kind == "attention"):
+            return []
         poolings: list[Pooling] = ["residue"] if levels & {"residue", "pair"} else []
         if "sequence" in levels:
             poolings.append("begin" if heads.kind == "begin" else "mean")
+        return poolings
+
+    def _cached(self, start: Start) -> CachedFeatures | None:
+        """The features of a frozen encoder, where they can be kept; collective."""
+        settings = self.recipe.adaptation
+        if not (poolings := self.poolings()):
+            return None
         features, lines = cached_features(
             start,
             self.documents(),

@@ -1,21 +1,24 @@
 """The speed of a recipe on this machine, by a few steps whose weights are thrown away.
 
-In: a recipe, an engine. Out: real tokens a second, over all processes. Kept: nothing: no file is written, no random
-state changes, and the run that follows has a model of its own.
+In: a recipe, what opens its job, an engine. Out: real tokens a second, over all processes. Kept: nothing: no file is
+written, no random state changes, and the run that follows has a model of its own.
 
 Every process takes part, so that shared cores and the exchange of gradients count. The first step, in which memory is
 allocated and layers are compiled, does not.
 """
 
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 
 from data.order.plan import Cursor
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import fill
+from pretrain.job import Job, Scores, TrainingRecipe
 from pretrain.masked_language_job import MaskedLanguageJob
 from pretrain.optimizer.build import build_optimizer
 from pretrain.recipe import Recipe
@@ -24,6 +27,7 @@ from pretrain.step import train_step
 _FEWEST, _MOST = 2, 50
 """Steps that are timed."""
 _LEARNING_RATE = 1e-6
+R = TypeVar("R", bound=TrainingRecipe)
 
 
 def timed_tokens_per_s(recipe: Recipe, engine: Engine, seconds: float) -> float:
@@ -35,16 +39,32 @@ def timed_tokens_per_s(recipe: Recipe, engine: Engine, seconds: float) -> float:
         seconds: about how long the timed steps take.
     """
     recipe = replace(recipe, data=replace(recipe.data, workers=0))
+    return timed_steps(recipe, MaskedLanguageJob, engine, seconds)
+
+
+def timed_steps(
+    recipe: R, open_job: Callable[[R, Engine], Job[Any]], engine: Engine, seconds: float, least_tokens: int = 0
+) -> float:
+    """Real tokens a second of the steps of any job, on all ranks the same; collective.
+
+    Args:
+        recipe: what is timed.
+        open_job: opens the job, as `pretrain.loop.train` takes it.
+        engine: how it is spread.
+        seconds: about how long the timed steps take.
+        least_tokens: tokens that are timed at least, however long they take.
+    """
     devices = [engine.device] if engine.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
-        tokens, took_s = _timed(recipe, engine, seconds)
+        tokens, took_s = _timed(recipe, open_job(recipe, engine), engine, seconds, least_tokens)
     engine.forget()
     return tokens / max(engine.gather(took_s))
 
 
-def _timed(recipe: Recipe, engine: Engine, seconds: float) -> tuple[int, float]:
+def _timed(
+    recipe: TrainingRecipe, job: Job[Scores], engine: Engine, seconds: float, least_tokens: int
+) -> tuple[int, float]:
     """Tokens, and seconds on this rank."""
-    job = MaskedLanguageJob(recipe, engine)
     built = job.build(None)
     job.set_up(built.model)
     optimizer = build_optimizer(job.parameter_groups(built.model), recipe.optimizer)
@@ -71,9 +91,10 @@ def _timed(recipe: Recipe, engine: Engine, seconds: float) -> tuple[int, float]:
 
         take()
         started = time.perf_counter()
-        take()
+        in_one = take()
         one_s = max(engine.gather(time.perf_counter() - started))  # the same on every rank, and so is the count
-        count = min(max(int(seconds / one_s), _FEWEST), _MOST)
+        fewest = max(_FEWEST, -(-least_tokens // in_one))
+        count = max(min(int(seconds / one_s), _MOST), fewest)
         started = time.perf_counter()
         tokens = sum(take() for _ in range(count))
         return tokens, time.perf_counter() - started

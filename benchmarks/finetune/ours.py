@@ -24,8 +24,8 @@ from data.recipe.toml_file import check
 from finetune.assays import open_on_every_rank
 from finetune.job import FineTuneJob
 from finetune.members import members
+from finetune.metrics.validation import FineTuneScores
 from finetune.recipe import Recipe
-from finetune.scores import FineTuneScores
 from pretrain.engine.launch import launch
 from pretrain.loop import train
 from pretrain.step import Reading

@@ -12,6 +12,7 @@ import hashlib
 import json
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,18 +22,18 @@ from numpy.typing import NDArray
 
 from data.durable import replaced
 from data.homology import kmers, name_table, program
-from data.homology.mmseqs import cluster_by_identity
+from data.homology.mmseqs import COVERAGE, cluster_by_identity
 from data.progress_line import WorkLine
 from data.store.derived import found_at, kept_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from data.store.token_store import Store
 
 SEARCH = ("-s", "7.5", "-e", "1e-3", "--max-seqs", "1000")
 """Options of easy-search with which the side that is scored is compared with the side that trains."""
 _BLOCK = 1 << 20
+_WITHIN = ("-s", "7.5", "--max-seqs", "1000", "-e", "1e-3", "-c", str(COVERAGE), "--cov-mode", "0")
+"""Options with which `groups_within` searches: those of the clusters."""
 _FORMAT = "zymogen.hits/1"
 
 
@@ -80,6 +81,51 @@ def related(store: "Store", min_identity: float) -> Clustering:
         return Clustering(np.asarray(clusters.of_records), clusters.description, False)
     description = f"{kmers.NAME}: identity {min_identity}; MMseqs2 is not installed"
     return Clustering(kmers.clusters(store, min_identity), description, True)
+
+
+def groups_within(
+    store: "Store", records: NDArray[np.int64], identities: Sequence[float]
+) -> dict[float, NDArray[np.int64]]:
+    """Relatives among some records at several identities, by one search: connected components of the pairs it finds.
+
+    A cluster at an identity lies within one at a lower identity. So of the records that `related` puts in clusters of
+    several at the lowest identity, these are the clusters at the others; the rest of the store is in none.
+
+    Args:
+        store: holds the records.
+        records: (R,) the records.
+        identities: least identities, each in (0, 1].
+
+    Returns:
+        identity -> (R,) number of each record's component.
+
+    Raises:
+        ValueError: MMseqs2 failed; the message has the end of its output.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    if not len(records):
+        return {each: np.zeros(0, np.int64) for each in identities}
+    if not program.is_installed():
+        return {each: np.unique(kmers.clusters(store, each)[records], return_inverse=True)[1] for each in identities}
+    distinct, of_distinct = np.unique(np.asarray(store.digests)[records], return_inverse=True)
+    first = np.zeros(len(distinct), np.int64)
+    first[of_distinct[::-1]] = records[::-1]
+    with tempfile.TemporaryDirectory(prefix="zymogen-mmseqs-") as folder:
+        work = Path(folder)
+        program.write_fasta(store, work / "in.fasta", enumerate(first.tolist()))
+        least = ("--min-seq-id", str(min(identities)))
+        with WorkLine(f"comparing {len(first):,} sequences that have relatives with each other", after_s=2.0):
+            what = ("easy-search", "in.fasta", "in.fasta", "out.tsv", "tmp", *_WITHIN, *least)
+            program.run(work, *what, "--format-output", "query,target,fident")
+        rows = np.loadtxt(work / "out.tsv", ndmin=2).reshape(-1, 3)
+    found = {}
+    for identity in identities:
+        pairs = rows[rows[:, 2] >= identity - 1e-9, :2].astype(np.int64)
+        graph = coo_array((np.ones(len(pairs), np.bool_), (pairs[:, 0], pairs[:, 1])), shape=(len(first),) * 2)
+        found[identity] = connected_components(graph, directed=False)[1].astype(np.int64)[of_distinct]
+    return found
 
 
 def searched_by() -> str:

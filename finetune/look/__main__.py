@@ -34,10 +34,11 @@ def main(arguments: list[str] | None = None) -> int:
             options.preset,
             tuple(options.task),
             tuple(options.sequence),
+            measures=not options.no_timing,
         )
-        found = propose(request)
+        found = propose(request, lambda lines: print(*lines, sep="\n", flush=True) if lines else None)
         write(path, found.recipe)
-        print(*found.told, "", f"written: {path}", f"to train: python -m finetune {path}", sep="\n", flush=True)
+        print("", f"written: {path}", f"to train: python -m finetune {path}", sep="\n", flush=True)
 
     return answered(attempt)
 
@@ -51,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     model = parser.add_mutually_exclusive_group()
     model.add_argument("--init", help="pretrained model: a run, a folder, or a Hub name")
     model.add_argument("--preset", help="size of a model with random weights, a baseline only")
+    parser.add_argument("--no-timing", action="store_true", help="estimate time and memory instead of timing 100 rows")
     parser.add_argument("-o", "--output", type=Path, help="the recipe; recipes/NAME.toml without")
     return parser
 

@@ -4,6 +4,8 @@ In: what was opened, roles. Out: `Divided`: settings of `[split]`, the reason, w
 what `data.homology` keeps of clusters beside the store, which the run uses too.
 """
 
+import math
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,7 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.homology.relatives import related
+from data.homology import program
+from data.homology.relatives import groups_within, related
+from data.store.derived import found_at
 from finetune.labels.objectives import objectives
 from finetune.look.opened import Opened
 from finetune.look.roles import Roles
@@ -20,6 +24,8 @@ from finetune.splits.divide import divide
 from finetune.splits.parts import TEST, TRAIN, VALIDATION, Parts
 from finetune.splits.settings import IDENTITIES, SplitSettings
 from finetune.splits.variants import Mutations, are_variants, of_rows
+from pretrain.proposal import rules
+from pretrain.proposal.reasons import duration
 
 FOLDS, LEAST_WITHOUT_FOLDS = 5, 1000
 """Folds that are proposed, and the number of labelled proteins from which on none are."""
@@ -28,8 +34,10 @@ _LARGEST_CLUSTER = 0.4
 _LEAST_CLUSTERS = 15
 _MOST_MIXED = 0.3
 """Share of variants with mutations on two sides, which a split by position would not use."""
-_MOST_COMPARED = 60_000
-"""Proteins up to which relatives are looked for before the recipe is written."""
+_MOST_CLUSTERING_S = 180.0
+"""Expected time of clustering with MMseqs2 up to which relatives are looked for before the recipe is written."""
+_MOST_BY_WORDS = 60_000
+"""The same where shared words stand in for it: proteins."""
 
 
 class Relatives(NamedTuple):
@@ -49,17 +57,32 @@ class Divided:
 
     settings: dict[str, Any]
     reason: str
-    parts: Parts
+    parts: Parts | None
+    """None of a split that was not tried."""
     relatives: Relatives | None
     is_variants: bool
+    labelled: int
+    """Records with a label."""
     rejected: list[str] = field(default_factory=list)
     """Splits that were tried first, with what is against them."""
 
     @property
-    def num_training(self) -> int:
-        """Records that train, in the first fold if there are folds."""
+    def counts(self) -> tuple[int, int, int]:
+        """Records that train, validate and are tested, in the first fold if there are folds.
+
+        By the shares of the settings where the split was not tried.
+        """
+        if self.parts is None:
+            train, validation, test = (round(self.labelled * share) for share in SplitSettings(by="random").fractions)
+            return max(1, train), validation, test
         parts = self.parts.of_fold(0) if self.parts.num_folds else self.parts
-        return int(np.count_nonzero(parts.part == TRAIN))
+        train, validation, test = (int(np.count_nonzero(parts.part == part)) for part in (TRAIN, VALIDATION, TEST))
+        return train, validation, test
+
+    @property
+    def num_training(self) -> int:
+        """Records that train."""
+        return self.counts[0]
 
 
 class _Candidate(NamedTuple):
@@ -77,31 +100,52 @@ def divided(opened: Opened, roles: Roles) -> Divided:
     mutations = None
     if opened.proteins.mutated is not None and opened.proteins.wild_types is not None:
         mutations = of_rows(opened.records, opened.proteins.mutated, opened.proteins.wild_types)
-    found = None
-    if not variants and 1 < opened.proteins.num_records <= _MOST_COMPARED:
+    found, labelled = None, int(opened.is_labelled.sum())
+    would_take = 0.0 if variants else clustering_seconds(opened)
+    if not variants and opened.proteins.num_records > 1 and would_take <= _MOST_CLUSTERING_S:
         found = _relatives(opened)
     rejected: list[str] = []
     last: ValueError | None = None
     for settings, reason in _candidates(opened, roles, variants, found):
+        if settings["by"] == "homology" and found is None:
+            takes = f"about {duration(would_take)}" if would_take < math.inf else "long without MMseqs2"
+            said = f"; not tried here, as finding them takes {takes}: the run does it first"
+            return Divided(settings, reason + said, None, None, variants, labelled, rejected)
         try:
             parts = _tried(opened, settings, mutations)
         except ValueError as error:
             last = error
             rejected.append(f"{_name(settings)}: {error}")
             continue
-        return Divided(settings, reason, parts, found, variants, rejected)
+        return Divided(settings, reason, parts, found, variants, labelled, rejected)
     assert last is not None
     raise last
 
 
+def clustering_seconds(opened: Opened) -> float:
+    """Time in which relatives are found, as it is expected; 0 where they are known or shared words find them."""
+    store, count = opened.store, opened.proteins.num_records
+    if not program.is_installed():
+        return 0.0 if count <= _MOST_BY_WORDS else math.inf
+    if found_at(store, f"clusters-mmseqs-{IDENTITIES[0]!r}-"):
+        return 0.0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return rules.cluster_seconds(float(opened.proteins.num_residues.sum()), count, cores)
+
+
 def _relatives(opened: Opened) -> Relatives:
-    began, shares, groups, by = time.monotonic(), {}, {}, ""
-    for identity in IDENTITIES:
-        clustering = related(opened.store, identity)
-        group = np.unique(clustering.hashes, return_inverse=True)[1].astype(np.int64)
-        groups[identity] = group
-        shares[identity] = float((np.bincount(group)[group] > 1).mean())
-        by = "shared words, as MMseqs2 is not installed" if clustering.is_approximate else "MMseqs2"
+    """Clusters at the lowest identity, which a run uses too; those at higher ones lie within them."""
+    began, store = time.monotonic(), opened.store
+    clustering = related(store, IDENTITIES[0])
+    whole = np.unique(clustering.hashes, return_inverse=True)[1].astype(np.int64)
+    groups = {identity: np.arange(len(whole)) for identity in IDENTITIES} | {IDENTITIES[0]: whole}
+    within = np.flatnonzero(np.bincount(whole)[whole] > 1)
+    for identity, of in groups_within(store, within, IDENTITIES[1:]).items():
+        numbers = np.arange(len(whole))
+        numbers[within] = len(whole) + of
+        groups[identity] = np.unique(numbers, return_inverse=True)[1].astype(np.int64)
+    shares = {identity: float((np.bincount(of)[of] > 1).mean()) for identity, of in groups.items()}
+    by = "shared words, as MMseqs2 is not installed" if clustering.is_approximate else "MMseqs2"
     return Relatives(shares, groups, by, time.monotonic() - began)
 
 
@@ -130,10 +174,12 @@ def _candidates(opened: Opened, roles: Roles, variants: bool, found: Relatives |
             if len(sizes) < _LEAST_CLUSTERS or sizes.max() > _LARGEST_CLUSTER * len(found.groups[identity]):
                 continue
             said = f"{len(sizes):,} clusters of relatives at {identity:.0%} identity, held out whole"
+            if sizes.max() == 1:
+                said = f"no two proteins are relatives at {identity:.0%} identity, so that no relative of one trains"
             for of_folds, more in ((folds, few), ({}, "")) if folds else (({}, ""),):
                 yield _Candidate({"by": "homology", "identity": identity, **of_folds}, said + more)
-    elif opened.proteins.num_records > _MOST_COMPARED:
-        yield _Candidate({"by": "homology", "identity": 0.3}, "relatives at 30 % identity are held out together")
+    elif opened.proteins.num_records > 1:
+        yield _Candidate({"by": "homology", "identity": 0.3}, "relatives at 30% identity are held out together")
     for name in roles.groups:
         yield _Candidate({"by": "group", "column": name, **folds}, f"groups of {name!r} are held out whole")
     said = "at random, the optimistic one: relatives of what is tested train"

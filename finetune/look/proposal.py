@@ -4,30 +4,27 @@ In: a `Request`. Out: `Proposal`: the text of the recipe and of the screen. Kept
 """
 
 import re
-import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from finetune.look.column import Column, columns_of
+from finetune.look.column import columns_of
 from finetune.look.dividing import Divided, divided
-from finetune.look.guess import Guess
 from finetune.look.opened import Opened, opened, proteins_for
 from finetune.look.protein import Place, place_of
-from finetune.look.roles import Roles, roles_of
-from finetune.look.sizes import LONGEST, Sizes, crop_of, sizes
+from finetune.look.roles import roles_of
+from finetune.look.sizes import Sizes, crop_of, sizes
+from finetune.look.timing import Expected, bins_of_rows, expected, measured
+from finetune.look.told import of_columns, of_proposal, of_proteins, of_relatives
 from finetune.look.written import Part, recipe_text
 from finetune.tables.proteins import SPECIAL_TOKENS
 from finetune.tables.read import read_table
-from finetune.tables.table import Table
 from pretrain.model.presets import PRESETS, EsmShape
-from pretrain.proposal.machine import Machine, seen
+from pretrain.proposal.machine import seen
 from pretrain.proposal.reasons import Choice, duration
 
 SMALLEST = "esm2_60k"
-_WIDTH = 110
 _WITHOUT_MODEL = (
     "none was given: random weights of the smallest size, a baseline only; set init to a pretraining run, a folder or "
     "a Hub name of an ESM-2 or ESM C, and take the preset out (or: python -m finetune.look TABLE --init MODEL)"
@@ -48,6 +45,8 @@ class Request:
     sequence: tuple[str, ...] = ()
     store_dir: str = "runs/stores"
     runs: str = "runs"
+    measures: bool = False
+    """Whether 100 rows are timed, where there is a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +68,12 @@ def name_of(table: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "_", bare).strip("_") or "assays"
 
 
-def propose(request: Request) -> Proposal:
+def propose(request: Request, say: Callable[[Sequence[str]], None] = lambda lines: None) -> Proposal:
     """Look at a table.
+
+    Args:
+        request: what the user gave.
+        say: shows lines of the screen as soon as they are known.
 
     Raises:
         ValueError: it cannot be read, has no protein, or nothing that could be learned.
@@ -104,14 +107,39 @@ def propose(request: Request) -> Proposal:
     found = opened(table, data, crop, roles.tasks, request.store_dir)
     for name, why in found.left_out.items():
         roles.of[name] = "not learned", why
+    told = [*of_columns(table, columns, roles), *of_proteins(table, found, place)]
+    say(told)
     split = divided(found, roles)
+    relatives = of_relatives(split)
+    say(relatives)
     labelled = found.is_labelled
     machine = seen(1, 1, "no", "single", gpu=True)
     lengths = found.proteins.num_residues[labelled]
     chosen = sizes(lengths, split.num_training, int(labelled.sum()), crop, _shape(request), machine)
-    text = recipe_text(_before(request), _parts(request, data, place, found, split, chosen))
-    told = _told(request, table, columns, roles, found, split, chosen, place, machine)
-    return Proposal(text, tuple(told), roles.of, beside)
+
+    def text(takes: Expected) -> str:
+        return recipe_text(_before(request), _parts(request, data, place, found, split, chosen, takes))
+
+    takes = _takes(request, split, chosen, float(lengths.mean()) + SPECIAL_TOKENS, text)
+    model = request.init or (f"{request.preset or SMALLEST}, random weights, a baseline only: give --init MODEL")
+    proposed = of_proposal(model, split, chosen, takes, machine)
+    say(proposed)
+    return Proposal(text(takes), (*told, *relatives, *proposed), roles.of, beside)
+
+
+def _takes(
+    request: Request, split: Divided, chosen: Sizes, mean_tokens: float, text: Callable[[Expected], str]
+) -> Expected:
+    """What the run takes, by 100 rows where there is a model."""
+    members = split.settings.get("folds") or 1
+    counts = split.counts
+    found: dict[str, Any] | str = "100 rows are timed where --init or --preset names a model"
+    if request.measures and (request.init or request.preset):
+        overrides = [f"data.bins_per_step={bins_of_rows(mean_tokens, chosen)}"]
+        if split.parts is None:
+            overrides += ['split.by="random"', "split.identity=none"]
+        found = measured(text(expected("", chosen, mean_tokens, counts, members)), overrides)
+    return expected(found, chosen, mean_tokens, counts, members)
 
 
 def _shape(request: Request) -> EsmShape:
@@ -135,7 +163,7 @@ def _before(request: Request) -> list[str]:
 
 
 def _parts(
-    request: Request, data: dict[str, Any], place: Place, found: Opened, split: Divided, chosen: Sizes
+    request: Request, data: dict[str, Any], place: Place, found: Opened, split: Divided, chosen: Sizes, takes: Expected
 ) -> list[Part]:
     name = name_of(request.table)
     run = [
@@ -174,94 +202,10 @@ def _parts(
         "lora": f"{labelled:,} labelled proteins: adapters of the encoder learn too",
     }[chosen.kind]
     parts.append(Part("[adaptation]", "", [Choice("kind", chosen.kind, why)]))
-    length = f"{chosen.steps:,} steps at most, about {duration(max(1.0, chosen.seconds))}, estimated"
+    members = f" in {split.settings['folds']} runs" if split.settings.get("folds") else ""
+    length = (
+        f"{chosen.steps:,} steps at most{members}, about {duration(max(1.0, takes.seconds))} and "
+        f"{takes.memory_bytes / 1e9:.1f} GB, {takes.how}"
+    )
     parts.append(Part("[schedule]", "", [Choice("passes", chosen.passes, length)]))
     return parts
-
-
-def _told(
-    request: Request,
-    table: Table,
-    columns: list[Column],
-    roles: Roles,
-    found: Opened,
-    split: Divided,
-    chosen: Sizes,
-    place: Place,
-    machine: Machine,
-) -> list[str]:
-    """The words on the screen."""
-    proteins = found.proteins
-    used = int(np.count_nonzero(proteins.record_of_row >= 0))
-    lengths = np.sort(proteins.num_residues)
-    span = f"{lengths[0]} to {lengths[-1]} residues, half of them up to {lengths[len(lengths) // 2]}"
-    lines = [f"{request.table}: {table.num_rows:,} rows, {len(columns)} columns"]
-    lines += _wrapped("", "; ".join(table.said)) if table.said else []
-    lines += ["", "columns"]
-    by_name = {column.name: column for column in columns}
-    width = min(28, max(len(name) for name in roles.of))
-    kind_width = max(len(kind) for kind, _ in roles.of.values())
-    shown: dict[tuple[str, str], list[str]] = {}
-    for name, of in roles.of.items():
-        shown.setdefault(of if of[0] != "task" else (name, ""), []).append(name)
-    for names in shown.values():
-        name, (kind, reason) = names[0], roles.of[names[0]]
-        reason += f" (and of {len(names) - 1} more columns, the last {names[-1]!r})" if len(names) > 1 else ""
-        missing = by_name[name].share_missing
-        more = f"; {missing:.0%} missing" if missing >= 0.005 and kind == "task" else ""
-        lines += _wrapped(f"{_short(name, width):{width}}  {kind:{kind_width}}", reason + more)
-    lines += ["", "found"]
-    duplicates = f"; {used - proteins.num_records:,} rows repeat one" if used > proteins.num_records else ""
-    without = f"; {table.num_rows - used:,} rows have none" if used < table.num_rows else ""
-    rows = [("proteins", f"{proteins.num_records:,} distinct, {span}{duplicates}{without}")]
-    rows += [("note", text) for text in (*proteins.said, *place.notes)]
-    if split.is_variants:
-        rows.append(("relatives", "variants of one protein: all of them are relatives"))
-    elif split.relatives is not None:
-        shares = ", ".join(f"{share:.0%} at {identity:.0%}" for identity, share in split.relatives.shares.items())
-        took = f"by {split.relatives.by}, {split.relatives.seconds:.1f} s"
-        rows.append(("relatives", f"share of the proteins that have one, by identity: {shares} ({took})"))
-    for guess, task in zip(found.guesses, found.tasks, strict=True):
-        rows.append(("task", f"{task.settings.name}: {_labels(guess, task.labels)}"))
-    lines += [line for name, text in rows for line in _wrapped(f"{name:10}", text)]
-    lines += ["", "proposed"]
-    model = request.init or request.preset or f"{SMALLEST}, random weights, a baseline only: give --init MODEL"
-    learns = "frozen encoder, heads learn" if chosen.kind == "frozen" else "LoRA adapters and heads learn"
-    folds = f", {split.settings['folds']} runs" if split.settings.get("folds") else ""
-    rows = [
-        ("model", str(model)),
-        ("learns", learns),
-        ("split", split.reason),
-        *(("", f"not {text}") for text in split.rejected),
-        ("step", f"{chosen.bins_per_step} bins of {chosen.bin_tokens:,} slots, crop {chosen.crop_tokens}"),
-        ("length", f"{chosen.passes} passes of about {chosen.steps_per_pass} steps, a validation every "
-                   f"{chosen.evaluate_every}, ended after {chosen.patience} that are no better"),
-        ("time", f"about {duration(max(1.0, chosen.seconds))} for a run{folds}, estimated for {machine.name}"),
-        ("memory", f"about {chosen.memory_bytes / 1e9:.1f} GB for a process"),
-    ]  # fmt: skip
-    if chosen.crop_tokens > LONGEST:
-        rows.append(("note", f"joined chains are longer than the {LONGEST} tokens that ESM-2 was trained on"))
-    return lines + [line for name, text in rows for line in _wrapped(f"{name:10}", text)]
-
-
-def _labels(guess: Guess, labels: Any) -> str:
-    kind = guess.settings["type"] + (" of residues" if guess.settings.get("level") == "residue" else "")
-    words = f"{kind}, {len(labels.values):,} labels"
-    if labels.replicates is not None:
-        words += f", {int((labels.replicates > 1).sum()):,} of them made of several measurements"
-    if labels.spread is not None and np.isfinite(labels.spread).any():
-        differ = int((np.nan_to_num(labels.spread) > 0).sum())
-        words += f", {differ:,} of which differ"
-    if labels.censoring is not None:
-        words += f", {int((labels.censoring != 0).sum()):,} bounds"
-    return words
-
-
-def _short(name: str, width: int) -> str:
-    return name if len(name) <= width else name[: width - 3] + "..."
-
-
-def _wrapped(head: str, text: str) -> list[str]:
-    indent = " " * (len(head) + 4)
-    shown = textwrap.wrap(text, _WIDTH - len(indent), break_on_hyphens=False) or [""]
-    return [f"  {head}  {shown[0]}", *(indent + line for line in shown[1:])]

@@ -10,7 +10,7 @@ from data.alphabet import STANDARD_RESIDUES
 from data.draw import hashes, integers
 from data.homology import kmers, program, relatives
 from data.homology.mmseqs import cluster_by_identity
-from data.homology.relatives import equal, hits, nearest, related
+from data.homology.relatives import equal, groups_within, hits, nearest, related
 from support.inputs.token_stores import store_of
 
 needs_mmseqs = pytest.mark.skipif(shutil.which("mmseqs") is None, reason="no program 'mmseqs' (apt install mmseqs2)")
@@ -129,3 +129,25 @@ def test_a_search_is_kept_and_what_is_not_whole_is_searched_again(
     assert hits(store, asked, store, others).target.tolist() == [1, 0]
     assert hits(store, asked, store, np.array([4, 0])).query.tolist() == [0, 2]  # other targets are another search
     assert runs == ["easy-search"] * 3
+
+
+@pytest.mark.slow
+@needs_mmseqs
+def test_one_search_among_relatives_gives_the_clusters_of_each_identity(tmp_path: Path) -> None:
+    families = [drawn(150, seed) for seed in range(6)]
+    # Identities of about 95, 80 and 67 %; the last protein of each family is one before it again.
+    members = [(one, every(one, 20), every(one, 5), every(one, 3), every(one, 20)) for one in families]
+    strangers = [drawn(150, 100 + seed) for seed in range(20)]
+    letters = [*(each for family in members for each in family), *strangers]
+    store = store_of(tmp_path / "a", [(str(i), each) for i, each in enumerate(letters)])
+    within = np.arange(30)
+    whole = np.unique(related(store, 0.3).hashes, return_counts=True)[1]
+    assert sorted(whole.tolist()) == [1] * 20 + [5] * 6
+    found = groups_within(store, within, (0.5, 0.9))
+    for identity, clusters in ((0.5, 6), (0.9, 18)):
+        hashes_of = related(store, identity).hashes[within]
+        expected = np.unique(hashes_of, return_inverse=True)[1]
+        assert len(np.unique(found[identity])) == len(np.unique(expected)) == clusters
+        pairs = np.unique(np.stack([found[identity], expected]), axis=1)
+        assert pairs.shape[1] == clusters  # one component is one cluster
+    assert [len(each) for each in groups_within(store, within[:0], (0.5, 0.9)).values()] == [0, 0]

@@ -16,8 +16,8 @@ from data.recipe.toml_file import read
 from finetune.assays import Assays, open_assays, prepare
 from finetune.members import members
 from finetune.metrics.scores import Scores, TaskScore
+from finetune.metrics.validation import FineTuneScores
 from finetune.recipe import PASSES, PEAK_LR, WARMUP, Recipe
-from finetune.scores import FineTuneScores
 from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION
 from support.assays.small_run import Rows, changed, rows, write
 

@@ -1,0 +1,95 @@
+"""How long the proposal takes and how much memory it needs, measured on 100 rows by a process of its own.
+
+In: the text of the recipe, its sizes. Out: `Expected`, or why nothing was measured. Kept: nothing; the process finds
+the stores of the look, and writes no run.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data.progress_line import WorkLine
+from finetune.look.sizes import Sizes
+
+ROWS = 100
+_MOST_S = 60.0
+"""Time after which the process is ended: starting it and reading the model take some 5 to 20 seconds of it."""
+_STANDARDISED = 2000
+"""Proteins at most whose vectors a run reads before its first step, to standardise them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a run is expected to take."""
+
+    seconds: float
+    """Time of all members up to their last step, validations included."""
+    end_s: float | None
+    """Time of the predictions after the last step; None where nothing was measured."""
+    memory_bytes: float
+    """Memory of one process."""
+    how: str
+    """A clause: measured on what, or why not."""
+
+
+def measured(text: str, overrides: Sequence[str]) -> dict[str, Any] | str:
+    """What `python -m finetune.timed` finds; or why it found nothing.
+
+    Args:
+        text: the recipe.
+        overrides: settings that are another for the time being.
+    """
+    with tempfile.TemporaryDirectory(prefix="zymogen-look-") as folder:
+        path = Path(folder) / "recipe.toml"
+        path.write_text(text, encoding="utf-8")
+        command = [sys.executable, "-m", "finetune.timed", str(path), *overrides]
+        offline = os.environ | {"HF_HUB_OFFLINE": "1"}
+        try:
+            with WorkLine(f"timing {ROWS} rows of the proposal", after_s=0.0):
+                done = subprocess.run(
+                    command, env=offline, capture_output=True, text=True, timeout=_MOST_S, check=False
+                )
+        except subprocess.TimeoutExpired:
+            return f"{ROWS} rows take more than {_MOST_S:.0f} seconds here"
+    if done.returncode:
+        return " ".join((done.stderr.strip().splitlines() or ["the process said nothing"])[-1].split())[:200]
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def bins_of_rows(mean_tokens: float, chosen: Sizes) -> int:
+    """Bins of a step in which 100 rows are timed: no more than hold these."""
+    return max(1, min(chosen.bins_per_step, math.ceil(ROWS * mean_tokens / chosen.bin_tokens)))
+
+
+def expected(
+    found: dict[str, Any] | str, chosen: Sizes, mean_tokens: float, counts: tuple[int, int, int], members: int
+) -> Expected:
+    """Time and memory of the run that is proposed.
+
+    Args:
+        found: by `measured`.
+        chosen: sizes of the run.
+        mean_tokens: of a labelled protein.
+        counts: labelled proteins that train, validate and are tested, in one member.
+        members: runs that the recipe asks for, one for each fold.
+    """
+    if isinstance(found, str):
+        return Expected(members * chosen.seconds, None, chosen.memory_bytes, f"estimated, not measured: {found}")
+    training, validation, tested = (mean_tokens * count for count in counts)
+    every, encoder = training + validation + tested, found["encoder_tokens_per_s"]
+    steps = chosen.passes * training / found["training_tokens_per_s"]
+    held_out = members * (validation + tested) / encoder
+    how = f"measured here on {found['rows']} rows"
+    if chosen.kind == "frozen":
+        return Expected(every / encoder + members * steps, held_out, found["memory_bytes"], how)
+    validations = math.ceil(chosen.steps / chosen.evaluate_every) * validation / encoder
+    before = min(training, mean_tokens * _STANDARDISED) / encoder
+    return Expected(members * (before + steps + validations), held_out + every / encoder, found["memory_bytes"], how)

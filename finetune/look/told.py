@@ -1,0 +1,130 @@
+"""The words of a look on the screen, in three parts: the columns and what is in them, relatives, what is proposed.
+
+In: what was found. Out: lines. Kept: nothing. A part is said as soon as it is known.
+"""
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from finetune.look.column import Column
+from finetune.look.dividing import Divided
+from finetune.look.guess import Guess
+from finetune.look.opened import Opened
+from finetune.look.protein import Place
+from finetune.look.roles import Roles
+from finetune.look.sizes import LONGEST, Sizes
+from finetune.look.timing import Expected
+from finetune.tables.table import Table
+from pretrain.proposal.machine import Machine
+from pretrain.proposal.reasons import duration
+
+_WIDTH = 110
+
+
+def of_columns(table: Table, columns: Sequence[Column], roles: Roles) -> list[str]:
+    """The file, and what each column is."""
+    lines = [f"{table.name}: {table.num_rows:,} rows, {len(columns)} columns"]
+    lines += _wrapped("", "; ".join(table.said)) if table.said else []
+    lines += ["", "columns"]
+    by_name = {column.name: column for column in columns}
+    width = min(28, max(len(name) for name in roles.of))
+    kind_width = max(len(kind) for kind, _ in roles.of.values())
+    shown: dict[tuple[str, str], list[str]] = {}
+    for name, of in roles.of.items():
+        shown.setdefault(of if of[0] != "task" else (name, ""), []).append(name)
+    for names in shown.values():
+        name, (kind, reason) = names[0], roles.of[names[0]]
+        if len(names) > 1:
+            reason += f" (and {len(names) - 1} more such column{'s' * (len(names) > 2)}, the last {names[-1]!r})"
+        missing = by_name[name].share_missing
+        more = f"; {missing:.0%} missing" if missing >= 0.005 and kind == "task" else ""
+        lines += _wrapped(f"{_short(name, width):{width}}  {kind:{kind_width}}", reason + more)
+    return lines
+
+
+def of_proteins(table: Table, found: Opened, place: Place) -> list[str]:
+    """Proteins and labels."""
+    proteins = found.proteins
+    used = int(np.count_nonzero(proteins.record_of_row >= 0))
+    lengths = np.sort(proteins.num_residues)
+    span = f"{lengths[0]} to {lengths[-1]} residues, half of them up to {lengths[len(lengths) // 2]}"
+    if lengths[0] == lengths[-1]:
+        span = f"{lengths[0]} residues each"
+    duplicates = f"; {used - proteins.num_records:,} rows repeat one" if used > proteins.num_records else ""
+    without = f"; {table.num_rows - used:,} rows have none" if used < table.num_rows else ""
+    rows = [("proteins", f"{proteins.num_records:,} distinct, {span}{duplicates}{without}")]
+    repeated = f"{used} rows are of {proteins.num_records} distinct proteins"  # said above
+    rows += [("note", text) for text in (*proteins.said, *place.notes) if text != repeated]
+    for guess, task in zip(found.guesses, found.tasks, strict=True):
+        rows.append(("task", f"{task.settings.name}: {_labels(guess, task.labels)}"))
+    return ["", "found", *_lines(rows)]
+
+
+def of_relatives(split: Divided) -> list[str]:
+    """Who is related to whom."""
+    if split.is_variants:
+        return _lines([("relatives", "variants of one protein: all of them are relatives")])
+    if split.relatives is None:
+        return []
+    shares = ", ".join(f"{share:.0%} at {identity:.0%}" for identity, share in split.relatives.shares.items())
+    took = f"by {split.relatives.by}, {split.relatives.seconds:.1f} s"
+    said = f"share of the proteins that have one among the others, by identity: {shares} ({took})"
+    return _lines([("relatives", said)])
+
+
+def of_proposal(model: str, split: Divided, chosen: Sizes, expected: Expected, machine: Machine) -> list[str]:
+    """What is proposed, and what it takes."""
+    learns = "frozen encoder, heads learn" if chosen.kind == "frozen" else "LoRA adapters and heads learn"
+    end = "" if expected.end_s is None else f", then {duration(max(1.0, expected.end_s))} of predictions"
+    bins = f"{chosen.bins_per_step} bin{'s' * (chosen.bins_per_step > 1)}"
+    rows = [
+        ("model", model),
+        ("learns", learns),
+        ("split", split.reason),
+        *(("", f"not {text}") for text in split.rejected),
+        ("step", f"{bins} of {chosen.bin_tokens:,} slots, crop {chosen.crop_tokens}"),
+        ("length", f"{chosen.passes} passes of about {chosen.steps_per_pass} steps, a validation every "
+                   f"{chosen.evaluate_every}, ended after {chosen.patience} that are no better"),
+        ("time", f"at most about {duration(max(1.0, expected.seconds))} of training{_runs(split)}{end}, on "
+                 f"{machine.name}, {expected.how}; baselines and the search for relatives come on top"),
+        ("memory", f"about {expected.memory_bytes / 1e9:.1f} GB for a process"
+                   f"{'' if expected.end_s is None else ', measured'}"),
+    ]  # fmt: skip
+    if chosen.crop_tokens > LONGEST:
+        rows.append(("note", f"joined chains are longer than the {LONGEST} tokens that ESM-2 was trained on"))
+    return ["", "proposed", *_lines(rows)]
+
+
+def _runs(split: Divided) -> str:
+    folds = split.settings.get("folds")
+    return f" for {folds} runs together" if folds else ""
+
+
+def _labels(guess: Guess, labels: Any) -> str:
+    kind = guess.settings["type"] + (" of residues" if guess.settings.get("level") == "residue" else "")
+    words = f"{kind}, {len(labels.values):,} labels"
+    if labels.replicates is not None:
+        words += f", {int((labels.replicates > 1).sum()):,} of them made of several measurements"
+    if labels.spread is not None and np.isfinite(labels.spread).any():
+        differ = int((np.nan_to_num(labels.spread) > 0).sum())
+        words += f", {differ:,} of which differ"
+    if labels.censoring is not None:
+        words += f", {int((labels.censoring != 0).sum()):,} bounds"
+    return words
+
+
+def _short(name: str, width: int) -> str:
+    return name if len(name) <= width else name[: width - 3] + "..."
+
+
+def _lines(rows: Sequence[tuple[str, str]]) -> list[str]:
+    return [line for name, text in rows for line in _wrapped(f"{name:10}", text)]
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    indent = " " * (len(head) + 4)
+    shown = textwrap.wrap(text, _WIDTH - len(indent), break_on_hyphens=False) or [""]
+    return [f"  {head}  {shown[0]}", *(indent + line for line in shown[1:])]

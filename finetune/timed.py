@@ -1,0 +1,126 @@
+"""What a recipe takes on this machine, by 100 of its rows: `python -m finetune.timed RECIPE`.
+
+In: a recipe. Out: `Timed`, as one JSON object on standard output. Kept: the stores of proteins and labels, which a run
+uses too; no run is written. The rows go through the job, the step and the engine of a run, whose weights are thrown
+away. A process of its own, so that its memory is that of a run, and so that a model that is too large can be ended.
+"""
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data import draw
+from data.order.plan import SPECIAL_TOKENS
+from data.recipe.toml_file import read
+from finetune.adaptation.features import CachedFeatures, vectors_of
+from finetune.adaptation.start import Start
+from finetune.assays import Assays, open_on_every_rank
+from finetune.heads.inputs import InputScale
+from finetune.job import FineTuneJob
+from finetune.members import members
+from finetune.recipe import Recipe
+from finetune.splits.parts import TRAIN
+from pretrain.engine.command import Parser, answered
+from pretrain.engine.engine import Engine
+from pretrain.engine.launch import launch
+from pretrain.telemetry.memory import most_bytes
+from pretrain.timing import timed_steps
+
+ROWS = 100
+_WARM = 4
+"""Proteins before the clock starts, in which memory is allocated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What was measured."""
+
+    rows: int
+    """Proteins that the encoder read for it."""
+    encoder_tokens_per_s: float
+    """Tokens a second that the encoder reads without learning."""
+    training_tokens_per_s: float
+    """Tokens a second of training steps; of a frozen encoder those of the heads, on features that are kept."""
+    memory_bytes: int
+    """Most memory of the process: of a GPU by its tensors, else of the machine."""
+    device: str
+    """'cpu' or 'cuda'."""
+
+
+class TimedJob(FineTuneJob):
+    """The job of a run without what reads every protein: features are zeros, and heads read vectors as they are."""
+
+    def _cached(self, start: Start) -> CachedFeatures | None:
+        store, settings = self.assays.store, self.recipe.adaptation
+        counts = {p: int(store.offsets[-1]) if p == "residue" else store.num_records for p in self.poolings()}
+        if not counts or 4 * start.shape.dim * sum(counts.values()) > settings.cache_gb * 1e9:
+            return None
+        return CachedFeatures({p: np.zeros((count, start.shape.dim), np.float32) for p, count in counts.items()})
+
+    def _inputs(self, described: object) -> dict[str, InputScale]:
+        return {}
+
+
+def timed(recipe: Recipe, engine: Engine, seconds: float) -> Timed:
+    """Time 100 rows of a recipe.
+
+    Args:
+        recipe: what is timed; its stores are built if they are not there.
+        engine: of one process.
+        seconds: about how long training steps are timed, beyond those of 100 rows.
+
+    Raises:
+        ValueError: the recipe does not fit its table, or the model cannot be read.
+    """
+    recipe = replace(recipe, data=replace(recipe.data, workers=0))
+    member = next(iter(members(recipe, open_on_every_rank(recipe, engine))))
+    rows = _drawn(member.assays, recipe.run.seed)
+    documents = member.assays.shelves.num_residues(rows) + SPECIAL_TOKENS
+    job = TimedJob(member.recipe, engine, member.assays)
+    what = job.source, job.documents(), member.assays.shelves, recipe.data
+    for _ in vectors_of(*what, "mean", rows[:_WARM], engine.device):
+        pass
+    began = time.perf_counter()
+    for _ in vectors_of(*what, "mean", rows, engine.device):
+        pass
+    encoder = float(documents.sum()) / (time.perf_counter() - began)
+    least = 0 if recipe.adaptation.kind == "frozen" else int(documents.sum())
+    training = timed_steps(member.recipe, lambda _recipe, _engine: job, engine, seconds, least)
+    return Timed(len(rows), encoder, training, most_bytes(engine.device), engine.device.type)
+
+
+def _drawn(assays: Assays, seed: int) -> NDArray[np.int64]:
+    """Numbers of at most `ROWS` training records, rising."""
+    records = assays.records(TRAIN)
+    order = np.argsort(draw.hashes(draw.key(seed, draw.MEMBER), records), kind="stable")
+    return np.sort(records[order[:ROWS]])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Time a recipe; the exit status."""
+
+    def attempt() -> None:
+        options = _parser().parse_args(arguments)
+        recipe = read(Recipe, options.recipe, options.overrides)
+        with launch(recipe) as engine:
+            print(json.dumps(asdict(timed(recipe, engine, options.seconds))), flush=True)
+
+    return answered(attempt)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="python -m finetune.timed", description=f"Time {ROWS} rows of a recipe; no run is written.")
+    parser.add_argument("recipe", type=Path, help="a TOML file")
+    parser.add_argument("overrides", nargs="*", help="settings on top of it, section.field=value")
+    parser.add_argument("--seconds", type=float, default=2.0, help="about how long training steps are timed; 2")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
