@@ -34,7 +34,7 @@ _LARGEST_CLUSTER = 0.4
 _LEAST_CLUSTERS = 15
 _MOST_MIXED = 0.3
 """Share of variants with mutations on two sides, which a split by position would not use."""
-_MOST_CLUSTERING_S = 180.0
+_MOST_CLUSTERING_S = 60.0
 """Expected time of clustering with MMseqs2 up to which relatives are looked for before the recipe is written."""
 _MOST_BY_WORDS = 60_000
 """The same where shared words stand in for it: proteins."""
@@ -65,6 +65,8 @@ class Divided:
     """Records with a label."""
     rejected: list[str] = field(default_factory=list)
     """Splits that were tried first, with what is against them."""
+    would_take: float = 0.0
+    """Seconds in which relatives would be found, where they were not looked for."""
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -108,18 +110,22 @@ def divided(opened: Opened, roles: Roles) -> Divided:
     last: ValueError | None = None
     for settings, reason in _candidates(opened, roles, variants, found):
         if settings["by"] == "homology" and found is None:
-            takes = f"about {duration(would_take)}" if would_take < math.inf else "long without MMseqs2"
-            said = f"; not tried here, as finding them takes {takes}: the run does it first"
-            return Divided(settings, reason + said, None, None, variants, labelled, rejected)
+            said = f"; not tried here, as finding them takes {takes(would_take)}: the run does it first"
+            return Divided(settings, reason + said, None, None, variants, labelled, rejected, would_take)
         try:
             parts = _tried(opened, settings, mutations)
         except ValueError as error:
             last = error
-            rejected.append(f"{_name(settings)}: {error}")
+            rejected.append(f"{_name(settings)}: {str(error).replace(f'{opened.records.table.name}: ', '')}")
             continue
-        return Divided(settings, reason, parts, found, variants, labelled, rejected)
+        return Divided(settings, reason, parts, found, variants, labelled, rejected, would_take)
     assert last is not None
     raise last
+
+
+def takes(seconds: float) -> str:
+    """How long finding relatives takes, in words."""
+    return f"about {duration(seconds)}" if seconds < math.inf else "long without MMseqs2"
 
 
 def clustering_seconds(opened: Opened) -> float:

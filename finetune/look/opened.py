@@ -116,14 +116,15 @@ def opened(table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequen
         try:
             labels, read = _read(rows, each, settings.decimal)
         except ValueError as error:
-            left_out |= dict.fromkeys(each.columns, str(error).removeprefix(f"{table.name}: "))
+            left_out |= dict.fromkeys(each.columns, str(error).replace(f"{table.name}: ", ""))
             continue
         tasks.append(labels)
         kept.append(read)
     if not tasks:
-        why = next(iter(left_out.items()), None)
-        said = f"; column {why[0]!r}: {why[1]}" if why else "; --task COLUMN names one"
-        raise ValueError(f"{table.name}: has proteins, and no column that could be learned{said}")
+        shown = ", ".join(table.columns[:12]) + (", ..." if len(table.columns) > 12 else "")
+        why = [f"column {name!r} cannot be learned: {reason}" for name, reason in left_out.items()][:1]
+        said = why or [f"none of its columns is one: {shown}; --task COLUMN reads one in spite of its name or cells"]
+        raise ValueError(f"{table.name}: has proteins, and needs a column of what was measured of them; {said[0]}")
     store = open_or_build([proteins.source(ingest)], Path(store_dir), settings.unknown_letters, ingest)
     records = Records(table, proteins.record_of_row, np.asarray(store.digests), store)
     return Opened(proteins, tasks, kept, left_out, records, store)

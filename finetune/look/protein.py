@@ -21,8 +21,9 @@ from finetune.tables.table import Table
 _SAMPLE = 300
 """Distinct texts of a column that are looked at."""
 _SHARE = 0.8
-_LEAST_LETTERS, _LEAST_NAMED = 15, 3
-"""Median length from which on letters are taken for a protein: in a column of any name, and in one of a usual name."""
+_LEAST_LETTERS, _LEAST_NAMED, _LEAST_SHORT = 15, 10, 3
+"""Median length from which on letters are taken for a protein: in a column of any name, in one of a usual name, and in
+one that is called a sequence or peptide; 'protein' and 'chain' stand above names, too."""
 _KINDS_OF_LETTERS = 8
 """Distinct letters that a column of proteins has at least; labels of residues have fewer."""
 
@@ -198,6 +199,8 @@ def _is_sequence(column: Column) -> bool:
     if good < _SHARE * len(texts):
         return False
     least = _LEAST_NAMED if named else _LEAST_LETTERS
+    if words.SHORT_SEQUENCE.search(column.name) and len(texts) > 1:
+        least = _LEAST_SHORT
     enough_kinds = len(kinds) >= min(_KINDS_OF_LETTERS, max(3, sum(lengths) // 4))
     return bool(np.median(lengths) >= least and enough_kinds)
 

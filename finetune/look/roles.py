@@ -14,7 +14,7 @@ from finetune.look import words
 from finetune.look.column import Column
 from finetune.look.guess import Guess, guess
 from finetune.splits.columns import USUAL
-from finetune.tables.units import is_unit
+from finetune.tables.units import is_unit, name_and_unit
 
 _PARTS = {word for group in USUAL.values() for word in group}
 _TRUE = {"true", "false", "t", "f", "yes", "no", "0", "1", "0.0", "1.0", "y", "n"}
@@ -136,7 +136,7 @@ def _by_evidence(
         return "unit", f"of each number in {owner.name!r}"
     if folded <= {"=", "<", ">", "<=", ">=", "~", "'='", "'<'", "'>'"}:
         return "sign", "of another number, and not read: write '<5' into the cell of the number for a bound"
-    if words.SMILES.search(name) and column.numbers is None:
+    if column.numbers is None and (words.SMILES.search(name) or _are_molecules(texts)):
         return "molecule", "not read: the model sees proteins alone"
     if words.PREDICTED.search(name):
         return "prediction", "by its name another model's, or computed from the sequence; it was not measured"
@@ -170,6 +170,12 @@ def _of_text(column: Column) -> tuple[str, str]:
     if column.num_measured < 3 * len(texts):
         return "text", f"{repeated}: too many for classes"
     return "text", repeated
+
+
+def _are_molecules(texts: Sequence[str]) -> bool:
+    """Whether most cells are SMILES; of the few atoms without a bond or bracket there may be some."""
+    shown = texts[:300]
+    return len(shown) > 2 and sum(words.MOLECULE.fullmatch(text) is not None for text in shown) > 0.7 * len(shown)
 
 
 def _is_index(values: NDArray[np.float64]) -> bool:
@@ -214,11 +220,11 @@ def _without_copies(columns: Sequence[Column], roles: Roles) -> list[Column]:
 def _replicates(columns: Sequence[Column], roles: Roles) -> tuple[list[tuple[str, list[Column]]], list[Column]]:
     """Groups of columns that repeat one measurement, and the other columns."""
     numeric = [column for column in columns if column.numbers is not None]
-    by_name = {column.name.strip(): column for column in numeric}
+    by_name = {name_and_unit(column.name)[0].strip(): column for column in numeric}
     families: dict[str, list[Column]] = {}
     said_so: set[str] = set()
     for column in numeric:
-        found = words.REPLICATE.fullmatch(column.name.strip())
+        found = words.REPLICATE.fullmatch(name_and_unit(column.name)[0].strip())
         if found is None or not found["base"].strip(" _-.#("):
             continue
         base = found["base"].strip(" _-.#(")

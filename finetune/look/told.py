@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from finetune.look.column import Column
-from finetune.look.dividing import Divided
+from finetune.look.dividing import Divided, takes
 from finetune.look.guess import Guess
 from finetune.look.opened import Opened
 from finetune.look.protein import Place
@@ -19,7 +19,7 @@ from finetune.look.sizes import LONGEST, Sizes
 from finetune.look.timing import Expected
 from finetune.tables.table import Table
 from pretrain.proposal.machine import Machine
-from pretrain.proposal.reasons import duration
+from pretrain.proposal.reasons import count, duration
 
 _WIDTH = 110
 
@@ -53,8 +53,10 @@ def of_proteins(table: Table, found: Opened, place: Place) -> list[str]:
     span = f"{lengths[0]} to {lengths[-1]} residues, half of them up to {lengths[len(lengths) // 2]}"
     if lengths[0] == lengths[-1]:
         span = f"{lengths[0]} residues each"
-    duplicates = f"; {used - proteins.num_records:,} rows repeat one" if used > proteins.num_records else ""
-    without = f"; {table.num_rows - used:,} rows have none" if used < table.num_rows else ""
+    more = used - proteins.num_records
+    duplicates = f"; {count(more, 'row')} {'repeats' if more == 1 else 'repeat'} one" if more else ""
+    none = table.num_rows - used
+    without = f"; {count(none, 'row')} {'has' if none == 1 else 'have'} none" if none else ""
     rows = [("proteins", f"{proteins.num_records:,} distinct, {span}{duplicates}{without}")]
     repeated = f"{used} rows are of {proteins.num_records} distinct proteins"  # said above
     rows += [("note", text) for text in (*proteins.said, *place.notes) if text != repeated]
@@ -68,7 +70,8 @@ def of_relatives(split: Divided) -> list[str]:
     if split.is_variants:
         return _lines([("relatives", "variants of one protein: all of them are relatives")])
     if split.relatives is None:
-        return []
+        said = f"not looked for, as finding them takes {takes(split.would_take)}"
+        return _lines([("relatives", said)]) if split.would_take else []
     shares = ", ".join(f"{share:.0%} at {identity:.0%}" for identity, share in split.relatives.shares.items())
     took = f"by {split.relatives.by}, {split.relatives.seconds:.1f} s"
     said = f"share of the proteins that have one among the others, by identity: {shares} ({took})"

@@ -42,7 +42,7 @@ UNCERTAINTY = re.compile(
 )
 COUNTS = re.compile(
     r"^(?:n|count|counts|reads|n_?reads|num_?reads|n_?rep\w*|replicates|n_?obs|n_?mut\w*|num_?mut\w*|mutations"
-    r"|hamming\w*|edit_?distance|rank|order)$|(?:^|_)(?:reads|counts)$",
+    r"|hamming\w*|edit_?distance|rank|order)$|(?:^|[\s_])(?:reads|counts|n)$",
     re.I,
 )
 DESCRIPTORS = re.compile(
@@ -73,10 +73,14 @@ IDENTIFIER = re.compile(
 FITTED = re.compile(r"^(?:k_?m|v_?max|k_?cat|ec_?50|ic_?50|hill\w*|slope|auc|top|bottom|b_?max|intercept)$", re.I)
 """Constants that are fitted to a series of doses; on their own they are what was measured."""
 
-SMILES = re.compile(r"smiles|inchi|molecule|ligand|compound_structure", re.I)
+SMILES = re.compile(r"smiles|inchi", re.I)
+MOLECULE = re.compile(r"[A-Za-z0-9@+\-\[\]()=#$/\\%.:*~]*[=#()\[\]@][A-Za-z0-9@+\-\[\]()=#$/\\%.:*~]*")
+"""A molecule as SMILES that has a bond, a branch or a bracket."""
 SEQUENCE = re.compile(
     r"seq|protein|peptide|(?:^|[\s_-])(?:vh|vl|heavy|light|chain\w*|primary|aa|cdr\w*|fv|hc|lc)(?:$|[\s_-])", re.I
 )
+SHORT_SEQUENCE = re.compile(r"seq|peptide|(?:^|[\s_-])(?:cdr\w*)(?:$|[\s_-])", re.I)
+"""Names of columns whose sequences may be as short as names of genes."""
 WILD = re.compile(r"wild|(?:^|[\s_-])(?:wt|parent|reference|ref|native)(?:$|[\s_-])", re.I)
 NUCLEOTIDES = re.compile(r"dna|rna|nucleotide|codon|cds|gene_?seq|cdna|orf|nt_?seq", re.I)
 MUTATION = re.compile(r"mut|variant|substitution|change|hgvs", re.I)

@@ -39,6 +39,13 @@ EXPECTED: dict[str, tuple[list[tuple[str, str, dict[str, Any]]], str]] = {
         "homology",
     ),
     "worse_merge": ([("binds", "binary", {}), ("KD", "regression", {"transform": "p"})], "homology"),
+    "worse_notebook": (
+        [
+            ("IC50", "regression", {"unit": "nM", "transform": "p"}),
+            ("Tm", "regression", {"unit": "°C", "columns": ("Tm1 [°C]", "Tm2 [°C]"), "columns_are": "replicates"}),
+        ],
+        "homology",
+    ),
     "worse_residues": ([("ss", "multiclass", {"level": "residue"})], "column"),
 }
 
@@ -75,6 +82,11 @@ def test_each_table_gives_a_valid_recipe_with_its_tasks(
     if name == "worse_residues":
         assert (recipe.data.rows_without_protein, recipe.data.unknown_letters) == ("leave_out", "count")
         assert found.roles["length"][0] == "length"
+    if name == "worse_notebook":
+        names = ("Clone", "Sequence", "IC50 n", "molecule_name", "compound", "protein_dataset", "Run date")
+        assert [found.roles[column][0] for column in names] == [
+            *("id", "sequence", "count", "id", "molecule", "constant", "date"),
+        ]
     if name == "not_measured":
         assert "not tested" in recipe.tasks[0].missing
 

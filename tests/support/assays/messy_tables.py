@@ -115,7 +115,7 @@ def longer_than_the_model(folder: Path) -> list[str]:
 
 
 def worse_dump(folder: Path) -> list[str]:
-    """Windows letters, a title above the header, blank columns, words among numbers, grades, a constant."""
+    """Windows letters, a blank column without a name, words among numbers, grades, a constant."""
     found, values = proteins(70), list[object](numbers(70))
     values[4], values[8] = "no expression", "aggregated"
     grades = [("low", "medium", "high")[row % 3] for row in range(70)]
@@ -149,11 +149,35 @@ def worse_residues(folder: Path) -> list[str]:
     return saved(folder, lines("protein\tss\tsplit\tlength", found, labels, parts, [len(x) for x in found], sep="\t"))
 
 
+def worse_notebook(folder: Path) -> list[str]:
+    """Lines above the header, bounds and blanks under decimal commas, replicates with units, a summary as last row.
+
+    Beside them names that mislead: a molecule's name, a short constant under 'protein_dataset', how often 'IC50 n'.
+    """
+    found, tm = proteins(60), numbers(60)
+    found[4] = found[4][:20] + " " + found[4][20:].lower()
+    ic50 = [f"{x:.1f}".replace(".", ",") for x in 10 ** np.random.default_rng(5).uniform(0, 4, 60)]
+    ic50[2], ic50[5], ic50[9] = "> 10000", "< 0,1", "n.d."
+    first, second = ([f"{x + shift:.1f}".replace(".", ",") for x in tm] for shift in (0.0, 0.4))
+    first[7], second[8] = "no transition", ""
+    smiles = [f"CC(=O)N{'C' * (row % 7)}c1ccccc1" for row in range(60)]
+    header = "Clone;Sequence;IC50 (nM);IC50 n;Tm1 [°C];Tm2 [°C];molecule_name;compound;protein_dataset;Run date"
+    text = lines(
+        header,
+        *([f"c{row}" for row in range(60)], found, ic50, [1 + row % 3 for row in range(60)], first, second),
+        *([f"Kinase {row}" for row in range(60)], smiles, ["metz"] * 60),
+        [f"{1 + row % 28:02}.{1 + row % 12:02}.2024" for row in range(60)],
+        sep=";",
+    )
+    above = "Project Zeus;;;;;;;;;\nexported on 12/05/2024;;;;;;;;;\n"
+    return saved(folder, f"{above}{text};;;;;;;;;\nMean;;532,1;;60,2;60,1;;;;\n", "utf-8-sig")
+
+
 TABLES: dict[str, Callable[[Path], list[str]]] = {
     each.__name__: each
     for each in (
         *(blat_like, decimal_commas, units_in_headers, not_measured, bounds, replicate_columns, replicate_rows),
         *(two_headers, excel, lower_case, yes_no_blank, forty_rows, two_chains, longer_than_the_model),
-        *(worse_dump, worse_merge, worse_residues),
+        *(worse_dump, worse_merge, worse_residues, worse_notebook),
     )
 }
