@@ -60,7 +60,7 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
                 allow_schedule_change=options.allow_schedule_change,
             )
             trained.append(Trained(member, cast(FineTuneJob, summary.job), summary.run))
-        lines = engine.on_main(lambda: closing(end(recipe, assays, trained, engine.device)))
+        lines = engine.on_main(lambda: closing(end(recipe, assays, trained, engine.device, again=options.again)))
         if engine.is_main:
             print("", *lines, *_next(Path(recipe.run.directory)), sep="\n", flush=True)
 
@@ -102,6 +102,11 @@ def _parser() -> Parser:
         "--allow-schedule-change",
         action="store_true",
         help="continue a run although settings of class 'schedule' differ",
+    )
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="compute the results of a finished run once more, although nothing that they depend on has changed",
     )
     return parser
 

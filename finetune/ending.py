@@ -1,10 +1,17 @@
 """The end of a fine-tuning run: what its models predict of the tested part, beside what is simple.
 
 In: the members that were trained. Out: `Results`; scores.json, predictions.csv and split.csv in the run directory.
-Kept: these files. Rank 0 does it alone.
+Kept: these files, and until they are complete what `finetune.results.kept` holds. Rank 0 does it alone.
+
+scores.json is written last and names its inputs by a hash: where it is there and the hash is the same, a finished run
+that is started again computes nothing again.
 """
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +19,11 @@ import torch
 from numpy.typing import NDArray
 
 from data.alphabet import FASTA_LETTERS
-from data.homology.relatives import Hits, hits
+from data.homology.relatives import Hits, hits, searched_by
 from data.progress_line import WorkLine
 from finetune.adaptation.features import Pooling, cached_features
 from finetune.assays import Assays
-from finetune.baselines.baseline import Parts
+from finetune.baselines.baseline import Baseline, Parts
 from finetune.bundle.folder import with_evaluation
 from finetune.held_out import Fold, Trained, by_fold, of_fold
 from finetune.job import FineTuneJob
@@ -30,29 +37,45 @@ from finetune.results import predictions_file
 from finetune.results.beside import Clock, Found, Vectors, beside
 from finetune.results.calibrated import checked, fitted
 from finetune.results.joined import Joined, joined_predictions, objective_of_folds, over_folds
-from finetune.results.results import FILE, BaselineScores, CalibratedTask, Ceiling, Results, SeedScores
+from finetune.results.kept import Kept
+from finetune.results.results import FILE, FORMAT, BaselineScores, CalibratedTask, Ceiling, Results, SeedScores
 from finetune.splits import split_file
 from finetune.splits.audit import Audit, audit
 from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION
 from finetune.splits.words import in_words
 from finetune.tasks.objective import Objective
+from pretrain.checkpoint.best import best_valid
+from pretrain.checkpoint.load import newest_valid
+from pretrain.run.directory import RunDirectory
+from pretrain.run.versions import versions
 
 
-def end(recipe: Recipe, assays: Assays, trained: Sequence[Trained], device: torch.device) -> Results:
-    """Predict, score, compare, and write what was found; called on rank 0 alone.
+def end(
+    recipe: Recipe, assays: Assays, trained: Sequence[Trained], device: torch.device, *, again: bool = False
+) -> Results:
+    """Predict, score, compare, and write what was found; or read it, where that was done; called on rank 0 alone.
 
     Args:
         recipe: of the run.
         assays: with the parts of the whole split.
         trained: all members, in their order.
         device: where the models compute.
+        again: whether everything is computed again, also where nothing that it depends on has changed.
 
     Raises:
         CheckpointError: a member has no best checkpoint.
         ValueError: MMseqs2 failed; a file in the run directory cannot be written.
     """
+    root, inputs = Path(recipe.run.directory), _inputs(recipe, assays, trained)
+    before = None if again else _complete(root, inputs)
+    if before is not None:
+        _evaluated(trained, before)  # into bundles that the start of the run has written
+        said = f"{root / FILE} holds the results of these models on these labels; --again computes them once more"
+        print(said, flush=True)
+        return before
+    kept = Kept(root, inputs, again=again)
     with WorkLine("predicting what was held out", after_s=2.0):
-        folds = [of_fold(members, device) for members in by_fold(trained, recipe.run.seeds)]
+        folds = [of_fold(members, device, kept) for members in by_fold(trained, recipe.run.seeds)]
         objectives = [objective_of_folds(of_folds) for of_folds in zip(*(f.objectives for f in folds), strict=True)]
         joined = [over_folds(of_folds) for of_folds in zip(*(fold.tested for fold in folds), strict=True)]
         scores = _scored(assays, objectives, [each.predictions for each in joined])
@@ -65,7 +88,7 @@ def end(recipe: Recipe, assays: Assays, trained: Sequence[Trained], device: torc
         part="all folds" if assays.parts.num_folds else tested,
         scores=scores,
         validation=_validation(assays, folds[0]) if of_validation else None,
-        baselines=_baselines(assays, trained[0].job, folds, objectives, device),
+        baselines=_baselines(assays, trained[0].job, folds, objectives, device, kept),
         members=tuple(fact for fold in folds for fact in fold.members),
         seeds=_of_seeds(assays, folds, objectives),
         ceilings=_ceilings(assays, objectives, joined),
@@ -74,17 +97,50 @@ def end(recipe: Recipe, assays: Assays, trained: Sequence[Trained], device: torc
         split_fingerprint=assays.division.parts.fingerprint,
         audit=found,
         notes=tuple(notes),
+        inputs=inputs,
     )
-    root = Path(recipe.run.directory)
-    _write(root, assays, results, folds, joined)
+    _write(root, assays, folds, joined)
+    _evaluated(trained, results)
+    with WorkLine("drawing the report", after_s=2.0):
+        page.write(root, trained[0].run.root, results, objectives, joined)
+    results.write(root / FILE)  # last: it is there only where everything else is
+    kept.remove()
+    return results
+
+
+def _inputs(recipe: Recipe, assays: Assays, trained: Sequence[Trained]) -> str:
+    """Hash of everything on which the results depend: models, labels, the split, settings, programs."""
+    models = []
+    for one in trained:
+        best, newest = best_valid(one.run.checkpoints), newest_valid(one.run.checkpoints, writer=False)
+        weights = sorted((file.path, file.sha256) for file in best.manifest.files)
+        models.append([one.member.name, best.trainer.step, weights, newest.trainer.step if newest else 0])
+    settings = [asdict(part) for part in (recipe.model, recipe.split, recipe.adaptation, recipe.losses, *recipe.tasks)]
+    searches = searched_by() if assays.store.num_records else ""
+    facts = [FORMAT, versions(), searches, assays.fingerprint, assays.division.parts.fingerprint, settings, models]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _complete(root: Path, inputs: str) -> Results | None:
+    """The results of the same inputs, if all files are there."""
+    files = (predictions_file.FILE, split_file.FILE, RunDirectory(root).report.name)
+    if not all((root / name).is_file() for name in (FILE, *files)):
+        return None
+    try:
+        results = Results.read(root / FILE)
+    except ValueError:
+        return None
+    return results if results.inputs == inputs else None
+
+
+def _evaluated(trained: Sequence[Trained], results: Results) -> None:
+    """Write what was found into the bundle of each member."""
     evaluation = results.as_dict()
-    if assays.parts.num_folds:  # the model of each fold would need a calibration of its own
+    del evaluation["inputs"]
+    if results.part == "all folds":  # the model of each fold would need a calibration of its own
         evaluation["calibration"] = []
     for one in trained:
         with_evaluation(one.run.root / "bundle", evaluation)
-    with WorkLine("drawing the report", after_s=2.0):
-        page.write(root, trained[0].run.root, results, objectives, joined)
-    return results
 
 
 def _scored(assays: Assays, objectives: Sequence[Objective], predictions: Sequence[Predictions]) -> Scores:
@@ -153,7 +209,12 @@ def _calibrations(
 
 
 def _baselines(
-    assays: Assays, job: FineTuneJob, folds: Sequence[Fold], objectives: Sequence[Objective], device: torch.device
+    assays: Assays,
+    job: FineTuneJob,
+    folds: Sequence[Fold],
+    objectives: Sequence[Objective],
+    device: torch.device,
+    kept: Kept,
 ) -> tuple[BaselineScores, ...]:
     """All baselines on the labels that the models are scored on, of several folds each fitted on the fold's own."""
     store, groups, clock = assays.store, assays.parts.group, Clock()
@@ -167,13 +228,18 @@ def _baselines(
         found: dict[str, list[tuple[Objective, list[Found]]]] = {}
         for number, objective in enumerate(objectives):
             labels, of_names = assays.tasks[number].labels, dict[str, list[Found]]()
-            for fold in folds:
+            for at, fold in enumerate(folds):
+                step = partial(_step, kept, number, at)
                 parts = Parts(*(fold.assays.records(part) for part in (TRAIN, VALIDATION, fold.part)))
-                for each in beside(fold.objectives[number], labels, parts, sequences, vectors, clock, search):
+                for each in beside(fold.objectives[number], labels, parts, sequences, vectors, clock, search, step):
                     of_names.setdefault(each.name, []).append(each)
             for name, of_folds in of_names.items():
                 found.setdefault(name, []).append((objective, of_folds))
         return tuple(_of_baseline(name, of_objectives, groups) for name, of_objectives in found.items())
+
+
+def _step(kept: Kept, objective: int, fold: int, name: str, fit: Callable[[], Baseline]) -> Baseline:
+    return kept.baseline(f"{name}-{objective}-{fold}", fit)
 
 
 def _of_baseline(
@@ -219,8 +285,8 @@ def _vectors(assays: Assays, job: FineTuneJob, device: torch.device) -> Vectors:
     return Vectors(of_sequences, rows.get("residue"), assays.store.offsets[:-1].astype(np.int64), said)
 
 
-def _write(root: Path, assays: Assays, results: Results, folds: Sequence[Fold], joined: Sequence[Joined]) -> None:
-    """scores.json last, so that it is there only where the others are."""
+def _write(root: Path, assays: Assays, folds: Sequence[Fold], joined: Sequence[Joined]) -> None:
+    """predictions.csv and split.csv."""
     store, parts = assays.store, list[tuple[str, Sequence[Objective], Sequence[Joined]]]()
     if len(folds) == 1 and folds[0].part == TEST:
         parts.append((NAMES[VALIDATION], folds[0].objectives, folds[0].validation))
@@ -228,4 +294,3 @@ def _write(root: Path, assays: Assays, results: Results, folds: Sequence[Fold], 
     predictions_file.write(root / predictions_file.FILE, parts, store.header)
     ids = [store.header(record) for record in range(store.num_records)]
     split_file.write(root / split_file.FILE, ids, assays.division.parts)
-    results.write(root / FILE)

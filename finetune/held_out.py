@@ -20,6 +20,7 @@ from finetune.members import Member
 from finetune.metrics.predictions import Predictions
 from finetune.results.calibrated import Calibration, fitted, none_for
 from finetune.results.joined import Joined, over_seeds, with_calibration
+from finetune.results.kept import Kept
 from finetune.results.results import MemberFacts
 from finetune.splits.parts import TEST, VALIDATION
 from finetune.tasks.objective import Objective
@@ -95,7 +96,7 @@ def by_fold(trained: Sequence[Trained], seeds: int) -> Iterator[Sequence[Trained
     return (trained[first : first + seeds] for first in range(0, len(trained), seeds))
 
 
-def of_fold(trained: Sequence[Trained], device: torch.device) -> Fold:
+def of_fold(trained: Sequence[Trained], device: torch.device, kept: Kept) -> Fold:
     """What the members of one fold predict of its validation and its tested part.
 
     Raises:
@@ -103,7 +104,7 @@ def of_fold(trained: Sequence[Trained], device: torch.device) -> Fold:
     """
     assays, objectives = trained[0].member.assays, trained[0].job.tasks
     part = TEST if len(assays.records(TEST)) else VALIDATION
-    each = [_predicted(one, part, device) for one in trained]
+    each = [_predicted(one, part, device, kept) for one in trained]
     validation, tested, maps = [], [], []
     for number, objective in enumerate(objectives):
         mean, spread = over_seeds(objective, [of.validation[number] for of in each])
@@ -130,14 +131,17 @@ def of_fold(trained: Sequence[Trained], device: torch.device) -> Fold:
     )
 
 
-def _predicted(trained: Trained, part: int, device: torch.device) -> _Predicted:
+def _predicted(trained: Trained, part: int, device: torch.device, kept: Kept) -> _Predicted:
     """Validation and the tested part, as the best checkpoint of a member predicts them."""
-    step, model = best_model(trained, device)
-    assays, losses = trained.member.assays, trained.member.recipe.losses
-    validation, tested = (
-        predict(model, assays, trained.job.tasks, assays.records(of), losses, Alone(device))[0]
-        for of in (VALIDATION, part)
-    )
+
+    def made() -> tuple[int, list[list[Predictions]]]:
+        step, model = best_model(trained, device)
+        assays, losses = trained.member.assays, trained.member.recipe.losses
+        records = (assays.records(of) for of in (VALIDATION, part))
+        alone = Alone(device)
+        return step, [predict(model, assays, trained.job.tasks, of, losses, alone)[0] for of in records]
+
+    step, (validation, tested) = kept.predictions(f"model-{trained.member.name}", made)
     return _Predicted(step, validation, tested)
 
 

@@ -74,6 +74,7 @@ def beside(
     vectors: Vectors,
     clock: Clock,
     search: Search | None = None,
+    kept: Callable[[str, Callable[[], Baseline]], Baseline] = lambda name, fit: fit(),
 ) -> Iterator[Found]:
     """All baselines of an objective on one set of parts, the quickest first.
 
@@ -85,6 +86,7 @@ def beside(
         vectors: of the encoder before fine-tuning.
         clock: ends them.
         search: finds relatives of sequences of several lengths.
+        kept: name, fit -> the baseline, which need not be fitted if it was before.
     """
     yield Found(CONSTANT, constant(objective, labels, parts))
     for name, fit in _fits(objective, labels, parts, sequences, vectors, search):
@@ -93,7 +95,7 @@ def beside(
         elif clock.is_over:
             yield Found(name, None, f"the baselines before it took more than {clock.most_s:g} s")
         else:
-            yield Found(name, fit())
+            yield Found(name, kept(name, fit))
 
 
 def _fits(

@@ -102,6 +102,8 @@ class Results:
     audit: Audit | None
     notes: tuple[str, ...] = ()
     """What could not be done, in sentences."""
+    inputs: str = ""
+    """Hash of everything on which all of this depends; empty in results of a version that kept none."""
 
     def beside(self) -> dict[str, Scores]:
         """Scores of each baseline by its name."""
@@ -151,6 +153,7 @@ class Results:
             "calibration": [asdict(each) for each in self.calibrations],
             "audit": None if self.audit is None else json.loads(self.audit.to_json()),
             "notes": list(self.notes),
+            "inputs": self.inputs,
         }
 
     def write(self, path: Path) -> None:
@@ -197,4 +200,5 @@ class Results:
             split_fingerprint=fields["split_fingerprint"],
             audit=None if fields["audit"] is None else audits.from_json(json.dumps(fields["audit"])),
             notes=tuple(fields["notes"]),
+            inputs=fields.get("inputs", ""),
         )

@@ -1,0 +1,61 @@
+"""The end of a run that is started again: what is complete is kept, what is missing is computed."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.assays.small_run import write
+from support.launching import run
+
+SCRIPT = """
+import json, sys
+from finetune import ending, held_out
+from finetune.__main__ main as started
+from finetune.results import beside as of_beside
+
+recipe, root = sys.argv[1], ending.Path(sys.argv[2])
+real = held_out.predict, ending.beside, ending.page.write
+
+def cut(*given):
+    raise RuntimeError("cut off here")
+
+def words(*more):
+    return started([recipe, "schedule.total_tokens=2_000", *more])
+
+def state():
+    names = {path.name for path in root.iterdir()}
+    return ["scores.json" in names, sum(name.startswith("ending-") for name in names)]
+
+def content():
+    return [json.loads((root / name).read_bytes()) for name in ("scores.json", "bundle/bundle.json")]
+
+found = {}
+ending.page.write = cut
+found["cut"] = [words(), state()]
+held_out.predict, of_beside.linear, of_beside.nearest_neighbour, ending.page.write = cut, cut, cut, real[2]
+found["continued"] = [words(), state()]
+ending.beside = cut
+first = content()
+found["complete"] = [words(), state(), content() == first]
+found["again"] = words("--again")
+held_out.predict, ending.beside = real[0], cut
+found["other settings"] = words("split.search_pretraining=true")
+(root / "found.json").write_text(json.dumps(found))
+""".replace("__main__ main", "__main__ import main")
+
+
+@pytest.mark.launch
+@pytest.mark.slow
+def test_only_what_is_missing_is_computed(tmp_path: Path) -> None:
+    recipe, root = write(tmp_path), tmp_path / "run"
+    done = run([sys.executable, "-c", SCRIPT, str(recipe), str(root)])
+    assert done.status == 0, done.output
+    text = (root / "found.json").read_text()
+    # Cut off while the page was drawn; then neither models nor baselines were asked again; then nothing at all.
+    assert text == (
+        '{"cut": [1, [false, 1]], "continued": [0, [true, 0]], "complete": [0, [true, 0], true], "again": 1, '
+        '"other settings": 1}'
+    ), done.output
+    said = f"{root / 'scores.json'} holds the results of these models on these labels; --again computes them once more"
+    assert done.output.count(said) == 1
