@@ -80,7 +80,9 @@ def end(
         joined = [over_folds(of_folds) for of_folds in zip(*(fold.tested for fold in folds), strict=True)]
         scores = _scored(assays, objectives, [each.predictions for each in joined])
     tested, notes = NAMES[folds[0].part], list[str]()
-    if folds[0].part == VALIDATION:
+    if folds[0].part == VALIDATION and not len(assays.records(VALIDATION)):
+        notes.append("Nothing that is held out has a label: nothing is scored. Training records chose the checkpoint.")
+    elif folds[0].part == VALIDATION:
         notes.append("No record is tested: these are scores of validation, which also chose the checkpoint.")
     found = None if folds[0].part == VALIDATION else _audited(recipe, assays)
     of_validation = len(folds) == 1 and folds[0].part != VALIDATION
@@ -218,6 +220,7 @@ def _baselines(
 ) -> tuple[BaselineScores, ...]:
     """All baselines on the labels that the models are scored on, of several folds each fitted on the fold's own."""
     store, groups, clock = assays.store, assays.parts.group, Clock()
+    folds = [fold for fold in folds if len(fold.assays.records(fold.part))]
 
     def search(asked: NDArray[np.int64], train: NDArray[np.int64]) -> Hits:
         return hits(store, asked, store, train)  # the audit's, and kept: one alignment serves all tasks

@@ -103,7 +103,8 @@ def of_fold(trained: Sequence[Trained], device: torch.device, kept: Kept) -> Fol
         CheckpointError: a member has no best checkpoint.
     """
     assays, objectives = trained[0].member.assays, trained[0].job.tasks
-    part = TEST if len(assays.records(TEST)) else VALIDATION
+    # A fold in which nothing has a label tests nothing: the next one, which validates here, is tested by another model.
+    part = TEST if len(assays.records(TEST)) or trained[0].member.fold is not None else VALIDATION
     each = [_predicted(one, part, device, kept) for one in trained]
     validation, tested, maps = [], [], []
     for number, objective in enumerate(objectives):
