@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.assays.__main__ import in_words, proposal
 from benchmarks.assays.cases import CASES, some, write_case, write_recipe
 from benchmarks.finetune.rows import batches, cut, drawn
 from data.recipe.toml_file import read
@@ -61,6 +62,15 @@ def test_recipes_can_be_read_and_name_columns_of_their_tables(case: object, tmp_
             assert set(task.columns or (task.name,)) <= set(header.split(","))
 
 
+def test_a_proposal_is_right_where_it_is_the_best_of_what_was_run() -> None:
+    both = {"frozen": 0.25, "lora": 0.11}
+    assert [proposal("gb1", kind, both)["right"] for kind in ("frozen", "lora")] == [True, False]
+    assert proposal("ss3", "lora", {"frozen": 0.4})["right"] is None
+    assert "proposes lora; mean skill in test: frozen 0.250, lora 0.110; the worse one" in in_words(
+        proposal("gb1", "lora", both)
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.launch
 def test_both_sides_begin_as_the_same_function_and_train_the_same_tokens() -> None:
@@ -83,7 +93,10 @@ def test_four_tables_are_trained_and_tested_beside_every_baseline(tmp_path: Path
     words = ["--rows", "200", "--folder", str(tmp_path), "--data", str(DATA)]
     done = run([sys.executable, "-m", "benchmarks.assays", *words])
     assert done.status == 0, done.output
-    rows = json.loads(done.output.splitlines()[-1])["rows"]
+    last = json.loads(done.output.splitlines()[-1])
+    assert [each["table"] for each in last["proposals"]] == ["deeploc", "gb1", "ss3", "blat"]
+    assert all(each["proposed"] == "frozen" for each in last["proposals"])  # 200 rows are few
+    rows = last["rows"]
     tasks = {(row["work"], row["task"]): row for row in rows}
     assert len(tasks) == len(rows) == 11
     assert tasks["deeploc frozen", "membrane"]["undefined"] == "no label"

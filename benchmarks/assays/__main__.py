@@ -16,7 +16,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,29 @@ def rows(name: str, results: Results) -> list[dict[str, Any]]:
     return found
 
 
+def proposal(name: str, proposed: str, skills: Mapping[str, float]) -> dict[str, Any]:
+    """What `finetune.look` proposes for a table, and whether that was the better of what was run.
+
+    Args:
+        name: of the table.
+        proposed: 'frozen' or 'lora'.
+        skills: adaptation -> mean skill of the tested tasks, of what was run.
+    """
+    others = [skill for run, skill in skills.items() if run != proposed]
+    right = skills[proposed] >= max(others) if proposed in skills and others else None
+    return {"table": name, "proposed": proposed, "skills": dict(skills), "right": right}
+
+
+def in_words(proposal: Mapping[str, Any]) -> str:
+    """A line about a proposal."""
+    skills = ", ".join(f"{run} {skill:.3f}" for run, skill in proposal["skills"].items())
+    judged = {True: "the better one", False: "the worse one", None: "not compared, one of the two was run"}
+    return (
+        f"{proposal['table']}: finetune.look proposes {proposal['proposed']}; mean skill in test: {skills}; "
+        f"{judged[proposal['right']]}"
+    )
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(
@@ -91,12 +114,15 @@ def main(words: Sequence[str] | None = None) -> None:
     if not small:
         model = f'init = "{pretrained(options.data, folder, options.minutes).resolve()}"'
     found: list[dict[str, Any]] = []
+    proposals: list[dict[str, Any]] = []
     seconds: dict[str, dict[str, float]] = {}
     for case in CASES:
         if options.only and case.name not in options.only:
             continue
         work = folder / (f"rows-{options.rows}" if small else "all")
         places = write_case(case, options.data, work, options.rows)
+        skills: dict[str, float] = {}
+        proposed = ""
         for run in case.adaptations:
             path = write_recipe(case, run, work, places, model, folder / "stores")
             name = f"{case.name} {run}"
@@ -104,10 +130,14 @@ def main(words: Sequence[str] | None = None) -> None:
             outcome = measure(path, SMALL if small else ())
             print(f"\n{name}: {outcome.seconds:.0f} s, and {outcome.mmseqs_s:.0f} s of MMseqs2", flush=True)
             found += rows(name, outcome.results)
+            skills[run], proposed = outcome.results.scores.stopping_metric, outcome.proposed
             seconds[name] = {"run": round(outcome.seconds, 1), "mmseqs": round(outcome.mmseqs_s, 1)}
+        proposals.append(proposal(case.name, proposed, skills))
+    print("\n" + "\n".join(map(in_words, proposals)))
     taken, aligned = (sum(of[phase] for of in seconds.values()) for phase in ("run", "mmseqs"))
     print(f"\nall together {taken / 60:.1f} minutes, and {aligned / 60:.1f} minutes of MMseqs2")
     content: dict[str, Any] = {"benchmark": "assays", "machine": processor(), "versions": versions(), "rows": found}
+    content["proposals"] = proposals
     minutes = {"measured": round(taken / 60, 2), "bar": LIMIT_MINUTES, "mmseqs": round(aligned / 60, 2)}
     whole = not small and not options.only
     holds = {"holds": taken <= 60 * LIMIT_MINUTES} if whole else {}

@@ -14,8 +14,10 @@ from typing import NamedTuple
 from data.homology import program
 from data.recipe.toml_file import read
 from finetune.__main__ import main
+from finetune.look.sizes import FROZEN_BELOW
 from finetune.recipe import Recipe
 from finetune.results.results import FILE, Results
+from pretrain.run.directory import RunDirectory
 
 
 class Outcome(NamedTuple):
@@ -26,6 +28,8 @@ class Outcome(NamedTuple):
     """Wall time without MMseqs2."""
     mmseqs_s: float
     """Wall time of MMseqs2: the nearest neighbours by alignment, and the audit of the split."""
+    proposed: str
+    """What `finetune.look` proposes for as many proteins: 'frozen' or 'lora'."""
 
 
 @dataclass
@@ -62,5 +66,7 @@ def measure(path: Path, overrides: Sequence[str]) -> Outcome:
     if status:
         sys.exit(status)
     seconds = time.perf_counter() - began - aligned.seconds
-    directory = read(Recipe, path, overrides).run.directory
-    return Outcome(Results.read(Path(directory) / FILE), seconds, aligned.seconds)
+    directory = Path(read(Recipe, path, overrides).run.directory)
+    proteins = RunDirectory(directory).read()["corpus"]["records"]
+    proposed = "frozen" if proteins < FROZEN_BELOW else "lora"
+    return Outcome(Results.read(directory / FILE), seconds, aligned.seconds, proposed)
