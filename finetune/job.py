@@ -175,10 +175,10 @@ class FineTuneJob(Job[FineTuneScores]):
         return features
 
     def _inputs(self, described: Mapping[str, Any] | None) -> dict[str, InputScale]:
-        """What standardises the vectors that heads read: as the run began, or of the training part; collective."""
+        """What scales the vectors that heads read: as the run began, or of the training part; collective."""
         if described is not None:
             return {name: InputScale.from_dict(scale) for name, scale in described["inputs"].items()}
-        if not self.recipe.heads.standardised:
+        if self.recipe.heads.inputs == "as_they_are":
             return {}
         records = self.assays.records(TRAIN)
         drawn = np.argsort(draw.hashes(draw.key(self.recipe.run.seed, draw.MEMBER), records), kind="stable")
@@ -191,9 +191,15 @@ class FineTuneJob(Job[FineTuneScores]):
             poolings["residue"] = "residue"
 
         def measured() -> dict[str, InputScale]:
-            what = self.source, self.documents(), self.assays.shelves, self.recipe.data
+            is_whitened = self.recipe.heads.inputs == "whitened"
+            documents, shelves, device = self.documents(), self.assays.shelves, self.engine.device
             return {
-                level: InputScale.of(vectors_of(*what, pooling, chosen, self.engine.device))
+                level: InputScale.of(
+                    self.features.of(pooling, chosen, documents)
+                    if self.features is not None
+                    else vectors_of(self.source, documents, shelves, self.recipe.data, pooling, chosen, device),
+                    is_whitened,
+                )
                 for level, pooling in poolings.items()
             }
 

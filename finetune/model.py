@@ -40,6 +40,8 @@ class _Read(NamedTuple):
     """(n,) int64: which of them each target reads."""
     partners: Tensor | None = None
     """(n,) int64: the second residue of each pair."""
+    is_centred: bool = False
+    """Whether the mean of the vectors' scale was taken from them."""
 
 
 class FineTuneModel(nn.Module):
@@ -105,7 +107,7 @@ class FineTuneModel(nn.Module):
         columns = [LabelColumns(*targets.columns) for targets in batch.targets]
         read = self._cached(batch, columns) if self.features is not None else self._encoded(batch, columns)
         numbers = [
-            head(self._scaled(own.vectors, level), own.rows, of.outputs, own.partners)
+            head(self._scaled(own, level), own.rows, of.outputs, own.partners)
             for head, own, of, level in zip(self.heads.values(), read, columns, self.levels, strict=True)
         ]
         if each:
@@ -117,10 +119,12 @@ class FineTuneModel(nn.Module):
         weighted: Tensor = self.balance(sums, [targets.slots.numel() for targets in batch.targets])
         return weighted
 
-    def _scaled(self, vectors: Tensor, level: str) -> Tensor:
+    def _scaled(self, read: _Read, level: str) -> Tensor:
         """Vectors as heads read them."""
         scale = self.inputs.get("sequence" if level == "sequence" else "residue")
-        return vectors if scale is None else scale(vectors)
+        if scale is None:
+            return read.vectors
+        return scale.divided(read.vectors) if read.is_centred else scale(read.vectors)
 
     def _encoded(self, batch: Batch, columns: Sequence[LabelColumns]) -> Iterator[_Read]:
         """What each head reads of the encoder's vectors, of this rank's slots.
@@ -146,12 +150,14 @@ class FineTuneModel(nn.Module):
         else:
             parts = iter(self.encoder(batch, torch.cat(wanted)).split([len(slots) for slots in wanted]))
         if self.pooling is not None:
-            of_documents = self.pooling(vectors, batch, firsts, self._linkers(batch, columns, firsts), context)
+            scale, linkers = self.inputs.get("sequence"), self._linkers(batch, columns, firsts)
+            of_documents = self.pooling(vectors, batch, firsts, linkers, context, scale)
         elif "sequence" in self.levels:
             of_documents = next(parts)
         for targets, of, level in zip(batch.targets, columns, self.levels, strict=True):
             if level == "sequence":
-                yield _Read(of_documents, rows_of(targets.slots, firsts))
+                is_centred = self.pooling is not None
+                yield _Read(of_documents, rows_of(targets.slots, firsts), is_centred=is_centred)
             elif level == "residue":
                 yield _Read(next(parts), torch.arange(len(targets.slots), device=targets.slots.device))
             else:

@@ -28,6 +28,7 @@ from data.batches.filling import Residues, filled
 from data.durable import published
 from data.order.packing import pack
 from data.order.plan import SPECIAL_TOKENS, Bin
+from data.progress_line import WorkLine
 from data.recipe.packing import PackingSettings
 from data.store import derived_array
 from data.store.token_store import hash_of
@@ -85,6 +86,15 @@ class CachedFeatures:
         Those of residues that the documents leave out are NaN.
         """
         return _read(self.rows["residue"], places)
+
+    def of(self, pooling: Pooling, records: NDArray[np.int64], documents: Documents) -> Iterator[NDArray[np.float32]]:
+        """Vectors of some records or of their residues, as `vectors_of` computes them, in parts of ``(n, D)``."""
+        rows, offsets = self.rows[pooling], documents.offsets.astype(np.int64)
+        if pooling != "residue":
+            yield rows[records]
+            return
+        for record in records.tolist():
+            yield rows[offsets[record] : offsets[record + 1]]
 
 
 def _read(rows: NDArray[np.float32], places: Tensor) -> Tensor:
@@ -224,8 +234,9 @@ def _write(
     rows = np.memmap(path, "<f4", "w+", shape=(facts["rows"], facts["width"]))
     if pooling == "residue":
         rows[:] = np.nan
-    for places, vectors in _computed(start, documents, residues, settings, pooling, device):
-        rows[places] = vectors.cpu().numpy()
+    with WorkLine("computing what the frozen encoder gives", after_s=2.0):
+        for places, vectors in _computed(start, documents, residues, settings, pooling, device):
+            rows[places] = vectors.cpu().numpy()
     rows.flush()
     del rows
     with path.open("rb", buffering=0) as file:

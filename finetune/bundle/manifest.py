@@ -136,10 +136,14 @@ class Inputs:
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    directions: str = ""
+    """Base64 of ``(K, W)`` float32, little-endian; empty where channels are standardised alone."""
+    factors: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or not all(value > 0 for value in self.std):
             raise ValueError("means and standard deviations of the vectors that heads read disagree")
+        _ = self.scale
 
     @property
     def scale(self) -> InputScale:

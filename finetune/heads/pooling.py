@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from data.alphabet import CLS, EOS, PAD
 from data.batches.batch import PackedSequences
+from finetune.heads.inputs import InputScale
 from finetune.heads.output import OutputMap
 from finetune.heads.shares import largest, summed
 from pretrain.model.context import Context
@@ -50,7 +51,13 @@ class Pooling(nn.Module):
         self.score = OutputMap(width, 1, bias=False) if attention else None
 
     def forward(
-        self, vectors: Tensor, batch: PackedSequences, firsts: Tensor, linkers: Tensor, context: Context | None = None
+        self,
+        vectors: Tensor,
+        batch: PackedSequences,
+        firsts: Tensor,
+        linkers: Tensor,
+        context: Context | None = None,
+        scale: InputScale | None = None,
     ) -> Tensor:
         """Vectors of this rank's slots ``(s, W)`` to vectors of all documents ``(D, W)``, float32 at least.
 
@@ -60,6 +67,8 @@ class Pooling(nn.Module):
             firsts: ``(D,)`` int64 first slot of each document, at least one; a batch of pads may pretend that 0 is one.
             linkers: ``(D, 2)`` int64: slots from a document's first to a linker and to its end; (0, 0) without one.
             context: the ranks that share the batch. All of them get the vectors of all documents.
+            scale: its mean is taken from each residue's vector, so from the result; one sum for each document is
+                rounded less then than a mean of numbers that are nearly equal.
         """
         share = slice(*context.span(batch.tokens.numel())) if context else slice(None)
         tokens, positions = batch.tokens[share], batch.positions[share]
@@ -69,6 +78,7 @@ class Pooling(nn.Module):
         pooled = is_residue(tokens) & ~((start <= positions) & (positions < end))
         vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
         weights = self._weights(vectors, pooled, rows, len(firsts), context)[:, None]
+        vectors = vectors if scale is None else scale.centred(vectors)
         sums = vectors.new_zeros(len(firsts), vectors.shape[1] + 1)
         sums = summed(sums.index_add(0, rows, torch.cat([weights * vectors, weights], 1)), context)
         total = sums[:, -1:]

@@ -4,13 +4,13 @@ In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
 
 from data.recipe.setting import IDENTITY, Section, setting
 
 Form = Literal["mlp", "transformers"]
-InputsRequest = Literal["auto", "standardised", "as_they_are"]
+InputsRequest = Literal["auto", "whitened", "standardised", "as_they_are"]
 PoolingRequest = Literal["auto", "mean", "attention", "begin"]
 PoolingKind = Literal["mean", "attention", "begin"]
 
@@ -37,17 +37,17 @@ class HeadSettings(Section):
 
     inputs: InputsRequest = setting(
         IDENTITY,
-        "vectors that a head reads: 'standardised' over the training part, or 'as_they_are'; 'auto' is 'standardised', "
-        "or 'as_they_are' in the transformers form",
+        "vectors that a head reads: over the training part 'whitened' or 'standardised', or 'as_they_are'; 'auto' is "
+        "'whitened', or 'standardised' where all of the encoder learns, and 'as_they_are' in the transformers form",
         "auto",
     )
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict the form."""
         Section.__post_init__(self)
-        if self.form == "transformers" and self.inputs == "standardised":
+        if self.form == "transformers" and self.inputs not in ("auto", "as_they_are"):
             raise ValueError(
-                "heads.inputs is 'standardised' and heads.form is 'transformers', whose heads read vectors as they "
+                f"heads.inputs is {self.inputs!r} and heads.form is 'transformers', whose heads read vectors as they "
                 "are; take heads.inputs out, or set heads.form to 'mlp'"
             )
         if self.form == "transformers" and self.pooling not in ("auto", "begin"):
@@ -68,10 +68,13 @@ class HeadSettings(Section):
             return "begin" if self.form == "transformers" else "mean"
         return self.pooling
 
-    @property
-    def standardised(self) -> bool:
-        """Whether vectors are standardised."""
-        return self.inputs == "standardised" or (self.inputs == "auto" and self.form == "mlp")
+    def with_inputs(self, all_learns: bool) -> Self:
+        """The same with what `inputs = "auto"` stands for, by whether all of the encoder learns."""
+        if self.inputs != "auto":
+            return self
+        if self.form == "transformers":
+            return replace(self, inputs="as_they_are")
+        return replace(self, inputs="standardised" if all_learns else "whitened")
 
     @classmethod
     def resolved(cls, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,7 +82,4 @@ class HeadSettings(Section):
         pooling = values.get("pooling", "auto")
         if pooling == "auto":
             pooling = "begin" if values.get("form") == "transformers" else "mean"
-        inputs = values.get("inputs", "auto")
-        if inputs == "auto":
-            inputs = "as_they_are" if values.get("form") == "transformers" else "standardised"
-        return {**values, "pooling": pooling, "inputs": inputs}
+        return {**values, "pooling": pooling}

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from finetune.heads.inputs import InputScale
 from finetune.heads.settings import HeadSettings
@@ -39,9 +40,64 @@ def test_it_comes_back_from_json_as_it_was() -> None:
     assert back.std.tobytes() == scale.std.tobytes()
 
 
-def test_heads_of_transformers_read_vectors_as_they_are() -> None:
-    assert HeadSettings().standardised
-    assert not HeadSettings(form="transformers").standardised
-    assert not HeadSettings(inputs="as_they_are").standardised
-    with pytest.raises(ValueError, match=r"heads\.inputs is 'standardised' and heads\.form is 'transformers'"):
-        HeadSettings(form="transformers", inputs="standardised")
+def correlated(count: int, width: int = 96) -> NDArray[np.float32]:
+    """Vectors of which three directions hold nearly all that varies, about a mean of 2."""
+    generator = np.random.default_rng(1)
+    mixed = generator.normal(size=(3, width))
+    few = generator.normal(size=(count, 3)) @ mixed
+    return (few + 0.5 * generator.normal(size=(count, width)) + 2.0).astype(np.float32)
+
+
+def test_whitened_vectors_vary_alike_in_every_direction() -> None:
+    vectors = correlated(4000, width=40)
+    standard, whitened = InputScale.of([vectors]), InputScale.of(np.split(vectors, [1, 900]), whitened=True)
+    of_standard, of_whitened = (
+        np.linalg.eigvalsh(np.cov(scale(torch.from_numpy(vectors)).double().numpy().T))
+        for scale in (standard, whitened)
+    )
+    # With as many directions as channels, what had the variance e has e / (0.99 e + 0.01) now. The smallest e is about
+    # 0.25 of a channel's variance of 3, or less for one that the three directions move more.
+    assert of_standard.min() < 0.05
+    assert np.abs(of_whitened - of_standard / (0.99 * of_standard + 0.01)).max() < 1e-3
+
+
+def test_few_vectors_do_not_magnify_what_they_do_not_show() -> None:
+    scale = InputScale.of([correlated(2000)[:20]], whitened=True)
+    others = torch.from_numpy(correlated(2000)[20:])
+    # Not shrunk, the 77 directions in which 20 vectors have no variance would be divided by rounding.
+    assert scale(others).std(0).max() < 4
+
+
+def test_equal_vectors_are_whitened_to_zero() -> None:
+    constant = np.full((3, 2), 7.0, np.float32)
+    assert torch.equal(InputScale.of([constant], whitened=True)(torch.from_numpy(constant)), torch.zeros(3, 2))
+
+
+def test_whitening_is_not_rounded_under_autocast() -> None:
+    vectors = torch.from_numpy(correlated(500))
+    scale = InputScale.of([vectors.numpy()], whitened=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = scale(vectors)
+    assert torch.equal(found, scale(vectors))
+
+
+def test_directions_come_back_from_json_as_they_were() -> None:
+    scale = InputScale.of([correlated(200)], whitened=True)
+    back = InputScale.from_dict(json.loads(json.dumps(scale.as_dict())))
+    assert scale.directions is not None
+    assert back.directions is not None
+    assert scale.directions.vectors.shape == (64, 96)
+    for here, there in zip(scale.directions, back.directions, strict=True):
+        assert here.tobytes() == there.tobytes()
+    with pytest.raises(ValueError, match="no 63 directions of 96 channels"):
+        InputScale.from_dict({**scale.as_dict(), "factors": scale.as_dict()["factors"][1:]})
+
+
+def test_what_auto_stands_for_follows_from_form_and_encoder() -> None:
+    assert HeadSettings().with_inputs(all_learns=False).inputs == "whitened"
+    assert HeadSettings().with_inputs(all_learns=True).inputs == "standardised"
+    assert HeadSettings(form="transformers").with_inputs(all_learns=False).inputs == "as_they_are"
+    assert HeadSettings(inputs="standardised").with_inputs(all_learns=False).inputs == "standardised"
+    for given in ("standardised", "whitened"):
+        with pytest.raises(ValueError, match=rf"heads\.inputs is '{given}' and heads\.form is 'transformers'"):
+            HeadSettings(form="transformers", inputs=given)

@@ -20,25 +20,21 @@ NO_CHANGE = ()
 FROZEN, LORA, FULL = (), ("adaptation.kind=lora",), ("adaptation.kind=full",)
 UNCACHED = ("adaptation.cache_gb=0",)
 TWO = ("parallel.context=2",)
-# Ranks that share a document round its sum in another order, which the yardstick does not. If heads standardise, that
-# is divided by a deviation of about a twentieth of the vectors, and LoRA ends at 4.9 times the yardstick.
-AS_THEY_ARE = ("heads.inputs=as_they_are",)
-
 CELLS = [
     *((engine, 2, FROZEN) for engine in ("ddp", "fsdp2", "zero1", "zero2", "zero3")),
     *((engine, 2, LORA) for engine in ("ddp", "fsdp2", "zero3")),
-    ("ddp", 2, (*LORA, *AS_THEY_ARE, *TWO)),
+    ("ddp", 2, (*LORA, *TWO)),
     ("fsdp2", 2, FULL),
     ("zero2", 2, UNCACHED),
     *(pytest.param(engine, 2, LORA, marks=pytest.mark.slow) for engine in ("zero1", "zero2")),
     *(pytest.param(engine, 2, FULL, marks=pytest.mark.slow) for engine in ("ddp", "zero1", "zero2", "zero3")),
-    *(pytest.param("ddp", 2, (*kind, *AS_THEY_ARE, *TWO), marks=pytest.mark.slow) for kind in (FROZEN, FULL, UNCACHED)),
+    *(pytest.param("ddp", 2, (*kind, *TWO), marks=pytest.mark.slow) for kind in (FROZEN, FULL, UNCACHED)),
     *(
         pytest.param(engine, 3, kind, marks=pytest.mark.prove)
         for engine in ("ddp", "fsdp2", "zero1", "zero2", "zero3")
         for kind in (FROZEN, LORA, FULL)
     ),
-    *(pytest.param("ddp", 4, (*kind, *AS_THEY_ARE, *TWO), marks=pytest.mark.prove) for kind in (FROZEN, LORA, FULL)),
+    *(pytest.param("ddp", 4, (*kind, *TWO), marks=pytest.mark.prove) for kind in (FROZEN, LORA, FULL)),
 ]
 
 
