@@ -35,13 +35,13 @@ SMALL = ("run.evaluate_every=5", "schedule.passes=2", "data.bin_tokens=2048")
 """Overrides where only some rows are taken."""
 
 
-def pretrained(data: Path, folder: Path, minutes: float) -> Path:
-    """The directory of the pretraining run, which is made unless it has finished before.
+def pretrained(data: Path, folder: Path, minutes: float) -> tuple[Path, float]:
+    """The directory of the pretraining run, which is made unless it has finished before, and seconds that it took now.
 
     Raises:
         SystemExit: pretraining failed.
     """
-    run = folder / "pretrained"
+    run, seconds = folder / "pretrained", 0.0
     if not (run / "export" / "config.json").is_file():
         files = sorted(map(str, (data / "pretrain").glob("*.gz")))
         words = ["--minutes", f"{minutes:g}", "model.preset=esm2_800k", f"run.directory={run}"]
@@ -49,8 +49,9 @@ def pretrained(data: Path, folder: Path, minutes: float) -> Path:
         command = [sys.executable, "-m", "pretrain", *files, *words, f"data.store_dir={folder / 'stores'}"]
         if subprocess.run(command, check=False).returncode:
             sys.exit(f"pretraining failed: {' '.join(command)}")
-        print(f"pretrained in {time.perf_counter() - began:.0f} s with all that belongs to it", flush=True)
-    return run
+        seconds = time.perf_counter() - began
+        print(f"pretrained in {seconds:.0f} s with all that belongs to it", flush=True)
+    return run, seconds
 
 
 def rows(name: str, results: Results) -> list[dict[str, Any]]:
@@ -110,9 +111,10 @@ def main(words: Sequence[str] | None = None) -> None:
     if not options.data.is_dir():
         parser.error(f"there is no folder {options.data}; name the folder of real data with --data")
     folder, small = options.folder, options.rows is not None
-    model = 'preset = "esm2_60k"'
+    model, pretraining = 'preset = "esm2_60k"', 0.0
     if not small:
-        model = f'init = "{pretrained(options.data, folder, options.minutes).resolve()}"'
+        run, pretraining = pretrained(options.data, folder, options.minutes)
+        model = f'init = "{run.resolve()}"'
     found: list[dict[str, Any]] = []
     proposals: list[dict[str, Any]] = []
     seconds: dict[str, dict[str, float]] = {}
@@ -123,14 +125,14 @@ def main(words: Sequence[str] | None = None) -> None:
         places = write_case(case, options.data, work, options.rows)
         skills: dict[str, float] = {}
         proposed = ""
-        for run in case.adaptations:
-            path = write_recipe(case, run, work, places, model, folder / "stores")
-            name = f"{case.name} {run}"
+        for kind in case.adaptations:
+            path = write_recipe(case, kind, work, places, model, folder / "stores")
+            name = f"{case.name} {kind}"
             print(f"\n{name}: {case.said}\n", flush=True)
             outcome = measure(path, SMALL if small else ())
             print(f"\n{name}: {outcome.seconds:.0f} s, and {outcome.mmseqs_s:.0f} s of MMseqs2", flush=True)
             found += rows(name, outcome.results)
-            skills[run], proposed = outcome.results.scores.stopping_metric, outcome.proposed
+            skills[kind], proposed = outcome.results.scores.stopping_metric, outcome.proposed
             seconds[name] = {"run": round(outcome.seconds, 1), "mmseqs": round(outcome.mmseqs_s, 1)}
         proposals.append(proposal(case.name, proposed, skills))
     print("\n" + "\n".join(map(in_words, proposals)))
@@ -139,6 +141,7 @@ def main(words: Sequence[str] | None = None) -> None:
     content: dict[str, Any] = {"benchmark": "assays", "machine": processor(), "versions": versions(), "rows": found}
     content["proposals"] = proposals
     minutes = {"measured": round(taken / 60, 2), "bar": LIMIT_MINUTES, "mmseqs": round(aligned / 60, 2)}
+    minutes["pretraining"] = round(pretraining / 60, 2)
     whole = not small and not options.only
     holds = {"holds": taken <= 60 * LIMIT_MINUTES} if whole else {}
     print(json.dumps({**content, "minutes": {**minutes, **holds}, "seconds": seconds}))
