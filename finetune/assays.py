@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from data.corpus.shelves import Shelves
 from data.order.packing import pack
 from data.order.plan import SPECIAL_TOKENS, Bin, Plan
-from data.order.sampler import Passes
+from data.order.shares import Shares
 from data.progress_line import WorkLine
 from data.store.build import open_or_build
-from data.store.token_store import Store
+from data.store.token_store import Store, new_hash
 from finetune.labels.contents import LabelledContents
+from finetune.labels.drawing import Group, TableRecords, groups_of, sampler_of
 from finetune.labels.objectives import counts_by_part, objectives
 from finetune.labels.placed import Rows
 from finetune.labels.reading import TaskLabels, read_task
@@ -32,9 +33,14 @@ from finetune.splits.records import Records
 from finetune.splits.variants import of_rows
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
+from finetune.tables.several import joined
+from finetune.tables.table import Table
 from finetune.tasks.objective import Objective
 from finetune.tasks.settings import TaskSettings
 from pretrain.engine.engine import Engine
+
+_DIVIDING = ("column", "validation_column")
+"""Settings of a split that name columns."""
 
 
 class OpenTask(NamedTuple):
@@ -57,7 +63,9 @@ class Prepared(NamedTuple):
     tasks: tuple[OpenTask, ...]
     division: Division
     said: tuple[str, ...]
-    """What was decided about the table, for the user."""
+    """What was decided about the tables, for the user."""
+    tables: tuple[TableRecords, ...] = ()
+    """The tables, where there are several."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,8 @@ class Assays:
     parts: Parts
     """The parts of this run: those of the split, or of one of its folds."""
     said: tuple[str, ...]
+    tables: tuple[TableRecords, ...] = ()
+    """The tables, where there are several."""
 
     def of_fold(self, fold: int) -> "Assays":
         """The assays of the run that predicts one fold."""
@@ -105,9 +115,24 @@ class Assays:
 
     def plan(self, seed: int) -> Plan:
         """The plan of the training bins."""
-        training = TrainingRecords((self.parts.part == TRAIN) & self.is_labelled)
-        sampler = Passes(training, seed, self.settings.window_sequences)
+        sampler = sampler_of(self._drawn, self._trains, seed, self.settings.window_sequences)
         return Plan(sampler, self.shelves.num_residues, self.settings, seed)
+
+    def num_seen(self, seed: int, passes: int) -> int:
+        """Number of training records that the first passes draw, at least one of them."""
+        sampler = self.plan(seed).sampler
+        return sampler.distinct(passes) if isinstance(sampler, Shares) else int(self._trains.sum())
+
+    @property
+    def _trains(self) -> NDArray[np.bool_]:
+        """(N,) whether a record trains."""
+        trains: NDArray[np.bool_] = (self.parts.part == TRAIN) & self.is_labelled
+        return trains
+
+    @property
+    def _drawn(self) -> list[Group]:
+        """The groups that a pass draws from; none where it draws each training record once."""
+        return groups_of(self.settings, self._trains, self.tables, self.tasks)
 
     @property
     def contents(self) -> LabelledContents:
@@ -125,8 +150,11 @@ class Assays:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the proteins and of all labels."""
-        return self.labels.fingerprint
+        """Hash of the proteins and of all labels, and of which table each is of where that decides what is drawn."""
+        if self.settings.temperature == 1:
+            return self.labels.fingerprint
+        members = (table.records.astype("<i8").tobytes() for table in self.tables)
+        return new_hash(b"\0".join([self.labels.fingerprint.encode(), *members])).hexdigest()
 
     def labels_by_part(self) -> dict[str, dict[str, list[int]]]:
         """Task -> part -> number of labels of each of its outputs."""
@@ -141,6 +169,11 @@ class Assays:
         counts = {NAMES[part]: len(self.records(part)) for part in (TRAIN, VALIDATION, TEST)}
         shown = ", ".join(f"{count:,} {name}" for name, count in counts.items())
         lines = [("proteins", f"{self.store.num_records:,} distinct: {shown}"), ("split", self.division.method)]
+        lines += [("table", f"{table.name}: {len(table.records):,} distinct") for table in self.tables]
+        lines += [
+            ("drawn", f"{group.draws:,} a pass of the {len(group.records):,} training proteins of {group.name}")
+            for group in self._drawn
+        ]
         by_part = self.labels_by_part()
         for task in self.tasks:
             several = f", {len(task.outputs):,} tasks" if len(task.outputs) > 1 else ""
@@ -159,46 +192,22 @@ class Assays:
             "divided": {"method": self.division.method, "notes": list(self.division.notes)},
             "labels": self.labels_by_part(),
             "said": list(self.said),
+            "tables": {table.name: len(table.records) for table in self.tables},
+            "drawn": {group.name: {"records": len(group.records), "draws": group.draws} for group in self._drawn},
         }
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingRecords:
-    """Each record that trains, once a pass (a `data.order.sampler.Drawable`)."""
-
-    trains: NDArray[np.bool_]
-    """(N,) whether a record does."""
-
-    def size(self, wanted: int) -> int:
-        """Number of records, those that do not train included."""
-        del wanted
-        return len(self.trains)
-
-    def records(self, items: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-        """The items themselves, -1 for one that does not train."""
-        del key
-        return np.where(self.trains[items], items, -1)
-
-    def in_order(self, pass_index: int) -> bool:
-        """False: every pass is permuted."""
-        del pass_index
-        return False
-
-
 def prepare(recipe: Recipe) -> Prepared:
-    """Read the table, build its stores, or find them, and divide it; called by one process of each node.
+    """Read the tables, build their stores, or find them, and divide them; called by one process of each node.
 
     Raises:
-        ValueError: the table, a task or the split is wrong; the message names file, row and column.
+        ValueError: a table, a task or the split is wrong; the message names file, row and column.
     """
     settings = recipe.data
-    if len(settings.table) != 1:
-        raise ValueError(
-            f"data.table is {list(settings.table)}; one table is read in a run: join them into one, with empty cells "
-            "where a table has no value"
-        )
-    with WorkLine(f"reading {settings.table[0]}", after_s=2.0):
-        table = read_table(settings.table[0], settings.ingest)
+    with WorkLine(f"reading {' and '.join(settings.table)}", after_s=2.0):
+        tables = [read_table(name, settings.ingest) for name in settings.table]
+        needed = ((column, f"split.{name}") for name in _DIVIDING if (column := getattr(recipe.split, name)))
+        table = joined(tables, settings, list(needed))
         proteins = proteins_of(table, settings, settings.crop_tokens, settings.ingest)
         rows = [Rows(table, proteins.record_of_row, proteins.num_records, proteins, proteins.ids)]
         tasks = [read_task(rows, task, settings.decimal) for task in recipe.tasks]
@@ -213,7 +222,14 @@ def prepare(recipe: Recipe) -> Prepared:
         division = divide(recipe.split, records, proteins.ids, mutations)
     opened = tuple(OpenTask(task.settings, task.outputs, task.classes, task.unit, task.said) for task in tasks)
     said = (*proteins.said, *(line for task in tasks for line in task.said), *division.notes)
-    return Prepared(store.folder, labels.folder, opened, division, said)
+    return Prepared(store.folder, labels.folder, opened, division, said, _of_tables(table, proteins.record_of_row))
+
+
+def _of_tables(table: Table, record_of_row: NDArray[np.int64]) -> tuple[TableRecords, ...]:
+    """The records of each table that a table was joined from."""
+    rows = np.split(record_of_row, [origin.first for origin in table.origins[1:]])
+    found = [np.unique(of_rows[of_rows >= 0]) for of_rows in rows]
+    return tuple(TableRecords(origin.name, of) for origin, of in zip(table.origins, found, strict=False))
 
 
 def open_assays(recipe: Recipe, prepared: Prepared) -> Assays:
@@ -229,7 +245,8 @@ def open_assays(recipe: Recipe, prepared: Prepared) -> Assays:
         TaskLabels(task.settings, task.outputs, task.classes, task.unit, labels.labels(number), task.said)
         for number, task in enumerate(prepared.tasks)
     )
-    return Assays(recipe.data, store, labels, tasks, prepared.division, prepared.division.parts, prepared.said)
+    division = prepared.division
+    return Assays(recipe.data, store, labels, tasks, division, division.parts, prepared.said, prepared.tables)
 
 
 def open_on_every_rank(recipe: Recipe, engine: Engine) -> Assays:

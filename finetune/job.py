@@ -311,5 +311,5 @@ class FineTuneJob(Job[FineTuneScores]):
 
     def seen(self, cursor: Cursor) -> Seen | None:
         """Proteins and passes."""
-        training = self.assays.records(TRAIN)
-        return Seen(len(training), float(cursor.pass_index)) if cursor.pass_index else None
+        passes = cursor.pass_index
+        return Seen(self.assays.num_seen(self.recipe.run.seed, passes), float(passes)) if passes else None

@@ -7,7 +7,7 @@ overrides. Kept: nothing. Torch is not imported, so that `--help` and a mistake 
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from data.recipe.setting import IDENTITY, OPERATIONAL, require, setting
+from data.recipe.setting import IDENTITY, OPERATIONAL, require, require_word, setting
 from data.recipe.settings import Composition, IngestSettings
 from finetune.adaptation.settings import AdaptationSettings
 from finetune.heads.settings import HeadSettings
@@ -42,6 +42,16 @@ class AssaySettings(TableSettings):
     )
     bins_per_step: int = setting(IDENTITY, "bins of one optimizer step, over all ranks", 4, "bins", at_least=1)
     window_sequences: int = setting(IDENTITY, "sequences that are packed together", 131072, "sequences", at_least=1)
+    temperature: float = setting(
+        IDENTITY,
+        "T of the weights n^(1/T) of several tables of n training records: 1 draws each record once a pass, more "
+        "draws from small tables more often",
+        1.0,
+        at_least=1,
+    )
+    balance: str | None = setting(
+        IDENTITY, "task whose classes are drawn equally often in training; without it, as often as they occur", None
+    )
     bins_per_forward: int = setting(
         OPERATIONAL, "bins that one rank takes through one forward pass", 1, "bins", at_least=1
     )
@@ -64,6 +74,10 @@ class AssaySettings(TableSettings):
         require(bool(self.table), "data.table", list(self.table), "name at least one table of assays")
         said = f"it must lie between 3 (begin, one residue, end) and data.bin_tokens = {self.bin_tokens}"
         require(3 <= self.crop_tokens <= self.bin_tokens, "data.crop_tokens", self.crop_tokens, said)
+        said = "it mixes several tables, and data.table names one; leave it out"
+        require(self.temperature == 1 or len(self.table) > 1, "data.temperature", self.temperature, said)
+        said = f"data.balance = {self.balance!r} decides too what is drawn; leave one of the two out"
+        require(self.temperature == 1 or self.balance is None, "data.temperature", self.temperature, said)
 
     @property
     def curriculum(self) -> tuple[tuple[int, int], ...]:
@@ -121,12 +135,23 @@ class Recipe:
         require(bool(names), "tasks", names, "describe at least one task, as a table [[tasks]]")
         said = "two tasks have one name; give each its own"
         require(len(set(names)) == len(names), "tasks.name", names, said)
+        self._require_balance()
         size, slots = self.parallel.context, self.data.bin_tokens
         said = f"it must be a multiple of parallel.context = {size}, so that every process gets equally many slots"
         require(slots % size == 0, "data.bin_tokens", slots, said)
         pairs = [task.name for task in self.tasks if task.level == "pair"]
         said = f"the tasks {pairs} are about pairs of residues, which may lie on different processes; set it to 1"
         require(size == 1 or not pairs, "parallel.context", size, said)
+
+    def _require_balance(self) -> None:
+        """Refuse a task whose classes cannot be drawn."""
+        balance, names = self.data.balance, [task.name for task in self.tasks]
+        if balance is None:
+            return
+        require_word("data.balance", balance, names)
+        task = self.tasks[names.index(balance)]
+        said = f"it is of type {task.type} and level {task.level}; name a task that has classes of whole sequences"
+        require(not task.is_number and task.level == "sequence", "data.balance", balance, said)
 
     def _schedule(self) -> ScheduleSettings:
         """The schedule with what follows from the adaptation, where the recipe leaves it open."""

@@ -22,12 +22,18 @@ def main(arguments: list[str] | None = None) -> int:
 
     def attempt() -> None:
         options = _parser().parse_args(arguments)
+        table, *others = options.table
+        if others:
+            raise ValueError(
+                f"{table} and {', '.join(others)}: one table is looked at; look at each, and name all of them in "
+                "data.table of one recipe (docs/finetune/tables.md)"
+            )
         if options.preset is not None:
             require_word("--preset", options.preset, list(PRESETS))
-        path = options.output or Path("recipes") / f"{name_of(options.table)}.toml"
+        path = options.output or Path("recipes") / f"{name_of(table)}.toml"
         require_own(path)
         request = Request(
-            options.table,
+            table,
             path,
             options.wild_type,
             options.init,
@@ -45,7 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m finetune.look", description="Look at a table of assays, and write a recipe.")
-    parser.add_argument("table", help="CSV, TSV, .xlsx, Parquet, FASTA, 'x.zip/member.csv' (docs/finetune/tables.md)")
+    parser.add_argument(
+        "table", nargs="+", help="CSV, TSV, .xlsx, Parquet, FASTA, 'x.zip/member.csv' (docs/finetune/tables.md)"
+    )
     parser.add_argument("--wild-type", help="FASTA file of the protein that mutations such as 'A123T' change")
     parser.add_argument("--sequence", action="append", default=[], help="column of sequences; twice for two chains")
     parser.add_argument("--task", action="append", default=[], help="column to learn, again for each; then no other")

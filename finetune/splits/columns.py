@@ -104,7 +104,7 @@ def _validate(records: Records, column: str, of_row: NDArray[np.int8]) -> None:
 
 def _conflict(records: Records, column: str, of_row: NDArray[np.int8], torn: NDArray[np.int64]) -> str:
     rows = [row for row in records.rows_of(int(torn[0])).tolist() if of_row[row] != UNUSED]
-    sides = ", ".join(f"{records.table.number(row)} ({NAMES[of_row[row]]})" for row in rows[:4])
+    sides = ", ".join(f"{records.table.shown(row)} ({NAMES[of_row[row]]})" for row in rows[:4])
     return (
         f"{records.table.name}: split.column {column!r} puts rows of one sequence in two parts: rows {sides}; so it is "
         f"with {len(torn):,} of {records.count:,} sequences. Choose split.conflict = 'held_out' (their rows are in the "

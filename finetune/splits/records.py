@@ -46,7 +46,7 @@ class Records:
 
     def rows(self, rows: NDArray[np.int64] | list[int]) -> str:
         """A few rows for an error or a note: the first three as a user counts them, and how many more there are."""
-        shown = ", ".join(str(self.table.number(int(row))) for row in rows[:_SHOWN])
+        shown = ", ".join(self.table.shown(int(row)) for row in rows[:_SHOWN])
         more = f" and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
         return f"{self.table.name}: {self.table.row_word}{'s' if len(rows) > 1 else ''} {shown}{more}"
 

@@ -259,8 +259,8 @@ class Numbering:
         self.offsets: dict[str, int] = {}
         """Wild type -> what is added, once it is settled."""
         self._wild_types, self._given = wild_types, given
-        self._expected: dict[str, dict[int, tuple[str, int]]] = {}
-        """Wild type -> number -> residue, and the number of the row that says so first."""
+        self._expected: dict[str, dict[int, tuple[str, str]]] = {}
+        """Wild type -> number -> residue, and the row that says so first, as a user counts."""
         self._column = ""
 
     def count(
@@ -275,7 +275,7 @@ class Numbering:
         for index, (name, changes) in enumerate(zip(proteins, parsed, strict=True)):
             expected = self._expected.setdefault(name, {})
             for change in changes or ():
-                old, first = expected.setdefault(change.number, (change.old, table.number(index)))
+                old, first = expected.setdefault(change.number, (change.old, table.shown(index)))
                 if old != change.old:
                     raise ValueError(
                         f"{table.row(index)}, column {mutation!r}: residue {change.number} is {change.old} here, and "
@@ -304,7 +304,7 @@ class Numbering:
 def _offset(
     table: Table,
     mutation: str,
-    expected: Mapping[int, tuple[str, int]],
+    expected: Mapping[int, tuple[str, str]],
     name: str,
     wild_type: str,
     given: int | None,
@@ -339,14 +339,14 @@ def _offset(
 def _refuse_residue(
     table: Table,
     mutation: str,
-    expected: Mapping[int, tuple[str, int]],
+    expected: Mapping[int, tuple[str, str]],
     name: str,
     wild_type: str,
     offset: int,
     fitting: int,
 ) -> None:
     """Raise for the first row whose residue is not that of the wild type, with the offset that fits best."""
-    for number, (old, row) in sorted(expected.items(), key=lambda item: item[1][1]):
+    for number, (old, row) in expected.items():  # by rising row
         place = number + offset - 1
         there = wild_type[place] if 0 <= place < len(wild_type) else ""
         if there == old:

@@ -251,11 +251,11 @@ def _leave_out(
         )
     if len(unusable) == table.num_rows and not is_part:
         raise ValueError(
-            f"{table.name}: no row has a protein; in {table.row_word} {table.number(first)}, {unusable[first]}"
+            f"{table.name}: no row has a protein; in {table.row_word} {table.shown(first)}, {unusable[first]}"
         )
     said.append(
         f"rows without a protein are left out: {len(unusable)} of {table.num_rows}, the first in {table.row_word} "
-        f"{table.number(first)}: {unusable[first]}"
+        f"{table.shown(first)}: {unusable[first]}"
     )
 
 
@@ -319,12 +319,12 @@ def _require_policy(
     table: Table, joined: Sequence[str], too_long: Sequence[int], settings: TableSettings, most: int
 ) -> None:
     longest = max(too_long, key=lambda index: len(joined[index]))
-    shown = ", ".join(str(table.number(index)) for index in too_long[:_MOST_ROWS])
+    shown = ", ".join(table.shown(index) for index in too_long[:_MOST_ROWS])
     shown += f" and {len(too_long) - _MOST_ROWS} more" if len(too_long) > _MOST_ROWS else ""
     found = (
         f"{table.name}: {len(too_long)} of {len(joined)} rows have a protein of more than {most} residues "
         f"(data.crop_tokens less begin and end), in {table.row_word} {shown}; the longest, in {table.row_word} "
-        f"{table.number(longest)}, has {len(joined[longest])}"
+        f"{table.shown(longest)}, has {len(joined[longest])}"
     )
     if settings.too_long == "refuse":
         raise ValueError(
@@ -346,6 +346,9 @@ def _ids(table: Table, settings: TableSettings, first_rows: Sequence[int], said:
         cells = table.column(column)
         ids = [" ".join((cells[index] or "").split()) for index in first_rows]
         of_id = Counter(ids)
+        if all(ids) and len(of_id) < len(ids) and table.origins:  # an id may be of another protein in another table
+            ids = [table.id_of(index, each) for index, each in zip(first_rows, ids, strict=True)]
+            of_id = Counter(ids)
         if all(ids) and len(of_id) == len(ids):
             return tuple(ids)
         if named is None:
@@ -356,8 +359,8 @@ def _ids(table: Table, settings: TableSettings, first_rows: Sequence[int], said:
         first, second, *_ = [first_rows[at] for at, each in enumerate(ids) if each == twice]
         raise ValueError(
             f"{table.row(second)}: the id {twice!r}, in column {named!r}, is that of {table.row_word} "
-            f"{table.number(first)} too, which has another protein; give each protein its own id, or leave data.id out"
+            f"{table.shown(first)} too, which has another protein; give each protein its own id, or leave data.id out"
         )
     if usual and named is None:
         said.append(f"the column {usual[0]!r} does not tell proteins apart, so that they are called by their rows")
-    return tuple(f"{table.row_word}-{table.number(index)}" for index in first_rows)
+    return tuple(table.id_of(index) for index in first_rows)

@@ -1,0 +1,134 @@
+"""What a pass draws: each training record once, tables by a temperature, or the classes of a task equally often.
+
+In: which records train, the tables they are of, the labels of a task, settings. Out: a sampler. Kept: nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.order.sampler import Passes
+from data.order.shares import Shares, apportioned
+from finetune.labels.reading import TaskLabels
+
+
+class TableRecords(NamedTuple):
+    """One of several tables."""
+
+    name: str
+    """Its location as the user gave it."""
+    records: NDArray[np.int64]
+    """The records that it has a row of, rising."""
+
+
+class DrawingSettings(Protocol):
+    """The part of the recipe's `[data]` that decides what is drawn."""
+
+    @property
+    def temperature(self) -> float:
+        """T of the weights n^(1/T) of several tables."""
+
+    @property
+    def balance(self) -> str | None:
+        """Name of the task whose classes are drawn equally often."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRecords:
+    """Each record that trains, once a pass (a `data.order.sampler.Drawable`)."""
+
+    trains: NDArray[np.bool_]
+    """(N,) whether a record does."""
+
+    def size(self, wanted: int) -> int:
+        """Number of records, those that do not train included."""
+        del wanted
+        return len(self.trains)
+
+    def records(self, items: NDArray[np.int64], key: int) -> NDArray[np.int64]:
+        """The items themselves, -1 for one that does not train."""
+        del key
+        return np.where(self.trains[items], items, -1)
+
+    def in_order(self, pass_index: int) -> bool:
+        """False: every pass is permuted."""
+        del pass_index
+        return False
+
+
+class Group(NamedTuple):
+    """Training records that share a number of draws."""
+
+    name: str
+    """For readers: a table, or a class."""
+    records: NDArray[np.int64]
+    """At least one, rising."""
+    draws: int
+    """How many draws of a pass are from them."""
+
+
+def sampler_of(groups: Sequence[Group], trains: NDArray[np.bool_], seed: int, window_sequences: int) -> Passes | Shares:
+    """What gives the records of a window: of the groups by their draws, or, without any, each training record once.
+
+    Args:
+        groups: of `groups_of`.
+        trains: (N,) whether a record trains.
+        seed: of the run.
+        window_sequences: records that are packed together.
+    """
+    if not groups:
+        return Passes(TrainingRecords(trains), seed, window_sequences)
+    return Shares([group.records for group in groups], [group.draws for group in groups], seed, window_sequences)
+
+
+def groups_of(
+    settings: DrawingSettings, trains: NDArray[np.bool_], tables: Sequence[TableRecords], tasks: Sequence[TaskLabels]
+) -> list[Group]:
+    """The groups that a pass draws from; none where it draws each training record once.
+
+    A pass has as many draws as there are training records. Over tables, n^(1/T) of table after table decides, where n
+    is the number of its training records; a record of two tables counts and is drawn in both. Over classes, those
+    records that have a label of the task are drawn as often as before, and equally often of each class; those without
+    one are drawn once.
+
+    Args:
+        settings: of the recipe.
+        trains: (N,) whether a record trains.
+        tables: the tables, where there are several.
+        tasks: all tasks, among which is the one to balance.
+
+    Raises:
+        ValueError: the task to balance has several columns.
+    """
+    if settings.balance is not None:
+        return _of_classes(next(each for each in tasks if each.settings.name == settings.balance), trains)
+    if settings.temperature == 1:
+        return []
+    training = [(table.name, table.records[trains[table.records]]) for table in tables]
+    filled = [(name, records) for name, records in training if len(records)]
+    weights = [len(records) ** (1 / settings.temperature) for _, records in filled]
+    draws = apportioned(int(trains.sum()), weights)
+    return [Group(name, records, count) for (name, records), count in zip(filled, draws, strict=True)]
+
+
+def _of_classes(task: TaskLabels, trains: NDArray[np.bool_]) -> list[Group]:
+    """The groups of the classes of a task, and of the records without a label of it."""
+    if len(task.outputs) > 1:
+        raise ValueError(
+            f"data.balance is {task.settings.name!r}, a task of {len(task.outputs)} columns, whose classes cannot all "
+            "be drawn equally often; name a task of one column, or leave data.balance out"
+        )
+    records = np.flatnonzero(trains)
+    is_labelled = np.diff(task.labels.pointers)[records] > 0
+    labelled, others = records[is_labelled], records[~is_labelled]
+    of_class = task.labels.values[task.labels.pointers[labelled]]
+    classes = np.unique(of_class)
+    draws = apportioned(len(labelled), [1] * len(classes))
+    groups = [
+        Group(f"{task.settings.name} = {task.classes[int(each)]}", labelled[of_class == each], count)
+        for each, count in zip(classes, draws, strict=True)
+    ]
+    return [*groups, *([Group(f"no {task.settings.name}", others, len(others))] if len(others) else [])]
