@@ -92,3 +92,14 @@ def test_a_group_without_records_or_draws_is_refused() -> None:
         Shares([GROUPS[1], GROUPS[0]], [1, 0], 0, 8)
     with pytest.raises(ValueError, match="each group needs a record and a draw"):
         Shares([np.zeros(0, np.int64)], [1], 0, 8)
+
+
+def test_each_round_of_a_group_has_an_order_of_its_own() -> None:
+    """Ten of forty a pass: pass 0 begins the first round, pass 4 the second one, and each seed begins elsewhere."""
+    few = [Shares([np.arange(40)], [10], seed, 8) for seed in (3, 4)]
+    begun = []
+    for sampler, number in ((few[0], 0), (few[0], 4), (few[1], 0)):
+        windows = [items.samples for window in (0, 1) if (items := sampler.window(number, window)) is not None]
+        begun.append(frozenset(np.concatenate(windows).tolist()))
+    assert [len(each) for each in begun] == [10, 10, 10]
+    assert len(set(begun)) == 3
