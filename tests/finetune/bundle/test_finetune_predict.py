@@ -1,0 +1,227 @@
+"""What is predicted with a bundle: every row, in its order, part by part, by one process or several."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from finetune.bundle.folder import open_folder, write_bundle
+from finetune.bundle.manifest import TaskRecord
+from finetune.predict import main as predict
+from finetune.predictor import empty_model, open_predictor
+from finetune.splits.parts import parts_of
+from finetune.tables.proteins import proteins_of
+from finetune.tables.read import read_table
+from finetune.tasks.objective import Objective
+from finetune.tasks.settings import TaskSettings
+from support.assays.bundled import letters, rows
+from support.launching import DDP, run, started, until
+
+pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the run
+
+
+def test_every_row_is_predicted_in_its_order_and_keeps_its_columns(folder: Path, tmp_path: Path) -> None:
+    first, second = letters(90, 12), letters(91, 50)
+    (tmp_path / "in.csv").write_text(
+        f'plate,sequence,fold\nP1,{first},"x, y"\nP2,{second},\nP3,{first.replace("A", "X")}X,z\nP1,{first.lower()},\n'
+    )
+    out = tmp_path / "out.csv"
+    assert predict([str(folder / "run"), str(tmp_path / "in.csv"), "-o", str(out)]) == 0
+    found = rows(out)
+    assert [*found[0]] == [
+        *("plate", "sequence", "fold", "kd"),
+        *("fold_predicted", "fold_predicted_p_a", "fold_predicted_p_b", "fold_predicted_p_c-d"),
+        *("ss", "ss_p_C", "ss_p_E", "ss_p_H", "note"),
+    ]
+    assert [row["plate"] for row in found] == ["P1", "P2", "P3", "P1"]
+    assert found[0]["fold"] == "x, y"
+    assert {k: v for k, v in found[0].items() if k not in ("fold", "sequence")} == {
+        k: v for k, v in found[3].items() if k not in ("fold", "sequence")
+    }
+    assert found[1]["note"] == "cut from 50 to 38 residues (start); 38 residues, outside the 10 to 18 of training"
+    assert found[2]["note"] == "unusual letters: X"
+    states, probabilities = json.loads(found[1]["ss"]), json.loads(found[1]["ss_p_H"])
+    assert len(states) == len(probabilities) == 50
+    assert states[38:] == [None] * 12
+    assert set(states[:38]) <= {*"CEH"}
+    of_classes = sum(float(found[0][f"fold_predicted_p_{name}"]) for name in ("a", "b", "c-d"))
+    assert of_classes == pytest.approx(1, abs=1e-6)
+    # In the user's unit: a kd between 1 nM and 100 uM, not a p value of 5 to 9.
+    bundle = open_folder(folder / "run" / "bundle")
+    table = read_table(str(tmp_path / "in.csv"))
+    proteins = proteins_of(table, bundle.manifest.reading, 40)
+    p = open_predictor(bundle)(proteins, np.array([0]))[0][0][0]
+    assert float(found[0]["kd"]) == pytest.approx(10 ** (9 - p), rel=1e-5)
+
+
+def test_fasta_is_read_and_an_output_is_never_replaced_unasked(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.fasta").write_text(f">one\n{letters(5, 14)}\n")
+    out = tmp_path / "out.csv"
+    out.write_text("mine")
+    bundle = folder / "run" / "bundle"
+    assert predict([str(bundle), str(tmp_path / "in.fasta"), "-o", str(out)]) == 2
+    assert out.read_text() == "mine"
+    assert "--overwrite" in capfd.readouterr().err
+    assert predict([str(bundle), str(tmp_path / "in.fasta"), "-o", str(out), "--overwrite"]) == 0
+    assert len(rows(out)) == 1
+
+
+def test_a_row_without_a_protein_is_named_or_left_out(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.csv").write_text(f"sequence,n\n{letters(5, 14)},1\n,2\n")
+    arguments = [str(folder / "run"), str(tmp_path / "in.csv"), "-o", str(tmp_path / "out.csv")]
+    assert predict(arguments) == 2
+    assert "row 3" in capfd.readouterr().err
+    assert not (tmp_path / "out.csv").exists()
+    assert predict([*arguments, "--leave-out"]) == 0
+    assert [(row["n"], row["kd"] != "", row["note"]) for row in rows(tmp_path / "out.csv")] == [
+        ("1", True, ""),
+        ("2", False, "no protein"),
+    ]
+
+
+def test_it_predicts_what_the_run_predicted(folder: Path, tmp_path: Path) -> None:
+    assert predict([str(folder / "run"), str(folder / "train.csv"), "-o", str(tmp_path / "out.csv")]) == 0
+    ours = {f"row-{number}": row for number, row in enumerate(rows(tmp_path / "out.csv"), 2)}
+    theirs = rows(folder / "run" / "predictions.csv")
+    assert {row["task"] for row in theirs} == {"kd", "fold", "ss"}
+    assert {row["part"] for row in theirs} == {"validation", "test"}
+    for row in theirs:
+        # The table has the columns kd, fold and ss already, so that those of predictions have longer names.
+        found = {name: text for name, text in ours[row["id"]].items() if name.startswith(f"{row['task']}_predicted")}
+        if row["position"]:
+            found = {name: json.loads(text)[int(row["position"]) - 1] for name, text in found.items()}
+        name = f"{row['task']}_predicted"
+        if row["task"] == "kd":
+            assert float(found[name]) == pytest.approx(float(row["prediction"]), rel=1e-5)
+            for end in ("low", "high"):
+                has = f"{name}_{end}" in found
+                assert has == bool(row[end])
+                assert not has or float(found[f"{name}_{end}"]) == pytest.approx(float(row[end]), rel=1e-5)
+        else:
+            assert found[name] == row["prediction"]
+            assert float(found[f"{name}_p_{row['prediction']}"]) == pytest.approx(float(row["probability"]), rel=1e-5)
+
+
+def test_a_table_is_predicted_part_by_part(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    wild = letters(7, 20)
+    (tmp_path / "wt.fasta").write_text(f">wt\n{wild}\n")
+    places = [3, 17, 5, 8, 11, 3, 0, 19]  # numbered from 101: which one row alone does not show
+    mutants = [f"{wild[at]}{at + 101}{'A' if wild[at] != 'A' else 'G'}" for at in places]
+    (tmp_path / "mutants.csv").write_text("n,mutant\n" + "".join(f"{n},{text}\n" for n, text in enumerate(mutants)))
+    whole = [f"{wild[:at]}{text[-1]}{wild[at + 1 :]}" for at, text in zip(places, mutants, strict=True)]
+    (tmp_path / "whole.fasta").write_text("".join(f">{n}\n{each}\n" for n, each in enumerate(whole)))
+    mutation = ["--mutation", "mutant", "--wild-type", str(tmp_path / "wt.fasta")]
+    bundle = str(folder / "run")
+    assert predict([bundle, str(tmp_path / "whole.fasta"), "-o", str(tmp_path / "at_once.csv")]) == 0
+    monkeypatch.setattr("finetune.predict._ROWS", 3)
+    assert predict([bundle, str(tmp_path / "mutants.csv"), "-o", str(tmp_path / "parts.csv"), *mutation]) == 0
+    assert "residue 1 of the wild type is number 101" in capfd.readouterr().err
+    at_once, parts = rows(tmp_path / "at_once.csv"), rows(tmp_path / "parts.csv")
+    assert [row["n"] for row in parts] == [row["id"] for row in at_once] == [*"01234567"]
+    for one, other in zip(at_once, parts, strict=True):
+        assert float(one["kd"]) == pytest.approx(float(other["kd"]), rel=1e-5)
+        assert json.loads(one["ss_p_H"]) == pytest.approx(json.loads(other["ss_p_H"]), rel=1e-5)
+
+    # What is wrong with the last part is said before anything of the first one is predicted.
+    monkeypatch.setattr("finetune.predict._predicted", lambda *_: pytest.fail("predicted"))
+    for wrong, said in (
+        ("MK7", "row 10, column 'sequence'"),
+        ("M" * 50, "1 of 9 rows have a protein of more than 38 residues, the most that the model was told to read, "
+         "first row 10; the longest, row 10, has 50. Say what is kept of them with --too-long"),
+        ("", "row 10: has no protein"),
+    ):  # fmt: skip
+        (tmp_path / "bad.csv").write_text("sequence,n\n" + "".join(f"{each},0\n" for each in [*whole, wrong]))
+        arguments = [bundle, str(tmp_path / "bad.csv"), "-o", str(tmp_path / "bad_out.csv")]
+        assert predict(arguments if wrong[:2] != "MM" else [*arguments, "--too-long", "refuse"]) == 2
+        assert said in capfd.readouterr().err
+        assert not (tmp_path / "bad_out.csv").exists()
+
+
+def test_how_near_a_row_is_to_the_training_is_asked_with_its_table(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    parts = {row["id"]: row["part"] for row in rows(folder / "run" / "bundle" / "split.csv")}
+    trained = [n for n, row in enumerate(rows(folder / "train.csv"), 2) if parts[f"row-{n}"] == "train"][:3]
+    sequences = [rows(folder / "train.csv")[n - 2]["sequence"] for n in trained]
+    (tmp_path / "in.csv").write_text("sequence,n\n" + "".join(f"{each},1\n" for each in [*sequences, ""]))
+    arguments = [str(folder / "run"), str(tmp_path / "in.csv"), "-o", str(tmp_path / "out.csv"), "--leave-out"]
+    assert predict([*arguments, "--nearest", str(folder / "train.csv")]) == 0
+    found = rows(tmp_path / "out.csv")
+    assert [*found[0]][-2:] == ["nearest_train_identity", "note"]
+    assert [row["nearest_train_identity"] for row in found] == ["1", "1", "1", ""]
+    count = sum(part == "train" for part in parts.values())
+    said = f"nearest_train_identity is to the {count} proteins of {folder}/train.csv that trained, by "
+    assert said in capfd.readouterr().err
+
+
+@pytest.mark.launch
+def test_two_processes_write_what_one_does_and_a_killed_one_nothing(folder: Path, tmp_path: Path) -> None:
+    table, bundle = tmp_path / "in.csv", str(folder / "run")
+    proteins = [f"{number},{letters(number % 700, 8 + number % 23)}" for number in range(4500)]
+    table.write_text("n,sequence\n" + "\n".join(proteins) + "\n")
+    one, two = tmp_path / "one.csv", tmp_path / "two.csv"
+    words = [sys.executable, "-m", "finetune.predict", bundle, str(table), "-o"]
+    with started([*words, str(one)], tmp_path / "log") as process:
+        until(lambda: any(path.stat().st_size > 0 for path in tmp_path.glob(".one.csv-*/new")), tmp_path / "log")
+        process.kill()
+        process.wait()
+    assert not one.exists()
+    done = run([*words, str(one)])
+    assert done.status == 0, done.output
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(DDP), "--num_processes", "2"]
+    done = run([*launcher, *words[1:], str(two)])
+    assert done.status == 0, done.output
+    assert done.output.count("4,500 rows, 3 tasks, 1 model(s)") == 1
+    assert one.read_bytes() == two.read_bytes()
+    assert [row["n"] for row in rows(one)] == [str(number) for number in range(4500)]
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_prediction_that_is_no_number_is_an_error_with_its_row(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bundle = open_folder(folder / "run" / "bundle")
+    tensors = {name: tensor.clone() for name, tensor in bundle.tensors.items()}
+    bias = next(name for name in tensors if name.startswith("heads.task_kd.") and name.endswith("bias"))
+    tensors[bias][0] = torch.nan
+    parts = parts_of(np.zeros(1, np.uint64), np.zeros(1, np.int8), np.zeros(1, np.int64), np.full(1, -1, np.int16))
+    write_bundle(tmp_path / "nan", bundle.manifest, tensors, ["a"], parts)
+    (tmp_path / "in.csv").write_text(f"sequence\n{letters(5, 14)}\n")
+    assert predict([str(tmp_path / "nan"), str(tmp_path / "in.csv"), "-o", str(tmp_path / "o.csv")]) == 2
+    said = capfd.readouterr().err
+    assert "row 2" in said
+    assert "not a number for 'kd'" in said
+    assert not (tmp_path / "o.csv").exists()
+
+
+def test_pairs_of_residues_are_refused_or_left_out_by_name(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bundle = open_folder(folder / "run" / "bundle")
+    settings = TaskSettings(name="contact", type="binary", level="pair")
+    counts = np.ones((1, 2), np.int64)
+    contact = TaskRecord.of(Objective(settings, ("contact",), ("no", "yes"), np.zeros(1), np.ones(1), counts))
+    parts = parts_of(np.zeros(1, np.uint64), np.zeros(1, np.int8), np.zeros(1, np.int64), np.full(1, -1, np.int16))
+    (tmp_path / "in.csv").write_text(f"sequence\n{letters(5, 14)}\n")
+    for name, tasks in (("both", (bundle.manifest.tasks[0], contact)), ("alone", (contact,))):
+        manifest = replace(bundle.manifest, tasks=tasks)
+        heads = empty_model(replace(bundle, manifest=manifest)).heads.named_parameters(prefix="heads")
+        kept = {name: tensor for name, tensor in bundle.tensors.items() if not name.startswith("heads.")}
+        tensors = kept | {name: torch.zeros(parameter.shape, device="cpu") for name, parameter in heads}
+        write_bundle(tmp_path / name, manifest, tensors, ["a"], parts)
+    assert predict([str(tmp_path / "both"), str(tmp_path / "in.csv"), "-o", str(tmp_path / "o.csv")]) == 0
+    assert "tasks about pairs of residues are not written: contact" in capfd.readouterr().err
+    assert [*rows(tmp_path / "o.csv")[0]] == ["sequence", "kd", "note"]
+    assert predict([str(tmp_path / "alone"), str(tmp_path / "in.csv"), "-o", str(tmp_path / "no.csv")]) == 2
+    assert "row by row: pairs of residues have no cells in a table (contact)" in capfd.readouterr().err
+    assert not (tmp_path / "no.csv").exists()
