@@ -19,8 +19,11 @@ from data.progress_line import WorkLine
 from finetune.look.sizes import Sizes
 
 ROWS = 100
-_MOST_S = 60.0
+_MOST_S = 90.0
 """Time after which the process is ended: starting it and reading the model take some 5 to 20 seconds of it."""
+_RUN_S, _VALIDATION_S = 4.0, 0.3
+"""Time that any run takes to begin and to write its bundle, and any validation to score and to save a checkpoint, as
+they took on two cores for tables of some hundred rows."""
 _STANDARDISED = 2000
 """Proteins at most whose vectors a run reads before its first step, to standardise them."""
 
@@ -85,11 +88,12 @@ def expected(
         return Expected(members * chosen.seconds, None, chosen.memory_bytes, f"estimated, not measured: {found}")
     training, validation, tested = (mean_tokens * count for count in counts)
     every, encoder = training + validation + tested, found["encoder_tokens_per_s"]
-    steps = chosen.passes * training / found["training_tokens_per_s"]
+    validations = math.ceil(chosen.steps / chosen.evaluate_every)
+    steps = chosen.passes * training / found["training_tokens_per_s"] + _RUN_S + _VALIDATION_S * validations
     held_out = members * (validation + tested) / encoder
     how = f"measured here on {found['rows']} rows"
     if chosen.kind == "frozen":
         return Expected(every / encoder + members * steps, held_out, found["memory_bytes"], how)
-    validations = math.ceil(chosen.steps / chosen.evaluate_every) * validation / encoder
     before = min(training, mean_tokens * _STANDARDISED) / encoder
-    return Expected(members * (before + steps + validations), held_out + every / encoder, found["memory_bytes"], how)
+    steps += before + validations * validation / encoder
+    return Expected(members * steps, held_out + every / encoder, found["memory_bytes"], how)
