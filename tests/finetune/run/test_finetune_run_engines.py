@@ -58,6 +58,9 @@ def test_every_engine_ends_where_one_process_ends(
     assert found[0] <= 3 * of_weights
     assert found[1] <= 3 * of_losses
     assert scores_of(other) == pytest.approx(scores_of(one), abs=1e-4)
+    b = [float(value.norm()) for name, value in other.end.tensors.items() if "lora_B" in name and "/" not in name]
+    assert bool(b) == ("adaptation.kind=lora" in words)
+    assert min(b, default=1.0) > 1e-3
 
 
 def scores_of(ended: Ended) -> dict[tuple[int, str, str], float]:
@@ -91,15 +94,21 @@ def tuned_on_few(pool: RankPool, tmp_path_factory: pytest.TempPathFactory) -> Tr
     return Trained(pool, partial(write, change=few), tmp_path_factory, program=fine_tuning_job.__name__)
 
 
-@pytest.mark.parametrize("engine", ["fsdp2", "zero3"])
-def test_a_rank_without_a_label_of_a_task_holds_up_nobody(tuned_on_few: Trained, engine: str) -> None:
-    """In most steps only one rank has a label of residues, and the bin that is validated is one rank's alone."""
-    words = (*LORA, "data.bins_per_step=2", "split.fractions=[0.96, 0.02, 0.02]")
+@pytest.mark.parametrize(
+    ("engine", "processes"),
+    [
+        *(("fsdp2", 2), ("zero3", 2)),
+        *(pytest.param(each, 3, marks=pytest.mark.prove) for each in ("ddp", "fsdp2", "zero1", "zero2", "zero3")),
+    ],
+)
+def test_a_rank_without_a_label_of_a_task_holds_up_nobody(tuned_on_few: Trained, engine: str, processes: int) -> None:
+    """A step has a bin for each rank. In most only one rank has a label of residues; one bin is all that validates."""
+    words = (*LORA, f"data.bins_per_step={processes}", "split.fractions=[0.96, 0.02, 0.02]")
     length = ("schedule.total_tokens=4_000",)
     one = tuned_on_few("single", 1, words, length)
     labelled = steps_with_a_loss_of_residues(one)
     assert 0 < sum(labelled) < len(labelled) / 2
-    of_weights, of_losses = distances(one, other := tuned_on_few(engine, 2, words, length))
+    of_weights, of_losses = distances(one, other := tuned_on_few(engine, processes, words, length))
     assert of_weights < 5e-6
     assert of_losses < 5e-6
     assert steps_with_a_loss_of_residues(other) == labelled
