@@ -37,13 +37,14 @@ def is_homology_split(settings: SplitSettings, division: Division, audit: Audit 
 
 def in_words(settings: SplitSettings, division: Division, audit: Audit | None) -> str:
     """What kind of split it is, how it was made, and what its audit found."""
-    folds = f" in {division.parts.num_folds} folds" if division.parts.num_folds else ""
+    folds = f", in {division.parts.num_folds} folds" if division.parts.num_folds else ""
     if is_homology_split(settings, division, audit):
-        kind = f"a homology split{folds} at {settings.identity:.0%} identity"
+        kind = f"a homology split at {settings.identity:.0%} identity{folds}"
     elif settings.by == "homology":
         kind = f"a split by clusters of relatives{folds}, not a homology split: {_why_not(settings, division, audit)}"
     else:
-        kind = _KINDS[settings.by] + folds
+        name, _, more = _KINDS[settings.by].partition(", ")
+        kind = name + folds + (f", {more}" if more else "")
     return f"{kind} ({division.method}); {_found(settings, audit)}"
 
 

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from scipy import stats
 from sklearn.metrics import average_precision_score, cohen_kappa_score, roc_auc_score
 
+from finetune.heads.predicted import predicted
 from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
 from finetune.metrics.predictions import Predictions, Rows, rows_of
 from finetune.metrics.scores import Scores, TaskScore
@@ -204,6 +206,14 @@ def test_a_column_of_one_trained_class_is_undefined_and_in_no_mean() -> None:
     first, second, mean = score(of, table(np.tile(YES, 2), np.tile(SURE, 2), np.repeat([0, 1], 10))).tasks
     assert (first.undefined, second.undefined) == ("", "all of its training labels are 'yes'")
     assert (mean.value, mean.notes) == (first.value, ("mean of 1 of 2 columns",))
+
+
+def test_large_logits_do_not_tie() -> None:
+    """In float32 the probabilities of these logits are all 1, and the AUROC would be 0.5."""
+    logits = torch.arange(20.0, 32.0)
+    probabilities = predicted(objective("binary", "a"), logits, torch.zeros(12, dtype=torch.int64))
+    (task,) = score(objective("binary", "a"), table((np.arange(12) >= 8).astype(float), probabilities)).tasks
+    assert task.value == 1.0
 
 
 def test_undefined_classes() -> None:

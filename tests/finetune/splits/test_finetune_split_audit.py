@@ -184,3 +184,8 @@ def test_the_words_have_the_figures() -> None:
         "of 100 tested sequences, 2 are also in training, and 47.0% have a relative there of at least 30% identity"
     )
     assert "optimistic" in in_words(SplitSettings(by="random"), division(), None)
+    in_folds = replace(division(), parts=parts_of(named_records("ab").digests, np.zeros(2), fold=np.array([0, 1])))
+    assert in_words(HOMOLOGY, in_folds, made(0)).startswith("a homology split at 30% identity, in 2 folds (MMseqs2 14")
+    assert in_words(SplitSettings(by="random"), in_folds, None).startswith(
+        "a random split, in 2 folds, the optimistic one: relatives of tested sequences train (MMseqs2"
+    )

@@ -191,6 +191,10 @@ def test_no_tested_position_trains(tmp_path: Path) -> None:
     assert part[31:].tolist() == expected
     assert UNUSED in expected
     assert set(side_of.tolist()) == {TRAIN, VALIDATION, TEST}
+    # Intervals resample positions: a double mutant goes with the single one of its lower position, the parent alone.
+    group = division.parts.group
+    assert group[31:].tolist() == [group[1 + first] for first, _ in pairs]
+    assert len({*group.tolist()}) == 31
     mixed = expected.count(UNUSED)
     assert division.notes[-1] == f"{mixed} of {len(part)} sequences have mutations on two sides and are unused"
     assert division.notes[0].startswith("no wild type is given")
