@@ -109,7 +109,7 @@ def _fits(
     """Names, and what fits each or why nothing does."""
     level = objective.settings.level
     if level == "pair":
-        said = "labels of pairs of residues have no such baseline"
+        said = "it is not defined for pairs of residues"
         yield from ((name, said) for name in (RESIDUES, FROZEN, NEAREST))
         return
     if level == "residue":
@@ -122,6 +122,6 @@ def _fits(
     frozen = partial(linear, FROZEN, objective, labels, parts)
     yield FROZEN, vectors.said if of_encoder is None else partial(frozen, of_encoder)
     if level == "residue":
-        yield NEAREST, "labels of residues have no nearest sequence"
+        yield NEAREST, "it is not defined for residues"
     else:
         yield NEAREST, lambda: nearest_neighbour(objective, labels, parts, sequences, search)

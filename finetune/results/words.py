@@ -69,6 +69,15 @@ def compared(results: Results) -> list[str]:
     return found
 
 
+def missing(results: Results) -> list[str]:
+    """Sentences: which baselines an objective lacks, and why."""
+    tasks: dict[tuple[str, str], list[str]] = {}
+    for baseline in results.baselines:
+        for objective, reason in baseline.why_not.items():
+            tasks.setdefault((objective, reason), []).append(baseline.name)
+    return [f"{objective} has no {', no '.join(names)}: {reason}." for (objective, reason), names in tasks.items()]
+
+
 def undefined(results: Results) -> list[str]:
     """Sentences: which tasks have no score, and why."""
     reasons: dict[str, list[str]] = {}
@@ -113,7 +122,7 @@ def closing(results: Results) -> list[str]:
     title = f"scores of {scored}, beside baselines on the same labels"
     of_table = table(results)
     lines = [title, *of_table] if of_table else [f"{title}: no task could be scored"]
-    sentences = [*compared(results), *untrained(results), *undefined(results), *calibrated(results)]
+    sentences = [*compared(results), *missing(results), *untrained(results), *undefined(results), *calibrated(results)]
     return [*lines, "", *sentences, f"Split: {results.split}.", *results.notes]
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -181,6 +182,23 @@ def test_every_baseline_is_there_or_says_why_not(monkeypatch: pytest.MonkeyPatch
     late = {each.name: each for each in beside(objective(), labels, parts, sequences, NO_VECTORS, Clock(150.0))}
     assert [name for name, each in late.items() if each.baseline] == [CONSTANT, RESIDUES]
     assert late[NEAREST].why_not == "the baselines before it took more than 150 s"
+
+
+def test_pairs_of_residues_have_a_prevalence_and_a_reason_for_each_other_baseline() -> None:
+    positions = np.array([[0, 5], [1, 6], [0, 5], [2, 7]], np.int32)
+    labels = Labels(np.arange(5), np.zeros(4, np.int32), np.array([0, 1, 1, 0], np.float32), None, positions)
+    parts = Parts(np.arange(0, 3), np.zeros(0, np.int64), np.arange(3, 4))
+    contacts = objective("binary", classes=2, level="pair")
+    found = {each.name: each for each in beside(contacts, labels, parts, ["A" * 9] * 4, NO_VECTORS, Clock())}
+    prevalence = found[CONSTANT].baseline
+    assert prevalence is not None
+    assert prevalence.predictions.prediction.tolist() == [pytest.approx(2 / 3)]
+    assert {found[name].why_not for name in (RESIDUES, FROZEN, NEAREST)} == {"it is not defined for pairs of residues"}
+    reasons = {"contact": found[NEAREST].why_not}
+    lacking = tuple(BaselineScores(name, Scores(()), {}, reasons, 0.0) for name in (FROZEN, NEAREST))
+    assert words.missing(replace(results(), baselines=lacking)) == [
+        "contact has no ridge on encoder, no nearest neighbour: it is not defined for pairs of residues."
+    ]
 
 
 def scored(task: str, value: float | None, low: float | None = None, **fields: object) -> TaskScore:
