@@ -199,11 +199,14 @@ def _calibrations(
     """The calibration of every task, and what it is worth on the tested part.
 
     With folds it is fitted on the out-of-fold predictions of all of them, and judged by what the calibrations of single
-    folds, which did not see the tested labels, are worth.
+    folds, which did not see the tested labels, are worth. Where nothing is tested, nothing is said of its worth.
     """
     found = []
     for number, (objective, of) in enumerate(zip(objectives, joined, strict=True)):
-        on_part = checked(objective, of.predictions, of.calibrated, of.low, of.high)
+        # On the labels that it was fitted on it would always be kept.
+        on_part = [dict[str, float]() for _ in objective.outputs]
+        if folds[0].part != VALIDATION:
+            on_part = checked(objective, of.predictions, of.calibrated, of.low, of.high)
         maps = folds[0].maps[number] if len(folds) == 1 else fitted(objective, of.predictions)
         for name, calibration, numbers in zip(objective.outputs, maps, on_part, strict=True):
             found.append(CalibratedTask(objective.settings.name, name, calibration, numbers))

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from finetune.baselines.baseline import Parts
+from finetune.ending import _calibrations
+from finetune.held_out import Fold
 from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
 from finetune.metrics.predictions import Predictions, Rows
 from finetune.metrics.scores import Scores, TaskScore
@@ -19,6 +21,7 @@ from finetune.results.calibrated import Calibration, calibrated, checked, ends, 
 from finetune.results.joined import Joined, joined_predictions, objective_of_folds, over_folds, over_seeds
 from finetune.results.results import BaselineScores, CalibratedTask, Ceiling, MemberFacts, Results, SeedScores
 from finetune.splits.audit import Audit, Comparison
+from finetune.splits.parts import TEST, VALIDATION
 from finetune.tasks.objective import Objective
 from finetune.tasks.settings import TaskSettings
 
@@ -94,6 +97,17 @@ def test_half_widths_of_numbers_and_their_coverage_by_hand() -> None:
     (few,) = fitted(of, Predictions(rows([0], [1.0]), np.zeros(1)))
     assert few.half_width is None
     assert few.why_not == "too few validation labels to promise 90%: 1"
+
+
+def test_a_calibration_is_not_judged_by_the_labels_it_was_fitted_on() -> None:
+    of, nineteen = objective(), list(range(19))
+    predicted = Predictions(rows(nineteen, [float(n) for n in nineteen]), np.zeros(19))
+    maps = fitted(of, predicted)
+    joined = Joined(predicted, predicted.prediction, *ends(of, maps, predicted), None)
+    for part, judged in ((TEST, {"coverage": 18 / 19, "width": 34.0}), (VALIDATION, {})):
+        fold = Fold(None, (of,), part, (), (joined,), (joined,), (maps,), ())  # type: ignore[arg-type]
+        (found,) = _calibrations([fold], [of], [joined])
+        assert (found.calibration.half_width, found.on_part) == (17.0, judged)
 
 
 def test_bounds_do_not_widen_an_interval() -> None:
