@@ -91,12 +91,15 @@ def of_rows(records: Records, mutated: Sequence[Sequence[int]], wild_types: Sequ
     first = np.full(records.count, len(records.of_row))
     used = np.flatnonzero(records.of_row >= 0)
     np.minimum.at(first, records.of_row[used], used)
-    numbers: dict[tuple[str, int], int] = {}
+    of_rows = first.tolist()
+    # Sorted, as what is drawn must not depend on the order of rows.
+    places = sorted({(wild_types[row], place) for row in of_rows for place in mutated[row]})
+    numbers = {place: number for number, place in enumerate(places)}
     record, position = [], []
-    for each, row in enumerate(first.tolist()):
+    for each, row in enumerate(of_rows):
         for place in mutated[row]:
             record.append(each)
-            position.append(numbers.setdefault((wild_types[row], place), len(numbers)))
+            position.append(numbers[wild_types[row], place])
     return Mutations(records.count, np.array(record, np.int64), np.array(position, np.int64))
 
 

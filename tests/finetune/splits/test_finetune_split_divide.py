@@ -237,6 +237,19 @@ def test_mutations_of_a_table_of_two_proteins() -> None:
     assert division.parts.part.tolist() == [TRAIN, TEST, TRAIN, TRAIN, TRAIN]
 
 
+def test_the_order_of_mutations_in_a_table_does_not_change_what_is_drawn() -> None:
+    names, places = "abcdefghijkl", [(number,) for number in (5, 3, 9, 3, 11, 0, 7, 2, 5, 8, 1, 4)]
+
+    def part_of(order: list[int]) -> dict[str, int]:
+        records = named_records("".join(names[number] for number in order), name=["x"] * 12)
+        found = of_rows(records, [places[number] for number in order], ["P"] * 12)
+        parts = divide(SplitSettings(by="position", fractions=THIRDS), records, (), found).parts
+        return dict(sorted(zip((names[number] for number in order), parts.part.tolist(), strict=True)))
+
+    for turned in (1, 5, 7):
+        assert part_of([(turned * number + 3) % 12 for number in range(12)]) == part_of([*range(12)])
+
+
 # Homology, random, file ---------------------------------------------------------------------------
 
 
