@@ -55,7 +55,8 @@ class Predictions:
                 f"{len(rows):,} labels of a {kind} task have {expected}"
             )
         each = self.prediction.reshape(expected[0], *expected[1:] or (1,))
-        self._refuse(names, ~np.isfinite(each.sum(1)), each.sum(1), "the prediction", "a finite number is needed")
+        allowed = "a finite number is needed; where the loss is none either, training diverged: lower schedule.peak_lr"
+        self._refuse(names, ~np.isfinite(each.sum(1)), each.sum(1), "the prediction", allowed)
         if kind != "regression":
             lowest, highest = each.min(1, initial=0), each.max(1, initial=0)
             outside = (lowest < 0) | (highest > 1)
