@@ -16,9 +16,9 @@ from finetune.evaluate import predict
 from finetune.heads.predicted import predicted
 from finetune.labels.columns import LabelColumns
 from finetune.metrics.scores import Scores
+from finetune.metrics.validation import FineTuneScores
 from finetune.model import FineTuneModel
 from finetune.recipe import Recipe
-from finetune.scores import FineTuneScores
 from finetune.splits.parts import TEST
 from pretrain.model.presets import PRESETS
 from support.assays.labelled_batches import wide
