@@ -221,7 +221,7 @@ def prepare(recipe: Recipe) -> Prepared:
             mutations = of_rows(records, proteins.mutated, proteins.wild_types)
         division = divide(recipe.split, records, proteins.ids, mutations)
     opened = tuple(OpenTask(task.settings, task.outputs, task.classes, task.unit, task.said) for task in tasks)
-    said = (*proteins.said, *(line for task in tasks for line in task.said), *division.notes)
+    said = (*table.said, *proteins.said, *(line for task in tasks for line in task.said), *division.notes)
     return Prepared(store.folder, labels.folder, opened, division, said, _of_tables(table, proteins.record_of_row))
 
 

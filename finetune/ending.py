@@ -63,7 +63,8 @@ def end(
         again: whether everything is computed again, also where nothing that it depends on has changed.
 
     Raises:
-        CheckpointError: a member has no best checkpoint.
+        FloatingPointError: no validation of a member had a finite score.
+        CheckpointError: a member's best checkpoint is not whole.
         ValueError: MMseqs2 failed; a file in the run directory cannot be written.
     """
     root, inputs = Path(recipe.run.directory), _inputs(recipe, assays, trained)

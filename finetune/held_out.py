@@ -100,7 +100,8 @@ def of_fold(trained: Sequence[Trained], device: torch.device, kept: Kept) -> Fol
     """What the members of one fold predict of its validation and its tested part.
 
     Raises:
-        CheckpointError: a member has no best checkpoint.
+        FloatingPointError: no validation of a member had a finite score.
+        CheckpointError: a member's best checkpoint is not whole.
     """
     assays, objectives = trained[0].member.assays, trained[0].job.tasks
     # A fold in which nothing has a label tests nothing: the next one, which validates here, is tested by another model.

@@ -13,7 +13,7 @@ import numpy as np
 from data.recipe.settings import IngestSettings
 from finetune.tables.mutations import Numbering, numbering_of, read_wild_types
 from finetune.tables.parts import TableParts
-from finetune.tables.proteins import SPECIAL_TOKENS, Proteins, proteins_of
+from finetune.tables.proteins import LEAVE_OUT, SPECIAL_TOKENS, Proteins, proteins_of
 from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
 
@@ -102,5 +102,8 @@ def _place(part: Table, index: int) -> str:
 def _refuse(part: Table, index: int, settings: TableSettings, numbering: Numbering | None) -> None:
     """Raise for a row without a protein, with the reason."""
     row = Table(part.name, part.cells.slice(index, 1), part.number(index), None, (), part.row_word)
-    proteins_of(row, settings, None, is_part=True, numbering=numbering)
+    try:
+        proteins_of(row, settings, None, is_part=True, numbering=numbering)
+    except ValueError as error:  # its remedy is a setting of a recipe, which a prediction does not have
+        raise ValueError(str(error).replace(LEAVE_OUT, "give --leave-out")) from None
     raise AssertionError("it has no protein")

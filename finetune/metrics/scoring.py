@@ -33,7 +33,6 @@ def score(
     predictions: Predictions,
     groups: NDArray[np.int64] | None = None,
     *,
-    active_from: float | None = None,
     resamples: int = RESAMPLES,
 ) -> Scores:
     """Score predictions of one objective, task by task.
@@ -43,8 +42,6 @@ def score(
         predictions: of the labels of one part; each label once.
         groups: (records,) group of every record of the table, by which a split was made; without them each record is a
             group, so that the residues of a protein are resampled together.
-        active_from: value from which on a number counts as active, in the task's scale; regressions then have AUROC,
-            AP, BEDROC and enrichment too.
         resamples: of the bootstrap; 0 leaves the intervals out.
 
     Raises:
@@ -66,6 +63,7 @@ def score(
         reason = _untrained(objective, output) or _too_few(len(truth))
         if kind == "regression":
             scale = objective.scale if objective.scale.is_logarithm else None
+            active_from = objective.settings.active_from
             tasks.append(_regression(made, reason, truth, prediction, censoring[mine], exact[mine], scale, active_from))
         elif kind in ("binary", "multilabel"):
             tasks.append(_binary(made, reason, truth, prediction, in_mean=kind == "binary"))

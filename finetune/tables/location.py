@@ -111,7 +111,7 @@ class Location:
             return self._read_member(limits)
         stream = ByteStream(self.place, limits)
         if "://" not in self.place and not os.path.exists(self.place):
-            raise ValueError(f"{self.name}: no such file; check data.table{nearest(Path(self.place))}")
+            raise ValueError(f"{self.name}: no such file; check its name{nearest(Path(self.place))}")
         if os.path.isdir(self.place):
             raise ValueError(f"{self.name}: is a folder; name the table in it")
         if packed and "://" not in self.place:

@@ -25,6 +25,8 @@ SPECIAL_TOKENS = 2
 """Begin and end, which a document has beside its residues."""
 _MOST_ROWS = 3
 """How many rows an error names."""
+LEAVE_OUT = "set data.rows_without_protein = 'leave_out'"
+"""What an error about a row without a protein offers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,10 +247,7 @@ def _leave_out(
     first = min(unusable)
     if settings.rows_without_protein == "refuse":
         more = f"; so have {len(unusable) - 1} more rows" if len(unusable) > 1 else ""
-        raise ValueError(
-            f"{table.row(first)}: has no protein: {unusable[first]}{more}. Fill it, or set data.rows_without_protein = "
-            "'leave_out'"
-        )
+        raise ValueError(f"{table.row(first)}: has no protein: {unusable[first]}{more}. Fill it, or {LEAVE_OUT}")
     if len(unusable) == table.num_rows and not is_part:
         raise ValueError(
             f"{table.name}: no row has a protein; in {table.row_word} {table.shown(first)}, {unusable[first]}"

@@ -6,7 +6,7 @@ In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from data.recipe.setting import IDENTITY, Section, require, setting
+from data.recipe.setting import IDENTITY, OPERATIONAL, Section, require, setting
 
 TaskType = Literal["regression", "binary", "multiclass", "ordinal", "multilabel"]
 Level = Literal["sequence", "residue", "pair"]
@@ -55,6 +55,13 @@ class TaskSettings(Section):
         IDENTITY, "texts that mean that nothing was measured, in any case, besides empty cells", MISSING
     )
 
+    active_from: float | None = setting(
+        OPERATIONAL,
+        "number from which on one counts as active, in the scale that is learned; the task then has AUROC, AP and "
+        "enrichment too",
+        None,
+    )
+
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other.
 
@@ -67,6 +74,8 @@ class TaskSettings(Section):
             require(
                 self.transform == "none", f"{said} transform", self.transform, "only numbers have one; leave it out"
             )
+            threshold = f"{said} active_from"
+            require(self.active_from is None, threshold, self.active_from, "only numbers have one; leave it out")
         else:
             require(not self.classes, f"{said} classes", list(self.classes), "a number has none; leave them out")
         if self.type in ("binary", "multilabel"):

@@ -62,16 +62,16 @@ def best_valid(checkpoints_dir: Path) -> Verified:
     """The best checkpoint of a run, every byte of which matches its manifest.
 
     Raises:
-        CheckpointError: there is none.
+        FloatingPointError: no validation had a finite score.
+        CheckpointError: it is not whole.
     """
     newest = newest_valid(checkpoints_dir, writer=False)
     best = Best.of(newest.trainer) if newest else Best()
     if not best.step:
-        raise CheckpointError(
-            checkpoints_dir,
-            "no validation of this run had a score that is a finite number, so that no checkpoint is the best one",
-            "look at the validations in metrics.jsonl; where the loss was not finite either, lower schedule.peak_lr "
-            "and choose another run.directory",
+        raise FloatingPointError(
+            f"{checkpoints_dir}: no validation of this run had a score that is a finite number, so that no checkpoint "
+            "is the best one; look at the validations in metrics.jsonl; where the loss was not finite either, lower "
+            "schedule.peak_lr and choose another run.directory"
         )
     path = checkpoints_dir / checkpoint_name(best.step)
     try:

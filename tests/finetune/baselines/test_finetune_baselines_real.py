@@ -35,7 +35,9 @@ def rows_in(path: object) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def regression(names: list[str], table: NDArray[np.float64], parts: Parts) -> tuple[Objective, Labels]:
+def regression(
+    names: list[str], table: NDArray[np.float64], parts: Parts, active_from: float | None = None
+) -> tuple[Objective, Labels]:
     seen = ~np.isnan(table)
     pointers = np.concatenate([[0], np.cumsum(seen.sum(1))])
     labels = Labels(pointers, np.nonzero(seen)[1].astype(np.int32), table[seen].astype(np.float32))
@@ -45,7 +47,8 @@ def regression(names: list[str], table: NDArray[np.float64], parts: Parts) -> tu
     spread = np.sqrt((np.where(seen[parts.train], train - mean, 0) ** 2).sum(0) / counts)
     spread = np.where(spread > 0, spread, 1)
     classes = np.zeros((len(names), 0), np.int64)
-    return Objective(TaskSettings(name="assay", type="regression"), tuple(names), (), mean, spread, classes), labels
+    settings = TaskSettings(name="assay", type="regression", active_from=active_from)
+    return Objective(settings, tuple(names), (), mean, spread, classes), labels
 
 
 def test_published_correlations_on_beta_lactamase() -> None:
@@ -118,8 +121,8 @@ def test_every_task_of_chembl_has_a_value_or_a_reason() -> None:
     assert [int((~np.isnan(table)).any(0).sum()) for table in tables] == [562, 503, 564]
     ends = np.cumsum([0, *map(len, tables)]).tolist()
     parts = Parts(*(np.arange(start, end) for start, end in pairwise(ends)))
-    of, labels = regression(names, np.concatenate(tables), parts)
-    scores = score(of, constant(of, labels, parts).predictions, active_from=6.5)
+    of, labels = regression(names, np.concatenate(tables), parts, active_from=6.5)
+    scores = score(of, constant(of, labels, parts).predictions)
     counts = (~np.isnan(tables[2])).sum(0)
     varies = np.array([len(np.unique(column[~np.isnan(column)])) > 1 for column in tables[2].T])
     assert [task.task for task in scores.defined] == [names[i] for i in np.flatnonzero((counts >= 10) & varies)]

@@ -103,7 +103,7 @@ CASES = [
 @pytest.mark.launch
 @pytest.mark.parametrize(("shape", "of", "lora"), CASES, ids=lambda value: str(value)[:20])
 def test_transformers_alone_computes_what_the_bundle_predicts(
-    tmp_path: Path, shape: EsmShape, of: Objective, lora: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: EsmShape, of: Objective, lora: dict[str, Any]
 ) -> None:
     bundle = bundle_of(tmp_path, shape, [of], **lora)
     export(bundle, tmp_path / "out")
@@ -113,15 +113,14 @@ def test_transformers_alone_computes_what_the_bundle_predicts(
     logits, labels, problem, name = json.loads(ran.stdout.splitlines()[-1])
     (tmp_path / "in.csv").write_text("sequence\n" + "\n".join(SEQUENCES))
     proteins = proteins_of(read_table(str(tmp_path / "in.csv")), bundle.manifest.reading, 60, IngestSettings())
+    if of.settings.type == "multiclass":  # logits are compared, before probabilities are made of them
+        monkeypatch.setattr("finetune.predictor.predicted", lambda _, numbers, __: numbers.double().numpy())
     found = open_predictor(bundle)(proteins, np.arange(len(SEQUENCES)))
     for record, theirs in enumerate(map(torch.tensor, logits)):
         ours = torch.from_numpy(found[record][0])
         if of.settings.level == "residue":
             theirs = theirs[1:-1]
-        if of.settings.type == "multiclass":  # probabilities of classes, which softmax gives
-            theirs = theirs.double().softmax(-1)
-            ours = ours.reshape(theirs.shape)
-        assert relative(ours, theirs.double()) < 1e-5
+        assert relative(ours.reshape(theirs.shape), theirs.double()) < 1e-5
         assert ours.std() > 1e-3
     assert labels == {str(n): name for n, name in enumerate(of.classes or of.outputs)}
     assert problem == ("regression" if of.settings.is_number else "single_label_classification")

@@ -78,7 +78,9 @@ def test_a_row_without_a_protein_is_named_or_left_out(
     (tmp_path / "in.csv").write_text(f"sequence,n\n{letters(5, 14)},1\n,2\n")
     arguments = [str(folder / "run"), str(tmp_path / "in.csv"), "-o", str(tmp_path / "out.csv")]
     assert predict(arguments) == 2
-    assert "row 3" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "row 3" in said
+    assert "Fill it, or give --leave-out" in said
     assert not (tmp_path / "out.csv").exists()
     assert predict([*arguments, "--leave-out"]) == 0
     assert [(row["n"], row["kd"] != "", row["note"]) for row in rows(tmp_path / "out.csv")] == [

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +23,11 @@ from finetune.tasks.settings import TaskSettings, TaskType
 Floats = NDArray[np.float64]
 
 
-def objective(kind: TaskType, *outputs: str, classes: tuple[str, ...] = (), trained: object = None) -> Objective:
+def objective(
+    kind: TaskType, *outputs: str, classes: tuple[str, ...] = (), trained: object = None, **more: Any
+) -> Objective:
     counts = np.full((len(outputs), len(classes)), 5) if trained is None else np.asarray(trained)
-    settings = TaskSettings(name="assay", type=kind)
+    settings = TaskSettings(name="assay", type=kind, **more)
     ones = np.ones(len(outputs))
     return Objective(settings, outputs, classes, 0 * ones, ones, counts.astype(np.int64))
 
@@ -166,10 +169,10 @@ def test_residues_are_resampled_by_protein() -> None:
 
 def test_activity_threshold() -> None:
     truth, prediction = noisy(60)
-    (task,) = score(objective("regression", "a"), table(truth, prediction), active_from=0.5).tasks
+    (task,) = score(objective("regression", "a", active_from=0.5), table(truth, prediction)).tasks
     assert task.values["auroc"] == pytest.approx(roc_auc_score(truth >= 0.5, prediction))
     assert task.values["positive_ratio"] == pytest.approx((truth >= 0.5).mean())
-    (none_active,) = score(objective("regression", "a"), table(truth, prediction), active_from=9).tasks
+    (none_active,) = score(objective("regression", "a", active_from=9.0), table(truth, prediction)).tasks
     assert "auroc" not in none_active.values
     assert "no label is at least 9" in none_active.notes[0]
 

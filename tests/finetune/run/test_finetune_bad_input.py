@@ -94,7 +94,7 @@ CASES: dict[str, tuple[Callable[[Rows], Rows], tuple[str, str], list[str]]] = {
         BY_PART,
         ["train"],
     ),
-    "no table": (same, ("assays.csv", "assay.csv"), ["assay.csv: no such file; check data.table"]),
+    "no table": (same, ("assays.csv", "assay.csv"), ["assay.csv: no such file; check its name"]),
     "a task of an unknown type": (same, ('"ordinal"', '"ordered"'), ["tasks", "'ordered'"]),
     "weights that do not exist": (
         same,
