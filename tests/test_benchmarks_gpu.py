@@ -76,7 +76,10 @@ def test_a_dry_run_runs_all_that_a_cpu_can(absent: tuple[str, ...], tmp_path: Pa
     )
     for exchange in ("esm2, ulysses", "esm2, all_gather", "modern, ulysses", "modern, all_gather"):
         assert 0.5 < rows[f"context parallelism, two ranks: {exchange}"]["value"] < 2
-        assert 0.5 < rows[f"context parallelism, two ranks: {exchange}, activations of one rank"]["value"] < 0.6
+        # In the last of two layers, one process on a CPU keeps queries and what they gather for targets alone, and
+        # ranks keep all: 5 % of what it would keep otherwise, of which a rank has less than 0.6.
+        share = rows[f"context parallelism, two ranks: {exchange}, activations of one rank"]["value"]
+        assert 0.5 < share < 0.6 / 0.95
         assert rows[f"context parallelism, one rank on NCCL: {exchange}"]["holds"]
     for engine in ("DDP", "FSDP2"):
         assert rows[f"{engine}, one rank"]["holds"]
