@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.corpus.shelves import Shelves
-from data.order.packing import pack
+from data.batches.packed import bins_of
 from data.order.plan import SPECIAL_TOKENS, Bin, Plan
 from data.order.shares import Shares
 from data.progress_line import WorkLine
@@ -144,9 +144,7 @@ class Assays:
         if not len(records):
             return []
         lengths = self.shelves.num_residues(records) + SPECIAL_TOKENS
-        groups = pack(lengths, self.settings.bin_tokens, self.settings.documents_per_bin)
-        zeros = np.zeros_like(records)
-        return [Bin(records[g], zeros[g], zeros[g], lengths[g], 0) for g in groups.bins()]
+        return bins_of(records, np.zeros_like(records), lengths, self.settings)
 
     @property
     def fingerprint(self) -> str:

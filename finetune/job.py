@@ -22,7 +22,7 @@ from finetune.adaptation.exchange import read_adapter
 from finetune.adaptation.features import CachedFeatures, Documents, Pooling, cached_features, vectors_of
 from finetune.adaptation.groups import parameter_groups
 from finetune.adaptation.lora import plan_of
-from finetune.adaptation.start import ENCODER, Start, starting_encoder
+from pretrain.ship.source import ENCODER, Source, open_source
 from finetune.assays import Assays
 from finetune.bundle.base import base_of
 from finetune.bundle.folder import write_bundle
@@ -129,14 +129,14 @@ class FineTuneJob(Job[FineTuneScores]):
         frozen = None if self.features is None else start.content_hash()
         return Built(model, description, first, width=start.shape.dim, frozen=frozen)
 
-    def _start(self) -> Start:
+    def _start(self) -> Source:
         """The encoder before fine-tuning."""
         settings = self.recipe.model
         if settings.init is not None:
-            return starting_encoder(settings.init)
+            return open_source(settings.init, ENCODER)
         shape, weights = first_model(settings, self.recipe.run.seed)
         encoder = {name: weight for name, weight in weights.items() if name.startswith(ENCODER)}
-        return Start(shape, encoder, f"random weights of {settings.preset}")
+        return Source(shape, encoder, f"random weights of {settings.preset}")
 
     def _plan(self, described: Mapping[str, Any] | None, adapter: Adapter | None) -> AdapterPlan | None:
         if self.recipe.adaptation.kind != "lora":
@@ -155,7 +155,7 @@ class FineTuneJob(Job[FineTuneScores]):
             poolings.append("begin" if heads.kind == "begin" else "mean")
         return poolings
 
-    def _cached(self, start: Start) -> CachedFeatures | None:
+    def _cached(self, start: Source) -> CachedFeatures | None:
         """The features of a frozen encoder, where they can be kept; collective."""
         settings = self.recipe.adaptation
         if not (poolings := self.poolings()):

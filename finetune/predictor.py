@@ -13,15 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.alphabet import CLS, EOS, LETTER_IDS, REFUSED, UNK
 from data.batches.contents import Contents
 from data.batches.filling import BinTargets, FilledBin, filled
-from data.order.packing import pack
+from data.batches.packed import Letters, packed
 from data.order.plan import SPECIAL_TOKENS, Bin
 from data.recipe.packing import PackingSettings
 from finetune.adaptation.adapt import adapt
 from finetune.adaptation.lora import plain_name
-from finetune.adaptation.start import ENCODER
+from pretrain.ship.source import ENCODER
 from finetune.bundle.base import base_weights
 from finetune.bundle.folder import Bundle
 from finetune.heads.predicted import predicted
@@ -32,26 +31,11 @@ from finetune.tasks.objective import Objective
 Floats = NDArray[np.float64]
 
 
-class _Letters:
-    """Residues of proteins that are in memory (a `data.batches.filling.Residues`)."""
-
-    def __init__(self, proteins: Proteins) -> None:
-        self.sequences = proteins.sequences
-
-    def tokens(self, bin_: Bin) -> NDArray[np.uint8]:
-        """(real slots,) token ids of a bin's documents, which are whole proteins."""
-        parts = []
-        for record in bin_.samples.tolist():
-            ids = LETTER_IDS[np.frombuffer(self.sequences[record].encode("ascii"), np.uint8)]
-            parts += [np.array([CLS], np.uint8), np.where(ids == REFUSED, UNK, ids), np.array([EOS], np.uint8)]
-        return np.concatenate(parts).astype(np.uint8)
-
-
 class _EveryPlace(Contents):
     """Contents in which every output of every protein, or of each of its residues, is a target without a true label."""
 
     def __init__(self, proteins: Proteins, settings: PackingSettings, objectives: Sequence[Objective]) -> None:
-        super().__init__(_Letters(proteins), settings)
+        super().__init__(Letters(proteins.sequences), settings)
         self.linkers, self.objectives = proteins.linkers, objectives
 
     def fill(self, bin_: Bin) -> FilledBin:
@@ -111,17 +95,16 @@ class Predictor:
         lengths = proteins.num_residues[records] + SPECIAL_TOKENS
         device = next(self.model.parameters()).device
         found: dict[int, tuple[Floats, ...]] = {}
-        for members in pack(lengths, settings.bin_tokens, settings.documents_per_bin).bins()[rank::ranks]:
+        for part in packed(contents, lengths, samples=records, rank=rank, ranks=ranks):
+            members, batch = part.documents, part.batch
             zeros = np.zeros_like(members)
-            bin_ = Bin(records[members], zeros, zeros, lengths[members], 0)
-            batch = contents.batch([bin_], [0])
             numbers = self.model(batch.to(device), each=True)
             of_objectives = []
             for objective, number, targets in zip(self.objectives, numbers, batch.targets, strict=True):
                 values = predicted(objective, number, targets.columns[0])
                 whole = values.reshape(-1, len(objective.outputs), *values.shape[1:])
                 counts = {"sequence": np.ones_like(members), "pair": zeros}.get(
-                    objective.settings.level, lengths[members] - SPECIAL_TOKENS
+                    objective.settings.level, part.lengths - SPECIAL_TOKENS
                 )
                 each = np.split(whole, np.cumsum(counts)[:-1])
                 of_objectives.append([one[0] for one in each] if objective.settings.level == "sequence" else each)

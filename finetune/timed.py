@@ -19,7 +19,7 @@ from data import draw
 from data.order.plan import SPECIAL_TOKENS
 from data.recipe.toml_file import read
 from finetune.adaptation.features import CachedFeatures, vectors_of
-from finetune.adaptation.start import Start
+from pretrain.ship.source import Source
 from finetune.assays import Assays, open_on_every_rank
 from finetune.heads.inputs import InputScale
 from finetune.job import FineTuneJob
@@ -56,7 +56,7 @@ class Timed:
 class TimedJob(FineTuneJob):
     """The job of a run without what reads every protein: features are zeros, and heads read vectors as they are."""
 
-    def _cached(self, start: Start) -> CachedFeatures | None:
+    def _cached(self, start: Source) -> CachedFeatures | None:
         store, settings = self.assays.store, self.recipe.adaptation
         counts = {p: int(store.offsets[-1]) if p == "residue" else store.num_records for p in self.poolings()}
         if not counts or 4 * start.shape.dim * sum(counts.values()) > settings.cache_gb * 1e9:

@@ -14,11 +14,11 @@ from data.alphabet import PAD
 from data.batches.batch import Batch, Targets
 from data.batches.filling import BinTargets, FilledBin
 from data.compiled import compiled
-from data.recipe.packing import PackingSettings
+from data.recipe.packing import BinSettings
 
 
 def lay_out(
-    bins: Sequence[FilledBin], settings: PackingSettings, draw_keys: Sequence[int], *, pinned: bool = False
+    bins: Sequence[FilledBin], settings: BinSettings, draw_keys: Sequence[int], *, pinned: bool = False
 ) -> Batch:
     """The batch of some filled bins.
 

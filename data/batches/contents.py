@@ -11,7 +11,7 @@ from data.batches.collate import lay_out
 from data.batches.filling import FilledBin, Residues, filled
 from data.batches.masking import corrupt
 from data.order.plan import Bin
-from data.recipe.packing import PackingSettings
+from data.recipe.packing import BinSettings
 from data.recipe.settings import MaskSettings
 
 
@@ -23,7 +23,7 @@ class Contents(ABC):
         settings: sizes of a bin.
     """
 
-    def __init__(self, residues: Residues, settings: PackingSettings) -> None:
+    def __init__(self, residues: Residues, settings: BinSettings) -> None:
         self.residues, self.settings = residues, settings
 
     @abstractmethod
@@ -49,7 +49,7 @@ class MaskedContents(Contents):
         seed: seed of the run, which keys both draws.
     """
 
-    def __init__(self, residues: Residues, settings: PackingSettings, mask: MaskSettings, seed: int) -> None:
+    def __init__(self, residues: Residues, settings: BinSettings, mask: MaskSettings, seed: int) -> None:
         super().__init__(residues, settings)
         self.mask, self.seed = mask, seed
 

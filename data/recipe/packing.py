@@ -5,11 +5,20 @@ from typing import Protocol
 from data.recipe.settings import Composition
 
 
-class PackingSettings(Protocol):
-    """Sizes of crops, bins and steps: all of `DataSettings` except sources, splits and masks.
+class BinSettings(Protocol):
+    """Sizes of a bin: all that packing and laying out read.
 
     The units are those of `DataSettings`.
     """
+
+    @property
+    def bin_tokens(self) -> int: ...  # noqa: D102
+    @property
+    def documents_per_bin(self) -> int: ...  # noqa: D102
+
+
+class PackingSettings(BinSettings, Protocol):
+    """Sizes of crops, bins and steps: all of `DataSettings` except sources, splits and masks."""
 
     @property
     def crop_tokens(self) -> int: ...  # noqa: D102
@@ -17,10 +26,6 @@ class PackingSettings(Protocol):
     def curriculum(self) -> tuple[tuple[int, int], ...]: ...  # noqa: D102
     @property
     def composition(self) -> Composition: ...  # noqa: D102
-    @property
-    def bin_tokens(self) -> int: ...  # noqa: D102
-    @property
-    def documents_per_bin(self) -> int: ...  # noqa: D102
     @property
     def bins_per_step(self) -> int: ...  # noqa: D102
     @property

@@ -11,7 +11,7 @@ from torch import nn
 from finetune.adaptation.adapter import Adapter, AdapterPlan
 from finetune.adaptation.lora import first_of_adapters, inject, is_adapters, plain_name
 from finetune.adaptation.settings import AdaptationSettings
-from finetune.adaptation.start import ENCODER
+from pretrain.ship.source import ENCODER
 from pretrain.model.initial import FirstWeight, first_weights
 
 
@@ -42,7 +42,7 @@ def first_of(
 
     Args:
         model: as `adapt` left it.
-        weights: those that are given, by their names without adapters: `Start.weights`, and a head's where it draws its
+        weights: those that are given, by their names without adapters: `Source.weights`, and a head's where it draws its
             own. What is in neither is drawn as `pretrain.model.initial` says.
         seed: seed of what is drawn.
         plan: the one that `adapt` was given.

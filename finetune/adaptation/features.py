@@ -23,17 +23,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.batches.collate import lay_out
-from data.batches.filling import Residues, filled
+from data.batches.filling import Residues
+from data.batches.packed import PlainContents, packed
 from data.durable import published
-from data.order.packing import pack
-from data.order.plan import SPECIAL_TOKENS, Bin
+from data.order.plan import SPECIAL_TOKENS
 from data.progress_line import WorkLine
 from data.recipe.packing import PackingSettings
 from data.store import derived_array
 from data.store.token_store import hash_of
-from finetune.adaptation.start import ENCODER, Start
-from pretrain.model.encoder import Encoder
+from pretrain.ship.source import Source, encoder_of
 
 Pooling = Literal["mean", "begin", "residue"]
 """One vector of a record, the mean over its residues or that of its first token; or one of each residue."""
@@ -111,7 +109,7 @@ class Cached(NamedTuple):
 
 
 def cached_features(
-    start: Start,
+    start: Source,
     documents: Documents,
     residues: Residues,
     settings: PackingSettings,
@@ -169,7 +167,7 @@ def cached_features(
 
 
 def vectors_of(
-    start: Start,
+    start: Source,
     documents: Documents,
     residues: Residues,
     settings: PackingSettings,
@@ -190,7 +188,7 @@ def _name(facts: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _facts(start: Start, weights: str, documents: Documents, pooling: Pooling) -> dict[str, Any]:
+def _facts(start: Source, weights: str, documents: Documents, pooling: Pooling) -> dict[str, Any]:
     """What decides the values."""
     read = hashlib.sha256()
     for array in (documents.starts, documents.lengths, documents.linkers):
@@ -223,7 +221,7 @@ def _opened(place: Path, facts: dict[str, Any]) -> NDArray[np.float32]:
 
 def _write(
     folder: Path,
-    start: Start,
+    start: Source,
     documents: Documents,
     residues: Residues,
     settings: PackingSettings,
@@ -246,7 +244,7 @@ def _write(
 
 @torch.no_grad()
 def _computed(
-    start: Start,
+    start: Source,
     documents: Documents,
     residues: Residues,
     settings: PackingSettings,
@@ -255,14 +253,12 @@ def _computed(
     chosen: NDArray[np.int64] | None = None,
 ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
     """Numbers of rows, and their vectors, bin after bin; of all records, or of the chosen ones."""
-    encoder = _encoder(start, device)
+    encoder = encoder_of(start, device)
     every = np.arange(len(documents.lengths)) if chosen is None else chosen
-    for group in pack(documents.lengths[every], settings.bin_tokens, settings.documents_per_bin).bins():
-        members = every[group]
-        starts, lengths = documents.starts[members], documents.lengths[members]
-        bin_ = Bin(members, np.zeros_like(members), starts, lengths, 0)
-        batch = lay_out([filled(bin_, residues.tokens(bin_))], settings, [0]).to(device)
-        firsts = np.cumsum(lengths) - lengths
+    read = documents.lengths[every], documents.starts[every]
+    for part in packed(PlainContents(residues, settings), read[0], samples=every, starts=read[1]):
+        members, lengths, firsts = every[part.documents], part.lengths, part.firsts
+        batch = part.batch.to(device)
         if pooling == "begin":
             yield members, encoder(batch, torch.from_numpy(firsts).to(device))
             continue
@@ -270,7 +266,7 @@ def _computed(
         # Of each slot: its document, which token of the record it holds, and whether that is a residue.
         document = np.repeat(np.arange(len(members)), lengths)
         position = np.arange(len(document)) - firsts[document]
-        residue = position + starts[document] - 1
+        residue = position + documents.starts[members][document] - 1
         in_store = documents.offsets.astype(np.int64)
         is_residue = (residue >= 0) & (residue < np.diff(in_store)[members][document])
         if pooling == "residue":
@@ -279,16 +275,23 @@ def _computed(
             continue
         skipped = documents.linkers[members][document]
         pooled = is_residue & ~((skipped[:, 0] <= position) & (position < skipped[:, 1]))
-        slots, of = np.flatnonzero(pooled), torch.from_numpy(document[pooled]).to(device)
-        sums = torch.zeros(len(members), vectors.shape[1], device=device)
-        sums.index_add_(0, of, vectors[torch.from_numpy(slots).to(device)])
-        yield members, sums / torch.bincount(of, minlength=len(members)).clamp(min=1)[:, None]
+        sums = summed(vectors, np.flatnonzero(pooled), document[pooled], len(members))
+        counts = np.bincount(document[pooled], minlength=len(members)).clip(1)
+        yield members, sums / torch.from_numpy(counts).to(device)[:, None]
 
 
-def _encoder(start: Start, device: torch.device) -> Encoder:
-    with torch.device("meta"):
-        encoder = Encoder(start.shape)
-    encoder.to_empty(device=device)
-    for name, parameter in encoder.named_parameters():
-        parameter.copy_(start.weights[ENCODER + name]())
-    return encoder.train(False)
+def summed(vectors: Tensor, slots: NDArray[np.int64], of: NDArray[np.int64], count: int) -> Tensor:
+    """Sums of some slots' vectors for each document.
+
+    Args:
+        vectors: ``(S, D)`` float32.
+        slots: (n,) the slots that are summed.
+        of: (n,) document of each, from 0.
+        count: number of documents.
+
+    Returns:
+        ``(count, D)`` on the device of `vectors`; 0 for a document without a slot.
+    """
+    device = vectors.device
+    sums = torch.zeros(count, vectors.shape[1], device=device)
+    return sums.index_add_(0, torch.from_numpy(of).to(device), vectors[torch.from_numpy(slots).to(device)])

@@ -8,7 +8,7 @@ import re
 from torch import nn
 
 from finetune.adaptation.settings import AdaptationSettings
-from finetune.adaptation.start import ENCODER
+from pretrain.ship.source import ENCODER
 from pretrain.optimizer import groups as pretraining
 from pretrain.optimizer.groups import ParameterGroup
 from pretrain.optimizer.settings import OptimizerSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from finetune.adaptation.start import ENCODER, Start, starting_encoder
+from pretrain.ship.source import ENCODER, Source, open_source
 from finetune.bundle.folder import Bundle
 from finetune.bundle.manifest import Base
 from pretrain.checkpoint.frozen import ContentHash
@@ -16,7 +16,7 @@ from pretrain.model.build import first_model
 from pretrain.model.settings import ModelSettings
 
 
-def base_of(settings: ModelSettings, seed: int, start: Start) -> Base:
+def base_of(settings: ModelSettings, seed: int, start: Source) -> Base:
     """The record of the encoder that a run starts from; reads its weights once."""
     init = settings.init
     if init is not None and Path(init).exists():
@@ -44,12 +44,12 @@ def base_weights(bundle: Bundle, given: str | None = None) -> dict[str, Tensor]:
                 f"{bundle.folder} needs the weights that it was trained on: {source}, which does not exist; say where "
                 f"they are with --base (content hash {base.content_hash})"
             )
-        start = starting_encoder(source)
+        start = open_source(source, ENCODER)
     else:
         settings = ModelSettings(preset=base.preset, dropout=base.dropout)
         shape, weights = first_model(settings, base.seed)
         encoder = {name: weight for name, weight in weights.items() if name.startswith(ENCODER)}
-        start = Start(shape, encoder, f"random weights of {base.preset}")
+        start = Source(shape, encoder, f"random weights of {base.preset}")
     content, found = ContentHash(), dict[str, Tensor]()
     for name in sorted(start.weights):
         found[name] = content.add(name, start.weights[name]())
@@ -57,7 +57,7 @@ def base_weights(bundle: Bundle, given: str | None = None) -> dict[str, Tensor]:
     return found
 
 
-def _require_same(bundle: Bundle, found: str, start: Start) -> None:
+def _require_same(bundle: Bundle, found: str, start: Source) -> None:
     expected = bundle.manifest.base.content_hash
     if found != expected:
         raise ValueError(

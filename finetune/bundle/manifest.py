@@ -163,7 +163,7 @@ class Base:
     """Their seed."""
     dropout: float
     content_hash: str
-    """Hash of all of its weights (`finetune.adaptation.start.Start.content_hash`)."""
+    """Hash of all of its weights (`pretrain.ship.source.Source.content_hash`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

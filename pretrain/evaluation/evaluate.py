@@ -17,8 +17,8 @@ from data import draw
 from data.alphabet import IS_TARGET
 from data.batches.batch import Batch
 from data.batches.contents import MaskedContents
+from data.batches.packed import bins_of
 from data.corpus.corpora import Corpora
-from data.order.packing import pack
 from data.order.plan import Bin, crop
 from data.recipe.settings import DataSettings
 from data.sources.synthetic import floor
@@ -41,8 +41,7 @@ def validation_bins(corpora: Corpora, settings: DataSettings, max_sequences: int
     passes = np.zeros_like(chosen)
     residues = corpora.shelves.num_residues(chosen)
     starts, lengths = crop(chosen, passes, residues, settings.crop_tokens, _SEED)
-    groups = pack(lengths, settings.bin_tokens, settings.documents_per_bin)
-    return [Bin(chosen[g], passes[g], starts[g], lengths[g], 0) for g in groups.bins()]
+    return bins_of(chosen, starts, lengths, settings)
 
 
 def require_targets(corpora: Corpora, settings: DataSettings, max_sequences: int) -> None:

@@ -17,7 +17,7 @@ from data.recipe.settings import DataSettings
 from data.store.token_store import Store
 from finetune.adaptation import features
 from finetune.adaptation.features import Cached, Documents, Pooling, cached_features
-from finetune.adaptation.start import Start
+from pretrain.ship.source import Source
 from pretrain.model.encoder import Encoder
 from pretrain.model.presets import EsmShape
 from support.inputs.flat_batches import pack, perturb, relative
@@ -39,9 +39,9 @@ def encoder() -> Encoder:
     return model.eval()
 
 
-def start_of(encoder: Encoder) -> Start:
+def start_of(encoder: Encoder) -> Source:
     named = encoder.named_parameters()
-    return Start(SHAPE, {f"encoder.{n}": partial(Tensor.clone, p.detach()) for n, p in named}, "here")
+    return Source(SHAPE, {f"encoder.{n}": partial(Tensor.clone, p.detach()) for n, p in named}, "here")
 
 
 @pytest.fixture

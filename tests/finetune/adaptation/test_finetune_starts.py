@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from finetune.adaptation.start import starting_encoder
+from pretrain.ship.source import ENCODER, open_source
 from pretrain.engine.named_state import TorchState
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
@@ -36,7 +36,7 @@ def described(root: Path, model: object) -> Path:
 def test_a_published_model(tmp_path: Path, shape: EsmShape) -> None:
     model = whole(shape)
     transformers_io.save(model, tmp_path / "published")
-    start = starting_encoder(tmp_path / "published")
+    start = open_source(tmp_path / "published", ENCODER)
     assert (start.shape, start.origin) == (shape, str(tmp_path / "published"))
     names = [name for name, _ in model.named_parameters() if name.startswith("encoder.")]
     assert sorted(start.weights) == sorted(names)
@@ -46,16 +46,16 @@ def test_a_published_model(tmp_path: Path, shape: EsmShape) -> None:
 def test_a_run_is_its_newest_checkpoint_or_its_export(tmp_path: Path) -> None:
     run = described(tmp_path / "run", asdict(TINY))
     with pytest.raises(ValueError, match="run has no checkpoint and no export yet; train until"):
-        starting_encoder(run)
+        open_source(run, ENCODER)
     exported = whole(TINY, 1)
     transformers_io.save(exported, run / "export")
     name = "encoder.layers.1.attention.qkv.weight"
-    assert torch.equal(starting_encoder(run).weights[name](), exported.get_parameter(name))
+    assert torch.equal(open_source(run, ENCODER).weights[name](), exported.get_parameter(name))
 
     for step, seed in ((3, 2), (4, 3)):
         newest = whole(TINY, seed)
         save(run / "checkpoints", TorchState(newest, torch.optim.AdamW(newest.parameters())), step)
-    start = starting_encoder(run)
+    start = open_source(run, ENCODER)
     assert start.origin == f"{run}, step 4"
     assert start.shape == TINY
     inside = {n: p for n, p in newest.named_parameters() if n.startswith("encoder.")}
@@ -69,7 +69,7 @@ def test_the_hash_is_of_all_weights(tmp_path: Path) -> None:
         model = whole(TINY, seed)
         model.encoder.final_norm.bias.data[7] += change
         transformers_io.save(model, tmp_path / str(number))
-        hashes.append(starting_encoder(tmp_path / str(number)).content_hash())
+        hashes.append(open_source(tmp_path / str(number), ENCODER).content_hash())
     assert hashes[0] == hashes[1]
     assert len(set(hashes)) == 3
 
@@ -86,8 +86,8 @@ def test_what_is_no_pretrained_encoder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"other is no pretraining run: its run.json describes .*\['encoder', 'heads'\]"
     ):
-        starting_encoder(other)
+        open_source(other, ENCODER)
     with pytest.raises(ValueError, match=r"lacks 1 of the encoder's 27 weights, such as 'encoder.embedding.weight'"):
-        starting_encoder(partly)
+        open_source(partly, ENCODER)
     with pytest.raises(ValueError, match="nowhere: no transformers model can be read there"):
-        starting_encoder(tmp_path / "nowhere")
+        open_source(tmp_path / "nowhere", ENCODER)

@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from finetune.adaptation.adapt import first_of
-from finetune.adaptation.start import ENCODER
+from pretrain.ship.source import ENCODER
 from finetune.bundle.columns import Calibration, TaskColumns
 from finetune.bundle.folder import open_folder, with_evaluation, write_bundle
 from finetune.bundle.manifest import Base, Manifest

@@ -1,0 +1,213 @@
+"""Documents for a trained model: packed into bins, read one bin at a time, and put back in the caller's order.
+
+In: documents in the order of the caller, their residues or token ids. Out: `PackedDocuments`, one forward pass each;
+results in the caller's order. Kept: nothing; memory holds one bin, and a few numbers for each document.
+
+Embedding, scoring and predicting read through this module alone. Which documents share a bin follows from their lengths
+and from the size of a bin, so that results do not depend on how many processes share the bins.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.alphabet import CLS, EOS, LETTER_IDS, REFUSED, UNK
+from data.batches.batch import Batch
+from data.batches.collate import lay_out
+from data.batches.contents import Contents
+from data.batches.filling import FilledBin, filled
+from data.order.packing import Groups, pack
+from data.order.plan import Bin
+from data.recipe.packing import BinSettings
+
+T = TypeVar("T")
+
+BIN_TOKENS = 4096
+"""Slots of a bin where nothing else is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class BinSize:
+    """Sizes of a bin outside of a recipe (a `data.recipe.packing.BinSettings`)."""
+
+    bin_tokens: int = BIN_TOKENS
+
+    @property
+    def documents_per_bin(self) -> int:
+        """Most documents that one bin may hold."""
+        return max(1, self.bin_tokens // 4)
+
+    @classmethod
+    def holding(cls, lengths: NDArray[np.int64], bin_tokens: int = BIN_TOKENS) -> "BinSize":
+        """Bins of `bin_tokens`, or of the longest of some documents, whose `lengths` are ``(documents,)`` tokens."""
+        return cls(max(bin_tokens, int(lengths.max(initial=1))))
+
+
+class Letters:
+    """Residues of proteins in memory (a `data.batches.filling.Residues`): sample i is the i-th sequence.
+
+    Token t of a protein is its begin token (t = 0), residue t - 1, or its end token.
+
+    Args:
+        sequences: letters in ASCII; one that is no amino acid is read as <unk>.
+    """
+
+    def __init__(self, sequences: Sequence[str]) -> None:
+        self.sequences = sequences
+
+    def tokens(self, bin_: Bin) -> NDArray[np.uint8]:
+        """(real slots,) token ids of a bin's documents, concatenated."""
+        places = zip(bin_.samples.tolist(), bin_.starts.tolist(), bin_.lengths.tolist(), strict=True)
+        return np.concatenate([token_ids(self.sequences[of])[start : start + length] for of, start, length in places])
+
+
+def token_ids(letters: str) -> NDArray[np.uint8]:
+    """(residues + 2,) token ids of a protein with its begin and end token; letters that are no amino acids are <unk>.
+
+    Raises:
+        ValueError: a letter is not ASCII (a UnicodeEncodeError, which names it).
+    """
+    ids = LETTER_IDS[np.frombuffer(letters.encode("ascii"), np.uint8)]
+    return np.concatenate([[CLS], np.where(ids == REFUSED, UNK, ids), [EOS]]).astype(np.uint8)
+
+
+class TokenArrays:
+    """Documents whose token ids are in memory (a `data.batches.filling.Residues`): sample i is the i-th array.
+
+    Args:
+        documents: ``(tokens,)`` uint8 each, begin and end token included where they have them.
+    """
+
+    def __init__(self, documents: Sequence[NDArray[np.uint8]]) -> None:
+        self.documents = documents
+
+    def tokens(self, bin_: Bin) -> NDArray[np.uint8]:
+        """(real slots,) token ids of a bin's documents, concatenated."""
+        places = zip(bin_.samples.tolist(), bin_.starts.tolist(), bin_.lengths.tolist(), strict=True)
+        return np.concatenate([self.documents[of][start : start + length] for of, start, length in places])
+
+
+class PlainContents(Contents):
+    """Documents as they are, without targets."""
+
+    def fill(self, bin_: Bin) -> FilledBin:
+        """The documents of a bin."""
+        return filled(bin_, self.residues.tokens(bin_))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedDocuments:
+    """One bin of documents, for one forward pass."""
+
+    documents: NDArray[np.int64]
+    """(n,) places of the documents in the caller's order, in the order in which the batch holds them."""
+    lengths: NDArray[np.int64]
+    """(n,) tokens of each."""
+    batch: Batch
+    """On the host. It has a slot for each token and no free ones, so its length varies: nothing is compiled here."""
+
+    @property
+    def firsts(self) -> NDArray[np.int64]:
+        """(n,) slot of the first token of each document."""
+        return np.cumsum(self.lengths) - self.lengths
+
+
+def bins_of(
+    samples: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    settings: BinSettings,
+) -> list[Bin]:
+    """Bins of documents by best fit in their order.
+
+    Args:
+        samples: (documents,) the numbers that their residues have.
+        starts: (documents,) first token of each that is read.
+        lengths: (documents,) tokens of each that are read, in 1..`settings.bin_tokens`.
+        settings: sizes of a bin.
+    """
+    groups = _packed(lengths, settings).bins()
+    return [Bin(samples[own], np.zeros_like(own), starts[own], lengths[own], 0) for own in groups]
+
+
+def packed(
+    contents: Contents,
+    lengths: NDArray[np.int64],
+    *,
+    samples: NDArray[np.int64] | None = None,
+    starts: NDArray[np.int64] | None = None,
+    rank: int = 0,
+    ranks: int = 1,
+) -> Iterator[PackedDocuments]:
+    """Documents in bins, best fit in their order; one bin is in memory at a time.
+
+    Args:
+        contents: what the bins hold; `PlainContents` for documents as they are.
+        lengths: (documents,) int64 tokens of each, special tokens included, in 1..`contents.settings.bin_tokens`.
+        samples: (documents,) the numbers by which `contents.residues` knows them; None for 0, 1, 2, ...
+        starts: (documents,) first token of each that is read; None for 0.
+        rank: of this process.
+        ranks: processes that share the bins: this one gets each `ranks`-th, from the bin `rank` on.
+
+    Raises:
+        ValueError: a document is longer than a bin.
+    """
+    samples = np.arange(len(lengths)) if samples is None else samples
+    starts = np.zeros_like(lengths) if starts is None else starts
+    for own in _packed(lengths, contents.settings).bins()[rank::ranks]:
+        of_bin = contents.fill(Bin(samples[own], np.zeros_like(own), starts[own], lengths[own], 0))
+        exact = _Exact(int(lengths[own].sum()), len(own))
+        yield PackedDocuments(own, lengths[own], lay_out([of_bin], exact, [0]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Exact:
+    """A bin without a free slot (a `data.recipe.packing.BinSettings`)."""
+
+    bin_tokens: int
+    documents_per_bin: int
+
+
+def _packed(lengths: NDArray[np.int64], settings: BinSettings) -> Groups:
+    longest = int(lengths.max(initial=0))
+    if longest > settings.bin_tokens:
+        raise ValueError(
+            f"a document of {longest:,} tokens does not fit into a bin of {settings.bin_tokens:,}; read it in parts, or "
+            f"take bins of at least {longest:,}"
+        )
+    return pack(lengths, settings.bin_tokens, settings.documents_per_bin)
+
+
+def in_order(count: int, parts: Iterable[tuple[NDArray[np.int64], Sequence[T]]]) -> list[T]:
+    """What was found of each document, in the caller's order.
+
+    Args:
+        count: number of documents.
+        parts: places of some documents, and what was found of each; together every document once.
+    """
+    found: dict[int, T] = {}
+    for places, values in parts:
+        found.update(zip(places.tolist(), values, strict=True))
+    assert len(found) == count, f"{len(found)} of {count} documents were found"
+    return [found[place] for place in range(count)]
+
+
+def stretches(lengths: NDArray[np.int64], most_tokens: int, most_documents: int) -> Iterator[slice]:
+    """Consecutive documents that are read together, so that results in the caller's order need bounded memory.
+
+    Args:
+        lengths: (documents,) tokens of each.
+        most_tokens: of a stretch; a document of more is a stretch of its own.
+        most_documents: of a stretch.
+    """
+    ends = np.cumsum(lengths)
+    first = 0
+    while first < len(lengths):
+        before = int(ends[first - 1]) if first else 0
+        fitting = int(np.searchsorted(ends, before + most_tokens, side="right"))
+        end = max(first + 1, min(fitting, first + most_documents))
+        yield slice(first, end)
+        first = end

@@ -1,0 +1,131 @@
+"""A trained model by the name that a user gives it: a run, an export, a folder of transformers, or a name on a hub.
+
+In: a path or a Hub name. Out: its shape, its weights one by one, and the model that they make. Kept: nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pretrain.checkpoint.frozen import ContentHash
+from pretrain.checkpoint.load import Verified, newest_valid
+from pretrain.checkpoint.tensors import TensorReader
+from pretrain.model.build import without_memory
+from pretrain.model.encoder import Encoder
+from pretrain.model.initial import FirstWeight
+from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.presets import EsmShape
+from pretrain.run.directory import RunDirectory
+
+ENCODER = "encoder."
+"""Begin of the names of an encoder's parameters, in a pretrained model and in a fine-tuned one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A trained model, or its encoder alone."""
+
+    shape: EsmShape
+    weights: Mapping[str, FirstWeight]
+    """Names of parameters -> what reads the whole weight, float32 on the host."""
+    origin: str
+    """Where the weights were found, for the console."""
+    name: str = ""
+    """Short, for columns and files: the last part of the path or of the Hub name."""
+
+    def content_hash(self) -> str:
+        """Hash of all weights, as `pretrain.checkpoint.frozen` defines it; reads them once."""
+        content = ContentHash()
+        for name in sorted(self.weights):
+            content.add(name, self.weights[name]())
+        return content.hexdigest()
+
+
+def open_source(source: str | Path, part: str = "") -> Source:
+    """The trained model at `source`.
+
+    Args:
+        source: the directory of a pretraining run, whose newest whole checkpoint is read, or its export where it has
+            no checkpoint; a directory or Hub name of an `EsmForMaskedLM` or `EsmcForMaskedLM`.
+        part: weights whose names begin so are given, and must be there: `ENCODER`, or "" for all.
+
+    Raises:
+        ValueError: there is nothing of the kind, or it lacks weights.
+    """
+    folder = Path(source)
+    if (folder / "run.json").is_file():
+        return _of_run(RunDirectory(folder), part)
+    from pretrain.model.weights import io as transformers_io  # transformers takes seconds to import
+
+    shape, weights = transformers_io.read(source)
+    kept = {name: weight for name, weight in weights.items() if name.startswith(part)}
+    return Source(shape, kept, str(source), _name(source))
+
+
+def _name(source: str | Path) -> str:
+    """The last part of a path or of a Hub name; that of a run where it is the run's export."""
+    path = Path(source)
+    if path.exists():
+        path = path.resolve()
+        if path.name == "export" and (path.parent / "run.json").is_file():
+            path = path.parent
+    return path.name
+
+
+def _of_run(run: RunDirectory, part: str) -> Source:
+    checkpoint = newest_valid(run.checkpoints, writer=False)
+    if checkpoint is None:
+        if (run.export / "config.json").is_file():
+            return open_source(run.export, part)
+        raise ValueError(f"{run.root} has no checkpoint and no export yet; train until the first one is written")
+    described: dict[str, Any] = run.model()
+    try:
+        shape = EsmShape(**described)
+    except TypeError as error:
+        raise ValueError(
+            f"{run.root} is no pretraining run: its run.json describes the model by {sorted(described)}; name the run "
+            "or the published model that it started from"
+        ) from error
+    weights = _of_checkpoint(checkpoint, shape, part)
+    return Source(shape, weights, f"{run.root}, step {checkpoint.trainer.step}", _name(run.root))
+
+
+def _of_checkpoint(checkpoint: Verified, shape: EsmShape, part: str) -> dict[str, FirstWeight]:
+    reader = TensorReader(checkpoint.path, "model", frozenset(entry.path for entry in checkpoint.manifest.files))
+    names = [name for name, _ in without_memory(shape).named_parameters() if name.startswith(part)]
+    missing = [name for name in names if name not in reader.shapes]
+    if missing:
+        whole = "encoder" if part == ENCODER else "model"
+        raise ValueError(
+            f"{checkpoint.path} lacks {len(missing)} of the {whole}'s {len(names)} weights, such as {missing[0]!r}, "
+            "because its run did not train them; start from the run's export"
+        )
+    return {name: partial(reader.read, name) for name in names}
+
+
+def masked_language_model(source: Source, device: torch.device | str = "cpu") -> MaskedLanguageModel:
+    """The whole model, float32, in evaluation mode; its parameters take no gradient."""
+    model = without_memory(source.shape)
+    _fill(model, source, "", device)
+    return model
+
+
+def encoder_of(source: Source, device: torch.device | str = "cpu") -> Encoder:
+    """The encoder, float32, in evaluation mode; its parameters take no gradient."""
+    with torch.device("meta"):
+        encoder = Encoder(source.shape)
+    _fill(encoder, source, ENCODER, device)
+    return encoder
+
+
+@torch.no_grad()
+def _fill(module: nn.Module, source: Source, prefix: str, device: torch.device | str) -> None:
+    module.to_empty(device=device)
+    for name, parameter in module.named_parameters():
+        parameter.copy_(source.weights[prefix + name]())
+    module.requires_grad_(False).train(False)
