@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finetune.predict import bundles_at
+from finetune.bundle.places import bundles_at
 from pretrain.engine.command import Parser, answered
 
 if TYPE_CHECKING:

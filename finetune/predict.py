@@ -13,18 +13,17 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data.durable import replaced
 from data.progress_line import WorkLine
-from finetune.bundle.manifest import MANIFEST, ReadingSettings
+from finetune.bundle.manifest import ReadingSettings
+from finetune.bundle.places import bundles_at
 from finetune.tables.settings import TooLong
 from pretrain.engine.command import Parser, answered
-from pretrain.engine.settings import ParallelSettings
-from pretrain.model.settings import ComputeSettings
-from pretrain.optimizer.settings import OptimizerSettings
+from pretrain.engine.settings import Inference
 from pretrain.run.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -44,17 +43,6 @@ _ROWS = 4096
 """Rows that are read, predicted and written together; no others are in memory."""
 _UNUSUAL = frozenset("XBZJUO")
 _NOTE, _IDENTITY = "note", "nearest_train_identity"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Launch:
-    """What a launch reads of a recipe (a `pretrain.engine.settings.LaunchSettings`)."""
-
-    run: RunSettings
-    data: ReadingSettings
-    optimizer: OptimizerSettings = field(default=OptimizerSettings())
-    compute: ComputeSettings = field(default=ComputeSettings())
-    parallel: ParallelSettings = field(default=ParallelSettings())
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -80,7 +68,7 @@ def _predict(options: argparse.Namespace) -> None:
         from pretrain.engine.launch import launch
     opened = [open_folder(folder) for folder in folders]
     reading = opened[0].manifest.reading
-    with launch(_Launch(run=RunSettings(directory=str(out.parent)), data=reading)) as engine:
+    with launch(Inference(run=RunSettings(directory=str(out.parent)), data=reading)) as engine:
         with WorkLine("opening the model", after_s=2.0, speaks=engine.is_main):
             predictors = [open_predictor(bundle, options.base, engine.device) for bundle in opened]
         for one in opened[1:]:
@@ -97,23 +85,6 @@ def _predict(options: argparse.Namespace) -> None:
             if options.nearest:
                 trained = Trained.of(_training(options.nearest, opened[0]), [one.split for one in opened], Path(work))
             _write(options, engine, predictors, rows, trained)
-
-
-def bundles_at(path: Path) -> list[Path]:
-    """The folder itself if it is a bundle, else the bundles of a run, or of all of its members.
-
-    Raises:
-        ValueError: there is none.
-    """
-    if (path / MANIFEST).is_file():
-        return [path]
-    found = [path / "bundle"] if (path / "bundle" / MANIFEST).is_file() else []
-    found = found or sorted(each.parent for each in path.glob(f"*/bundle/{MANIFEST}"))
-    if not found:
-        raise ValueError(
-            f"{path} is no bundle, and has none in bundle/ or */bundle/; name a run that has come to its end"
-        )
-    return found
 
 
 def _targets(manifest: Any) -> list[Any]:

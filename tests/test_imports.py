@@ -71,6 +71,7 @@ FINETUNE_ROOMS: dict[str, tuple[str, ...]] = {
     "report": ("tasks", "metrics", "splits", "results"),
     "look": ("tables", "tasks", "labels", "splits"),
     "bundle": ("tables", "tasks", "heads", "losses", "adaptation", "metrics", "splits"),
+    "embed": ("adaptation", "bundle"),
 }
 OF_PACKAGES = {"data": DATA_ROOMS, "pretrain": PRETRAIN_ROOMS, "finetune": FINETUNE_ROOMS}
 

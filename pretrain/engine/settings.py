@@ -3,7 +3,7 @@
 In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: nothing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from data.recipe.packing import PackingSettings
@@ -58,3 +58,14 @@ class LaunchSettings(Protocol):
     @property
     def parallel(self) -> ParallelSettings:
         """How many processes share a batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inference:
+    """What a launch reads of a command that trains nothing (a `LaunchSettings`)."""
+
+    run: RunSettings
+    data: PackingSettings
+    optimizer: OptimizerSettings = field(default=OptimizerSettings())
+    compute: ComputeSettings = field(default=ComputeSettings())
+    parallel: ParallelSettings = field(default=ParallelSettings())

@@ -1,0 +1,52 @@
+"""The encoder of a model of any kind: a bundle's, with its adapters merged, or a pretrained one.
+
+In: a bundle, or a run that has one; else what `pretrain.ship.source` opens. Out: a `Source`. Kept: nothing.
+"""
+
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from finetune.adaptation.lora import is_adapters, merged, plain_name
+from finetune.bundle.base import base_weights
+from finetune.bundle.folder import Bundle, open_folder
+from finetune.bundle.places import bundles_at, has_bundle
+from pretrain.model.build import without_memory
+from pretrain.ship.source import ENCODER, Source, open_source
+
+
+def encoder_at(model: str | Path, base: str | None = None) -> Source:
+    """The encoder at `model`.
+
+    Args:
+        model: a bundle or a fine-tuning run; a pretraining run, an export, a folder of transformers or a Hub name.
+        base: where the weights are that a bundle was trained on; None for where they were then.
+
+    Raises:
+        ValueError: there is none, or several; `base` is given and nothing needs it.
+    """
+    path = Path(model)
+    if has_bundle(path):
+        folder, *others = bundles_at(path)
+        if others:
+            raise ValueError(f"{path} has {len(others) + 1} models; name one of them, such as {folder}")
+        return _of_bundle(open_folder(folder), base)
+    if base is not None:
+        raise ValueError(f"--base {base}: {model} is no bundle, so it has all of its weights; leave --base out")
+    return open_source(model, ENCODER)
+
+
+def _of_bundle(bundle: Bundle, base: str | None) -> Source:
+    shape = bundle.manifest.encoder
+    parameters = {name: tensor for name, tensor in bundle.tensors.items() if name.startswith(ENCODER)}
+    own = {plain_name(name) for name in parameters if not is_adapters(name)}
+    names = [name for name, _ in without_memory(shape).named_parameters() if name.startswith(ENCODER)]
+    if absent := [name for name in names if name not in own]:
+        of_base = base_weights(bundle, base)
+        parameters |= {name: of_base[name] for name in absent}
+    if bundle.manifest.adapters is not None:
+        parameters = merged(parameters, bundle.manifest.adapters.plan)
+    folder = bundle.folder.resolve()
+    name = folder.parent.name if folder.name == "bundle" else folder.name
+    return Source(shape, {each: partial(torch.clone, parameters[each]) for each in names}, str(bundle.folder), name)

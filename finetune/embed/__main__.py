@@ -1,0 +1,122 @@
+"""Embed proteins: a vector of each sequence, or of each residue, as Parquet.
+
+    python -m finetune.embed facebook/esm2_t6_8M_UR50D proteome.fasta embedded.parquet
+    accelerate launch --config_file accelerate_configs/ddp.yaml -m finetune.embed runs/mine in.fasta.gz out.parquet
+
+In: a model, a file of proteins. Out: a Parquet file with a row for each record, in the order of the file; exit status
+0; 2 for a mistake in the input, 1 for anything else. Kept: beside it, until it is whole, `.NAME.embedding` with the
+finished parts; after an interruption the same command goes on from them.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data.progress_line import WorkLine
+from finetune.bundle.manifest import ReadingSettings
+from pretrain.engine.command import Parser, answered
+from pretrain.engine.settings import Inference
+from pretrain.run.settings import RunSettings
+
+if TYPE_CHECKING:
+    from pretrain.ship.source import Source
+
+_BIN_TOKENS = {"cpu": 4096, "cuda": 16_384}
+"""Slots of a bin, by device."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Embed what the command line asks for; the exit status."""
+    return answered(lambda: _embed(_parser().parse_args(arguments)))
+
+
+def _embed(options: argparse.Namespace) -> None:
+    out: Path = options.output
+    if out.suffix.lower() != ".parquet":
+        raise ValueError(f"{out}: embeddings are written as Parquet; give the file the suffix .parquet")
+    if not out.parent.is_dir():
+        raise ValueError(f"{out.parent} is no folder; make it, or give another name")
+    if os.path.lexists(out) and not out.is_file():
+        raise ValueError(f"{out} is no file; give another name")
+    with WorkLine("starting: importing torch", after_s=2.0, speaks=os.environ.get("RANK", "0") == "0"):
+        from finetune.bundle.encoder import encoder_at
+        from finetune.embed.job import Job
+        from pretrain.engine.launch import launch
+    with launch(Inference(run=RunSettings(directory=str(out.parent)), data=ReadingSettings())) as engine:
+        with WorkLine("opening the model", after_s=2.0, speaks=engine.is_main):
+            source = encoder_at(options.model, options.base)
+        bin_tokens = options.bin_tokens or _BIN_TOKENS.get(engine.device.type, _BIN_TOKENS["cuda"])
+        job = Job(
+            source=source,
+            proteins=options.proteins,
+            out=out,
+            pooling=options.pooling,
+            layers=_layers(options.layers, source),
+            dtype=options.dtype,
+            is_bfloat16=options.compute == "bfloat16",
+            too_long=options.too_long,
+            max_tokens=_max_tokens(options.max_tokens, source),
+            bin_tokens=bin_tokens,
+            unknown_letters=options.unknown_letters,
+            overwrites=options.overwrite,
+        )
+        line = job.run(engine)
+        if engine.is_main:
+            print(line, flush=True)
+
+
+def _layers(asked: list[int] | None, source: "Source") -> tuple[int, ...]:
+    last = source.shape.layers
+    layers = tuple(asked or [last])
+    for layer in layers:
+        if not 0 <= layer <= last:
+            raise ValueError(
+                f"--layers {layer}: {source.origin} has {last} layers; give numbers from 0, the embedding, to {last}, "
+                "what the final norm gives"
+            )
+    if len(set(layers)) < len(layers):
+        raise ValueError(f"--layers {' '.join(map(str, layers))}: give each layer once")
+    return layers
+
+
+def _max_tokens(asked: int | None, source: "Source") -> int:
+    from finetune.embed.plan import LEAST_TOKENS
+    from pretrain.model.weights.io import MAX_TOKENS
+
+    if asked is None:
+        return MAX_TOKENS[source.shape.architecture]
+    if asked < LEAST_TOKENS:
+        raise ValueError(f"--max-tokens {asked}: give at least {LEAST_TOKENS}")
+    return asked
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="python -m finetune.embed", description="A vector of each protein, or of each residue.")
+    add: Any = parser.add_argument
+    add("model", help="a run, an export, a bundle, a folder of transformers' or a Hub name")
+    add("proteins", help="FASTA (.gz, .zst), UniProt, Parquet, CSV, ..., as data.sources of a recipe takes them")
+    add("output", type=Path, help="file to write, .parquet")
+    add("--pooling", choices=["mean", "begin", "residue"], default="mean", help="mean of residues, begin token, or each")
+    add("--layers", type=int, nargs="+", metavar="N", help="0: the embedding, N: after layer N; the last one without")
+    add("--dtype", choices=["float32", "float16"], default="float32", help="of the numbers in the file")
+    add("--compute", choices=["float32", "bfloat16"], default="float32", help="what the encoder computes in")
+    add("--too-long", choices=["refuse", "windows"], default="refuse", help="what becomes of sequences above the limit")
+    add("--max-tokens", type=_positive, help="longest document, begin and end counted; 1,026 for ESM-2, 2,048 ESM C")
+    add("--bin-tokens", type=_positive, help="slots of one forward pass; 4,096 on a CPU, 16,384 on a GPU")
+    add("--unknown-letters", choices=["refuse", "count"], default="refuse", help="refuse them, or read them as <unk>")
+    add("--base", help="folder or Hub name of the weights that a bundle was trained on")
+    add("--overwrite", action="store_true", help="replace the output file where it exists")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""An embedding from its first part to the finished table, on every rank.
+
+In: an encoder, a file of proteins, what is wanted. Out: the table, and a line about it. Kept: nothing but the table;
+until it is whole, the folder `.NAME.embedding` beside it, with the token store of the proteins and the finished parts.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data.batches.packed import BinSize, PlainContents
+from data.corpus.shelves import Shelves
+from data.disk_error import refusal
+from data.order.plan import SPECIAL_TOKENS
+from data.progress_line import ProgressLine
+from data.recipe.settings import CorpusSettings, IngestSettings, LetterPolicy
+from data.store.token_store import Store
+from finetune.embed.parts import Parts, held
+from finetune.embed.plan import Plan, TooLong, id_of, plan_of
+from finetune.embed.table import FORMAT, made_of, write_table
+from finetune.embed.vectors import Embedder, Pooling
+from pretrain.engine.engine import Engine
+from pretrain.ship.source import Source, encoder_of
+
+PART_TOKENS = 1 << 18
+"""Tokens of a part, about: what is computed again after an interruption is at most this much for each process."""
+PART_SEQUENCES = 4096
+PART_BYTES = 64 << 20
+"""Most bytes of a part's vectors, unless one sequence has more."""
+_EVERY_S = 10.0
+_REMEDY = "get the right to write there, or give another name"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is embedded, with what, and to where."""
+
+    source: Source
+    proteins: str
+    """A file, URL or token store, as `data.sources` of a recipe names them."""
+    out: Path
+    pooling: Pooling
+    layers: tuple[int, ...]
+    dtype: str
+    """Of the numbers in the table: float32 or float16."""
+    is_bfloat16: bool
+    """Whether the encoder computes in bfloat16, under autocast."""
+    too_long: TooLong
+    max_tokens: int
+    """Longest document, begin and end token counted."""
+    bin_tokens: int
+    """Slots of one forward pass."""
+    unknown_letters: LetterPolicy
+    overwrites: bool
+
+    @property
+    def work(self) -> Path:
+        """Folder of what is kept until the table is whole."""
+        return self.out.with_name(f".{self.out.name}.embedding")
+
+    def run(self, engine: Engine) -> str:
+        """Embed; collective.
+
+        Returns:
+            A line for the console.
+
+        Raises:
+            ValueError: the proteins cannot be read or are too long; the table exists; a number is none, or above what
+                float16 holds; the disk is full.
+        """
+        with self._held(engine):
+            store = Store(engine.on_main(self._store))
+            facts = self._facts(store)
+            if engine.on_main(lambda: self._is_done(facts)):
+                return f"{self.out}: it is whole already, from the same model, proteins and options"
+            plan = plan_of(store, self.max_tokens, self.too_long, *self._part_size, self.proteins)
+            parts = self._parts(facts)
+            engine.on_main(lambda: self._begin(parts))
+            begun = time.monotonic()
+            tokens, found = self._compute(engine, plan, parts)
+            all_tokens, all_found = map(sum, zip(*engine.gather((tokens, found)), strict=True))
+            seconds = time.monotonic() - begun
+            engine.on_main(lambda: self._write(plan, parts, facts))
+        return self._said(plan, all_tokens, all_found, seconds)
+
+    @contextmanager
+    def _held(self, engine: Engine) -> Iterator[None]:
+        """Rank 0 holds the folder; afterwards it removes that, if the table is whole."""
+
+        def made() -> None:
+            with refusal(self.work, _REMEDY):
+                self.work.mkdir(exist_ok=True)
+
+        engine.on_main(made)
+        with held(self.work, self.out) if engine.is_main else nullcontext():
+            try:
+                yield
+            except ValueError:
+                if engine.is_main and not any(self.work.glob("parts-*")):
+                    shutil.rmtree(self.work, ignore_errors=True)
+                raise
+            if engine.is_main:
+                shutil.rmtree(self.work, ignore_errors=True)
+
+    def _store(self) -> Path:
+        from data.sources.resolve import resolve
+        from data.store.build import open_or_build
+
+        corpus, ingest = CorpusSettings(sources=(self.proteins,)), IngestSettings()
+        found = resolve(corpus, self.unknown_letters, ingest, self.work)
+        if found.store is not None:
+            return found.store
+        return open_or_build(found.sources, self.work / "stores", self.unknown_letters, ingest).folder
+
+    def _facts(self, store: Store) -> dict[str, Any]:
+        """What decides the bytes of the table."""
+        return {
+            "format": FORMAT,
+            "model": self.source.name,
+            "shape": asdict(self.source.shape),
+            "weights": self._weights,
+            "proteins": store.fingerprint,
+            "headers": store.facts["files"]["headers.bin"]["hash"],
+            "pooling": self.pooling,
+            "layers": list(self.layers),
+            "dtype": self.dtype,
+            "compute": "bfloat16" if self.is_bfloat16 else "float32",
+            "too_long": self.too_long,
+            "max_tokens": self.max_tokens,
+            "bin_tokens": self.bin_tokens,
+        }
+
+    @cached_property
+    def _weights(self) -> str:
+        return self.source.content_hash()
+
+    def _is_done(self, facts: dict[str, Any]) -> bool:
+        """Whether the table is there and is this one."""
+        if not os.path.lexists(self.out) or self.overwrites:
+            return False
+        found = made_of(self.out)
+        if found is not None and found == facts:
+            return True
+        differing = [] if found is None else [name for name in facts if found.get(name) != facts[name]]
+        what = f"of other {', '.join(differing)}" if differing else "and is no embedding of this command"
+        raise ValueError(f"{self.out} exists, {what}; give another name, or replace it with --overwrite")
+
+    @property
+    def _row_bytes(self) -> int:
+        return len(self.layers) * self.source.shape.dim * np.dtype(self.dtype).itemsize
+
+    @property
+    def _part_size(self) -> tuple[int, int]:
+        most = max(1, PART_BYTES // self._row_bytes)
+        if self.pooling == "residue":
+            return min(PART_TOKENS, most), PART_SEQUENCES
+        return PART_TOKENS, min(PART_SEQUENCES, most)
+
+    def _parts(self, facts: dict[str, Any]) -> Parts:
+        key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+        row = len(self.layers), self.source.shape.dim
+        return Parts(self.work / f"parts-{key}", row, np.dtype(self.dtype).newbyteorder("<"))
+
+    def _begin(self, parts: Parts) -> None:
+        """Make the folder of the parts, and remove those of another embedding, which nobody goes on with."""
+        with refusal(self.work, _REMEDY):
+            for other in self.work.glob("parts-*"):
+                if other != parts.folder:
+                    shutil.rmtree(other, ignore_errors=True)
+            parts.folder.mkdir(exist_ok=True)
+
+    def _compute(self, engine: Engine, plan: Plan, parts: Parts) -> tuple[int, int]:
+        """Write this rank's parts; the tokens that were computed, and the number of parts that were there."""
+        embedder = Embedder(encoder_of(self.source, engine.device), self.layers, self.pooling, self.is_bfloat16)
+        longest = np.minimum(plan.residues + SPECIAL_TOKENS, self.max_tokens)
+        contents = PlainContents(Shelves([plan.store.folder]), BinSize.holding(longest, self.bin_tokens))
+        mine = list(enumerate(plan.parts))[engine.data_rank :: engine.data_world_size]
+        tokens, found, begun, said = 0, 0, time.monotonic(), time.monotonic()
+        with ProgressLine(len(mine), engine.is_main) as line:
+            for done, (number, part) in enumerate(mine):
+                rows = int(plan.residues[part].sum()) if self.pooling == "residue" else part.stop - part.start
+                if parts.is_whole(number, rows):
+                    found += 1
+                    continue
+                windows = plan.windows(part)
+                vectors = embedder(contents, plan.first_records[part], windows)
+                self._require_numbers(plan, part, vectors)
+                with refusal(parts.folder, _REMEDY):
+                    parts.write(number, vectors)
+                tokens += int(windows.length.sum())
+                if time.monotonic() > said + _EVERY_S:
+                    said = time.monotonic()
+                    rate = tokens / (said - begun)
+                    line.update(done + 1, f"embedding: part {done + 1:,} of {len(mine):,}, {rate:,.0f} tokens/s")
+        return tokens, found
+
+    def _require_numbers(self, plan: Plan, part: slice, vectors: "np.ndarray[Any, np.dtype[np.float32]]") -> None:
+        limit = float(np.finfo(self.dtype).max)
+        largest = np.maximum(vectors.max(axis=(0, 2)), -vectors.min(axis=(0, 2)))
+        if np.all(largest <= limit):  # False for NaN
+            return
+        row = int(np.flatnonzero(~(np.abs(vectors).max(axis=(1, 2)) <= limit))[0])
+        if self.pooling == "residue":
+            row = int(np.searchsorted(np.cumsum(plan.residues[part]), row, side="right"))
+        record = int(plan.first_records[part.start + row])
+        name = id_of(plan.store.headers(record, record + 1)[0])
+        layers = [layer for layer, most in zip(self.layers, largest.tolist(), strict=True) if not most <= limit]
+        if np.isfinite(vectors).all():
+            raise ValueError(
+                f"{self.proteins}: {name!r} has a number of {largest.max():.3g} in layer {layers[0]}, and float16 ends "
+                f"at {limit:,.0f}; write --dtype float32"
+            )
+        raise ValueError(
+            f"{self.source.origin} gives something that is not a number for {name!r} in layer {layers[0]}; its weights "
+            "are damaged, or its training diverged"
+        )
+
+    def _write(self, plan: Plan, parts: Parts, facts: dict[str, Any]) -> None:
+        write_table(self.out, plan, parts, self.layers, facts, by_residue=self.pooling == "residue")
+
+    def _said(self, plan: Plan, tokens: int, found: int, seconds: float) -> str:
+        records, sequences = len(plan.sequence_of_record), len(plan.first_records)
+        distinct = f", {sequences:,} distinct" if sequences < records else ""
+        there = f"; {found:,} of {len(plan.parts):,} parts were there" if found else ""
+        rate = f", {tokens / seconds:,.0f} tokens/s" if tokens else ""
+        return f"{self.out}: {records:,} sequences{distinct}{there}; {tokens:,} tokens in {seconds:,.1f} s{rate}"

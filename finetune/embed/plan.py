@@ -1,0 +1,158 @@
+"""The plan of an embedding: which sequences are computed, in which windows, and which of them share a part.
+
+In: a token store, the longest document. Out: `Plan`, arithmetic on lengths and digests alone, so the same on every
+process and after every start. Kept: nothing. Equal sequences are computed once.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.batches.packed import stretches
+from data.order.plan import SPECIAL_TOKENS
+from data.store.token_store import Store
+
+TooLong = Literal["refuse", "windows"]
+LEAST_TOKENS = 8
+"""Fewest tokens of a window."""
+
+
+class Windows(NamedTuple):
+    """Slices of sequences' tokens that a model reads, ``(windows,)`` int64 each.
+
+    Token 0 of a sequence is its begin token, token t its residue t - 1, and the last one its end token.
+    """
+
+    sequence: NDArray[np.int64]
+    """Number of the sequence; windows of one follow one another."""
+    start: NDArray[np.int64]
+    """First token that is read."""
+    length: NDArray[np.int64]
+    """Tokens that are read."""
+    keep_from: NDArray[np.int64]
+    """First residue token whose vector is taken from this window."""
+    keep_to: NDArray[np.int64]
+    """The token after the last one."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is computed of the records of a store."""
+
+    store: Store
+    first_records: NDArray[np.int64]
+    """(D,) the first record of each of D distinct sequences, rising."""
+    sequence_of_record: NDArray[np.int64]
+    """(N,) number of each record's sequence, 0 to D - 1."""
+    max_tokens: int
+    """Longest document, begin and end token counted; longer ones are read in windows."""
+    part_tokens: int
+    """Tokens of a part, about."""
+    part_sequences: int
+    """Most sequences of a part."""
+
+    @cached_property
+    def residues(self) -> NDArray[np.int64]:
+        """(D,) residues of each sequence."""
+        return self.store.num_residues(self.first_records)
+
+    @cached_property
+    def parts(self) -> list[slice]:
+        """The sequences of each part, one after another."""
+        return list(stretches(self.residues + SPECIAL_TOKENS, self.part_tokens, self.part_sequences))
+
+    @cached_property
+    def part_starts(self) -> NDArray[np.int64]:
+        """(parts,) the first sequence of each part."""
+        return np.array([part.start for part in self.parts], np.int64)
+
+    def windows(self, part: slice) -> Windows:
+        """The windows of the sequences of a part."""
+        return windows_of(self.residues[part] + SPECIAL_TOKENS, self.max_tokens, first=part.start)
+
+
+def plan_of(
+    store: Store, max_tokens: int, too_long: TooLong, part_tokens: int, part_sequences: int, name: str
+) -> Plan:
+    """The plan for all records of a store.
+
+    Args:
+        store: finished.
+        max_tokens: longest document, begin and end token counted.
+        too_long: what becomes of longer ones.
+        part_tokens: tokens of a part, about.
+        part_sequences: most sequences of a part.
+        name: the file, for errors.
+
+    Raises:
+        ValueError: there are longer sequences, which are refused.
+    """
+    lengths = np.diff(store.offsets).astype(np.int64) + SPECIAL_TOKENS
+    above = np.flatnonzero(lengths > max_tokens)
+    if len(above) and too_long == "refuse":
+        longest = int(above[lengths[above].argmax()])
+        raise ValueError(
+            f"{name}: {len(above):,} of {len(lengths):,} sequences have more than the {max_tokens - SPECIAL_TOKENS:,} "
+            f"residues that --max-tokens {max_tokens} allows (begin and end token counted); the longest, "
+            f"{record_id(store, longest)!r}, has {int(lengths[longest]) - SPECIAL_TOKENS:,}. Read them in windows with "
+            f"--too-long windows, or raise --max-tokens"
+        )
+    first_records, sequences = _distinct(store)
+    return Plan(store, first_records, sequences, max_tokens, part_tokens, part_sequences)
+
+
+def record_id(store: Store, record: int) -> str:
+    """The first word of a record's header."""
+    return id_of(store.headers(record, record + 1)[0])
+
+
+def id_of(header: bytes) -> str:
+    """The first word of a header; bytes that are not UTF-8 are replaced."""
+    return header.split(None, 1)[0].decode("utf-8", "replace")
+
+
+def _distinct(store: Store) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first record of each distinct sequence, and the number of each record's sequence.
+
+    Sequences of one digest are compared letter by letter, as 64 bits may agree by chance.
+    """
+    _, first, group = np.unique(store.digests, return_index=True, return_inverse=True)
+    representative = first[group].astype(np.int64)
+    for record in np.flatnonzero(representative != np.arange(len(representative))).tolist():
+        if not np.array_equal(store.residues(record), store.residues(int(representative[record]))):
+            representative[record] = record
+    first_records, sequences = np.unique(representative, return_inverse=True)
+    return first_records, sequences.astype(np.int64)
+
+
+def windows_of(lengths: NDArray[np.int64], max_tokens: int, first: int = 0) -> Windows:
+    """The windows of sequences: one of the whole sequence, or several of `max_tokens` that overlap by half of that.
+
+    The last window ends with the sequence, so that it may overlap by more. Of the windows that hold a residue, the one
+    is taken whose nearer cut is farther away: where two overlap, the middle of the overlap divides them.
+
+    Args:
+        lengths: (sequences,) tokens of each.
+        max_tokens: of a window, at least `LEAST_TOKENS`.
+        first: number of the first sequence.
+    """
+    rows = [
+        (first + number, *window)
+        for number, length in enumerate(lengths.tolist())
+        for window in _windows(length, max_tokens)
+    ]
+    return Windows(*np.array(rows, np.int64).reshape(-1, 5).T.copy())
+
+
+def _windows(length: int, max_tokens: int) -> Iterator[tuple[int, int, int, int]]:
+    if length <= max_tokens:
+        yield 0, length, 1, length - 1
+        return
+    starts = [*range(0, length - max_tokens, max_tokens // 2), length - max_tokens]
+    cuts = [(after + before + max_tokens) // 2 for before, after in zip(starts, starts[1:], strict=False)]
+    for start, keep_from, keep_to in zip(starts, [1, *cuts], [*cuts, length - 1], strict=True):
+        yield start, max_tokens, keep_from, keep_to

@@ -1,0 +1,114 @@
+"""The table of an embedding: Parquet, a row for each record of the input, in its order.
+
+In: the plan, the parts. Out: a Parquet file. Kept: nothing; memory holds one row group. Its columns are
+
+    id            string               the first word of the header
+    residues      int32                how many the sequence has
+    layer_6       list of numbers      (D,), or (residues, D): one column for each layer
+
+and its metadata hold, under ``zymogen.embedding``, what it was made of.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.batches.packed import stretches
+from data.durable import replaced
+from finetune.embed.parts import Parts
+from finetune.embed.plan import Plan, id_of
+
+FORMAT = "zymogen.embedding/1"
+KEY = b"zymogen.embedding"
+ROW_GROUP_ROWS = 4096
+"""Most rows of a row group."""
+ROW_GROUP_BYTES = 64 << 20
+"""Most bytes of the vectors of a row group, unless one sequence has more."""
+
+
+def made_of(path: Path) -> dict[str, Any] | None:
+    """What an embedding of ours was made of; None for any other file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+        found = json.loads(metadata[KEY])
+    except (OSError, KeyError, ValueError, pa.ArrowException):
+        return None
+    return dict(found)
+
+
+def write_table(
+    out: Path, plan: Plan, parts: Parts, layers: tuple[int, ...], facts: Mapping[str, Any], *, by_residue: bool
+) -> None:
+    """Write the table, whole or not at all.
+
+    Args:
+        out: the file, in the place of one that is there.
+        plan: of the embedding.
+        parts: all of them, whole.
+        layers: number of each layer, in the order of the parts.
+        facts: what the embedding is made of.
+        by_residue: whether a row of a part is a residue.
+
+    Raises:
+        ValueError: it cannot be written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    number = pa.float16() if parts.dtype.itemsize == 2 else pa.float32()
+    vector = pa.list_(number, parts.row[1])
+    column = pa.list_(pa.field("item", vector, nullable=False)) if by_residue else vector
+    fields = [pa.field("id", pa.string(), nullable=False), pa.field("residues", pa.int32(), nullable=False)]
+    fields += [pa.field(f"layer_{layer}", column, nullable=False) for layer in layers]
+    schema = pa.schema(fields, {KEY: json.dumps(facts, sort_keys=True)})
+    remedy = "get the right to write there, or give another name"
+    with (
+        replaced(out, remedy) as new,
+        pq.ParquetWriter(new, schema, compression="none", use_dictionary=False, write_statistics=False) as writer,
+    ):
+        for records in _row_groups(plan, parts, by_residue=by_residue):
+            residues = plan.residues[plan.sequence_of_record[records]]
+            vectors = _vectors(plan, parts, records, by_residue=by_residue)
+            columns = [pa.array([id_of(header) for header in plan.store.headers(records.start, records.stop)])]
+            columns.append(pa.array(residues.astype(np.int32)))
+            for layer in range(len(layers)):
+                flat = pa.array(np.ascontiguousarray(vectors[:, layer]).reshape(-1))
+                listed = pa.FixedSizeListArray.from_arrays(flat, type=vector)
+                if by_residue:
+                    ends = np.concatenate([[0], np.cumsum(residues)]).astype(np.int32)
+                    listed = pa.ListArray.from_arrays(pa.array(ends), listed, type=column)
+                columns.append(listed)
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema), row_group_size=len(residues))
+
+
+def _row_groups(plan: Plan, parts: Parts, *, by_residue: bool) -> Iterator[slice]:
+    """The records of each row group."""
+    rows = plan.residues[plan.sequence_of_record] if by_residue else np.ones_like(plan.sequence_of_record)
+    most = max(1, ROW_GROUP_BYTES // (parts.row[0] * parts.row[1] * parts.dtype.itemsize))
+    return stretches(rows, most, ROW_GROUP_ROWS)
+
+
+def _vectors(plan: Plan, parts: Parts, records: slice, *, by_residue: bool) -> NDArray[np.floating]:
+    """The rows of some records, one after another: ``(rows, layers, D)``."""
+    sequences = plan.sequence_of_record[records]
+    part_of = np.searchsorted(plan.part_starts, sequences, side="right") - 1
+    # Neighbours in the input are mostly neighbours in a part: each run of them is read at once.
+    breaks = np.flatnonzero((np.diff(sequences) != 1) | (np.diff(part_of) != 0)) + 1
+    found = []
+    for begin, end in pairwise([0, *breaks.tolist(), len(sequences)]):
+        number, first = int(part_of[begin]), int(sequences[begin])
+        start = plan.parts[number].start
+        if by_residue:
+            at, count = int(plan.residues[start:first].sum()), int(plan.residues[first : first + end - begin].sum())
+        else:
+            at, count = first - start, end - begin
+        found.append(parts.read(number, at, count))
+    return np.concatenate(found)

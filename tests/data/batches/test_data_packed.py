@@ -1,0 +1,105 @@
+"""Documents in bins for a trained model: all of them, once, with their tokens, and back in order."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from data.alphabet import CLS, EOS, MASK, TOKENS, UNK
+from data.batches.packed import BinSize, Letters, PlainContents, TokenArrays, bins_of, in_order, packed, stretches
+
+SEQUENCES = ["MKV", "ACDEFGHIKL", "W", "MKTAYIAKQR", "GGGGJ"]
+
+
+def lengths_of(documents: list[NDArray[np.uint8]]) -> NDArray[np.int64]:
+    return np.array([len(each) for each in documents], np.int64)
+
+
+def arrays(sizes: list[int]) -> list[NDArray[np.uint8]]:
+    """Documents whose tokens tell which one it is, and where."""
+    return [np.arange(size, dtype=np.uint8) + 7 * number % 200 for number, size in enumerate(sizes)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=60), ranks=st.integers(1, 3))
+def test_every_document_is_read_once_with_its_tokens(sizes: list[int], ranks: int) -> None:
+    documents = arrays(sizes)
+    contents = PlainContents(TokenArrays(documents), BinSize(40))
+    seen = []
+    for rank in range(ranks):
+        for part in packed(contents, lengths_of(documents), rank=rank, ranks=ranks):
+            assert part.batch.tokens.numel() == int(part.lengths.sum()) <= 40
+            assert [start for start, _ in part.batch.spans] == part.firsts.tolist()
+            cut = np.split(part.batch.tokens.numpy(), part.firsts[1:])
+            for place, tokens in zip(part.documents.tolist(), cut, strict=True):
+                assert tokens.tolist() == documents[place].tolist()
+            seen += [(part.documents, [int(tokens.sum()) for tokens in cut])]
+    assert in_order(len(documents), seen) == [int(each.sum()) for each in documents]
+
+
+def test_bins_do_not_depend_on_the_number_of_processes() -> None:
+    documents = arrays([5, 30, 12, 9, 21, 17, 3, 28, 11])
+    contents = PlainContents(TokenArrays(documents), BinSize(40))
+    lengths = lengths_of(documents)
+    alone = [part.documents.tolist() for part in packed(contents, lengths)]
+    assert len(alone) == 4
+    shared = [[part.documents.tolist() for part in packed(contents, lengths, rank=rank, ranks=3)] for rank in range(3)]
+    assert shared == [alone[0::3], alone[1::3], alone[2::3]]
+    bins = bins_of(np.arange(9) + 100, np.ones(9, np.int64), lengths, BinSize(40))
+    assert [(bin_.samples - 100).tolist() for bin_ in bins] == alone
+    assert all((bin_.starts == 1).all() for bin_ in bins)
+
+
+def test_letters_are_whole_proteins_or_slices_of_them() -> None:
+    contents = PlainContents(Letters(SEQUENCES), BinSize(64))
+    lengths = np.array([len(each) + 2 for each in SEQUENCES])
+    (part,) = packed(contents, lengths)
+    read = np.split(part.batch.tokens.numpy(), part.firsts[1:])
+    for place, tokens in zip(part.documents.tolist(), read, strict=True):
+        assert tokens[0] == CLS
+        assert tokens[-1] == EOS
+        assert "".join(TOKENS[t] for t in tokens[1:-1].tolist()).replace("<unk>", "J") == SEQUENCES[place]
+    assert read[-1][-2] == UNK
+
+    (cut,) = packed(contents, np.array([4, 3]), samples=np.array([1, 3]), starts=np.array([0, 9]))
+    texts = {
+        place: [TOKENS[token] for token in tokens.tolist()]
+        for place, tokens in zip(cut.documents.tolist(), np.split(cut.batch.tokens.numpy(), cut.firsts[1:]), strict=True)
+    }
+    assert texts == {0: ["<cls>", "A", "C", "D"], 1: ["Q", "R", "<eos>"]}
+
+
+def test_masked_copies_are_documents_too() -> None:
+    copies = [np.array([CLS, 5, MASK, EOS], np.uint8), np.array([CLS, MASK, 6, EOS], np.uint8)]
+    (part,) = packed(PlainContents(TokenArrays(copies), BinSize.holding(lengths_of(copies), 4)), lengths_of(copies), ranks=2)
+    assert part.batch.tokens.tolist() == copies[0].tolist()
+    assert part.batch.targets == ()
+
+
+def test_a_document_that_does_not_fit_is_refused() -> None:
+    contents = PlainContents(TokenArrays(arrays([50, 3])), BinSize(40))
+    with pytest.raises(ValueError, match="a document of 50 tokens does not fit into a bin of 40; read it in parts"):
+        next(packed(contents, np.array([50, 3])))
+    assert BinSize.holding(np.array([50, 3]), 40) == BinSize(50)
+    assert BinSize.holding(np.array([30, 3]), 40) == BinSize(40)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "tokens", "documents", "expected"),
+    [
+        ([3, 3, 3, 3], 6, 10, [(0, 2), (2, 4)]),
+        ([3, 3, 3, 3], 7, 10, [(0, 2), (2, 4)]),
+        ([3, 3, 3, 3], 100, 3, [(0, 3), (3, 4)]),
+        ([9, 1, 1, 9, 1], 4, 10, [(0, 1), (1, 3), (3, 4), (4, 5)]),
+        ([], 4, 10, []),
+    ],
+)
+def test_stretches(lengths: list[int], tokens: int, documents: int, expected: list[tuple[int, int]]) -> None:
+    found = stretches(np.array(lengths, np.int64), tokens, documents)
+    assert [(each.start, each.stop) for each in found] == expected
+
+
+def test_a_document_without_a_result_is_noticed() -> None:
+    with pytest.raises(AssertionError, match="1 of 2 documents were found"):
+        in_order(2, [(np.array([1]), ["x"])])
