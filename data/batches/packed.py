@@ -175,8 +175,8 @@ def _packed(lengths: NDArray[np.int64], settings: BinSettings) -> Groups:
     longest = int(lengths.max(initial=0))
     if longest > settings.bin_tokens:
         raise ValueError(
-            f"a document of {longest:,} tokens does not fit into a bin of {settings.bin_tokens:,}; read it in parts, or "
-            f"take bins of at least {longest:,}"
+            f"a document of {longest:,} tokens does not fit into a bin of {settings.bin_tokens:,}; read it in "
+            f"parts, or take bins of at least {longest:,}"
         )
     return pack(lengths, settings.bin_tokens, settings.documents_per_bin)
 

@@ -5,7 +5,7 @@
 
 In: a model, a file of proteins. Out: a Parquet file with a row for each record, in the order of the file; exit status
 0; 2 for a mistake in the input, 1 for anything else. Kept: beside it, until it is whole, `.NAME.embedding` with the
-finished parts; after an interruption the same command goes on from them.
+finished parts; after an interruption the same command continues from them.
 """
 
 import argparse
@@ -112,7 +112,7 @@ def _parser() -> Parser:
     add("--too-long", choices=["refuse", "windows"], default="refuse", help="what becomes of sequences above the limit")
     add("--max-tokens", type=_positive, help="longest document, begin and end counted; 1,026 for ESM-2, 2,048 ESM C")
     add("--bin-tokens", type=_positive, help="slots of one forward pass; 4,096 on a CPU, 16,384 on a GPU")
-    add("--unknown-letters", choices=["refuse", "count"], default="refuse", help="refuse them, or read them as <unk>")
+    add("--unknown-letters", choices=["refuse", "count"], default="refuse", help="an error, or read as <unk>")
     add("--base", help="folder or Hub name of the weights that a bundle was trained on")
     add("--overwrite", action="store_true", help="replace the output file where it exists")
     return parser

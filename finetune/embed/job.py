@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +79,7 @@ class Job:
         """
         with self._held(engine):
             store = Store(engine.on_main(self._store))
-            facts = self._facts(store)
+            facts = engine.on_main(lambda: self._facts(store))
             if engine.on_main(lambda: self._is_done(facts)):
                 return f"{self.out}: it is whole already, from the same model, proteins and options"
             plan = plan_of(store, self.max_tokens, self.too_long, *self._part_size, self.proteins)
@@ -128,7 +127,7 @@ class Job:
             "format": FORMAT,
             "model": self.source.name,
             "shape": asdict(self.source.shape),
-            "weights": self._weights,
+            "weights": self.source.content_hash(),
             "proteins": store.fingerprint,
             "headers": store.facts["files"]["headers.bin"]["hash"],
             "pooling": self.pooling,
@@ -139,10 +138,6 @@ class Job:
             "max_tokens": self.max_tokens,
             "bin_tokens": self.bin_tokens,
         }
-
-    @cached_property
-    def _weights(self) -> str:
-        return self.source.content_hash()
 
     def _is_done(self, facts: dict[str, Any]) -> bool:
         """Whether the table is there and is this one."""
@@ -172,7 +167,7 @@ class Job:
         return Parts(self.work / f"parts-{key}", row, np.dtype(self.dtype).newbyteorder("<"))
 
     def _begin(self, parts: Parts) -> None:
-        """Make the folder of the parts, and remove those of another embedding, which nobody goes on with."""
+        """Make the folder of the parts, and remove those of another embedding, which nobody continues."""
         with refusal(self.work, _REMEDY):
             for other in self.work.glob("parts-*"):
                 if other != parts.folder:

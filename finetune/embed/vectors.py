@@ -78,7 +78,7 @@ class Embedder:
         return found
 
     def _vectors(self, part: PackedDocuments) -> list[Tensor]:
-        """Of each layer ``(S, D)``; with `begin`, ``(n, D)`` of the first slots alone."""
+        """Vectors of each layer, ``(S, D)``; with `begin`, ``(n, D)`` of the first slots alone."""
         device = next(self.encoder.parameters()).device
         firsts = torch.from_numpy(part.firsts).to(device) if self.pooling == "begin" else None
         caught: dict[int, Tensor] = {}

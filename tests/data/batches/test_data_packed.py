@@ -63,16 +63,15 @@ def test_letters_are_whole_proteins_or_slices_of_them() -> None:
     assert read[-1][-2] == UNK
 
     (cut,) = packed(contents, np.array([4, 3]), samples=np.array([1, 3]), starts=np.array([0, 9]))
-    texts = {
-        place: [TOKENS[token] for token in tokens.tolist()]
-        for place, tokens in zip(cut.documents.tolist(), np.split(cut.batch.tokens.numpy(), cut.firsts[1:]), strict=True)
-    }
+    tokens = np.split(cut.batch.tokens.numpy(), cut.firsts[1:])
+    texts = {place: [TOKENS[one] for one in own] for place, own in zip(cut.documents.tolist(), tokens, strict=True)}
     assert texts == {0: ["<cls>", "A", "C", "D"], 1: ["Q", "R", "<eos>"]}
 
 
 def test_masked_copies_are_documents_too() -> None:
     copies = [np.array([CLS, 5, MASK, EOS], np.uint8), np.array([CLS, MASK, 6, EOS], np.uint8)]
-    (part,) = packed(PlainContents(TokenArrays(copies), BinSize.holding(lengths_of(copies), 4)), lengths_of(copies), ranks=2)
+    lengths = lengths_of(copies)
+    (part,) = packed(PlainContents(TokenArrays(copies), BinSize.holding(lengths, 4)), lengths, ranks=2)
     assert part.batch.tokens.tolist() == copies[0].tolist()
     assert part.batch.targets == ()
 

@@ -1,6 +1,7 @@
 """Embeddings: the vectors that transformers gives, each sequence once, whole after any interruption."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -158,24 +159,33 @@ def test_stopped_at_ten_points_it_ends_with_the_same_bytes(
     embed: Callable[..., Path], pooling: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     whole = embed("--pooling", pooling, name="whole.parquet").read_bytes()
-    out, written, write = tmp_path / "out.parquet", list[int](), Parts.write
+    out, write = tmp_path / "out.parquet", Parts.write
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    written: list[int] = []
+    left = 0
 
     def once(parts: Parts, number: int, vectors: NDArray[Any]) -> None:
-        if written and written[-1] == -1:
+        nonlocal left
+        if not left:
             raise KeyboardInterrupt
+        left -= 1
         write(parts, number, vectors)
-        written.extend([number, -1])
+        written.append(number)
 
     with monkeypatch.context() as patch:
         patch.setattr(Parts, "write", once)
-        for stop in range(10):
-            written.append(0)  # this start may write one part
+        for _ in range(10):
+            left = 1
             embed("--pooling", pooling, status=130)
             assert not out.exists()
-            assert [number for number in written if number > 0][-1:] == ([stop] if stop else [])
+    assert written == list(range(10))  # none is computed again
     again: list[int] = []
-    monkeypatch.setattr(Parts, "write", lambda parts, number, vectors: again.append(number) or write(parts, number, vectors))
+
+    def counted(parts: Parts, number: int, vectors: NDArray[Any]) -> None:
+        again.append(number)
+        write(parts, number, vectors)
+
+    monkeypatch.setattr(Parts, "write", counted)
     # Damage of a part that was finished: it is computed again, and the others are not.
     (work,) = tmp_path.glob(".out.parquet.embedding/parts-*")
     damaged = work / "part-000004.bin"
@@ -224,8 +234,6 @@ def test_wrong_options_are_refused(
     embed: Callable[..., Path], options: tuple[object, ...], said: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     embed(*options, status=2)
-    import re
-
     assert re.search(said, capfd.readouterr().err)
     assert [path.name for path in tmp_path.iterdir()] == ["in.fasta"]
 
@@ -240,7 +248,8 @@ def test_wrong_files_are_refused(
     (tmp_path / "in.fasta").write_text(">a\nMKV\n")
     assert "written as Parquet" in refused(model, tmp_path / "in.fasta", tmp_path / "out.csv")
     assert "is no folder; make it" in refused(model, tmp_path / "in.fasta", tmp_path / "nowhere" / "out.parquet")
-    assert "no transformers model can be read there" in refused(tmp_path / "x", tmp_path / "in.fasta", tmp_path / "o.parquet")
+    nowhere = refused(tmp_path / "x", tmp_path / "in.fasta", tmp_path / "o.parquet")
+    assert "no transformers model can be read there" in nowhere
     assert "none.fasta" in refused(model, tmp_path / "none.fasta", tmp_path / "o.parquet")
     (tmp_path / "o.parquet").write_text("notes")
     assert "o.parquet exists, and is no embedding" in refused(model, tmp_path / "in.fasta", tmp_path / "o.parquet")

@@ -1,4 +1,4 @@
-"""Where a fine-tuned encoder starts: a run of ours, its export, published models of both architectures."""
+"""A trained model by its name: a run of ours, its export, published models of both architectures."""
 
 import json
 from dataclasses import asdict
@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from pretrain.ship.source import ENCODER, open_source
+from pretrain.ship.source import ENCODER, encoder_of, masked_language_model, open_source
 from pretrain.engine.named_state import TorchState
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.run.directory import FORMAT
 from support.checkpoint_run import save
-from support.inputs.flat_batches import perturb
+from support.inputs.flat_batches import document, pack, perturb
 
 TINY = EsmShape(layers=2, dim=48, heads=4)
 MODERN = EsmShape(layers=2, dim=48, heads=3, architecture="modern", token_dropout=False)
@@ -91,3 +91,33 @@ def test_what_is_no_pretrained_encoder_is_refused(tmp_path: Path) -> None:
         open_source(partly, ENCODER)
     with pytest.raises(ValueError, match="nowhere: no transformers model can be read there"):
         open_source(tmp_path / "nowhere", ENCODER)
+
+
+@pytest.mark.parametrize("shape", [TINY, MODERN], ids=["ESM-2", "ESM C"])
+def test_the_whole_model_and_its_encoder(tmp_path: Path, shape: EsmShape) -> None:
+    model = whole(shape).train(False)
+    transformers_io.save(model, tmp_path / "published")
+    source = open_source(tmp_path / "published")
+    assert source.name == "published"
+    assert sorted(source.weights) == sorted(name for name, _ in model.named_parameters())
+    opened = masked_language_model(source)
+    batch = pack([[document(30, 0.2, 0), document(17, 0.1, 1)]], 64)
+    assert torch.equal(opened.logits(batch), model.logits(batch))
+    encoder = encoder_of(open_source(tmp_path / "published", ENCODER))
+    assert torch.equal(encoder(batch), model.encoder(batch))
+    for module in (opened, encoder):
+        assert not module.training
+        assert not any(parameter.requires_grad for parameter in module.parameters())
+
+
+def test_a_run_is_called_by_its_name_and_so_is_its_export(tmp_path: Path) -> None:
+    run = described(tmp_path / "mine", asdict(TINY))
+    model = whole(TINY)
+    transformers_io.save(model, run / "export")
+    assert open_source(run).name == "mine"
+    assert open_source(run / "export").name == "mine"
+    save(run / "checkpoints", TorchState(model, torch.optim.AdamW(model.parameters())), 3)
+    source = open_source(run)
+    assert source.name == "mine"
+    opened = masked_language_model(source)
+    assert all(torch.equal(opened.get_parameter(name), parameter) for name, parameter in model.named_parameters())
