@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.corpus.shelves import Shelves
 from data.batches.packed import bins_of
+from data.corpus.shelves import Shelves
 from data.order.plan import SPECIAL_TOKENS, Bin, Plan
 from data.order.shares import Shares
 from data.progress_line import WorkLine

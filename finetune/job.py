@@ -22,7 +22,6 @@ from finetune.adaptation.exchange import read_adapter
 from finetune.adaptation.features import CachedFeatures, Documents, Pooling, cached_features, vectors_of
 from finetune.adaptation.groups import parameter_groups
 from finetune.adaptation.lora import plan_of
-from pretrain.ship.source import ENCODER, Source, open_source
 from finetune.assays import Assays
 from finetune.bundle.base import base_of
 from finetune.bundle.folder import write_bundle
@@ -46,6 +45,7 @@ from pretrain.optimizer.groups import ParameterGroup
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
 from pretrain.run.versions import versions
+from pretrain.ship.source import ENCODER, Source, open_source
 from pretrain.step import Reading
 
 _MEASURED = 2000

@@ -20,13 +20,13 @@ from data.order.plan import SPECIAL_TOKENS, Bin
 from data.recipe.packing import PackingSettings
 from finetune.adaptation.adapt import adapt
 from finetune.adaptation.lora import plain_name
-from pretrain.ship.source import ENCODER
 from finetune.bundle.base import base_weights
 from finetune.bundle.folder import Bundle
 from finetune.heads.predicted import predicted
 from finetune.model import FineTuneModel
 from finetune.tables.proteins import Proteins
 from finetune.tasks.objective import Objective
+from pretrain.ship.source import ENCODER
 
 Floats = NDArray[np.float64]
 

@@ -19,7 +19,6 @@ from data import draw
 from data.order.plan import SPECIAL_TOKENS
 from data.recipe.toml_file import read
 from finetune.adaptation.features import CachedFeatures, vectors_of
-from pretrain.ship.source import Source
 from finetune.assays import Assays, open_on_every_rank
 from finetune.heads.inputs import InputScale
 from finetune.job import FineTuneJob
@@ -29,6 +28,7 @@ from finetune.splits.parts import TRAIN
 from pretrain.engine.command import Parser, answered
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch
+from pretrain.ship.source import Source
 from pretrain.telemetry.memory import most_bytes
 from pretrain.timing import timed_steps
 

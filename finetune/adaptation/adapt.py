@@ -11,8 +11,8 @@ from torch import nn
 from finetune.adaptation.adapter import Adapter, AdapterPlan
 from finetune.adaptation.lora import first_of_adapters, inject, is_adapters, plain_name
 from finetune.adaptation.settings import AdaptationSettings
-from pretrain.ship.source import ENCODER
 from pretrain.model.initial import FirstWeight, first_weights
+from pretrain.ship.source import ENCODER
 
 
 def adapt(model: nn.Module, settings: AdaptationSettings, plan: AdapterPlan | None) -> None:
@@ -42,8 +42,8 @@ def first_of(
 
     Args:
         model: as `adapt` left it.
-        weights: those that are given, by their names without adapters: `Source.weights`, and a head's where it draws its
-            own. What is in neither is drawn as `pretrain.model.initial` says.
+        weights: those that are given, by their names without adapters: `Source.weights`, and a head's where it draws
+            its own. What is in neither is drawn as `pretrain.model.initial` says.
         seed: seed of what is drawn.
         plan: the one that `adapt` was given.
         start: an adapter to start from, whose plan is `plan`.

@@ -8,10 +8,10 @@ import re
 from torch import nn
 
 from finetune.adaptation.settings import AdaptationSettings
-from pretrain.ship.source import ENCODER
 from pretrain.optimizer import groups as pretraining
 from pretrain.optimizer.groups import ParameterGroup
 from pretrain.optimizer.settings import OptimizerSettings
+from pretrain.ship.source import ENCODER
 
 _LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from torch import Tensor
 
-from pretrain.ship.source import ENCODER, Source, open_source
 from finetune.bundle.folder import Bundle
 from finetune.bundle.manifest import Base
 from pretrain.checkpoint.frozen import ContentHash
 from pretrain.model.build import first_model
 from pretrain.model.settings import ModelSettings
+from pretrain.ship.source import ENCODER, Source, open_source
 
 
 def base_of(settings: ModelSettings, seed: int, start: Source) -> Base:

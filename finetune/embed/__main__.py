@@ -105,7 +105,7 @@ def _parser() -> Parser:
     add("model", help="a run, an export, a bundle, a folder of transformers' or a Hub name")
     add("proteins", help="FASTA (.gz, .zst), UniProt, Parquet, CSV, ..., as data.sources of a recipe takes them")
     add("output", type=Path, help="file to write, .parquet")
-    add("--pooling", choices=["mean", "begin", "residue"], default="mean", help="mean of residues, begin token, or each")
+    add("--pooling", choices=["mean", "begin", "residue"], default="mean", help="mean of residues, or which token")
     add("--layers", type=int, nargs="+", metavar="N", help="0: the embedding, N: after layer N; the last one without")
     add("--dtype", choices=["float32", "float16"], default="float32", help="of the numbers in the file")
     add("--compute", choices=["float32", "bfloat16"], default="float32", help="what the encoder computes in")

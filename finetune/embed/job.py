@@ -51,7 +51,7 @@ class Job:
     pooling: Pooling
     layers: tuple[int, ...]
     dtype: str
-    """Of the numbers in the table: float32 or float16."""
+    """Type of the numbers in the table: float32 or float16."""
     is_bfloat16: bool
     """Whether the encoder computes in bfloat16, under autocast."""
     too_long: TooLong

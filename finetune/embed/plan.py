@@ -7,6 +7,7 @@ process and after every start. Kept: nothing. Equal sequences are computed once.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -75,9 +76,7 @@ class Plan:
         return windows_of(self.residues[part] + SPECIAL_TOKENS, self.max_tokens, first=part.start)
 
 
-def plan_of(
-    store: Store, max_tokens: int, too_long: TooLong, part_tokens: int, part_sequences: int, name: str
-) -> Plan:
+def plan_of(store: Store, max_tokens: int, too_long: TooLong, part_tokens: int, part_sequences: int, name: str) -> Plan:
     """The plan for all records of a store.
 
     Args:
@@ -153,6 +152,6 @@ def _windows(length: int, max_tokens: int) -> Iterator[tuple[int, int, int, int]
         yield 0, length, 1, length - 1
         return
     starts = [*range(0, length - max_tokens, max_tokens // 2), length - max_tokens]
-    cuts = [(after + before + max_tokens) // 2 for before, after in zip(starts, starts[1:], strict=False)]
+    cuts = [(after + before + max_tokens) // 2 for before, after in pairwise(starts)]
     for start, keep_from, keep_to in zip(starts, [1, *cuts], [*cuts, length - 1], strict=True):
         yield start, max_tokens, keep_from, keep_to

@@ -17,9 +17,9 @@ from data.recipe.settings import DataSettings
 from data.store.token_store import Store
 from finetune.adaptation import features
 from finetune.adaptation.features import Cached, Documents, Pooling, cached_features
-from pretrain.ship.source import Source
 from pretrain.model.encoder import Encoder
 from pretrain.model.presets import EsmShape
+from pretrain.ship.source import Source
 from support.inputs.flat_batches import pack, perturb, relative
 from support.inputs.token_stores import proteins, store_of
 

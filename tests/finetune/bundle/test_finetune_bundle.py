@@ -12,7 +12,6 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from finetune.adaptation.adapt import first_of
-from pretrain.ship.source import ENCODER
 from finetune.bundle.columns import Calibration, TaskColumns
 from finetune.bundle.folder import open_folder, with_evaluation, write_bundle
 from finetune.bundle.manifest import Base, Manifest
@@ -27,6 +26,7 @@ from pretrain.checkpoint.best import best_valid
 from pretrain.checkpoint.frozen import read_whole
 from pretrain.model.build import first_model
 from pretrain.model.settings import ModelSettings
+from pretrain.ship.source import ENCODER
 from support.assays.bundled import letters, rows
 
 pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the run

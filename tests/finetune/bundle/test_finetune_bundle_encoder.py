@@ -36,5 +36,5 @@ def test_several_models_are_refused(folder: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "bundle").symlink_to(folder / "run" / "bundle")
-    with pytest.raises(ValueError, match="has 2 models; name one of them, such as .*a/bundle"):
+    with pytest.raises(ValueError, match=r"has 2 models; name one of them, such as .*a/bundle"):
         encoder_at(tmp_path)

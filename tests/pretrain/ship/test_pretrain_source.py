@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from pretrain.ship.source import ENCODER, encoder_of, masked_language_model, open_source
 from pretrain.engine.named_state import TorchState
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.run.directory import FORMAT
+from pretrain.ship.source import ENCODER, encoder_of, masked_language_model, open_source
 from support.checkpoint_run import save
 from support.inputs.flat_batches import document, pack, perturb
 
