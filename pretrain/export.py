@@ -1,27 +1,30 @@
-"""Write the newest checkpoint of a run as a directory that transformers loads by itself.
+"""Write a checkpoint of a run as a directory that transformers loads by itself.
 
     python -m pretrain.export runs/quickstart
+    python -m pretrain.export runs/quickstart --step 12000 --dtype bfloat16 --largest-file 2GB
 
-In: a run directory with a checkpoint. Out: its `export/`, and a line with the step and the place; exit status 2 for
-a mistake in the input. `pretrain.ship` does the work.
+In: a run directory with a checkpoint; the run may be training. Out: its `export/`, and a line with the step and the
+place; exit status 2 for a mistake in the input. `pretrain.ship` does the work.
 """
 
 import argparse
+import re
 import sys
 from pathlib import Path
+from typing import get_args
 
 from data.disk_error import CLOSED, one_line
+from pretrain.model.weights.io import LARGEST_FILE, StoredType
 from pretrain.run.directory import RunDirectory
-from pretrain.ship.export import export
+from pretrain.ship.export import Stored, export
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Export the newest checkpoint of a run; the exit status, 2 for a mistake in the input."""
-    parser = argparse.ArgumentParser(prog="python -m pretrain.export", description=str(__doc__).split("\n")[0])
-    parser.add_argument("run", type=Path, help="run directory")
-    folder = parser.parse_args(arguments).run
+    """Export a checkpoint of a run; the exit status, 2 for a mistake in the input."""
+    options = _parser().parse_args(arguments)
+    stored = Stored(step=options.step, dtype=options.dtype, largest_file=options.largest_file)
     try:
-        path, step = export(RunDirectory(folder))
+        path, step = export(RunDirectory(options.run), stored=stored)
     except (ValueError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ValueError) else 1
@@ -32,6 +35,28 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     print(f"step {step}: {path}")
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m pretrain.export", description=str(__doc__).split("\n")[0])
+    parser.add_argument("run", type=Path, help="run directory")
+    parser.add_argument("--step", type=int, metavar="N", help="step of the checkpoint; the newest whole one without it")
+    types = get_args(StoredType)
+    parser.add_argument("--dtype", choices=types, default=types[0], help="what weights are rounded to; %(default)s")
+    parser.add_argument(
+        "--largest-file",
+        type=_size,
+        default=LARGEST_FILE,
+        metavar="SIZE",
+        help="store weights above this size in several files, such as 500MB; %(default)s",
+    )
+    return parser
+
+
+def _size(text: str) -> str:
+    if not re.fullmatch(r"[1-9][0-9]*(KB|MB|GB)", text):
+        raise argparse.ArgumentTypeError(f"got {text!r}; it takes a whole number with KB, MB or GB, such as 500MB")
+    return text
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Masked language modelling as a job: the encoder learns to fill in residues that were hidden.
 
-In: a recipe, whose corpora are opened or built. Out: as in `job.Job`. Kept: in checkpoints, what was read of a stream.
+In: a recipe, whose corpora are opened or built. Out: as in `job.Job`. Kept: in checkpoints, what was read of a stream,
+and the contact head of the ESM-2 that a run starts from.
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any, cast
@@ -15,7 +16,7 @@ from data.batches.loader import Loader, Step
 from data.corpus.consumed import Consumed
 from data.order.plan import Cursor, Seen
 from data.store.growing import GrowingStore
-from pretrain.checkpoint.manifest import CONSUMED
+from pretrain.checkpoint.manifest import CONSUMED, CONTACT_HEAD
 from pretrain.corpus import open_on_every_rank
 from pretrain.engine.encoder_setup import set_up_encoder
 from pretrain.engine.engine import Engine
@@ -25,7 +26,7 @@ from pretrain.evaluation.evaluate import evaluate, require_targets, unigram_loss
 from pretrain.evaluation.predictions import Prediction, predict
 from pretrain.evaluation.scores import HeldOut, MaskedLanguageScores
 from pretrain.job import Built, Job, Objective
-from pretrain.model.build import first_model, without_memory
+from pretrain.model.build import first_of, without_memory
 from pretrain.model.flops import training_flops
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
@@ -57,6 +58,8 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
     shape: EsmShape
     predictions: Sequence[Prediction] = ()
     """The predictions of the weights that were validated last."""
+    contact_head: Mapping[str, Any] | None = None
+    """That of the ESM-2 which the run started from, as checkpoints keep it; it is not trained."""
 
     def __init__(self, recipe: Recipe, engine: Engine) -> None:
         self.recipe, self.engine = recipe, engine
@@ -80,7 +83,8 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
     def build(self, described: Mapping[str, Any] | None) -> Built:
         """The recipe's model, or the described one: what `model.init` names is not read again."""
         if described is None:
-            self.shape, first = first_model(self.recipe.model, self.recipe.run.seed)
+            self.shape, first, head = first_of(self.recipe.model, self.recipe.run.seed)
+            self.contact_head = head.as_entry() if head else None
         else:
             self.shape, first = EsmShape(**described), {}
         self.unigram = unigram_losses(self.corpora)
@@ -167,14 +171,21 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         """Proteins and passes; None for a mixture and for cluster sampling."""
         return self.corpora.seen(self.corpora.plan(self.recipe.run.seed), cursor)
 
+    @property
+    def entry_names(self) -> Set[str]:
+        """The contact head; what was read of a stream is known to every run."""
+        return frozenset({CONTACT_HEAD})
+
     def entries(self, cursor: Cursor) -> dict[str, dict[str, Any]]:
-        """What was read of a stream up to the cursor; nothing of finished stores, which have fingerprints."""
-        if (consumed := self._consumed) is None:
-            return {}
-        return {CONSUMED: self.engine.on_main(lambda: consumed.up_to(cursor))}
+        """What was read of a stream up to the cursor, finished stores have fingerprints; and the contact head."""
+        kept = {CONTACT_HEAD: dict(self.contact_head)} if self.contact_head else {}
+        if (consumed := self._consumed) is not None:
+            kept[CONSUMED] = self.engine.on_main(lambda: consumed.up_to(cursor))
+        return kept
 
     def require(self, entries: Mapping[str, Mapping[str, Any]], cursor: Cursor) -> None:
         """A stream's fingerprint leaves out its tail, so what was read of that is compared here."""
+        self.contact_head = entries.get(CONTACT_HEAD)
         kept = entries.get(CONSUMED)  # checkpoints of early versions lack it
         if (consumed := self._consumed) and kept is not None:
             self.engine.on_each_node(lambda: consumed.require(kept, cursor))

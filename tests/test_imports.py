@@ -55,6 +55,7 @@ PRETRAIN_ROOMS: dict[str, tuple[str, ...]] = {
     "proposal": ("model", "telemetry"),
     "ship": ("model", "engine", "run", "checkpoint", "evaluation"),
     "report": ("run", "evaluation"),
+    "contacts": ("model", "engine", "ship"),
 }
 # In `finetune`, tables, tasks and labels stand on each other; heads, losses, metrics and splits on their types alone.
 FINETUNE_ROOMS: dict[str, tuple[str, ...]] = {

@@ -55,7 +55,7 @@ def save(folder: Path, manifest: Manifest, objective: Objective, parameters: Map
         for name, parameter in model.named_parameters()
     }
     model.load_state_dict(inner, assign=True)
-    transformers_io.save(model, folder, manifest.reading.crop_tokens)  # the tokenizer stays, the rest is replaced
+    transformers_io.save_tokenizer(shape, folder, manifest.reading.crop_tokens)
     masked = transformers_io.to_transformers(model)
     config = masked.config
     config.architectures = None
@@ -73,7 +73,8 @@ def save(folder: Path, manifest: Manifest, objective: Objective, parameters: Map
         stored = state.pop(FREQUENCIES)
         for layer in range(shape.layers):
             state[f"esm.encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"] = stored.clone()
-    theirs.save_pretrained(folder, state_dict=state, save_original_format=False)
+    largest = transformers_io.LARGEST_FILE
+    theirs.save_pretrained(folder, state_dict=state, save_original_format=False, max_shard_size=largest)
     card = folder / "README.md"
     card.write_text(_card(manifest, objective, type(theirs).__name__), encoding="utf-8")
     for path in folder.iterdir():

@@ -37,6 +37,8 @@ from pretrain.engine.named_state import NamedState
 from pretrain.run.errors import CheckpointError, StorageError
 
 QUARANTINE = ".quarantine"
+_MOST_GONE = 20
+"""Checkpoints that may vanish while they are read; a run that makes them faster than that keeps too few."""
 # Errors of a damaged disk or directory; others (rights, too many open files) come from the machine, and a good
 # checkpoint must not be quarantined for them.
 _DAMAGE = frozenset({errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR})
@@ -71,7 +73,8 @@ def newest_valid(checkpoints_dir: Path, writer: bool) -> Verified | None:
     """The newest checkpoint whose every byte matches its manifest.
 
     Each one that does not is reported on stderr and in `rejected`, and with `writer` moved to
-    `.quarantine/<name>-<reason>`. One that does, but was written by another version, ends the search.
+    `.quarantine/<name>-<reason>`. One that does, but was written by another version, ends the search. Where one
+    vanishes while it is read, because the run trains and keeps a few, the search begins again.
 
     Returns:
         None where there is no checkpoint, nor one in quarantine.
@@ -82,10 +85,16 @@ def newest_valid(checkpoints_dir: Path, writer: bool) -> Verified | None:
         OtherVersion: the newest one that is whole is of another version; it stays where it is.
     """
     rejected: list[str] = []
-    for path in find(checkpoints_dir):
+    found, gone = find(checkpoints_dir), 0
+    while found:
+        path = found.pop(0)
         try:
             return replace(verify(path), rejected=tuple(rejected))
         except InvalidCheckpoint as error:
+            if not writer and not os.path.lexists(path) and gone < _MOST_GONE:
+                found, gone = find(checkpoints_dir), gone + 1  # a run that trains removed it, after a newer one
+                rejected.clear()
+                continue
             line = f"{path.name}: {error}"
             if writer:
                 line += f"; moved to {quarantine(path, error.reason)}"

@@ -31,6 +31,8 @@ FROZEN = "frozen"
 """The fingerprint of parameters that the run does not train (`checkpoint.frozen`); absent where it trains all."""
 CURSOR = ("pass_index", "window", "bin", "tokens_before_window")
 CONSUMED = "corpus/consumed"
+CONTACT_HEAD = "contact_head"
+"""Entry of a run that started from an ESM-2 with a contact head, which it does not train."""
 LOSS_SCALE = "loss_scale"
 BEST = "best"
 """Entry of a job that selects a checkpoint (`checkpoint.best`); others cannot continue from one that has it."""

@@ -6,6 +6,7 @@ here, because a process that holds a part of it may have no room for all. Nothin
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
@@ -13,9 +14,19 @@ from pretrain.model.initial import FirstWeight, first_weights
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.settings import ModelSettings
+from pretrain.model.weights.contact_head import ContactHead
 
 
-def first_model(settings: ModelSettings, seed: int) -> tuple[EsmShape, Mapping[str, FirstWeight]]:
+class First(NamedTuple):
+    """What a run starts from."""
+
+    shape: EsmShape
+    weights: Mapping[str, FirstWeight]
+    contact_head: ContactHead | None
+    """That of a published ESM-2, which is not trained; None where there is none."""
+
+
+def first_of(settings: ModelSettings, seed: int) -> First:
     """The preset's shape and random weights, or the shape and weights of `settings.init`.
 
     Raises:
@@ -24,10 +35,16 @@ def first_model(settings: ModelSettings, seed: int) -> tuple[EsmShape, Mapping[s
     if settings.init is not None:
         from pretrain.model.weights import io as transformers_io
 
-        published, weights = transformers_io.read(settings.init)
-        return replace(published, dropout=settings.dropout), weights
+        shape, weights, contact_head = transformers_io.published(settings.init)
+        return First(replace(shape, dropout=settings.dropout), weights, contact_head)
     shape = replace(PRESETS[str(settings.preset)], dropout=settings.dropout)
-    return shape, first_weights(without_memory(shape), seed)
+    return First(shape, first_weights(without_memory(shape), seed), None)
+
+
+def first_model(settings: ModelSettings, seed: int) -> tuple[EsmShape, Mapping[str, FirstWeight]]:
+    """Shape and weights of `first_of`."""
+    shape, weights, _ = first_of(settings, seed)
+    return shape, weights
 
 
 def without_memory(shape: EsmShape) -> MaskedLanguageModel:

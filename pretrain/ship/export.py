@@ -1,10 +1,11 @@
 """Export: the run as a directory that transformers loads by itself.
 
-In: a run directory with a checkpoint. Out: `export/` with config.json, model.safetensors, tokenizer files
-and README.md, the model card. Kept: export.json beside it, the hashes of what was written; an export in which anything
-was changed or added since is not replaced but moved aside.
+In: a run directory with a checkpoint. Out: `export/` with config.json, model.safetensors (or several files and their
+index), tokenizer files and README.md, the model card. Kept: export.json beside it, the hashes of what was written; an
+export in which anything was changed or added since is not replaced but moved aside.
 """
 
+import fcntl
 import hashlib
 import itertools
 import json
@@ -13,52 +14,83 @@ import re
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
+from torch import Tensor
 from transformers.utils import logging
 
 from data.disk_error import refusal, said
 from data.durable import workspace, write_whole
+from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.frozen import read_whole
-from pretrain.checkpoint.load import newest_valid
+from pretrain.checkpoint.load import Verified, find, newest_valid, verify
+from pretrain.checkpoint.manifest import CONTACT_HEAD, checkpoint_name
 from pretrain.engine.named_state import Weights
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.evaluation.scores import HeldOut, shown
 from pretrain.model.build import without_memory
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
+from pretrain.model.weights.contact_head import ContactHead
+from pretrain.model.weights.finite import require_finite, require_fits
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
-from pretrain.run.errors import StorageError, is_no_room
+from pretrain.run.errors import CheckpointError, StorageError, is_no_room
+from pretrain.ship.contact_head import about_contacts
+from pretrain.ship.reloaded import require_same
 
 FORMAT = "zymogen.export/1"
+_MOST_GONE = 20
+"""Checkpoints that may vanish one after the other while their weights are read."""
 
 
-def export(run: RunDirectory, frozen: Weights | None = None) -> tuple[Path, int]:
-    """Write the export of a run's newest whole checkpoint beside an older export, then replace that.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stored:
+    """What is exported, and in which form."""
 
-    An older export that was changed since it was written is kept as `export-1`, or the next number that is free.
+    step: int | None = None
+    """Step of the checkpoint; the newest whole one where None."""
+    dtype: transformers_io.StoredType = "float32"
+    """What the weights are rounded to."""
+    largest_file: str = transformers_io.LARGEST_FILE
+    """Weights above this size are stored in several files: a number with KB, MB or GB, powers of ten."""
+
+
+def export(run: RunDirectory, frozen: Weights | None = None, stored: Stored | None = None) -> tuple[Path, int]:
+    """Write the export of one of a run's checkpoints beside an older export, then replace that.
+
+    It is loaded through transformers and compared with the checkpoint before it replaces anything. An older export that
+    was changed since it was written is kept as `export-1`, or the next number that is free. The run may be training: a
+    checkpoint that it removes meanwhile gives way to a newer one.
 
     Args:
         run: the run that has the checkpoint.
         frozen: source of the parameters that the run does not train, if there are any.
+        stored: what is exported, and how; the newest checkpoint in float32 where None.
 
     Returns:
         The directory, and the number of optimizer steps that the weights have taken.
 
     Raises:
-        ValueError: there is no checkpoint, or it was trained on other frozen parameters.
+        ValueError: there is no such checkpoint, or it was trained on other frozen parameters, or weights of it are NaN
+            or infinite or too large for the type, or what transformers reads is not what was written.
     """
+    stored = stored or Stored()
     shape = EsmShape(**run.model())
-    checkpoint = newest_valid(run.checkpoints, writer=False)
-    if checkpoint is None:
-        raise ValueError(f"{run.root} has no checkpoint yet; train until the first one is written")
-    model = without_memory(shape)
-    names = [name for name, _ in model.named_parameters()]
-    model.load_state_dict(read_whole(checkpoint, names, frozen), assign=True)
+    model = without_memory(shape).eval()
+    checkpoint, weights = _read(run, stored.step, [name for name, _ in model.named_parameters()], frozen)
+    dtype = getattr(torch, stored.dtype)
+    require_finite(weights, checkpoint.path, "the training diverged there: export an earlier checkpoint with --step")
+    require_fits(weights, dtype, checkpoint.path)
+    # Rounded as the files are, so that what transformers reads can be compared.
+    model.load_state_dict({name: weight.to(dtype).float() for name, weight in weights.items()}, assign=True)
+    del weights
+    contact_head = ContactHead.of_entry(checkpoint.trainer.entries.get(CONTACT_HEAD), shape.layers * shape.heads)
     step, tokens_seen = checkpoint.trainer.step, checkpoint.trainer.tokens_seen
     logging.disable_progress_bar()  # or transformers draws one for a single file
     remedy = "get the right to write there"
@@ -66,19 +98,59 @@ def export(run: RunDirectory, frozen: Weights | None = None) -> tuple[Path, int]
         building = work / "new"
         building.mkdir()
         with _os_errors():
-            transformers_io.save(model, building)
+            transformers_io.save(
+                model, building, contact_head=contact_head, dtype=stored.dtype, largest_file=stored.largest_file
+            )
+        require_same(model, building)
         card = building / "README.md"
-        card.write_text(_card(run, model.shape, step, tokens_seen))
+        card.write_text(_card(run, model.shape, step, tokens_seen, contact_head))
         for path in building.iterdir():
             path.chmod(stat.S_IMODE(card.stat().st_mode))  # safetensors makes its file private, whatever the umask
-        before = _make_way(run, _hashes(building), work / "old")
-        try:
-            building.rename(run.export)
-        except BaseException:
-            if before is not None:
-                before.rename(run.export)
-            raise
+        with _one_at_a_time(run):
+            before = _make_way(run, _hashes(building), work / "old")
+            try:
+                building.rename(run.export)
+            except BaseException:
+                if before is not None:
+                    before.rename(run.export)
+                raise
     return run.export, step
+
+
+def _read(
+    run: RunDirectory, step: int | None, names: list[str], frozen: Weights | None
+) -> tuple[Verified, dict[str, Tensor]]:
+    """A checkpoint and its parameters; where a run that trains removes it meanwhile, the newest one is read instead."""
+    for left in range(_MOST_GONE, -1, -1):
+        checkpoint = _chosen(run, step)
+        try:
+            return checkpoint, read_whole(checkpoint, names, frozen)
+        except (OSError, SafetensorError, InvalidCheckpoint):
+            if os.path.lexists(checkpoint.path):
+                raise
+            if step is not None or not left:
+                break
+    raise CheckpointError(
+        checkpoint.path,
+        "the run, which trains, removed it while it was read",
+        "raise run.keep_checkpoints, or export when the run has ended",
+    )
+
+
+def _chosen(run: RunDirectory, step: int | None) -> Verified:
+    if step is None:
+        checkpoint = newest_valid(run.checkpoints, writer=False)
+        if checkpoint is None:
+            raise ValueError(f"{run.root} has no checkpoint yet; train until the first one is written")
+        return checkpoint
+    path = run.checkpoints / checkpoint_name(step)
+    if path not in (present := find(run.checkpoints)):
+        steps = ", ".join(path.name.removeprefix("step-").lstrip("0") or "0" for path in reversed(present)) or "none"
+        raise ValueError(f"{run.root} has no checkpoint of step {step}; it has those of the steps {steps}")
+    try:
+        return verify(path)
+    except InvalidCheckpoint as error:
+        raise ValueError(f"{path} is not whole: {error}; export another step, or leave --step out") from error
 
 
 def last_export(run: RunDirectory, frozen: Weights | None = None) -> None:
@@ -99,6 +171,18 @@ def last_export(run: RunDirectory, frozen: Weights | None = None) -> None:
             f"{said(cause)}; the run is trained and its newest checkpoint is whole, but it is not exported",
             f"free space there, and export it: python -m pretrain.export {run.root}",
         ) from error
+
+
+@contextmanager
+def _one_at_a_time(run: RunDirectory) -> Iterator[None]:
+    """Wait for another export of the run to take its name, such as that of the run's end; where locks work."""
+    descriptor = os.open(run.root, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
@@ -158,7 +242,7 @@ def _hashes(folder: Path) -> dict[str, str]:
     return hashes
 
 
-def _card(run: RunDirectory, shape: EsmShape, step: int, tokens_seen: int) -> str:
+def _card(run: RunDirectory, shape: EsmShape, step: int, tokens_seen: int, contact_head: ContactHead | None) -> str:
     title, tag = ("ESM C", "esmc") if shape.is_modern else ("ESM-2", "esm")
     description = run.read()
     recipe, corpus = description["recipe"], description["corpus"]
@@ -192,9 +276,7 @@ def _card(run: RunDirectory, shape: EsmShape, step: int, tokens_seen: int) -> st
             "",
             *_validation(scored[-1]["validation"] if scored else None, corpus),
             "",
-            "The tokenizer knows chain breaks, `|`; the model has seen none."
-            if shape.is_modern
-            else "Contacts are not trained: `predict_contacts` answers 0.5 everywhere.",
+            about_contacts(shape, contact_head),
             "",
         ]
     )

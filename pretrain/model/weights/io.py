@@ -6,7 +6,7 @@ In: a directory or Hub name, or a model of ours. Out: shape and weights of ours,
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from pretrain.model.attention.rotary import frequencies
 from pretrain.model.initial import FirstWeight
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import Architecture, EsmShape
+from pretrain.model.weights.contact_head import ContactHead, zeros
+from pretrain.model.weights.finite import require_finite
 from pretrain.model.weights.names import from_transformers_one_by_one, to_transformers_state
 from pretrain.model.weights.source import ESM2, ESMC, FREQUENCIES, config_of, pretrained, rotary_precision, shape_of
 
@@ -28,31 +30,62 @@ tokenizers truncate to where a user asks for truncation."""
 ESMC_EPS = 1e-5
 """The eps of every LayerNorm in transformers' ESM C, whose configuration has no entry for it."""
 
+StoredType = Literal["float32", "float16", "bfloat16"]
+"""What weights can be stored as; the frequencies of rotary positions are float32 in every file."""
 
-def read(source: str | Path) -> tuple[EsmShape, dict[str, FirstWeight]]:
-    """Shape and weights of the ESM-2 or ESM C at `source`, by our names; a weight is made when its entry is called.
+LARGEST_FILE = "5GB"
+"""Weights above this size are stored in several files, each of this size at most."""
 
-    The whole model stays on the host, once, for as long as any of the entries does.
+
+class Published(NamedTuple):
+    """A model of transformers, by our names."""
+
+    shape: EsmShape
+    weights: dict[str, FirstWeight]
+    """Each is made when its entry is called."""
+    contact_head: ContactHead | None
+    """That of an ESM-2, if somebody fitted one."""
+
+
+def published(source: str | Path) -> Published:
+    """The ESM-2 or ESM C at `source`.
+
+    The whole model stays on the host, once, for as long as any of the weights' entries does.
 
     Args:
         source: a directory or Hub name.
 
     Raises:
-        ValueError: `source` does not exist, is neither of the two, or lacks weights of a masked language model.
+        ValueError: `source` does not exist, is neither of the two, or lacks weights of a masked language model, or
+            weights of it are NaN or infinite.
     """
     config = config_of(source)
     theirs = pretrained(source, config)
+    state = theirs.state_dict()
+    require_finite(state, source, "give other weights, such as an earlier checkpoint of the run that made these")
     if isinstance(config, EsmConfig):
         shape = shape_of(config, rotary_precision(theirs.get_buffer(FREQUENCIES), source))
     else:
         shape = shape_of(config)
-    return shape, from_transformers_one_by_one(theirs.state_dict(), shape)
+    return Published(shape, from_transformers_one_by_one(state, shape), ContactHead.of_state(state))
 
 
-def to_transformers(model: MaskedLanguageModel) -> EsmForMaskedLM | EsmcForMaskedLM:
+def read(source: str | Path) -> tuple[EsmShape, dict[str, FirstWeight]]:
+    """Shape and weights of `published`."""
+    shape, weights, _ = published(source)
+    return shape, weights
+
+
+def to_transformers(
+    model: MaskedLanguageModel, contact_head: ContactHead | None = None
+) -> EsmForMaskedLM | EsmcForMaskedLM:
     """A copy of `model` as transformers' own class, float32 on the host, in evaluation mode.
 
     An ESM C's configuration has no entry for dropout in the residual stream, so that of `model.shape` is lost.
+
+    Args:
+        model: whole weights.
+        contact_head: what an ESM-2 predicts contacts with; None: every contact is 0.5.
 
     Raises:
         ValueError: transformers' class cannot compute the function of `model`.
@@ -63,26 +96,39 @@ def to_transformers(model: MaskedLanguageModel) -> EsmForMaskedLM | EsmcForMaske
         return _built(EsmcForMaskedLM, _config(shape), state)
     on_host = frequencies(shape.head_dim, shape.rotary_precision, torch.device("cpu"))
     state[FREQUENCIES] = on_host.clone()
-    # Contacts are a regression on attention maps, fitted on structures after pretraining. There is none here, and
-    # zeros show that (every contact is 0.5), while random weights would look like predictions.
-    state["esm.contact_head.regression.weight"] = torch.zeros(1, shape.layers * shape.heads)
-    state["esm.contact_head.regression.bias"] = torch.zeros(1)
+    state |= contact_head.state() if contact_head else zeros(shape.layers * shape.heads)
     return _built(EsmForMaskedLM, _config(shape), state)
 
 
-def save(model: MaskedLanguageModel, folder: str | Path, max_tokens: int | None = None) -> None:
+def save(
+    model: MaskedLanguageModel,
+    folder: str | Path,
+    max_tokens: int | None = None,
+    *,
+    contact_head: ContactHead | None = None,
+    dtype: StoredType = "float32",
+    largest_file: str = LARGEST_FILE,
+) -> None:
     """Write `config.json`, `model.safetensors` and tokenizer files to `folder`.
 
     Args:
         model: whole weights; a sharded model is gathered by its engine first.
         folder: made where it does not exist; files of the same names are overwritten.
         max_tokens: what the tokenizer truncates to where asked, <cls> and <eos> counted; `MAX_TOKENS` where None.
+        contact_head: as for `to_transformers`.
+        dtype: what the weights are rounded to.
+        largest_file: weights above this size are stored in several files and `model.safetensors.index.json`; a number
+            with KB, MB or GB, powers of ten.
 
     Raises:
         ValueError: as for `to_transformers`.
     """
-    theirs = to_transformers(model)
+    theirs = to_transformers(model, contact_head)
     state = theirs.state_dict()
+    if dtype != "float32":
+        kept = {name: state[name] for name in (FREQUENCIES,) if name in state}  # rounded ones would change every logit
+        theirs.to(getattr(torch, dtype))
+        state = theirs.state_dict() | kept
     if not model.shape.is_modern:
         # One copy of the frequencies per layer, as in published files: every version of transformers reads these,
         # while 5.23 would itself write one tensor under a name with a literal `*`, which version 4 does not know.
@@ -90,10 +136,15 @@ def save(model: MaskedLanguageModel, folder: str | Path, max_tokens: int | None 
         for layer in range(model.shape.layers):
             name = f"esm.encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"
             state[name] = stored.clone()
-    theirs.save_pretrained(folder, state_dict=state, save_original_format=False)
+    theirs.save_pretrained(folder, state_dict=state, save_original_format=False, max_shard_size=largest_file)
+    save_tokenizer(model.shape, folder, max_tokens)
+
+
+def save_tokenizer(shape: EsmShape, folder: str | Path, max_tokens: int | None = None) -> None:
+    """Write the tokenizer files of `save`."""
     if max_tokens is None:
-        max_tokens = MAX_TOKENS[model.shape.architecture]
-    _tokenizer(model.shape, max_tokens).save_pretrained(folder)
+        max_tokens = MAX_TOKENS[shape.architecture]
+    _tokenizer(shape, max_tokens).save_pretrained(folder)
 
 
 def _tokenizer(shape: EsmShape, max_tokens: int) -> Any:

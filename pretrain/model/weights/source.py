@@ -118,7 +118,7 @@ def shape_of(config: EsmConfig | EsmcConfig, precision: RotaryPrecision = "float
 
 
 def pretrained(source: str | Path, config: EsmConfig | EsmcConfig) -> EsmForMaskedLM | EsmcForMaskedLM:
-    """The model at `source`, float32, with every weight read from there, except an ESM-2's contact head.
+    """The model at `source`, float32, with every weight read from there; an ESM-2's contact head is 0 if it is absent.
 
     Raises:
         ValueError: weights are damaged, missing, or pickled.
@@ -144,6 +144,11 @@ def pretrained(source: str | Path, config: EsmConfig | EsmcConfig) -> EsmForMask
             f"{source}: {len(missing)} weights of a masked language model are missing (the first: {missing[0]}); give "
             f"a checkpoint saved from {kind.__name__}"
         )
+    if any("contact_head" in key for key in info["missing_keys"]):
+        with torch.no_grad():  # random ones would look like predictions
+            for name, parameter in model.named_parameters():
+                if "contact_head" in name:
+                    parameter.zero_()
     return model
 
 

@@ -1,0 +1,80 @@
+"""How well a model's attention says which residues touch; and the regression that says so, put into its export.
+
+    python -m pretrain.contacts runs/own/export structures/
+    python -m pretrain.contacts runs/own/export structures/ --write
+
+In: a run, an export, a folder of transformers' or a Hub name, with an ESM-2 or ESM C; structures as mmCIF or PDB, plain
+or gzipped. Out: a table of precisions at long range, with `-o` everything as JSON; with `--write` the export predicts
+contacts. Exit status 0; 2 for a mistake in the input, 1 for anything else.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from pretrain.engine.command import Parser, answered
+
+LONGEST = 1022
+"""Longest chain, in residues, that is given to a model: that of the published ESM-2. Memory rises with its square."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Score the contacts of a model; the exit status."""
+    return answered(lambda: _score(_parser().parse_args(arguments)))
+
+
+def _score(options: argparse.Namespace) -> None:
+    from data.durable import write_whole
+    from pretrain.contacts.chains import chains_of, files_of
+    from pretrain.contacts.chosen import usable
+    from pretrain.contacts.scored import score
+    from pretrain.ship.contact_head import writable, write
+    from pretrain.ship.source import masked_language_model, open_source
+
+    if options.write:
+        writable(Path(options.model))
+    files = [file for path in options.structures for file in files_of(path)]
+    chains, left_out = usable((chain for file in files for chain in chains_of(file)), options.longest)
+    source = open_source(options.model)
+    for reason, count in left_out.items():
+        print(f"{count} chains are {reason}, and are left out", flush=True)
+    scored = score(masked_language_model(source, _device()), source.name, chains, options.fit_on)
+    print("\n".join(scored.lines()), flush=True)
+    if options.output:
+        write_whole(options.output, json.dumps(scored.as_dict(), indent=1) + "\n")
+    if options.write:
+        print(f"{write(Path(options.model), scored.head, f'{len(scored.chosen.fitted)} chains')}: the contact head")
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _parser() -> Parser:
+    from pretrain.contacts.regression import CHAINS
+
+    parser = Parser(prog="python -m pretrain.contacts", description=str(__doc__).split("\n")[0])
+    parser.add_argument("model", help="run, export, folder of transformers' or Hub name")
+    parser.add_argument("structures", type=Path, nargs="+", help="folder of structures, or files")
+    parser.add_argument(
+        "--fit-on", type=_count, default=CHAINS, metavar="N", help="chains to fit on; %(default)s, as was published"
+    )
+    parser.add_argument(
+        "--longest", type=_count, default=LONGEST, metavar="RESIDUES", help="leave out longer chains; %(default)s"
+    )
+    parser.add_argument("--write", action="store_true", help="put the regression into the contact head of the export")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write everything as JSON")
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}; it takes a whole number from 1 on")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
