@@ -228,7 +228,7 @@ def _open(path: Path, *, every_byte: bool) -> Verified:
         if trainer.step != manifest.step:
             raise InvalidCheckpoint("step", f"trainer at {trainer.step}, name {path.name}")
     except OSError as error:
-        if error.errno in _DAMAGE:
+        if error.errno in _DAMAGE or isinstance(error, FileNotFoundError):  # that of safetensors has no number
             raise InvalidCheckpoint("unreadable", f"{path.name}: {error}") from error
         remedy = "make it readable for this user and start again"
         raise StorageError(path, f"cannot be read: {error}", remedy) from error
