@@ -56,6 +56,7 @@ PRETRAIN_ROOMS: dict[str, tuple[str, ...]] = {
     "ship": ("model", "engine", "run", "checkpoint", "evaluation"),
     "report": ("run", "evaluation"),
     "contacts": ("model", "engine", "ship"),
+    "push": ("model", "engine", "run", "checkpoint", "evaluation", "ship"),
 }
 # In `finetune`, tables, tasks and labels stand on each other; heads, losses, metrics and splits on their types alone.
 FINETUNE_ROOMS: dict[str, tuple[str, ...]] = {

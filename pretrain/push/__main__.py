@@ -1,0 +1,156 @@
+"""Push a model to the HuggingFace Hub.
+
+    python -m pretrain.push runs/own/export lab/esm2-small --private
+    python -m pretrain.push runs/own lab/esm2-small --watch
+
+In: a finished folder (an export, a bundle, an adapter of peft's), or a run; the name of a repository. The token comes
+from HF_TOKEN, or from a login with `hf auth login`, and from nowhere else. Out: one commit, and a line with it; exit
+status 0, 2 for a mistake in the input, 1 if it could not be pushed. `pretrain.push.commit` does the work.
+"""
+
+import argparse
+import re
+import sys
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from pretrain.push.redaction import redacted
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors do not repeat the command line, which may hold a token."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line.
+
+        Raises:
+            ValueError: always.
+        """
+        argument = re.match(r"argument (--[a-z]+|[a-z]+):", message)
+        if argument:
+            message = f"{argument[1]} cannot be read"
+        elif not message.startswith("the following arguments are required"):
+            message = "there is more than is known"
+        raise ValueError(f"the command line: {message}; --help lists what may be given, and a token may not")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Push what the command line names; the exit status."""
+    try:
+        options = _parser().parse_args(arguments)
+        return _push(options)
+    except KeyboardInterrupt:
+        print("interrupted; the same command continues, and sends only what is missing", file=sys.stderr)
+        return 130
+    except ValueError as error:
+        print(f"error: {redacted(str(error))}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        from pretrain.push.failure import PushError
+
+        text = str(error) if isinstance(error, (PushError, OSError)) else traceback.format_exc()
+        print(f"error: {redacted(text)}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m pretrain.push", description=str(__doc__).split("\n")[0], allow_abbrev=False)
+    parser.add_argument("folder", type=Path, help="folder of a finished model, or run directory")
+    parser.add_argument("repository", help="organisation/name; it is made if it is not there")
+    parser.add_argument("--private", action="store_true", help="make a new repository private")
+    parser.add_argument("--tag", help="name for the commit")
+    parser.add_argument("--watch", action="store_true", help="follow a run that trains, until it has finished")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="with --watch: push each N-th checkpoint")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=24.0,
+        metavar="HOURS",
+        help="with --watch: how long to wait for a run that was killed, or for a hub that is down (24)",
+    )
+    parser.add_argument("--poll", type=float, default=15.0, metavar="SECONDS", help="with --watch: how often to look (15)")
+    return parser
+
+
+def _push(options: argparse.Namespace) -> int:
+    from pretrain.push.commit import require_name  # the hub's library takes a second to import
+
+    require_name(options.repository)
+    folder = options.folder
+    is_run = (folder / "run.json").is_file()
+    if options.watch and not is_run:
+        raise ValueError(f"{folder} is no run directory; --watch follows a run, once its directory is there")
+    if options.watch and options.tag is not None:
+        raise ValueError("--tag is for one push; --watch names each commit step-N")
+    if options.every < 1 or options.patience < 0 or options.poll <= 0:
+        raise ValueError("--every is 1 or more, --patience 0 or more, and --poll more than 0")
+    _bound_silence()
+    if options.watch:
+        return _follow(options)
+    return _once(options, is_run)
+
+
+def _follow(options: argparse.Namespace) -> int:
+    from pretrain.push.watch import Target, Watch
+    from pretrain.run.directory import RunDirectory
+
+    run = RunDirectory(options.folder)
+    run.read()
+    target = Target(options.repository, options.private)
+    return Watch(run, target, options.every, options.patience * 3600, options.poll, say=_say).follow()
+
+
+def _once(options: argparse.Namespace, is_run: bool) -> int:
+    from contextlib import nullcontext
+
+    from data.durable import workspace
+    from pretrain.push.commit import push
+    from pretrain.push.failure import PushError
+    from pretrain.push.watch import alert, exported_to, has_finished
+    from pretrain.run.directory import RunDirectory
+
+    folder: Path = options.folder
+    root = folder if is_run else folder.resolve().parent
+    run = RunDirectory(root)
+    if is_run and (folder / "bundle").is_dir():
+        raise ValueError(f"{folder} is a fine-tuning run; name its bundle: {folder / 'bundle'}")
+    beside = is_run and not (has_finished(run) and run.export.is_dir())
+    try:
+        with workspace(root / "push", "get the right to write there") if beside else nullcontext(root) as work:
+            if beside:
+                folder, _ = exported_to(run, work)
+            elif is_run:
+                folder = run.export
+            done = push(folder, options.repository, private=options.private, tag=options.tag)
+    except PushError as error:
+        if (root / "run.json").is_file():
+            alert(root, options.repository, error, lambda _: None)
+        raise
+    sent = f"{done.num_added} files sent, {done.num_deleted} deleted" if done.num_added else "nothing to send"
+    print(f"{options.repository}: commit {done.commit}, {sent}")
+    return 0
+
+
+def _bound_silence() -> None:
+    """End a request to which the hub sends nothing; the library waits for ever."""
+    from huggingface_hub import set_client_factory
+    from huggingface_hub.utils._http import default_client_factory
+    from httpx2 import Client, Timeout
+
+    from pretrain.push.failure import SILENCE_S
+
+    def client() -> Client:
+        made = default_client_factory()
+        made.timeout = Timeout(SILENCE_S)
+        return made
+
+    set_client_factory(client)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
