@@ -47,9 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {redacted(str(error))}", file=sys.stderr)
         return 2
     except Exception as error:
-        from pretrain.push.failure import PushError
-
-        text = str(error) if isinstance(error, (PushError, OSError)) else traceback.format_exc()
+        text = str(error) if isinstance(error, (RuntimeError, OSError)) else traceback.format_exc()
         print(f"error: {redacted(text)}", file=sys.stderr)
         return 1
 
@@ -69,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="HOURS",
         help="with --watch: how long to wait for a run that was killed, or for a hub that is down (24)",
     )
-    parser.add_argument("--poll", type=float, default=15.0, metavar="SECONDS", help="with --watch: how often to look (15)")
+    parser.add_argument("--poll", type=float, default=15.0, metavar="S", help="with --watch: seconds between looks (15)")
     return parser
 
 

@@ -128,7 +128,7 @@ def _of_answer(repository: str, error: HfHubHTTPError) -> PushError:
 
 
 def _asked_s(error: HfHubHTTPError) -> float:
-    """Seconds that the hub asks to wait: until the limit on requests begins again, or Retry-After (RFC 9110, 10.2.3)."""
+    """Seconds that the hub asks to wait: until its limit begins again, or Retry-After (RFC 9110, 10.2.3)."""
     headers = error.response.headers
     limit = parse_ratelimit_headers(headers)
     if limit is not None and limit.remaining == 0 and error.response.status_code == 429:

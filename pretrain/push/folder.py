@@ -94,7 +94,7 @@ def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
         for name in [*folders, *names]:
             path = Path(parent, name)
             if path.is_symlink() or not (path.is_dir() or path.is_file()):
-                raise ValueError(f"{path} is no regular file; push a folder without links, such as a copy made by cp -rL")
+                raise ValueError(f"{path} is no regular file; push a copy without links, as cp -rL makes it")
         for name in names:
             path = Path(parent, name)
             if (relative := path.relative_to(folder).as_posix()) != LIST:

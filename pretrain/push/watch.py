@@ -1,6 +1,6 @@
 """Push the checkpoints of a run while it trains, from a process of its own.
 
-In: a run directory, which is only read, except for what follows. Out: a repository that holds the newest checkpoint that
+In: a run directory, which is only read, except for what follows. Out: a repository with the newest checkpoint that
 was pushed, with a tag for each. Kept in the run directory: pushed.json, the step that was pushed last; alerts.jsonl, a
 line for each failure; while it exports, a folder ``.push-TOKEN``, which is removed.
 
@@ -57,7 +57,7 @@ class Watch:
     say: Callable[[str], None] = print
 
     def follow(self) -> int:
-        """Push until the run has finished and is pushed; the exit status: 0, or 1 if the patience has come to its end."""
+        """Push until the run has finished and is pushed; the exit status: 0, or 1 if the patience has ended."""
         backoff = Backoff(self.clock)
         pushed = _pushed(self.run.root, self.target.repository)
         seen: set[int] = set()

@@ -6,6 +6,7 @@ Afterwards the repository has one commit with exactly the folder's bytes, and no
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,7 @@ def test_each_fault_at_each_request(hub: Hub, folder: Path) -> None:
     """All of them in one test, which is measured."""
     began = time.monotonic()
     for name, at in [*((status, 0) for status in STATUSES), *LOST]:
-        found = at_each_request(hub, folder, lambda n, name=name, at=at: Fault(name, n, at), lambda: attempt(hub, folder))
+        found = at_each_request(hub, folder, partial(Fault, name, at=at), lambda: attempt(hub, folder))
         assert found > len(KINDS)
     assert time.monotonic() - began < LIMIT_S
 

@@ -1,4 +1,4 @@
-"""A process that follows a run and pushes its checkpoints: when it pushes, when it ends, and that no trainer notices."""
+"""A process that follows a run and pushes its checkpoints: when it pushes and ends, and that no trainer notices."""
 
 import json
 import subprocess
