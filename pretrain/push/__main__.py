@@ -67,7 +67,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="HOURS",
         help="with --watch: how long to wait for a run that was killed, or for a hub that is down (24)",
     )
-    parser.add_argument("--poll", type=float, default=15.0, metavar="S", help="with --watch: seconds between looks (15)")
+    parser.add_argument(
+        "--poll", type=float, default=15.0, metavar="S", help="with --watch: seconds between looks (15)"
+    )
     return parser
 
 
@@ -132,9 +134,9 @@ def _once(options: argparse.Namespace, is_run: bool) -> int:
 
 def _bound_silence() -> None:
     """End a request to which the hub sends nothing; the library waits for ever."""
+    from httpx2 import Client, Timeout
     from huggingface_hub import set_client_factory
     from huggingface_hub.utils._http import default_client_factory
-    from httpx2 import Client, Timeout
 
     from pretrain.push.failure import SILENCE_S
 

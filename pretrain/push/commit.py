@@ -7,13 +7,15 @@ A push compares, commits what differs on top of what it compared with, and compa
 any two requests, and be repeated: what is there already is not sent, and where nothing differs nothing is committed.
 """
 
+import logging
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from huggingface_hub import HfApi, get_token
-from huggingface_hub import logging as hub_logging
+from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from pretrain.push.failure import Backoff, Unavailable
 from pretrain.push.folder import LocalFile, finished_files
@@ -73,7 +75,9 @@ def push(
         Refused: the hub refuses it.
     """
     target = _target(repository, tag, api)
-    hub_logging.set_verbosity_error()  # its warnings quote addresses that are signed
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings quote addresses that are signed
+    if not sys.stderr.isatty():
+        disable_progress_bars()
     files = finished_files(folder)
     backoff = backoff or Backoff()
     while True:

@@ -13,7 +13,7 @@ from json import JSONDecodeError
 
 import httpx2
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-from huggingface_hub.utils import parse_ratelimit_headers
+from huggingface_hub.utils._http import parse_ratelimit_headers
 
 from pretrain.push.redaction import redacted
 
@@ -89,6 +89,8 @@ def sorted_out(repository: str) -> Iterator[None]:
     except PushError:
         raise
     except Exception as error:
+        if isinstance(error, ValueError) and not isinstance(error, JSONDecodeError):
+            raise ValueError(redacted(f"{repository}: {_words(error)}")) from error
         # Its threads report "Error while uploading", and what happened as the cause.
         for each in _chain(error):
             if isinstance(each, OfflineModeIsEnabled):
@@ -99,8 +101,6 @@ def sorted_out(repository: str) -> Iterator[None]:
                 raise Unavailable(redacted(f"{repository}: no whole answer from the hub ({_words(each)})")) from error
             if isinstance(each, FileNotFoundError):
                 raise ValueError(f"{each.filename} went away while it was pushed; push again") from error
-        if isinstance(error, ValueError):
-            raise ValueError(redacted(f"{repository}: {_words(error)}")) from error
         raise
 
 

@@ -7,10 +7,17 @@ kept here: every question is asked again, since others may commit at any time.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, hf_hub_url
+from huggingface_hub import (
+    CommitOperationAdd,
+    CommitOperationDelete,
+    HfApi,
+    get_session,
+    hf_hub_url,
+    hf_raise_for_status,
+)
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.hf_api import RepoSibling
-from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+from huggingface_hub.utils._headers import build_hf_headers
 
 from pretrain.push.failure import SILENCE_S, Unavailable, sorted_out
 from pretrain.push.folder import LIST, LocalFile, listed
@@ -60,7 +67,11 @@ class Repository:
     def create(self, *, private: bool) -> None:
         """Make it, if it is not there; without `private`, as its organisation makes repositories."""
         with sorted_out(self.name):
-            self.api.create_repo(self.name, private=private or None, exist_ok=True)
+            try:
+                self.api.create_repo(self.name, private=private or None)
+            except HfHubHTTPError as error:
+                if error.response.status_code != 409:  # somebody was faster
+                    raise
 
     def operations(
         self, files: Sequence[LocalFile], held: Held

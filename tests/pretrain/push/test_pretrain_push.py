@@ -210,7 +210,7 @@ def nothing(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (a_link, "is no regular file; push a folder without links"),
+        (a_link, "is no regular file; push a copy without links"),
         (a_missing_shard, "it has model.safetensors.index.json, and no model-00002-of-00002.safetensors"),
         (half_a_shard, "is no whole safetensors file"),
         (no_weights, "it has config.json, and no model.safetensors"),

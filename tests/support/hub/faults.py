@@ -83,7 +83,7 @@ class Faulty:
             _drain(environ)
             return _refuse(int(fault.name), start_response)
         if fault.name == "cut":
-            environ["wsgi.input"].read(fault.at) if fault.at else None
+            _drain(environ, fault.at)
             return _hang_up(environ, start_response, b"", reset=True)
         if fault.name == "killed":
             _drain(environ)
@@ -106,11 +106,12 @@ def _refuse(status: int, start_response: Any) -> Iterable[bytes]:
     return [body]
 
 
-def _drain(environ: dict[str, Any]) -> bytes:
-    """The body of a request."""
-    if environ.get("wsgi.input_terminated"):
-        return bytes(environ["wsgi.input"].read())
-    return bytes(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)))
+def _drain(environ: dict[str, Any], at_most: int = 1 << 40) -> None:
+    """Read the body of a request, or its first bytes."""
+    if not environ.get("wsgi.input_terminated"):  # then it is as long as it says, and more would not come
+        at_most = min(at_most, int(environ.get("CONTENT_LENGTH") or 0))
+    while at_most > 0 and (piece := environ["wsgi.input"].read(min(at_most, 1 << 20))):
+        at_most -= len(piece)
 
 
 def _answer(application: Application, environ: dict[str, Any]) -> bytes:

@@ -167,7 +167,7 @@ def application(hub: Hub) -> Flask:
     @app.post("/api/models/<owner>/<name>/commit/<revision>")
     def commit(owner: str, name: str, revision: str) -> dict[str, Any]:
         repository = hub.repository(f"{owner}/{name}", writes=True)
-        assert unquote(revision) == "main" and request.content_type == "application/x-ndjson"
+        assert (unquote(revision), request.content_type) == ("main", "application/x-ndjson")
         made = repository.commit([json.loads(line) for line in request.get_data().splitlines()])
         url = f"{hub.url}/{repository.name}/commit/{made.oid}"
         return {"success": True, "commitOid": made.oid, "commitUrl": url, "hookOutput": ""}
