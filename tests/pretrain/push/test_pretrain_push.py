@@ -80,7 +80,7 @@ def test_only_what_changed_is_sent_and_only_our_files_are_deleted(hub: Hub, tmp_
 
 
 def test_a_commit_of_somebody_else_in_between(hub: Hub, tmp_path: Path) -> None:
-    """The hub answers 412; the push reads again, keeps the other's file and commits on top."""
+    """The hub answers 412; the push reads again, keeps the other's file, and makes one commit on top."""
     folder = write_export(tmp_path / "export")
     push(folder, NAME, api=api(hub))
     (folder / "config.json").write_text("{}")
@@ -90,12 +90,13 @@ def test_a_commit_of_somebody_else_in_between(hub: Hub, tmp_path: Path) -> None:
     def late(lines: list[dict]) -> object:
         if not seen:
             seen.append(repository.somebody_adds("theirs.txt", b"first"))
+            seen.append(repository.somebody_adds("README.md", b"a card of theirs"))
         return commit(lines)
 
     repository.commit = late  # type: ignore[method-assign]
     done = push(folder, NAME, api=api(hub))
     assert held(hub) == contents(folder) | {"theirs.txt": b"first"}
-    assert [each.summary for each in repository.commits[2:]] == ["Add theirs.txt", "Push of export"]
+    assert [each.summary for each in repository.commits[2:]] == ["Add theirs.txt", "Add README.md", "Push of export"]
     assert done.commit == repository.head.oid
 
 
