@@ -1,11 +1,13 @@
 """Validation: perplexity on held-out clusters under two corruptions, and that of residue frequencies to compare with.
 
-In: corpora, a model. Out: `Evaluation`s. Kept: nothing; which proteins, crops and positions are scored follows from
-the split alone, so every run and every step on one corpus is scored on the same targets.
+In: corpora or a frozen set, a model. Out: `Evaluation`s. Kept: nothing; which proteins, crops and positions are scored
+follows from the split alone, so every run and every step on one corpus is scored on the same targets. The commands that
+score finished models (`pretrain.evaluate`, `pretrain.compare`) take the same passes, by `sums_of`.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import numpy as np
@@ -13,35 +15,31 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from data import draw
 from data.alphabet import IS_TARGET
 from data.batches.batch import Batch
-from data.batches.contents import MaskedContents
-from data.batches.packed import bins_of
 from data.corpus.corpora import Corpora
-from data.order.plan import Bin, crop
+from data.order.plan import Bin
+from data.recipe.packing import BinSettings
 from data.recipe.settings import DataSettings
 from data.sources.synthetic import floor
 from pretrain.engine.engine import Engine
 from pretrain.evaluation.corruptions import CORRUPTIONS
+from pretrain.evaluation.frozen import SEED, FrozenSet, frozen_set
 from pretrain.evaluation.scores import Evaluation
 
-_SEED = 0
-"""Seed of what is scored; not the run's seed, so that runs can be compared."""
 _RESAMPLES = 1000
 _COUNTED_RESIDUES = 10**8
 """Residues of the corpus that the unigram baseline is counted on, at most."""
 
 
+def validation_set(corpora: Corpora, settings: DataSettings, max_sequences: int) -> FrozenSet:
+    """The held-out proteins that are scored; at most `max_sequences`, chosen by hash."""
+    return frozen_set(corpora.shelves, corpora.validation, settings.crop_tokens, max_sequences)
+
+
 def validation_bins(corpora: Corpora, settings: DataSettings, max_sequences: int) -> list[Bin]:
-    """The held-out proteins that are scored, packed; at most `max_sequences`, chosen by hash."""
-    chosen = corpora.validation
-    if len(chosen) > max_sequences:
-        chosen = chosen[np.sort(np.argsort(draw.hashes(_SEED, chosen), kind="stable")[:max_sequences])]
-    passes = np.zeros_like(chosen)
-    residues = corpora.shelves.num_residues(chosen)
-    starts, lengths = crop(chosen, passes, residues, settings.crop_tokens, _SEED)
-    return bins_of(chosen, starts, lengths, settings)
+    """The same, packed."""
+    return validation_set(corpora, settings, max_sequences).bins(settings)
 
 
 def require_targets(corpora: Corpora, settings: DataSettings, max_sequences: int) -> None:
@@ -50,8 +48,8 @@ def require_targets(corpora: Corpora, settings: DataSettings, max_sequences: int
     Raises:
         ValueError: no residue of the proteins that would be scored is a target.
     """
-    contents = MaskedContents(corpora.shelves, settings, CORRUPTIONS["mask_all"], _SEED)
-    bins = validation_bins(corpora, settings, max_sequences)
+    scored_set = validation_set(corpora, settings, max_sequences)
+    contents, bins = scored_set.contents(CORRUPTIONS["mask_all"], settings), scored_set.bins(settings)
     if any(contents.batch([bin_], [0]).counts.any() for bin_ in bins):
         return
     scored = sum(len(bin_.samples) for bin_ in bins)
@@ -64,7 +62,6 @@ def require_targets(corpora: Corpora, settings: DataSettings, max_sequences: int
     )
 
 
-@torch.no_grad()
 def evaluate(
     model: nn.Module,
     corpora: Corpora,
@@ -83,12 +80,39 @@ def evaluate(
         engine: the engine to whose ranks the bins are dealt.
         unigram: (33,) loss in nats of each token id, from `unigram_losses`.
     """
-    bins = validation_bins(corpora, settings, max_sequences)
+    sums = sums_of(model, validation_set(corpora, settings, max_sequences), settings, engine, unigram)
+
+    def of_one(rows: list[Row]) -> Evaluation:
+        return evaluation_of(rows, corpora.clusters_of(np.array([row[0] for row in rows])))
+
+    return engine.on_main(lambda: {name: of_one(merged(rows)) for name, rows in sums.items()})
+
+
+@torch.no_grad()
+def sums_of(
+    model: nn.Module,
+    scored: FrozenSet,
+    settings: BinSettings,
+    engine: Engine,
+    unigram: NDArray[np.float64],
+    autocast: Callable[[], AbstractContextManager[None]] | None = None,
+) -> dict[str, list[list["Row"]]]:
+    """Sums of each protein under both corruptions, of every rank, which `merged` puts together; collective.
+
+    Args:
+        model: a `MaskedLanguageModel`; left in the mode it was in.
+        scored: what is scored.
+        settings: sizes of a bin, which have no part in the result.
+        engine: the engine to whose ranks the bins are dealt.
+        unigram: (33,) loss in nats of each token id.
+        autocast: what the model computes in; None for the engine's own.
+    """
+    bins = scored.bins(settings)
     was_training = model.training
     model.train(False)
-    scored: dict[str, list[list[Row]]] = {}
+    found: dict[str, list[list[Row]]] = {}
     for name, mask in CORRUPTIONS.items():
-        contents = MaskedContents(corpora.shelves, settings, mask, _SEED)
+        contents = scored.contents(mask, settings)
         rows: list[Row] = []
         # Every rank takes as many forward passes, the last one idle if need be: an engine that shards parameters needs
         # all ranks in each of them.
@@ -97,13 +121,13 @@ def evaluate(
             index = first + engine.data_rank
             batch = contents.batch([bins[min(index, len(bins) - 1)]], [0])
             batch = engine.share(batch if index < len(bins) else batch.idle())
-            with engine.autocast():
+            with (autocast or engine.autocast)():
                 losses = model(batch.to(engine.device), each=True).cpu().numpy().astype(np.float64)
             if index < len(bins):
                 rows += _by_document(bins[index], batch, losses, unigram)
-        scored[name] = engine.gather(rows)
+        found[name] = engine.gather(rows)
     model.train(was_training)
-    return engine.on_main(lambda: {name: _evaluation(_merged(rows), corpora) for name, rows in scored.items()})
+    return found
 
 
 def with_floor(
@@ -112,10 +136,11 @@ def with_floor(
     """The same results, with the exact floor if the embedded corpus was scored. Rank 0 alone can call this."""
     if corpora.families is None:
         return results
-    bins = validation_bins(corpora, settings, max_sequences)
+    scored = validation_set(corpora, settings, max_sequences)
+    bins = scored.bins(settings)
     found = {}
     for name, mask in CORRUPTIONS.items():
-        contents = MaskedContents(corpora.shelves, settings, mask, _SEED)
+        contents = scored.contents(mask, settings)
         documents = [
             (batch.tokens[a:b].numpy().astype(np.uint8), labels[a:b].numpy())
             for batch in (contents.batch([bin_], [0]) for bin_ in bins)
@@ -147,7 +172,7 @@ Row = tuple[int, float, float, int]
 """(record, summed loss, summed unigram loss, targets) of a document."""
 
 
-def _merged(rows: list[list[Row]]) -> list[Row]:
+def merged(rows: list[list[Row]]) -> list[Row]:
     """Every rank's rows by record; ranks that share a batch have a part of a document each."""
     documents: dict[int, Row] = {}
     for record, loss, baseline, count in (row for part in rows for row in part):
@@ -167,11 +192,16 @@ def _by_document(scored: Bin, batch: Batch, losses: NDArray[np.float64], unigram
             yield record, float(losses[mine].sum()), float(baseline[mine].sum()), count
 
 
-def _evaluation(rows: list[Row], corpora: Corpora) -> Evaluation:
-    """Scores from each sequence's sums."""
+def evaluation_of(rows: list[Row], groups: NDArray[np.integer]) -> Evaluation:
+    """Scores from the sums of some proteins.
+
+    Args:
+        rows: of at least one protein.
+        groups: (rows,) any number of the group of each, which are resampled together.
+    """
     sums = np.array([row[1:] for row in rows])
     loss, baseline, targets = sums.sum(0)
-    _, clusters = np.unique(corpora.clusters_of(np.array([row[0] for row in rows])), return_inverse=True)
+    _, clusters = np.unique(groups, return_inverse=True)
     low, high, gain_low, gain_high = intervals(sums, clusters)
     return Evaluation(
         perplexity=_exp(loss / targets),
@@ -205,7 +235,7 @@ def intervals(sums: NDArray[np.float64], clusters: NDArray[np.int64]) -> tuple[f
         return math.nan, math.nan, math.nan, math.nan
     of_clusters = np.zeros((count, 3))
     np.add.at(of_clusters, clusters, sums)
-    drawn = np.random.Generator(np.random.Philox(_SEED))
+    drawn = np.random.Generator(np.random.Philox(SEED))
     resampled = np.empty((_RESAMPLES, 3))
     for resample in resampled:  # one at a time: all draws at once would take 80 MB for 10,000 clusters
         resample[:] = np.bincount(drawn.integers(count, size=count), minlength=count) @ of_clusters

@@ -1,0 +1,86 @@
+"""Frozen sets: which proteins, crops and residues are scored, and the hash by which two scores can be compared.
+
+In: shelves of proteins, the numbers of those that may be scored. Out: `FrozenSet`. Kept: nothing; crops and targets are
+keyed by the number of a protein alone, so that neither a model, a run's seed, nor the size of a bin has a part in them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data import draw
+from data.batches.contents import MaskedContents
+from data.batches.masking import corrupt
+from data.batches.packed import bins_of, stretches
+from data.corpus.shelves import Shelves
+from data.order.plan import Bin, crop
+from data.recipe.packing import BinSettings
+from data.recipe.settings import MaskSettings
+from data.store.token_store import new_hash
+from pretrain.evaluation.corruptions import CORRUPTIONS
+
+SEED = 0
+"""Seed of what is scored; not the run's seed, so that runs can be compared."""
+_HASHED_TOKENS, _HASHED_DOCUMENTS = 1 << 20, 1 << 14
+"""How much is in memory while a set is hashed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrozenSet:
+    """The proteins that are scored, each cut to its crop."""
+
+    shelves: Shelves
+    """Residues of the proteins."""
+    samples: NDArray[np.int64]
+    """(documents,) their numbers on the shelves, rising."""
+    starts: NDArray[np.int64]
+    """(documents,) first token of each crop; token 0 is the begin token."""
+    lengths: NDArray[np.int64]
+    """(documents,) tokens of each crop."""
+
+    @property
+    def num_residues(self) -> NDArray[np.int64]:
+        """(documents,) residues of each whole protein."""
+        return self.shelves.num_residues(self.samples)
+
+    def bins(self, settings: BinSettings) -> list[Bin]:
+        """The documents in bins."""
+        return bins_of(self.samples, self.starts, self.lengths, settings)
+
+    def contents(self, mask: MaskSettings, settings: BinSettings) -> MaskedContents:
+        """What the bins hold under one of `CORRUPTIONS`."""
+        return MaskedContents(self.shelves, settings, mask, SEED)
+
+    def fingerprint(self) -> str:
+        """Hash of the proteins' numbers, of their crops with all residues, and of which residues are targets.
+
+        Equal hashes mean that two models were asked for the same residues beside the same others.
+        """
+        parts = [new_hash() for _ in range(5)]
+        tokens_before = 0
+        for part in stretches(self.lengths, _HASHED_TOKENS, _HASHED_DOCUMENTS):
+            samples, starts, lengths = self.samples[part], self.starts[part], self.lengths[part]
+            documents = Bin(samples, np.zeros_like(samples), starts, lengths, 0)
+            tokens = self.shelves.tokens(documents)
+            _, targets = corrupt(tokens, documents, CORRUPTIONS["mask_all"], SEED)
+            columns = (samples, starts, lengths, tokens, targets.astype(np.int64) + tokens_before)
+            for digest, column in zip(parts, columns, strict=True):
+                digest.update(column.astype(np.uint8 if column is tokens else "<i8").tobytes())
+            tokens_before += len(tokens)
+        return new_hash("\n".join(digest.hexdigest() for digest in parts).encode()).hexdigest()
+
+
+def frozen_set(shelves: Shelves, samples: NDArray[np.int64], crop_tokens: int, max_sequences: int) -> FrozenSet:
+    """The set of at most `max_sequences` of some proteins, chosen by hash.
+
+    Args:
+        shelves: residues of the proteins.
+        samples: (n,) numbers of those that may be scored, rising.
+        crop_tokens: most tokens of a crop, begin and end token included.
+        max_sequences: largest number of proteins that are scored.
+    """
+    if len(samples) > max_sequences:
+        samples = samples[np.sort(np.argsort(draw.hashes(SEED, samples), kind="stable")[:max_sequences])]
+    starts, lengths = crop(samples, np.zeros_like(samples), shelves.num_residues(samples), crop_tokens, SEED)
+    return FrozenSet(shelves, samples, starts, lengths)
