@@ -192,6 +192,7 @@ class Job:
                 self._require_numbers(plan, part, vectors)
                 with refusal(parts.folder, _REMEDY):
                     parts.write(number, vectors)
+                del vectors  # before those of the next part are there
                 tokens += int(windows.length.sum())
                 if time.monotonic() > said + _EVERY_S:
                     said = time.monotonic()

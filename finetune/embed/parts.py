@@ -52,7 +52,8 @@ class Parts:
         """
         path = self._array(number)
         new = written_beside(path)
-        vectors.astype(self.dtype, copy=False).tofile(new)
+        with new.open("wb") as file:  # the error of `tofile` on a full disk does not say that it is full
+            file.write(np.ascontiguousarray(vectors, self.dtype).data)
         with new.open("rb", buffering=0) as file:
             content_hash = hash_of(file).hexdigest()
         flush(new)

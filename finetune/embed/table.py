@@ -27,7 +27,7 @@ FORMAT = "zymogen.embedding/1"
 KEY = b"zymogen.embedding"
 ROW_GROUP_ROWS = 4096
 """Most rows of a row group."""
-ROW_GROUP_BYTES = 64 << 20
+ROW_GROUP_BYTES = 16 << 20
 """Most bytes of the vectors of a row group, unless one sequence has more."""
 
 

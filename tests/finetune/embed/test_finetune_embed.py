@@ -23,7 +23,10 @@ from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from support.inputs.flat_batches import perturb
 from support.inputs.token_stores import proteins
-from support.launching import DDP, run, started, until
+from support.jobs import embedding_job
+from support.kept_runs import config
+from support.launching import DDP, run
+from support.rank_pool import RankPool
 
 SHAPE = EsmShape(layers=2, dim=48, heads=4)
 PROTEINS = [*proteins(23), ("again p3", proteins(23)[3][1]), ("p0", proteins(23)[0][1])]
@@ -277,28 +280,39 @@ def test_a_number_that_float16_does_not_hold_is_refused(
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.xdist_group("engines")
+@pytest.mark.parametrize("processes", [2, 3])
 def test_several_processes_write_what_one_does_and_go_on_after_a_kill(
-    model: Path, tmp_path: Path, processes: int
+    pool: RankPool, model: Path, tmp_path: Path, processes: int
 ) -> None:
     path = tmp_path / "in.fasta"
-    path.write_text("".join(f">{header}\n{letters}\n" for header, letters in proteins(14_000)))
-    words = ["-m", "finetune.embed", str(model), str(path)]
+    path.write_text("".join(f">{header}\n{letters}\n" for header, letters in proteins(2_000)))
     one, several, killed = (tmp_path / f"{name}.parquet" for name in ("one", "several", "killed"))
-    done = run([sys.executable, *words, str(one)])
+    done = pool.run(1, config("single"), [model, path, one], program=embedding_job.__name__)
     assert done.status == 0, done.output
-    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(DDP)]
-    launcher += ["--num_processes", str(processes)]
-    done = run([*launcher, *words, str(several)])
+    done = pool.run(processes, config("ddp"), [model, path, several], program=embedding_job.__name__)
     assert done.status == 0, done.output
-    assert done.output.count("14,000 sequences") == 1
+    assert done.output.count("2,000 sequences") == 1
     assert several.read_bytes() == one.read_bytes()
-    log = tmp_path / "log"
-    with started([*launcher, *words, str(killed)], log) as process:
-        until(lambda: any(tmp_path.glob(".killed.parquet.embedding/parts-*/*.json")), log)
-        process.kill()
-        process.wait()
+
+    def has_parts() -> bool:
+        return any(tmp_path.glob(".killed.parquet.embedding/parts-*/*.json"))
+
+    words = [model, path, killed]
+    pool.run_and_kill(processes, config("ddp"), words, has_parts, program=embedding_job.__name__)
     assert not killed.exists()
-    done = run([*launcher, *words, str(killed)])
+    done = pool.run(processes, config("ddp"), words, program=embedding_job.__name__)
     assert done.status == 0, done.output
+    assert re.search(r"; \d+ of \d+ parts were there; ", done.output)
     assert killed.read_bytes() == one.read_bytes()
+
+
+@pytest.mark.launch
+def test_the_launcher_starts_it(model: Path, tmp_path: Path) -> None:
+    path, out = tmp_path / "in.fasta", tmp_path / "out.parquet"
+    path.write_text("".join(f">{header}\n{letters}\n" for header, letters in PROTEINS))
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(DDP), "--num_processes", "2"]
+    done = run([*launcher, "-m", "finetune.embed", str(model), str(path), str(out)])
+    assert done.status == 0, done.output
+    assert done.output.count("25 sequences, 23 distinct") == 1
+    assert pq.read_table(out)["id"].to_pylist() == [header.split()[0] for header, _ in PROTEINS]

@@ -1,0 +1,11 @@
+"""The command that embeds, in parts so small that a few proteins have many: to be run on several processes."""
+
+from unittest import mock
+
+from finetune.embed import __main__ as command
+from finetune.embed import job
+
+
+def main(arguments: list[str]) -> int:
+    with mock.patch.object(job, "PART_TOKENS", 1_000):
+        return command.main(arguments)
