@@ -51,12 +51,13 @@ PRETRAIN_ROOMS: dict[str, tuple[str, ...]] = {
     "telemetry": ("model",),
     "engine": ("model", "run", "optimizer"),
     "checkpoint": ("run", "engine"),
-    "evaluation": ("engine",),
+    "evaluation": ("model", "engine", "run"),
     "proposal": ("model", "telemetry"),
     "ship": ("model", "engine", "run", "checkpoint", "evaluation"),
     "report": ("run", "evaluation"),
     "contacts": ("model", "engine", "ship"),
-    "push": ("model", "engine", "run", "checkpoint", "evaluation", "ship"),
+    "compare": ("model", "engine", "run", "evaluation", "ship"),
+    "push": ("model", "engine", "run", "checkpoint", "evaluation", "ship", "compare"),
 }
 # In `finetune`, tables, tasks and labels stand on each other; heads, losses, metrics and splits on their types alone.
 FINETUNE_ROOMS: dict[str, tuple[str, ...]] = {

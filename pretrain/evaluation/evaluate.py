@@ -102,7 +102,7 @@ def sums_of(
     Args:
         model: a `MaskedLanguageModel`; left in the mode it was in.
         scored: what is scored.
-        settings: sizes of a bin, which have no part in the result.
+        settings: sizes of a bin; the result does not depend on them.
         engine: the engine to whose ranks the bins are dealt.
         unigram: (33,) loss in nats of each token id.
         autocast: what the model computes in; None for the engine's own.

@@ -1,7 +1,7 @@
 """Frozen sets: which proteins, crops and residues are scored, and the hash by which two scores can be compared.
 
 In: shelves of proteins, the numbers of those that may be scored. Out: `FrozenSet`. Kept: nothing; crops and targets are
-keyed by the number of a protein alone, so that neither a model, a run's seed, nor the size of a bin has a part in them.
+keyed by the number of a protein alone, and depend neither on a model, nor on a run's seed or the size of a bin.
 """
 
 from dataclasses import dataclass
@@ -44,6 +44,12 @@ class FrozenSet:
         """(documents,) residues of each whole protein."""
         return self.shelves.num_residues(self.samples)
 
+    @property
+    def residues_scored(self) -> int:
+        """Residues of all crops: their tokens without begin and end tokens."""
+        begins = int((self.starts == 0).sum())
+        return int(self.lengths.sum()) - begins - int((self.starts + self.lengths == self.num_residues + 2).sum())
+
     def bins(self, settings: BinSettings) -> list[Bin]:
         """The documents in bins."""
         return bins_of(self.samples, self.starts, self.lengths, settings)
@@ -64,9 +70,10 @@ class FrozenSet:
             documents = Bin(samples, np.zeros_like(samples), starts, lengths, 0)
             tokens = self.shelves.tokens(documents)
             _, targets = corrupt(tokens, documents, CORRUPTIONS["mask_all"], SEED)
-            columns = (samples, starts, lengths, tokens, targets.astype(np.int64) + tokens_before)
-            for digest, column in zip(parts, columns, strict=True):
-                digest.update(column.astype(np.uint8 if column is tokens else "<i8").tobytes())
+            slots = targets.astype(np.int64) + tokens_before
+            numbers = (each.astype("<i8").tobytes() for each in (samples, starts, lengths, slots))
+            for digest, content in zip(parts, (*numbers, tokens.tobytes()), strict=True):
+                digest.update(content)
             tokens_before += len(tokens)
         return new_hash("\n".join(digest.hexdigest() for digest in parts).encode()).hexdigest()
 

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.frozen import ContentHash
-from pretrain.checkpoint.load import Verified, newest_valid
+from pretrain.checkpoint.load import Verified, find, newest_valid, verify
 from pretrain.checkpoint.tensors import TensorReader
 from pretrain.model.build import without_memory
 from pretrain.model.encoder import Encoder
@@ -51,7 +52,7 @@ def open_source(source: str | Path, part: str = "") -> Source:
 
     Args:
         source: the directory of a pretraining run, whose newest whole checkpoint is read, or its export where it has
-            no checkpoint; a directory or Hub name of an `EsmForMaskedLM` or `EsmcForMaskedLM`.
+            no checkpoint; one of its checkpoints; a directory or Hub name of an `EsmForMaskedLM` or `EsmcForMaskedLM`.
         part: weights whose names begin so are given, and must be there: `ENCODER`, or "" for all.
 
     Raises:
@@ -60,6 +61,9 @@ def open_source(source: str | Path, part: str = "") -> Source:
     folder = Path(source)
     if (folder / "run.json").is_file():
         return _of_run(RunDirectory(folder), part)
+    run = RunDirectory(folder.absolute().parent.parent)
+    if folder.absolute() in find(run.checkpoints):
+        return _of_run(run, part, folder)
     from pretrain.model.weights import io as transformers_io  # transformers takes seconds to import
 
     shape, weights = transformers_io.read(source)
@@ -77,8 +81,12 @@ def _name(source: str | Path) -> str:
     return path.name
 
 
-def _of_run(run: RunDirectory, part: str) -> Source:
-    checkpoint = newest_valid(run.checkpoints, writer=False)
+def _of_run(run: RunDirectory, part: str, chosen: Path | None = None) -> Source:
+    """The newest checkpoint of a run, or the one that was `chosen`."""
+    try:
+        checkpoint = newest_valid(run.checkpoints, writer=False) if chosen is None else verify(chosen)
+    except InvalidCheckpoint as error:
+        raise ValueError(f"{chosen} is not whole: {error}; name another checkpoint, or the run") from error
     if checkpoint is None:
         if (run.export / "config.json").is_file():
             return open_source(run.export, part)
@@ -92,7 +100,9 @@ def _of_run(run: RunDirectory, part: str) -> Source:
             "or the published model that it started from"
         ) from error
     weights = _of_checkpoint(checkpoint, shape, part)
-    return Source(shape, weights, f"{run.root}, step {checkpoint.trainer.step}", _name(run.root))
+    step = checkpoint.trainer.step
+    name = _name(run.root) if chosen is None else f"{_name(run.root)}-step-{step}"
+    return Source(shape, weights, f"{run.root}, step {step}", name)
 
 
 def _of_checkpoint(checkpoint: Verified, shape: EsmShape, part: str) -> dict[str, FirstWeight]:

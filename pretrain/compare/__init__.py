@@ -1,0 +1,4 @@
+"""Is one model better than another: both scored on one frozen set, with the interval of their difference.
+
+In: two models by name. Out: a `Comparison`. Kept: nothing. Begin with `models`; `comparison` holds the result.
+"""

@@ -1,0 +1,169 @@
+"""Score a finished model on proteins that it did not see: perplexity, by length and by identity to the training corpus.
+
+    python -m pretrain.evaluate runs/own
+    python -m pretrain.evaluate facebook/esm2_t6_8M_UR50D --data mine.fasta --training runs/own -o evaluation.json
+    accelerate launch --config_file accelerate_configs/ddp.yaml -m pretrain.evaluate runs/own --data mine.fasta
+
+In: a run, a checkpoint, an export, a folder of transformers' or a Hub name, with an ESM-2 or ESM C; a run whose
+held-out proteins are scored, or proteins of any source. Out: a table, with `-o` a file of JSON, which appears whole or
+not at all. Exit status 0; 2 for a mistake in the input, 1 for anything else. docs/evaluation.md says what is scored.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from data.durable import replaced
+from data.progress_line import WorkLine
+from pretrain.engine.command import Parser, answered
+from pretrain.evaluation.figures import IDENTITY, LENGTH, Figures, buckets
+
+if TYPE_CHECKING:
+    from pretrain.engine.engine import Engine
+    from pretrain.evaluation.opened import OpenSet
+
+_LENGTHS = (100, 200, 400, 800)
+_OF_LENGTHS = (
+    "below 100 residues",
+    "100 to 199 residues",
+    "200 to 399 residues",
+    "400 to 799 residues",
+    "800 residues and more",
+)
+_IDENTITIES = (1e-9, 0.3, 0.5, 0.7, 0.9)
+_OF_IDENTITIES = ("no relative found", "below 30 %", "30 to 50 %", "50 to 70 %", "70 to 90 %", "90 % and more")
+_BIN_TOKENS = {"cpu": 4096, "cuda": 16_384}
+"""Slots of a forward pass, by device."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Score what the command line names; the exit status."""
+    return answered(lambda: _evaluate(_parser().parse_args(arguments)))
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    if options.output is not None:
+        _require_place(options.output, options.overwrite)
+    with WorkLine("starting: importing torch", after_s=2.0, speaks=os.environ.get("RANK", "0") == "0"):
+        from pretrain.engine.launch import launch
+        from pretrain.evaluation.finished import LAUNCH
+    with launch(LAUNCH) as engine:
+        figures = _figures(options, engine)
+        if engine.is_main:
+            print("\n".join(figures.lines()), flush=True)
+            if options.output is not None:
+                with replaced(options.output, "give another name with -o") as new:
+                    new.write_text(figures.as_json(), encoding="utf-8")
+
+
+def _require_place(out: Path, overwrites: bool) -> None:
+    if os.path.lexists(out) and not (overwrites and out.is_file()):
+        raise ValueError(f"{out} exists; give another name with -o, or replace it with --overwrite")
+    if not out.parent.is_dir():
+        raise ValueError(f"{out.parent} is no folder; make it, or give another name with -o")
+
+
+def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:
+    """Everything that is found; collective."""
+    from pretrain.evaluation.evaluate import unigram_losses
+    from pretrain.evaluation.finished import figures_of, scored_by
+    from pretrain.evaluation.opened import Asked, corpora_of, named, open_set
+    from pretrain.ship.source import masked_language_model, open_source
+
+    data = named(options.data, options.model)
+    if not data:
+        raise ValueError(f"--data is missing: {options.model} lies in no run, whose held-out proteins could be scored")
+    asked = Asked(
+        data=data,
+        max_sequences=options.sequences,
+        crop_tokens=options.crop_tokens,
+        store_dir=options.store_dir,
+        unknown_letters=options.unknown_letters,
+    )
+    with WorkLine("opening the model", after_s=2.0, speaks=engine.is_main):
+        source = open_source(options.model)
+        model = masked_language_model(source, engine.device)
+    opened = open_set(asked, engine)
+    training = None if options.training == ["none"] else named(options.training, options.model)
+    against = opened.corpora
+    if training and training != data:
+        against, _, _ = corpora_of(Asked(data=training, store_dir=options.store_dir, unknown_letters="count"), engine)
+    bin_tokens = options.bin_tokens or _BIN_TOKENS.get(engine.device.type, _BIN_TOKENS["cuda"])
+    with WorkLine(f"scoring {len(opened.scored.samples):,} proteins", after_s=2.0, speaks=engine.is_main):
+        unigram, compute = unigram_losses(against), options.compute
+        sums = scored_by(model, source.origin, opened, engine, unigram, compute=compute, bin_tokens=bin_tokens)
+
+    def found() -> Figures:
+        by: dict[str, tuple[tuple[str, ...], list[str]]] = {}
+        by[LENGTH] = _OF_LENGTHS, buckets(_LENGTHS, _OF_LENGTHS, opened.scored.num_residues.tolist())
+        searched_by, missing = None, "identity to the training corpus was not measured: "
+        not_measured = [] if training else [f"{missing}give it with --training"]
+        if training and training == data and opened.held_out is None:
+            not_measured = [f"{missing}the scored proteins are the training corpus"]
+        elif training:
+            try:
+                identities, searched_by = opened.identities(against)
+                by[IDENTITY] = _OF_IDENTITIES, buckets(_IDENTITIES, _OF_IDENTITIES, identities.tolist())
+            except ValueError as error:
+                not_measured = [f"{missing}{error}"]
+        groups, drawn = opened.groups()
+        rows = figures_of(sums, opened, groups, by)
+        return Figures(
+            model=source.name,
+            origin=source.origin,
+            weights=source.content_hash(),
+            data=data,
+            held_out=opened.held_out,
+            set=opened.scored.fingerprint(),
+            sequences=len(opened.scored.samples),
+            residues=int(opened.scored.residues_scored),
+            crop_tokens=opened.crop_tokens,
+            groups=drawn,
+            unigram_of=_counted(opened, trains=bool(training)),
+            training=training or None,
+            searched_by=searched_by,
+            not_measured=tuple(not_measured),
+            rows=rows,
+        )
+
+    with WorkLine("relatives and intervals", after_s=2.0, speaks=engine.is_main):
+        return engine.on_main(found)
+
+
+def _counted(opened: "OpenSet", *, trains: bool) -> str:
+    return "the training side" if trains or opened.held_out else "the scored proteins"
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}; it takes a whole number from 1 on")
+    return int(text)
+
+
+def _crop(text: str) -> int:
+    if _positive(text) < 3:
+        raise argparse.ArgumentTypeError(f"got {text!r}; begin, one residue and end are 3 tokens")
+    return int(text)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="python -m pretrain.evaluate", description=str(__doc__).split("\n")[0])
+    add = parser.add_argument
+    add("model", help="run, checkpoint, export, folder of transformers' or Hub name")
+    add("--data", nargs="+", metavar="WHAT", help="a run, whose held-out proteins are scored, or sources of proteins")
+    add("--training", nargs="+", metavar="WHAT", help="a run or sources that the model trained on; or 'none'")
+    add("--sequences", type=_positive, metavar="N", help="most proteins, chosen by hash; that of the run, or 2,000")
+    add("--crop-tokens", type=_crop, metavar="N", help="most tokens of a protein; that of the run, or 1,024")
+    add("--bin-tokens", type=_positive, metavar="N", help="slots of a forward pass; 4,096 on a CPU, 16,384 on a GPU")
+    add("--compute", choices=["float32", "bfloat16"], default="float32", help="what the model computes in")
+    add("--store-dir", metavar="FOLDER", help="where token stores are kept; that of the run, or runs/stores")
+    add("--unknown-letters", choices=["refuse", "count"], help="letters outside the alphabet: an error, or <unk>")
+    add("-o", "--output", type=Path, metavar="FILE", help="write everything as JSON")
+    add("--overwrite", action="store_true", help="replace the file where it exists")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""Scoring of finished models: the same frozen set for a run of ours and for a model that others published.
+
+In: a `Source`'s model, an `OpenSet`. Out: sums of each protein, and `Figure`s of all of them and of buckets. Nothing is
+kept.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from data.batches.packed import BIN_TOKENS, BinSize
+from data.recipe.settings import DataSettings
+from pretrain.engine.engine import Engine
+from pretrain.engine.settings import Inference
+from pretrain.evaluation.evaluate import Row, evaluation_of, merged, sums_of, unigram_losses
+from pretrain.evaluation.figures import ALL, Figure
+from pretrain.evaluation.opened import OpenSet
+from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.run.settings import RunSettings
+
+Compute = Literal["float32", "bfloat16"]
+LAUNCH = Inference(run=RunSettings(directory="."), data=DataSettings(sources=("-",), bins_per_step=1 << 20))
+"""What a launch of a command that scores reads; any number of processes has enough bins."""
+
+
+class Sums(NamedTuple):
+    """What one model was found to lose on each protein that has targets, under one corruption."""
+
+    samples: NDArray[np.int64]
+    """(n,) numbers of the proteins, rising."""
+    rows: list[Row]
+
+
+def scored_by(
+    model: MaskedLanguageModel,
+    origin: str,
+    opened: OpenSet,
+    engine: Engine,
+    unigram: NDArray[np.float64] | None = None,
+    *,
+    compute: Compute = "float32",
+    bin_tokens: int = BIN_TOKENS,
+) -> dict[str, Sums]:
+    """The sums of each protein under both corruptions, on every rank; collective.
+
+    Args:
+        model: whole, on the engine's device.
+        origin: of the model, for errors.
+        opened: what is scored.
+        engine: to whose ranks the bins are dealt.
+        unigram: (33,) losses to compare with; None for those of the opened corpora.
+        compute: what matrix products are computed in.
+        bin_tokens: slots of a forward pass; the result does not depend on them.
+
+    Raises:
+        ValueError: no residue is a target, or a loss is not finite.
+    """
+    scored = opened.scored
+    unigram = unigram_losses(opened.corpora) if unigram is None else unigram
+
+    def autocast() -> AbstractContextManager[None]:
+        return torch.autocast(engine.device.type, dtype=torch.bfloat16) if compute == "bfloat16" else nullcontext()
+
+    settings = BinSize.holding(scored.lengths, bin_tokens)
+    sums = sums_of(model, scored, settings, engine, unigram, autocast)
+    found = {}
+    for name, parts in sums.items():
+        rows = merged(parts)
+        if not rows:
+            raise ValueError(
+                f"no residue of the {len(scored.samples):,} proteins of {', '.join(opened.asked.data)} is among the "
+                "15 % that are scored; give more proteins"
+            )
+        if wrong := sum(not np.isfinite(row[1]) for row in rows):
+            raise ValueError(
+                f"{origin} gives a loss that is no finite number for {wrong:,} of {len(rows):,} proteins; its weights "
+                "are damaged, or its training diverged"
+            )
+        found[name] = Sums(np.array([row[0] for row in rows], np.int64), rows)
+    return found
+
+
+def figures_of(
+    sums: Mapping[str, Sums],
+    opened: OpenSet,
+    groups: NDArray[np.integer],
+    by: Mapping[str, tuple[Sequence[str], Sequence[str]]],
+) -> tuple[Figure, ...]:
+    """A figure for all proteins under each corruption, then those of each bucket that has any; rank 0 alone.
+
+    Args:
+        sums: from `scored_by`.
+        opened: what was scored.
+        groups: (documents,) from `OpenSet.groups`.
+        by: what proteins are divided by -> names of the buckets in order, and the (documents,) bucket of each protein.
+    """
+    fingerprint = opened.scored.fingerprint()
+    found = []
+    for name, of_one in sums.items():
+        places = np.searchsorted(opened.scored.samples, of_one.samples)
+        divided = [(ALL, ALL, np.ones(len(places), np.bool_))]
+        for kind, (buckets, of_documents) in by.items():
+            mine = np.array(of_documents)[places]
+            divided += [(kind, bucket, mine == bucket) for bucket in buckets]
+        for kind, bucket, kept in divided:
+            rows = [row for row, keep in zip(of_one.rows, kept.tolist(), strict=True) if keep]
+            if not rows:
+                continue
+            of_groups = groups[places[kept]]
+            numbers = evaluation_of(rows, of_groups)
+            found.append(
+                Figure(
+                    set=fingerprint,
+                    corruption=name,
+                    by=kind,
+                    bucket=bucket,
+                    sequences=len(rows),
+                    groups=len(np.unique(of_groups)),
+                    targets=numbers.targets,
+                    nats=float(sum(row[1] for row in rows)),
+                    perplexity=numbers.perplexity,
+                    low=numbers.low,
+                    high=numbers.high,
+                    unigram=numbers.unigram,
+                    gain=numbers.gain,
+                    gain_low=numbers.gain_low,
+                    gain_high=numbers.gain_high,
+                )
+            )
+    return tuple(found)

@@ -1,0 +1,168 @@
+"""What a user names to be scored: the held-out side of a run, or the proteins of any sources.
+
+In: words of a command line. Out: `Corpora`, and the `FrozenSet` that is scored, on every rank. Kept: token stores, as
+`data.corpus.prepare` keeps them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.corpus.corpora import Corpora
+from data.corpus.prepare import open_corpora, prepare
+from data.homology import program
+from data.homology.relatives import groups_within, nearest, searched_by
+from data.order.sampler import CORPUS_BITS
+from data.recipe.settings import DataSettings, LetterPolicy
+from data.recipe.toml_file import check
+from pretrain.engine.engine import Engine
+from pretrain.evaluation.frozen import FrozenSet, frozen_set
+from pretrain.evaluation.scores import HeldOut
+from pretrain.run.directory import RunDirectory
+
+MAX_SEQUENCES = 2000
+_RELATIVES = 0.3
+"""Least identity of proteins that are drawn together, where no run has clusters of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is to be scored, in the words of a command line."""
+
+    data: tuple[str, ...]
+    """One run directory, or sources as data.sources of a recipe takes them."""
+    max_sequences: int | None = None
+    """Most proteins; None for the run's own number, or 2,000."""
+    crop_tokens: int | None = None
+    """Most tokens of a crop; None for the run's own number, or 1,024."""
+    store_dir: str | None = None
+    """Where stores are kept; None for the run's own folder, or a recipe's default."""
+    unknown_letters: LetterPolicy | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSet:
+    """What is scored, opened."""
+
+    asked: Asked
+    corpora: Corpora
+    scored: FrozenSet
+    held_out: HeldOut | None
+    """What was held out of a run; None for proteins of other files."""
+    crop_tokens: int
+
+    def groups(self) -> tuple[NDArray[np.integer], str]:
+        """(documents,) a number that proteins drawn together share, and what they are, in words; rank 0 alone.
+
+        Raises:
+            ValueError: MMseqs2 failed.
+        """
+        samples = self.scored.samples
+        if self.held_out is not None:
+            return self.corpora.clusters_of(samples), (
+                "clusters of the split" if self.corpora.by_cluster else "equal sequences"
+            )
+        groups = groups_within(self.corpora.parts[0].store, samples, [_RELATIVES])[_RELATIVES]
+        return (
+            groups,
+            f"relatives at {_RELATIVES:.0%} identity ({'MMseqs2' if program.is_installed() else 'shared words'})",
+        )
+
+    def identities(self, training: Corpora) -> tuple[NDArray[np.float64], str]:
+        """(documents,) identity to the nearest training protein, and what searched; rank 0 alone.
+
+        The alignment covers at least half of the scored protein. It is 0 where no relative was found.
+
+        Raises:
+            ValueError: a corpus is a stream, or MMseqs2 failed.
+        """
+        found = np.zeros(len(self.scored.samples))
+        if any(part.store.is_growing for part in training.parts):
+            raise ValueError("the training corpus is a stream, which cannot be searched")
+        for number, own in enumerate(self.corpora.parts):
+            mine = self.scored.samples >> CORPUS_BITS == number
+            records = self.scored.samples[mine] & ((1 << CORPUS_BITS) - 1)
+            for part in training.parts:
+                among = np.arange(part.store.num_records)
+                hits = nearest(own.store, records, part.store, among[part.split.is_training(among)])
+                found[mine] = np.maximum(found[mine], hits.identity)
+        return found, searched_by()
+
+
+def run_of(model: str | Path) -> Path | None:
+    """The run directory that a model is, or lies in as its export or a checkpoint; None if there is none."""
+    path = Path(model)
+    near = (path, path.absolute().parent, path.absolute().parent.parent)
+    return next((each for each in near if (each / "run.json").is_file()), None)
+
+
+def open_set(asked: Asked, engine: Engine) -> OpenSet:
+    """Open what is to be scored; collective.
+
+    Raises:
+        ValueError: a source, a run or its data is at fault, or there is no protein.
+    """
+    corpora, settings, run = corpora_of(asked, engine)
+    crop_tokens = asked.crop_tokens or settings.crop_tokens
+    max_sequences, held_out = asked.max_sequences or MAX_SEQUENCES, None
+    if run is not None:
+        content = run.read()
+        max_sequences = asked.max_sequences or content["recipe"]["run"]["validation_sequences"]
+        held_out = HeldOut.of(content.get("corpus", {})) or HeldOut.NOTHING
+    scored = frozen_set(corpora.shelves, corpora.validation, crop_tokens, max_sequences)
+    return OpenSet(asked=asked, corpora=corpora, scored=scored, held_out=held_out, crop_tokens=crop_tokens)
+
+
+def corpora_of(asked: Asked, engine: Engine) -> tuple[Corpora, DataSettings, RunDirectory | None]:
+    """The corpora of a run, or of sources, of which nothing is held out; collective.
+
+    Raises:
+        ValueError: as `open_set`.
+    """
+    run = RunDirectory(Path(asked.data[0])) if (Path(asked.data[0]) / "run.json").is_file() else None
+    settings = _of_sources(asked) if run is None else _of_run(run, asked)
+    corpora = open_corpora(settings, engine.on_each_node(lambda: prepare(settings)))
+    if run is not None and (before := run.read().get("corpus", {}).get("split")) not in (
+        None,
+        corpora.split_fingerprint,
+    ):
+        raise ValueError(
+            f"{run.root} trained on other data than its sources hold now: its split was {before}, they give "
+            f"{corpora.split_fingerprint}; restore the files"
+        )
+    return corpora, settings, run
+
+
+def _of_sources(asked: Asked) -> DataSettings:
+    changed: dict[str, Any] = {"store_dir": asked.store_dir, "unknown_letters": asked.unknown_letters}
+    given = {name: value for name, value in changed.items() if value is not None}
+    return DataSettings(sources=asked.data, validation_fraction=0.0, **given)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Data:
+    """The part of a recipe that is read of a run."""
+
+    data: DataSettings
+
+
+def _of_run(run: RunDirectory, asked: Asked) -> DataSettings:
+    if len(asked.data) > 1:
+        raise ValueError(f"{run.root} is a run, whose held-out proteins are scored, and stands alone; give it alone")
+    content = run.read()
+    if "architecture" not in content.get("model", {}):
+        raise ValueError(f"{run.root} is no pretraining run with a model; give a pretraining run, or sources")
+    settings = check(_Data, {"data": content["recipe"]["data"]}, str(run.root / "run.json")).data
+    return settings if asked.store_dir is None else replace(settings, store_dir=asked.store_dir)
+
+
+def named(words: Sequence[str] | None, model: str) -> tuple[str, ...]:
+    """What the words name, or the run that the model is or lies in; empty where neither is known."""
+    if words:
+        return tuple(words)
+    run = run_of(model)
+    return (str(run),) if run else ()
