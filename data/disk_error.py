@@ -1,12 +1,16 @@
 """Errors of a disk or a file system, as one line that tells the user what to do.
 
-In: an OSError. Out: a ValueError, or its text. Kept: nothing.
+In: an OSError, or the error that safetensors makes of one. Out: a ValueError, or its text. Kept: nothing.
 """
 
 import errno
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors for want of space: the disk is full, or a quota or a limit on the size of files is reached."""
@@ -41,7 +45,8 @@ def refusal(path: Path, remedy: str = STORE_DIR) -> Iterator[None]:
         remedy: what to do if there is no permission to write; without space, it is to free some.
     """
     try:
-        yield
+        with _os_errors():
+            yield
     except OSError as error:
         if error.errno in FULL:
             raise ValueError(f"{path}: {said(error)}; nothing of it was kept; free space and start again") from error
@@ -49,3 +54,15 @@ def refusal(path: Path, remedy: str = STORE_DIR) -> Iterator[None]:
         if not (at.is_relative_to(path.parent) or path.is_relative_to(at)):  # a file that is read to make `path`
             raise ValueError(f"{error.filename}: {said(error)}; make it readable for this user") from error
         raise ValueError(f"{path}: {said(error)}; {remedy}") from error
+
+
+@contextmanager
+def _os_errors() -> Iterator[None]:
+    """Raise an error of the operating system as itself where safetensors reports it in words."""
+    try:
+        yield
+    except SafetensorError as error:
+        if found := re.search(r"\(os error (\d+)\)", str(error)):
+            number = int(found[1])
+            raise OSError(number, os.strerror(number)) from error
+        raise

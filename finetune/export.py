@@ -8,6 +8,7 @@ this project, or that `peft.PeftModel` does; exit status 0; 2 for a mistake in t
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from finetune.bundle.folder import Bundle
     from finetune.tasks.objective import Objective
 
+_DIVERGED = "the training diverged: train again with a lower schedule.peak_lr"
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Export what the command line asks for; the exit status."""
@@ -32,6 +35,7 @@ def _export(options: argparse.Namespace) -> None:
     from finetune.adaptation.exchange import write_adapter
     from finetune.adaptation.lora import adapter_of
     from finetune.bundle.folder import open_folder
+    from pretrain.model.weights.finite import require_finite
 
     (folder, *others) = bundles_at(options.bundle)
     if others:
@@ -43,13 +47,14 @@ def _export(options: argparse.Namespace) -> None:
         kind = bundle.manifest.adaptation.kind
         raise ValueError(f"{folder} has no adapter: its adaptation.kind is {kind!r}; leave --adapter out")
     else:
+        require_finite(bundle.tensors, folder, _DIVERGED)
         adapter = adapter_of(bundle.tensors, bundle.manifest.adapters.plan)
         write_adapter(adapter, bundle.manifest.encoder, out, options.adapter, options.base or bundle.manifest.base.init)
     print(f"{out}: exported from {folder}", flush=True)
 
 
 def export(bundle: "Bundle", folder: Path, base: str | None = None) -> None:
-    """Write the folder that transformers loads.
+    """Write the folder that transformers loads, and compare it with the bundle before it has its name.
 
     Args:
         bundle: whose heads have the form "transformers".
@@ -57,18 +62,63 @@ def export(bundle: "Bundle", folder: Path, base: str | None = None) -> None:
         base: where the weights are that it was trained on; None for where they were then.
 
     Raises:
-        ValueError: transformers has no such model, the folder exists, or the base is not the one.
+        ValueError: transformers has no such model, the folder exists, the base is not the one, weights are NaN or
+            infinite, or what transformers reads is not what was trained.
     """
     from data.durable import published
     from finetune.bundle.transformers import save
     from finetune.predictor import whole_parameters
+    from pretrain.model.weights.finite import require_finite
 
     objective = exportable(bundle)
-    if folder.exists():
+    if os.path.lexists(folder):
         raise ValueError(f"{folder} exists; an export is written to a new folder: choose another, or remove this one")
-    parameters = _merged(bundle, whole_parameters(bundle, base))
+    parameters = whole_parameters(bundle, base)
+    require_finite(parameters, bundle.folder, _DIVERGED)
     with published(folder) as building:
-        save(building, bundle.manifest, objective, parameters)
+        save(building, bundle.manifest, objective, _merged(bundle, parameters))
+        require_same(bundle, building, base)
+
+
+def require_same(bundle: "Bundle", folder: Path, base: str | None = None) -> None:
+    """Load `folder` as its users do, and compare its numbers with those of the bundle's own model.
+
+    Args:
+        bundle: with one objective.
+        folder: a finished export of it.
+        base: as for `export`.
+
+    Raises:
+        ValueError: it cannot be read, tensors are missing there or unknown to transformers, or the numbers differ.
+    """
+    import numpy as np
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+    from data.alphabet import CLS, EOS, decode
+    from finetune.predictor import open_predictor
+    from finetune.tables.proteins import SPECIAL_TOKENS, in_memory
+    from pretrain.ship.reloaded import LENGTHS, loaded, made_up, require_close
+
+    predictor = open_predictor(bundle, base)
+    (objective,) = predictor.objectives
+    of_residues = objective.settings.level == "residue"
+    theirs = loaded(folder, AutoModelForTokenClassification if of_residues else AutoModelForSequenceClassification)
+    longest = bundle.manifest.reading.crop_tokens - SPECIAL_TOKENS
+    proteins = [made_up(min(length, longest), number) for number, length in enumerate(LENGTHS)]
+    letters = in_memory("made up", [decode(ids.numpy()) for ids in proteins])
+    found = predictor(letters, np.arange(len(proteins)), raw=True)
+    scales = np.stack([objective.mean, objective.std]) if objective.settings.is_number else np.array([[0.0], [1.0]])
+    mean, std = torch.from_numpy(scales)
+    # The last map holds mean and std in float32, and z-scores of it are as exact as a number in the task's scale is.
+    rounding = 4 * torch.finfo(torch.float32).eps * float((mean / std).abs().max())
+    for record, ids in enumerate(proteins):
+        tokens = torch.cat([torch.tensor([CLS]), ids, torch.tensor([EOS])])
+        with torch.no_grad():
+            logits = theirs(input_ids=tokens[None]).logits[0].double()
+        ours = torch.from_numpy(found[record][0])
+        scaled = ((logits[1:-1] if of_residues else logits) - mean) / std  # as the head gives it
+        require_close(ours, scaled.reshape(ours.shape), len(ids), rounding)
 
 
 def exportable(bundle: "Bundle") -> "Objective":

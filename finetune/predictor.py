@@ -75,7 +75,7 @@ class Predictor:
 
     @torch.no_grad()
     def __call__(
-        self, proteins: Proteins, records: NDArray[np.int64], rank: int = 0, ranks: int = 1
+        self, proteins: Proteins, records: NDArray[np.int64], rank: int = 0, ranks: int = 1, *, raw: bool = False
     ) -> dict[int, tuple[Floats, ...]]:
         """Predictions of the records in every `ranks`-th bin, from bin `rank` on.
 
@@ -84,6 +84,7 @@ class Predictor:
             records: numbers of records, each once.
             rank: of this process.
             ranks: how many processes there are.
+            raw: give z-scores and logits instead, as `FineTuneModel` computes them.
 
         Returns:
             Record -> for each objective an array: ``(outputs,)`` numbers in the task's scale or probabilities of yes,
@@ -101,7 +102,7 @@ class Predictor:
             numbers = self.model(batch.to(device), each=True)
             of_objectives = []
             for objective, number, targets in zip(self.objectives, numbers, batch.targets, strict=True):
-                values = predicted(objective, number, targets.columns[0])
+                values = number.double().cpu().numpy() if raw else predicted(objective, number, targets.columns[0])
                 whole = values.reshape(-1, len(objective.outputs), *values.shape[1:])
                 counts = {"sequence": np.ones_like(members), "pair": zeros}.get(
                     objective.settings.level, part.lengths - SPECIAL_TOKENS

@@ -183,6 +183,27 @@ def proteins_of(
     return _records(table, cleaned, settings, most, said, mutated, wild_types, limits)
 
 
+def in_memory(name: str, sequences: Sequence[str]) -> Proteins:
+    """Distinct sequences that are in no table, a row for each.
+
+    Args:
+        name: what they are, in place of a table's location.
+        sequences: upper-case letters.
+    """
+    return Proteins(
+        name=name,
+        ids=tuple(f"row-{number}" for number in range(1, len(sequences) + 1)),
+        sequences=tuple(sequences),
+        record_of_row=np.arange(len(sequences)),
+        linkers=np.zeros((len(sequences), 2), np.int64),
+        whole_residues=np.array([len(letters) for letters in sequences], np.int64),
+        too_long="refuse",
+        mutated=None,
+        wild_types=None,
+        said=(),
+    )
+
+
 def sequence_column(table: Table) -> str:
     """The column that has a usual name of a sequence.
 

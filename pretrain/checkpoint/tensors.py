@@ -7,6 +7,7 @@ safetensors reader sees it; the reader puts any set of pieces together.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -216,7 +217,13 @@ class TensorReader:
             raise InvalidCheckpoint("pieces", f"{name} in {file}: {count} elements for {piece}")
 
     def _open(self, file: str) -> Any:
-        return safe_open(self._folder / file, framework="pt", device="cpu")
+        path = self._folder / file
+        try:
+            return safe_open(path, framework="pt", device="cpu")
+        except RuntimeError as error:  # torch opens it once more, and has this error for every reason
+            if path.exists():
+                raise
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
 
     def _headers(self, file: str) -> Any:
         """The file, opened once for all that is to be checked."""

@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import json
 import os
-import re
 import stat
 import sys
 from collections.abc import Iterator
@@ -97,10 +96,9 @@ def export(run: RunDirectory, frozen: Weights | None = None, stored: Stored | No
     with workspace(run.export, remedy) as work, refusal(run.export, remedy):
         building = work / "new"
         building.mkdir()
-        with _os_errors():
-            transformers_io.save(
-                model, building, contact_head=contact_head, dtype=stored.dtype, largest_file=stored.largest_file
-            )
+        transformers_io.save(
+            model, building, contact_head=contact_head, dtype=stored.dtype, largest_file=stored.largest_file
+        )
         require_same(model, building)
         card = building / "README.md"
         card.write_text(_card(run, model.shape, step, tokens_seen, contact_head))
@@ -183,18 +181,6 @@ def _one_at_a_time(run: RunDirectory) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def _os_errors() -> Iterator[None]:
-    """Raise an error of the operating system as itself where safetensors reports it in words."""
-    try:
-        yield
-    except SafetensorError as error:
-        if found := re.search(r"\(os error (\d+)\)", str(error)):
-            number = int(found[1])
-            raise OSError(number, os.strerror(number)) from error
-        raise
 
 
 def _make_way(run: RunDirectory, coming: dict[str, str], before: Path) -> Path | None:

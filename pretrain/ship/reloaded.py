@@ -1,6 +1,7 @@
 """What was written is what was trained: an export is loaded as its users load it, and compared before it has its name.
 
-In: a model of ours, and the folder of its export. Out: an error, or nothing. Kept: nothing.
+In: a model of ours, and the folder of its export. Out: an error, or nothing. Kept: nothing. `loaded` and
+`require_close` are for models of other classes, which `finetune` exports.
 """
 
 from pathlib import Path
@@ -19,8 +20,10 @@ CLOSE = 1e-4
 """Largest difference of two logits, as a share of the largest logit. Both sides compute in float32 and mostly agree to
 1e-6; a tensor under a wrong name, or rotary frequencies that were rounded on the way, differ by more than 1e-3."""
 
-_LENGTHS = (12, 61, 150)
+LENGTHS = (12, 61, 150)
 """Residues of the sequences that both sides compute."""
+
+_REPORT = "report this with the versions in run.json"
 
 
 @torch.no_grad()
@@ -34,40 +37,65 @@ def require_same(model: MaskedLanguageModel, folder: Path) -> None:
     Raises:
         ValueError: it cannot be read, tensors are missing there or unknown to transformers, or the logits differ.
     """
+    theirs = loaded(folder, AutoModelForMaskedLM)
+    for number, residues in enumerate(LENGTHS):
+        ids = made_up(residues, number)
+        ids[number + 1 :: 7] = MASK
+        tokens = torch.cat([torch.tensor([CLS]), ids, torch.tensor([EOS])])
+        require_close(model.logits(_alone(tokens)), theirs(input_ids=tokens[None]).logits[0], residues)
+
+
+def loaded(folder: Path, kind: Any) -> Any:
+    """The model of `folder`, float32 on the host, in evaluation mode.
+
+    Args:
+        folder: a finished export.
+        kind: the class of transformers that loads it.
+
+    Raises:
+        ValueError: it cannot be read, or tensors are missing there or unknown to transformers.
+    """
     unset_hf_deepspeed_config()  # in a process that prepared for ZeRO-3, transformers would cut what it loads
     try:
-        loaded: Any = AutoModelForMaskedLM.from_pretrained(
+        theirs, info = kind.from_pretrained(
             folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True, trust_remote_code=False
         )
     except (RuntimeError, ValueError) as error:
+        raise ValueError(f"the export was not kept: transformers cannot read it: {error}; {_REPORT}") from error
+    for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if wrong := sorted(map(str, info[what])):
+            raise ValueError(
+                f"the export was not kept: transformers finds {len(wrong)} {what.replace('_', ' ')} in it, such as "
+                f"{wrong[0]}; {_REPORT}"
+            )
+    return theirs.train(False)
+
+
+def require_close(ours: Tensor, theirs: Tensor, residues: int, rounding: float = 0.0) -> None:
+    """Refuse an export that gives other numbers than were trained.
+
+    Args:
+        ours: numbers that a model of ours computes of one protein.
+        theirs: those of the export, in the same shape.
+        residues: length of the protein, for the error.
+        rounding: difference that float32 makes by itself where a number was scaled.
+
+    Raises:
+        ValueError: they differ by more than `CLOSE` of the largest.
+    """
+    largest, difference = float(ours.abs().max()), float((ours - theirs).abs().max())
+    if not difference <= CLOSE * largest + rounding:
         raise ValueError(
-            f"the export was not kept: transformers cannot read it: {error}; report this with the versions in run.json"
-        ) from error
-    theirs, info = loaded[0].train(False), loaded[1]
-    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        if wrong := sorted(map(str, info[kind])):
-            raise ValueError(
-                f"the export was not kept: transformers finds {len(wrong)} {kind.replace('_', ' ')} in it, such as "
-                f"{wrong[0]}; report this with the versions in run.json"
-            )
-    for number, residues in enumerate(_LENGTHS):
-        tokens = _protein(residues, number)
-        ours, expected = model.logits(_alone(tokens)), theirs(input_ids=tokens[None]).logits[0]
-        largest, difference = float(ours.abs().max()), float((ours - expected).abs().max())
-        if not difference <= CLOSE * largest:
-            raise ValueError(
-                f"the export was not kept: transformers computes other logits with it than were trained (they differ "
-                f"by {difference:.2g} on a protein of {residues} residues, where the largest is {largest:.3g}); report "
-                "this with the versions in run.json"
-            )
+            f"the export was not kept: transformers computes other logits with it than were trained (they differ "
+            f"by {difference:.2g} on a protein of {residues} residues, where the largest is {largest:.3g}); {_REPORT}"
+        )
 
 
-def _protein(residues: int, number: int) -> Tensor:
-    """Token ids of a made-up protein ``(residues + 2,)``, a seventh of it masked."""
+def made_up(residues: int, number: int) -> Tensor:
+    """Ids of the residues of a made-up protein, ``(residues,)`` int64; another one for each `number`."""
     places = torch.arange(residues)
-    ids = torch.from_numpy(STANDARD_IDS).long()[(places * (7 + 2 * number) + places**2 // 3) % len(STANDARD_IDS)]
-    ids[number + 1 :: 7] = MASK
-    return torch.cat([torch.tensor([CLS]), ids, torch.tensor([EOS])])
+    chosen = (places * (7 + 2 * number) + places**2 // 3) % len(STANDARD_IDS)
+    return torch.from_numpy(STANDARD_IDS).long()[chosen]
 
 
 def _alone(tokens: Tensor) -> PackedSequences:

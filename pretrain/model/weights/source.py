@@ -5,8 +5,11 @@ weights come from safetensors alone, and a model's own modules are never importe
 """
 
 import json
+import re
 import shlex
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,6 +20,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, EsmcConfig, EsmcForMaskedLM, EsmConfig, EsmForMaskedLM
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
 from data.alphabet import CLS, EOS, MASK, PAD, TOKENS
@@ -121,15 +125,21 @@ def pretrained(source: str | Path, config: EsmConfig | EsmcConfig) -> EsmForMask
     """The model at `source`, float32, with every weight read from there; an ESM-2's contact head is 0 if it is absent.
 
     Raises:
-        ValueError: weights are damaged, missing, or pickled.
+        ValueError: weights are damaged, missing, or pickled, or of other sizes than `config` says.
     """
     unset_hf_deepspeed_config()  # in a process that prepares for ZeRO-3, transformers would cut what it loads
     kind: Any = EsmcForMaskedLM if isinstance(config, EsmcConfig) else EsmForMaskedLM
     loaded: Any
     try:
-        loaded = kind.from_pretrained(
-            source, dtype=torch.float32, output_loading_info=True, use_safetensors=True, trust_remote_code=False
-        )
+        with _no_report():
+            loaded = kind.from_pretrained(
+                source,
+                dtype=torch.float32,
+                output_loading_info=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,  # they are refused below, by name
+            )
     except (OSError, RuntimeError, SafetensorError) as error:
         raise ValueError(
             _pickle_alone(source)
@@ -138,6 +148,7 @@ def pretrained(source: str | Path, config: EsmConfig | EsmcConfig) -> EsmForMask
         ) from error
     model: EsmForMaskedLM | EsmcForMaskedLM = loaded[0]
     info: dict[str, Any] = loaded[1]
+    _require_sizes(source, config, info)
     missing = sorted(key for key in info["missing_keys"] if "contact_head" not in key and "inv_freq" not in key)
     if missing:
         raise ValueError(
@@ -150,6 +161,34 @@ def pretrained(source: str | Path, config: EsmConfig | EsmcConfig) -> EsmForMask
                 if "contact_head" in name:
                     parameter.zero_()
     return model
+
+
+@contextmanager
+def _no_report() -> Iterator[None]:
+    """Without the table of absent and unknown tensors that transformers prints: errors here say what is wrong."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _require_sizes(source: str | Path, config: EsmConfig | EsmcConfig, info: dict[str, Any]) -> None:
+    """Refuse weights of another width, depth or number of heads than the configuration's."""
+    found = ""
+    if others := sorted(info["mismatched_keys"]):
+        name, stored, expected = others[0]
+        found = f"{len(others)} of the weights have other shapes, such as {name}: {list(stored)}, not {list(expected)}"
+    layers = config.num_hidden_layers
+    numbers = [int(of[1]) for key in info["unexpected_keys"] if (of := re.search(r"\.layers?\.(\d+)\.", key))]
+    if (most := max(numbers, default=0) + 1) > layers:
+        found = f"num_hidden_layers = {layers}, and there are weights of {most} layers"
+    if found:
+        raise ValueError(
+            f"{source}: config.json and weights disagree: {found}; give the config.json that these weights were saved "
+            "with"
+        )
 
 
 def _pickle_alone(source: str | Path) -> str | None:

@@ -1,6 +1,8 @@
 """Exports: transformers alone computes what a bundle predicts."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,6 +18,7 @@ from safetensors.torch import load_file
 from data.recipe.settings import IngestSettings
 from finetune.adaptation.lora import plan_of
 from finetune.adaptation.settings import AdaptationSettings
+from finetune.bundle import transformers as written
 from finetune.bundle.folder import Bundle
 from finetune.bundle.manifest import FORMAT, Adapters, Base, Manifest, ReadingSettings, TaskRecord
 from finetune.export import export, exportable
@@ -28,6 +31,8 @@ from finetune.tasks.objective import Objective
 from finetune.tasks.settings import TaskSettings
 from pretrain.checkpoint.frozen import ContentHash
 from pretrain.model.presets import EsmShape
+from support.checkpoint_run import mount_small_disk
+from support.forked import forked, status_of
 from support.inputs.flat_batches import relative
 
 ESM2 = EsmShape(layers=2, dim=48, heads=4)
@@ -163,3 +168,81 @@ def test_an_export_is_written_whole_to_a_new_folder_only(tmp_path: Path) -> None
     prefix = "heads.task_t.map.out_proj"
     assert torch.allclose(tensors["classifier.out_proj.weight"], bundle.tensors[f"{prefix}.weight"] * 3)
     assert torch.allclose(tensors["classifier.out_proj.bias"], bundle.tensors[f"{prefix}.bias"] * 3 + 40)
+
+
+# What is refused ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_weights_that_are_no_numbers_are_not_exported(value: str, tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path, ESM2, [objective(type="regression")])
+    name = "heads.task_t.map.out_proj.weight"
+    bundle.tensors[name][0, 5] = float(value)
+    said = f"^{tmp_path}: {name} has 1 of 48 values that are NaN or infinite; the training diverged: "
+    with pytest.raises(ValueError, match=said):
+        export(bundle, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("of", "broken", "said"),
+    [
+        (CASES[0], {"layer_norm_eps": 0.1}, "transformers computes other logits with it than were trained"),
+        (CASES[1], {"num_hidden_layers": 1}, "transformers finds 13 unexpected keys in it, such as esmc.layers.1."),
+        (CASES[2], {"num_hidden_layers": 3}, "transformers cannot read it: "),
+        (CASES[3], {"rms_norm_eps": 0.1, "num_hidden_layers": 3}, "transformers finds 13 missing keys in it"),
+    ],
+)
+def test_what_does_not_load_as_it_was_trained_is_not_kept(
+    of: tuple[EsmShape, Objective, dict[str, Any]],
+    broken: dict[str, Any],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shape, task, lora = of
+    save = written.save
+
+    def spoiled(folder: Path, *others: Any) -> None:
+        save(folder, *others)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | broken))
+
+    monkeypatch.setattr(written, "save", spoiled)
+    with pytest.raises(ValueError, match=f"^the export was not kept: {said}"):
+        export(bundle_of(tmp_path, shape, [task], **lora), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_last_map_that_keeps_the_z_scores_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A control of the tolerance, beside a scale in which float32 has few digits left for a z-score."""
+    task = objective(type="regression")
+    far = replace(task, mean=np.array([1e6]))
+    export(bundle_of(tmp_path, ESM2, [far]), tmp_path / "far")
+    save = written.save
+    monkeypatch.setattr(written, "save", lambda folder, manifest, of, *rest: save(folder, manifest, plain, *rest))
+    for change in ({"mean": np.array([40.01])}, {"std": np.array([3.01])}):
+        plain = replace(task, **change)
+        with pytest.raises(ValueError, match="transformers computes other logits with it than were trained"):
+            export(bundle_of(tmp_path, ESM2, [task]), tmp_path / "out")
+
+
+def test_a_full_disk_is_one_error(tmp_path: Path) -> None:
+    bundle, place = bundle_of(tmp_path, ESM2, [objective(type="regression")]), tmp_path / "small"
+    place.mkdir()
+
+    def work() -> None:
+        mount_small_disk(place, "64k")
+        with pytest.raises(ValueError, match="the disk is full") as refused:
+            export(bundle, place / "out")
+        no_space = os.strerror(errno.ENOSPC)
+        assert str(refused.value) == (
+            f"{place}/out: the disk is full, or a quota or size limit reached ({no_space}); nothing of it was kept; "
+            "free space and start again"
+        )
+        assert list(place.iterdir()) == []
+
+    end = status_of(forked(work))
+    if end == 77:
+        pytest.skip("no right to mount a tmpfs here")
+    assert end == 0

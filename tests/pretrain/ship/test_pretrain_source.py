@@ -93,6 +93,26 @@ def test_what_is_no_pretrained_encoder_is_refused(tmp_path: Path) -> None:
         open_source(tmp_path / "nowhere", ENCODER)
 
 
+@pytest.mark.parametrize(
+    ("shape", "said", "found"),
+    [
+        (TINY, {"num_hidden_layers": 1}, "num_hidden_layers = 1, and there are weights of 2 layers"),
+        (TINY, {"num_attention_heads": 2}, r"2 of the weights have other shapes, such as .*: \[1, 8\], not \[1, 4\]"),
+        (TINY, {"hidden_size": 96, "intermediate_size": 384}, r"40 of the weights .*: \[33, 48\], not \[33, 96\]"),
+        (MODERN, {"num_hidden_layers": 1}, "num_hidden_layers = 1, and there are weights of 2 layers"),
+    ],
+)
+def test_a_configuration_of_other_weights_is_one_error(
+    shape: EsmShape, said: dict, found: str, tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    transformers_io.save(whole(shape), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | said))
+    with pytest.raises(ValueError, match=f"^{tmp_path}: config.json and weights disagree: {found}; give the config"):
+        open_source(tmp_path)
+    assert "LOAD REPORT" not in "".join(capfd.readouterr())
+
+
 @pytest.mark.parametrize("shape", [TINY, MODERN], ids=["ESM-2", "ESM C"])
 def test_the_whole_model_and_its_encoder(tmp_path: Path, shape: EsmShape) -> None:
     model = whole(shape).train(False)

@@ -22,6 +22,7 @@ from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.model.weights import io as transformers_io
 from pretrain.model.weights.contact_head import BIAS, WEIGHT, ContactHead
+from pretrain.run.directory import RunDirectory
 from pretrain.ship.reloaded import require_same
 from support.inputs.flat_batches import perturb
 from support.inputs.whole_models import load as read_model
@@ -270,6 +271,29 @@ def test_a_checkpoint_that_vanishes_gives_way_to_the_next(
     assert seen == ["step-000000020", "step-000000030"]
 
 
+def test_a_file_that_vanishes_while_it_is_opened_gives_way_to_the_next(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """safetensors opens a file, and torch opens it once more."""
+    checkpoints = copy / "checkpoints"
+    (checkpoints / "step-000000030").rename(tmp_path / "next")
+    opened, seen = torch.UntypedStorage.from_file, []
+
+    def overtaken(path: str, *others, **how):
+        if Path(path).is_relative_to(checkpoints):
+            seen.append(Path(path).relative_to(checkpoints).parts[0])
+        if len(seen) == 1 and not (checkpoints / "step-000000030").exists():
+            (tmp_path / "next").rename(checkpoints / "step-000000030")
+            shutil.rmtree(checkpoints / "step-000000020")
+        return opened(path, *others, **how)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.UntypedStorage, "from_file", overtaken)
+        assert ship.export(RunDirectory(copy))[1] == 30
+    assert seen[:2] == ["step-000000020", "step-000000030"]
+    assert capsys.readouterr().err == ""
+
+
 def test_a_step_that_vanishes_is_one_error(
     copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
@@ -288,7 +312,7 @@ def test_a_step_that_vanishes_is_one_error(
 @pytest.mark.launch
 def test_exports_of_a_run_that_keeps_one_checkpoint_and_saves_every_step(recipe_in, tmp_path: Path) -> None:
     """As often as it can: none fails, and the run does not notice."""
-    run, few = tmp_path / "run", ["run.validation_sequences=4", "schedule.total_tokens=80_000"]
+    run, few = tmp_path / "run", ["run.validation_sequences=4", "schedule.total_tokens=50_000"]
     words = [str(recipe_in(tmp_path)), "run.checkpoint_every=1", "run.keep_checkpoints=1", *few]
     command = [sys.executable, "-m", "pretrain", *words]
     with subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL) as training:
