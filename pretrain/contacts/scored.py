@@ -59,6 +59,12 @@ class Scored:
         for who in (self.name, CONTROL):
             said += [self._row(f"{who}, {what}", self.interval(who, what)) for what in SHARES]
         said.append(self._row("chance, the share of pairs that touch", self.interval(CHANCE, CHANCE)))
+        if not any(self.head.weight):
+            said += [
+                "",
+                f"No attention map of {self.name} says enough of contacts to outweigh the penalty: every weight of the "
+                "regression is 0.",
+            ]
         return said
 
     @staticmethod

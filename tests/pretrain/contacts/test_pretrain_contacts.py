@@ -13,9 +13,10 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from pretrain.contacts.__main__ import main
 from pretrain.contacts.attention import corrected, eager, maps_of
 from pretrain.contacts.chains import Chain, chains_of
-from pretrain.contacts.chosen import choose, usable
+from pretrain.contacts.chosen import Chosen, choose, usable
 from pretrain.contacts.precision import LONG_RANGE, SHARES, interval, pairs_of, precisions
 from pretrain.contacts.regression import fit, probabilities
+from pretrain.contacts.scored import Scored
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.model.weights import io as transformers_io
@@ -121,6 +122,19 @@ def test_relatives_are_drawn_together() -> None:
     assert apart.mean == together.mean == pytest.approx(0.45)
     assert together.high - together.low > apart.high - apart.low
     assert np.isnan(interval(values, [3] * 6).low)
+
+
+def test_a_regression_of_zeros_is_said(chains: list[Chain]) -> None:
+    chosen = Chosen(fitted=chains[:4], scored=chains[4:], groups=list(range(8)), left_out=0, searched_by="nobody")
+    values = {who: {what: [0.25] * 8 for what in SHARES} for who in ("mine", "random weights")}
+    values["chance"] = {"chance": [0.25] * 8}
+    for weight in (0.0, 0.5):
+        head = ContactHead((0.0,) * 7 + (weight,), -3.0)
+        names = [chain.name for chain in chains[4:]]
+        found = Scored(name="mine", chosen=chosen, head=head, chains=names, groups=chosen.groups, values=values)
+        said = "\n".join(found.lines())
+        assert "mine, P@L/5                                          0.250   0.250 to 0.250" in said
+        assert ("No attention map of mine says enough" in said) is (weight == 0)
 
 
 # Chains -------------------------------------------------------------------------------------------
