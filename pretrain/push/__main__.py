@@ -13,9 +13,12 @@ import re
 import sys
 import traceback
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pretrain.push.redaction import redacted
+
+if TYPE_CHECKING:
+    from pretrain.run.directory import RunDirectory
 
 
 class _Parser(argparse.ArgumentParser):
@@ -77,51 +80,48 @@ def _push(options: argparse.Namespace) -> int:
     from pretrain.push.commit import require_name  # the hub's library takes a second to import
 
     require_name(options.repository)
-    folder = options.folder
-    is_run = (folder / "run.json").is_file()
-    if options.watch and not is_run:
-        raise ValueError(f"{folder} is no run directory; --watch follows a run, once its directory is there")
     if options.watch and options.tag is not None:
         raise ValueError("--tag is for one push; --watch names each commit step-N")
     if options.every < 1 or options.patience < 0 or options.poll <= 0:
         raise ValueError("--every is 1 or more, --patience 0 or more, and --poll more than 0")
+    run = _run_at(options.folder)
     _bound_silence()
-    if options.watch:
-        return _follow(options)
-    return _once(options, is_run)
-
-
-def _follow(options: argparse.Namespace) -> int:
+    if not options.watch:
+        return _once(options, run)
+    if run is None:
+        raise ValueError(f"{options.folder} is no run directory; --watch follows a run, once its directory is there")
     from pretrain.push.watch import Target, Watch
-    from pretrain.run.directory import RunDirectory
 
-    run = RunDirectory(options.folder)
-    run.read()
     target = Target(options.repository, options.private)
     return Watch(run, target, options.every, options.patience * 3600, options.poll, say=_say).follow()
 
 
-def _once(options: argparse.Namespace, is_run: bool) -> int:
-    from contextlib import nullcontext
+def _run_at(folder: Path) -> "RunDirectory | None":
+    """The run in a folder; None if it holds something else.
 
-    from data.durable import workspace
-    from pretrain.push.commit import push
-    from pretrain.push.failure import PushError
-    from pretrain.push.watch import alert, exported_to, has_finished
+    Raises:
+        ValueError: it is a run that fine-tunes.
+    """
     from pretrain.run.directory import RunDirectory
 
-    folder: Path = options.folder
-    root = folder if is_run else folder.resolve().parent
-    run = RunDirectory(root)
-    if is_run and (folder / "bundle").is_dir():
-        raise ValueError(f"{folder} is a fine-tuning run; name its bundle: {folder / 'bundle'}")
-    beside = is_run and not (has_finished(run) and run.export.is_dir())
+    if not (folder / "run.json").is_file():
+        return None
+    run = RunDirectory(folder)
+    if "tasks" in run.read()["recipe"]:
+        raise ValueError(f"{folder} is a fine-tuning run; when it has finished, name its bundle: {folder / 'bundle'}")
+    return run
+
+
+def _once(options: argparse.Namespace, run: "RunDirectory | None") -> int:
+    from contextlib import nullcontext
+
+    from pretrain.push.commit import push
+    from pretrain.push.failure import PushError
+    from pretrain.push.watch import alert, newest
+
+    root = run.root if run else options.folder.resolve().parent
     try:
-        with workspace(root / "push", "get the right to write there") if beside else nullcontext(root) as work:
-            if beside:
-                folder, _ = exported_to(run, work)
-            elif is_run:
-                folder = run.export
+        with newest(run) if run else nullcontext((options.folder, None)) as (folder, _):
             done = push(folder, options.repository, private=options.private, tag=options.tag)
     except PushError as error:
         if (root / "run.json").is_file():

@@ -9,9 +9,9 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -20,7 +20,6 @@ LIST = ".zymogen-push.json"
 FORMAT = "zymogen.push/1"
 _LEFT_OUT = (".git", ".cache")
 """Folders that a hub does not take; a download leaves the second one."""
-_PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -46,13 +45,11 @@ class LocalFile:
         """The name of its content among git's objects."""
         return self._digest(hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False))
 
-    def _digest(self, digest: Any) -> str:
+    def _digest(self, begun: Any) -> str:
         with self._opened() as file:
-            while piece := file.read(_PIECE):
-                digest.update(piece)
-        return str(digest.hexdigest())
+            return hashlib.file_digest(file, lambda: begun).hexdigest()
 
-    def _opened(self) -> BinaryIO:
+    def _opened(self) -> BufferedReader | BytesIO:
         return BytesIO(self.source) if isinstance(self.source, bytes) else self.source.open("rb")
 
 

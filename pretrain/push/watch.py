@@ -8,8 +8,8 @@ The trainer does not know of it: nothing is written where the trainer writes, an
 """
 
 import json
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,7 +69,7 @@ class Watch:
                 alive, alive_at = signs, self.clock.now()
             if (finished or len(seen) >= self.every) and self.clock.now() >= wait_until:
                 try:
-                    pushed = self._push(finished)
+                    pushed = self._push()
                 except (PushError, ExportFailed, OSError) as error:
                     alert(self.run.root, self.target.repository, error, self.say)
                     wait_until = self.clock.now() + backoff.wait_s(getattr(error, "asked_s", 0.0))
@@ -88,18 +88,17 @@ class Watch:
                 return 1
             self.clock.sleep(self.poll_s)
 
-    def _push(self, finished: bool) -> int:
+    def _push(self) -> int:
         """Push the newest checkpoint; its step."""
-        if finished and self.run.export.is_dir() and (steps := _steps(self.run)):
-            step = max(steps)
-            self._push_folder(self.run.export, step)
-        else:
-            with workspace(self.run.root / "push", "get the right to write there") as work:
-                try:
-                    folder, step = exported_to(self.run, work)
-                except Exception as error:
-                    raise ExportFailed(f"{self.run.root}: {error}") from error
-                self._push_folder(folder, step)
+        with ExitStack() as stack:
+            try:
+                folder, step = stack.enter_context(newest(self.run))
+            except Exception as error:
+                raise ExportFailed(f"{self.run.root}: {error}") from error
+            if not step:
+                root = self.run.root
+                raise ValueError(f"{root} has no checkpoints any more; push its {root / 'export'} without --watch")
+            self._push_folder(folder, step)
         content = {"format": FORMAT, "repository": self.target.repository, "step": step}
         write_whole(self.run.root / STATE, json.dumps(content) + "\n")
         return step
@@ -125,20 +124,25 @@ class Watch:
         return tuple(signs)
 
 
-def exported_to(run: RunDirectory, work: Path) -> tuple[Path, int]:
-    """Export a run's newest whole checkpoint into another folder than its export/.
+@contextmanager
+def newest(run: RunDirectory) -> Iterator[tuple[Path, int]]:
+    """The newest weights of a run: its export/ if it has finished, else an export beside that, removed afterwards.
 
     Returns:
-        The folder, and the number of optimizer steps that the weights have taken.
+        The folder, and the number of optimizer steps that the weights have taken; 0 if no checkpoint tells.
 
     Raises:
-        ValueError: there is no checkpoint.
+        ValueError: there is no checkpoint to export, or nothing can be written there.
     """
+    if has_finished(run) and run.export.is_dir():
+        yield run.export, max(_steps(run), default=0)
+        return
     from pretrain.ship.export import export  # transformers takes seconds to import
 
-    elsewhere = RunDirectory(run.root)
-    elsewhere.export, elsewhere.exported = work / "export", work / "export.json"
-    return export(elsewhere)
+    with workspace(run.root / "push", "get the right to write there") as work:
+        elsewhere = RunDirectory(run.root)
+        elsewhere.export, elsewhere.exported = work / "export", work / "export.json"
+        yield export(elsewhere)
 
 
 def has_finished(run: RunDirectory) -> bool:

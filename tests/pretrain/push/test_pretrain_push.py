@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from huggingface_hub import hf_hub_download, snapshot_download
+from huggingface_hub import constants, hf_hub_download, snapshot_download
+from huggingface_hub.hf_api import RepoFolder
 
 from pretrain.push.__main__ import main
 from pretrain.push.commit import TagTaken, push
 from pretrain.push.failure import Backoff, Clock, Refused, Unavailable
-from pretrain.push.folder import LIST
+from pretrain.push.folder import LIST, LocalFile
 from pretrain.push.redaction import redacted
 from support.hub.client import TOKEN, api, local_hub
 from support.hub.faults import RESET_S, Fault
@@ -119,6 +120,26 @@ def test_a_download_that_breaks_continues_with_a_range(hub: Hub, tmp_path: Path)
     path = hf_hub_download(NAME, name, cache_dir=tmp_path / "cache", endpoint=hub.url)
     assert Path(path).read_bytes() == (folder / name).read_bytes()
     assert hub.faulty.requests == [("HEAD", "resolve"), ("GET", "resolve"), ("GET", "resolve")]
+
+
+def test_what_else_the_library_asks_a_hub(hub: Hub, tmp_path: Path) -> None:
+    folder = write_export(tmp_path / "export")
+    done = push(folder, NAME, tag="v1", api=api(hub))
+    here, asks = contents(folder), api(hub)
+    assert asks.whoami()["name"] == "lab"
+    refs = asks.list_repo_refs(NAME)
+    assert [(ref.name, ref.target_commit) for ref in refs.branches] == [("main", done.commit)]
+    assert [(ref.name, ref.target_commit) for ref in refs.tags] == [("v1", done.commit)]
+    names = ["config.json", "model-00001-of-00002.safetensors"]
+    small, large = asks.get_paths_info(NAME, [*names, "nothing"], revision="v1")
+    assert [(each.path, each.size) for each in (small, large)] == [(name, len(here[name])) for name in names]
+    assert (small.blob_id, small.lfs) == (LocalFile("", here[names[0]]).git_blob, None)
+    assert large.lfs.sha256 == LocalFile("", here[names[1]]).sha256
+    whole = {each.path: each for each in asks.list_repo_tree(NAME, recursive=True)}
+    assert {path for path, each in whole.items() if isinstance(each, RepoFolder)} == {"pictures"}
+    sizes = {path: each.size for path, each in whole.items() if path in here}
+    assert sizes == {path: len(content) for path, content in here.items()}
+    assert {path for path in whole if "/" not in path} == {each.path for each in asks.list_repo_tree(NAME)}
 
 
 def test_a_tag_stays_where_it_is(hub: Hub, tmp_path: Path) -> None:
@@ -255,6 +276,16 @@ def test_a_token_on_the_command_line_is_refused_and_not_shown(
     assert printed.count("\n") == 1
     assert printed.startswith("error: ")
     assert secret not in printed
+
+
+def test_a_token_in_the_hubs_address_is_refused_and_not_shown(
+    hub: Hub, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://me:{TOKEN}@{hub.url.removeprefix('http://')}")
+    assert main([str(write_export(tmp_path / "export")), NAME]) == 2
+    said = "error: HF_ENDPOINT holds a user or a password; leave them out, and set HF_TOKEN or log in\n"
+    assert capfd.readouterr() == ("", said)
+    assert hub.faulty.requests == []
 
 
 def test_no_token(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:

@@ -1,33 +1,37 @@
 """A process that follows a run and pushes its checkpoints: when it pushes and ends, and that no trainer notices."""
 
 import json
-import subprocess
+import signal
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from huggingface_hub import HfApi
-from safetensors.torch import load_file
 
 from pretrain.__main__ import main as train
+from pretrain.push.__main__ import main
 from pretrain.push.commit import push
 from pretrain.push.failure import Clock
 from pretrain.push.folder import LIST
 from pretrain.push.watch import Target, Watch
 from pretrain.run.directory import RunDirectory
+from support.forked import forked, status_of
 from support.hub.client import TOKEN, api, environment, local_hub
-from support.hub.faults import Fault
+from support.hub.faults import RESET_S, Fault
 from support.hub.folders import contents, write_export
-from support.hub.server import Hub
+from support.hub.server import SIGNATURE, Hub
 from support.inputs.written_runs import WrittenRun
-from support.launching import bit_equal, command, end_of, started, until
-from support.launching import environment as of_programs
-from support.places import ROOT
+from support.kept_runs import STEPS_30, Trained
+from support.launching import DDP, bit_equal, end_of, lines, started, until
+from support.rank_pool import RankPool
 
 NAME = "lab/model"
 HOUR = 3600.0
+NOWHERE = "http://127.0.0.1:9"
 
 
 @pytest.fixture
@@ -87,7 +91,7 @@ def test_a_finished_run_is_pushed_once(hub: Hub, tmp_path: Path) -> None:
 
 def test_a_hub_that_is_down_until_the_patience_ends(hub: Hub, tmp_path: Path) -> None:
     run, said, fast = finished_run(tmp_path / "run"), [], FastClock()
-    nobody = HfApi(endpoint="http://127.0.0.1:9", token=True)
+    nobody = HfApi(endpoint=NOWHERE, token=True)
     assert watch(run, fast, said, nobody).follow() == 1
     alerts = [json.loads(line) for line in (run.root / "alerts.jsonl").read_text().splitlines()]
     assert 20 < len(alerts) < 40  # waits of 2 s, doubled up to 5 minutes, in 2 hours
@@ -123,6 +127,13 @@ def test_a_run_that_was_killed_is_waited_for(hub: Hub, tmp_path: Path) -> None:
     assert said[-1].startswith(f"{other.root} has not finished, and gives no sign of life for 2 hours")
 
 
+def test_a_finished_run_whose_checkpoints_are_gone(hub: Hub, tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run")
+    (run.checkpoints / "step-000000100").rmdir()
+    with pytest.raises(ValueError, match=r"no checkpoints any more; push its .*/export without --watch"):
+        watch(run, FastClock(), [], api(hub)).follow()
+
+
 def test_a_mistake_ends_it(hub: Hub, tmp_path: Path) -> None:
     run, said = finished_run(tmp_path / "run"), []
     push(run.export, NAME, api=api(hub))
@@ -131,6 +142,30 @@ def test_a_mistake_ends_it(hub: Hub, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is public, and --private was asked for"):
         following.follow()
     assert "is public" in (run.root / "alerts.jsonl").read_text()
+
+
+def test_a_hub_that_says_when(hub: Hub, tmp_path: Path) -> None:
+    """It answers 429, and that its limit begins again in 7 seconds."""
+    run, said, fast = finished_run(tmp_path / "run"), [], FastClock()
+    hub.begin(Fault("429", times=1))
+    assert watch(run, fast, said, api(hub), poll_s=0.5).follow() == 0
+    assert RESET_S < fast.now <= RESET_S + 2
+
+
+@pytest.mark.parametrize(("name", "kind"), [("killed", "commit"), ("killed late", "tag")])
+def test_a_watch_that_was_killed_is_started_again(hub: Hub, tmp_path: Path, name: str, kind: str) -> None:
+    run, said = finished_run(tmp_path / "run"), []
+    hub.begin(Fault(name, kind=("POST", kind)))
+    pid = forked(lambda: watch(run, FastClock(), said, api(hub)).follow())
+    hub.faulty.victims.put(pid)
+    assert status_of(pid) == -signal.SIGKILL
+    assert not (run.root / "pushed.json").exists()
+    hub.begin()
+    assert watch(run, FastClock(), said, api(hub)).follow() == 0
+    assert hub.sent == []
+    repository = hub.repositories[NAME]
+    assert (len(repository.commits), repository.tags) == (2, {"step-100": repository.head.oid})
+    assert json.loads((run.root / "pushed.json").read_text())["step"] == 100
 
 
 @pytest.mark.slow
@@ -142,6 +177,7 @@ def test_each_checkpoint_of_a_run_that_trains(hub: Hub, tmp_path: Path, recipe_i
     words = ["--allow-schedule-change", "schedule.final_lr=1.0", "run.checkpoint_every=5"]
     assert train([str(recipe), f"schedule.total_tokens={lengths[0]}", *words]) == 0
     steps = [newest(run)]
+    assert not any(TOKEN.encode() in content for content in contents(run.root).values())  # it was in the environment
     attempts = run.attempts.read_text()
     run.attempts.write_text("\n".join(line for line in attempts.splitlines() if "exit" not in line) + "\n")
 
@@ -149,6 +185,10 @@ def test_each_checkpoint_of_a_run_that_trains(hub: Hub, tmp_path: Path, recipe_i
         assert train([str(recipe), f"schedule.total_tokens={lengths[1]}", *words]) == 0
         steps.append(newest(run))
 
+    # Without a watch: the newest checkpoint, as the run has not finished.
+    assert main([str(run.root), "lab/once"]) == 0
+    weights = hub.repositories["lab/once"].files["model.safetensors"]
+    assert weights == (run.export / "model.safetensors").read_bytes()
     fast = FastClock(happens={100.0: on})
     assert watch(run, fast, said, api(hub)).follow() == 0
     repository = hub.repositories[NAME]
@@ -164,31 +204,38 @@ def newest(run: RunDirectory) -> int:
 
 
 @pytest.mark.launch
-def test_a_trainer_does_not_notice(hub: Hub, tmp_path: Path, recipe_in) -> None:
-    """Two processes train, with a watch beside them, and with one whose hub is down: the weights are the same bits."""
-    ends = {}
-    for name, port in (("alone", None), ("watched", hub.url), ("down", "http://127.0.0.1:9")):
-        recipe = recipe_in(tmp_path / name)
-        root = tmp_path / name / "run"
-        with started(command([recipe, "run.checkpoint_every=5"], 2), tmp_path / f"{name}.log") as trainer:
-            if port:
-                until(lambda root=root: (root / "checkpoints").exists(), tmp_path / f"{name}.log")
-                words = [sys.executable, "-m", "pretrain.push", str(root), NAME, "--watch", "--poll", "0.2"]
-                words += ["--patience", "0.001" if name == "down" else "1"]
-                of_hub = environment(hub, tmp_path / "home") | {"HF_ENDPOINT": port}
-                done = subprocess.run(
-                    words, cwd=ROOT, env=of_programs() | of_hub, capture_output=True, text=True, timeout=200
-                )
-                assert done.returncode == (1 if name == "down" else 0), done.stderr
-                assert TOKEN not in done.stdout + done.stderr
-            assert trainer.wait(200) == 0
-        ends[name] = end_of(root)
-    assert bit_equal(ends["alone"], ends["watched"])
-    assert bit_equal(ends["alone"], ends["down"])
+@pytest.mark.xdist_group("engines")
+def test_a_trainer_does_not_notice(
+    hub: Hub, pool: RankPool, trained: Trained, recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes are killed, watched by a process, and continued, watched by another one too whose hub is down."""
+    alone = trained("ddp", 2, (), STEPS_30)
+    recipe, run = recipe_in(tmp_path / "recipe"), RunDirectory(tmp_path / "recipe/run")
+    pool.run_and_kill(2, DDP, [recipe], lambda: any(line["step"] >= 13 for line in lines(run.metrics)))
+    words = [sys.executable, "-m", "pretrain.push", run.root, NAME, "--watch", "--poll", "0.2", "--patience", "1"]
+    log, said, later = tmp_path / "log", [], [0.0]
+    clock = Clock(lambda: time.monotonic() + later[0])
+    down = Watch(
+        run, Target(NAME, api=HfApi(endpoint=NOWHERE)), patience_s=HOUR, poll_s=0.1, clock=clock, say=said.append
+    )
+    for name, value in environment(hub, tmp_path / "home").items():
+        monkeypatch.setenv(name, value)
+    with started(["env", "HF_HUB_OFFLINE=0", *map(str, words)], log) as watching, ThreadPoolExecutor(1) as threads:
+        until(lambda: NAME in hub.repositories and bool(hub.repositories[NAME].tags), log)
+        ends = threads.submit(down.follow)
+        done = pool.run(2, DDP, [recipe])
+        later[0] = 2 * HOUR
+        assert done.status == 0, done.output
+        assert watching.wait(100) == 0, log.read_text()
+        assert ends.result(100) == 1
+    assert bit_equal(alone.end, end_of(run.root))
     repository = hub.repositories[NAME]
-    files = {path: content for path, content in repository.files.items() if path != LIST}
-    assert files == contents(tmp_path / "watched/run/export")
-    weights = load_file(tmp_path / "watched/run/export/model.safetensors")
-    assert weights.keys() == load_file(tmp_path / "alone/run/export/model.safetensors").keys()
-    assert (tmp_path / "down/run/alerts.jsonl").exists()
-    assert not any(TOKEN.encode() in content for content in contents(tmp_path / "watched/run").values())
+    assert {path: content for path, content in repository.files.items() if path != LIST} == contents(run.export)
+    assert next(iter(repository.tags)) in ("step-10", "step-20")
+    assert repository.tags["step-30"] == repository.head.oid
+    alerts = lines(run.root / "alerts.jsonl")
+    assert {line["message"].split(" (")[0] for line in alerts} == {"lab/model: no whole answer from the hub"}
+    assert len(said) == len(alerts) + 1
+    for content in (log.read_bytes(), *contents(run.root).values()):
+        assert TOKEN.encode() not in content
+        assert SIGNATURE.encode() not in content
