@@ -21,7 +21,7 @@ from support.hub.folders import contents, write_export
 from support.hub.server import Hub
 
 NAME = "lab/model"
-LOST = [("cut", 0), ("cut", 700), ("lost", 0), ("lost", 60)]
+LOST = [("cut", 0), ("cut", 700), ("cut", 3000), ("lost", 0), ("lost", 60), ("lost", 400)]
 KINDS = {"info", "create", "preupload", "batch", "put", "verify", "validate_yaml", "commit", "tag"}
 """The requests of a push to a new repository."""
 LIMIT_S = 30.0
