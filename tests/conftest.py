@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from data.sources.synthetic import Families, write_corpus
+from pretrain.report import page
 from support.checkpoint_run import write_two
 from support.cpu_limit import pytest_addoption, pytest_runtest_call
 from support.forgotten_runs import measure_peak_once
@@ -26,6 +27,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["ACCELERATE_MIXED_PRECISION"] = "no"  # of runs inside pytest: they are compared to the last bits
 # A shell's background job ignores an interrupt, and so would each process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+write_last_report = page.write_last_report
+page.write_last_report = lambda root: None  # half of a run of a second; a test that needs it asks for `last_report`
 
 RECIPE = """
 [run]
@@ -58,9 +61,35 @@ total_tokens = 22_000
 """
 
 
+_whole_collections = 0
+
+
 def pytest_collection_finish() -> None:
     """What is imported by now stays: half of a run of seconds went into collecting it, at its end."""
     gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """At the interpreter's end it may go; libraries complain of what does not."""
+    gc.unfreeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """Whatever a run imported stays, too: the next run collects garbage a few times among all that is there."""
+    global _whole_collections
+    result = yield
+    if gc.get_stats()[2]["collections"] > _whole_collections:
+        gc.collect()
+        gc.freeze()
+        _whole_collections = gc.get_stats()[2]["collections"]
+    return result
+
+
+@pytest.fixture
+def last_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run inside this process draws its report at its end, as the program does."""
+    monkeypatch.setattr(page, "write_last_report", write_last_report)
 
 
 @pytest.fixture(scope="session")

@@ -332,8 +332,22 @@ def test_a_setting_that_does_not_exist_is_refused() -> None:
         ComputeSettings(compile="yes")
 
 
-@pytest.mark.parametrize("preset", ["esm2_60k", "modern_60k"])
-@pytest.mark.parametrize("mode", ["none", "selective", "layer"])
+@pytest.mark.parametrize(
+    ("preset", "mode"),
+    [
+        ("esm2_60k", "selective"),
+        ("modern_60k", "layer"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                ("esm2_60k", "none"),
+                ("esm2_60k", "layer"),
+                ("modern_60k", "none"),
+                ("modern_60k", "selective"),
+            )
+        ),
+    ],
+)
 def test_compiled_layers_are_whole_graphs_of_the_same_function(preset: str, mode: Checkpointing) -> None:
     """Through the compiler's front end, which is where a graph breaks; code generation is torch's business."""
     from torch._dynamo.utils import counters

@@ -171,6 +171,7 @@ def test_a_folder_that_is_no_run_is_one_line(tmp_path: Path, capsys: pytest.Capt
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("last_report")
 def test_a_report_that_cannot_be_drawn_costs_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +245,7 @@ def test_a_page_is_whole_while_another_process_draws_it(tmp_path: Path) -> None:
     checked(root / "report.html")
 
 
+@pytest.mark.usefixtures("last_report")
 def test_a_run_ends_with_its_report(recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert pretrain([str(recipe_in(tmp_path)), "schedule.total_tokens=4_000", "run.checkpoint_every=3"]) == 0
     report = tmp_path / "run/report.html"

@@ -161,6 +161,7 @@ def test_a_folder_that_was_there_stays(run: Run, when: Callable[..., None], tmp_
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.usefixtures("last_report")
 def test_a_finished_run_is_not_called_stopped(
     run: Run, when: Callable[..., None], capsys: pytest.CaptureFixture
 ) -> None:
