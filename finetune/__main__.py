@@ -12,13 +12,12 @@ import argparse
 import os
 import shlex
 import sys
-import textwrap
 from functools import partial
 from pathlib import Path
 from typing import cast
 
 from data.progress_line import WorkLine
-from data.recipe.toml_file import documented, read
+from data.recipe.toml_file import read, settings_help
 from finetune.recipe import Recipe
 from pretrain.engine.command import Parser, answered
 from pretrain.run.stop import consequences, listening
@@ -77,18 +76,11 @@ def _next(run: Path) -> list[str]:
 
 
 def _parser() -> Parser:
-    settings = "\n".join(
-        f"  {name}\n{textwrap.fill(text, 100, initial_indent=' ' * 6, subsequent_indent=' ' * 6)}"
-        for name, text in documented(Recipe)
-    )
     parser = Parser(
         prog="python -m finetune",
         description="Fine-tune a protein language model on a table of assays, as a recipe says; "
         "`python -m finetune.look TABLE` writes a recipe.",
-        epilog="settings, [type, unit; default; class]:\n"
-        "  identity     decides what is learned; a run is continued with the same value\n"
-        "  schedule     may change when a run is continued, with --allow-schedule-change\n"
-        f"  operational  decides only how it is run; may change freely\n\n{settings}",
+        epilog=settings_help(Recipe),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("recipe", type=Path, help="a TOML file")

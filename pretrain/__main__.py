@@ -13,13 +13,12 @@ import math
 import os
 import re
 import sys
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data.progress_line import WorkLine
 from data.recipe.origin import COMMAND_LINE, Origin
-from data.recipe.toml_file import documented, read
+from data.recipe.toml_file import read, settings_help
 from pretrain.engine.command import Parser, answered
 from pretrain.proposal.memory import preset_table
 from pretrain.recipe import Recipe
@@ -181,20 +180,14 @@ def _require_files(recipe: Recipe, origin: Origin) -> None:
 
 
 def _parser() -> Parser:
-    settings = "\n".join(
-        f"  {name}\n{textwrap.fill(text, 100, initial_indent=' ' * 6, subsequent_indent=' ' * 6)}"
-        for name, text in documented(Recipe)
-    )
     parser = Parser(
         prog="python -m pretrain",
         description="Pretrain a protein language model on files of sequences, for which a recipe is chosen, or as a "
         "recipe says.",
         epilog="presets, for model.preset:\n"
         + "".join(f"  {line}\n" for line in preset_table())
-        + "\nsettings, [type, unit; default; class]:\n"
-        "  identity     decides what is learned; a run is continued with the same value\n"
-        "  schedule     may change when a run is continued, with --allow-schedule-change\n"
-        f"  operational  decides only how it is run; may change freely\n\n{settings}",
+        + "\n"
+        + settings_help(Recipe),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(

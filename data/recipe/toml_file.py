@@ -8,9 +8,11 @@ then be read by two parsers with two kinds of errors. Only commands import this 
 import difflib
 import json
 import math
+import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -119,6 +121,18 @@ def documented(recipe_class: type) -> Iterator[tuple[str, str]]:
         unit = f", in {f.metadata['unit']}" if f.metadata["unit"] else ""
         kind = " ".join(filter(None, (_type_name(hint), in_words(f.metadata["bounds"]))))
         yield name, f"{f.metadata['doc']} [{kind}{unit}; {default}; {f.metadata['class']}]"
+
+
+def settings_help(recipe_class: type) -> str:
+    """The end of --help of a command that trains: what the classes mean, then every setting, its text indented."""
+    wrapped = partial(textwrap.fill, width=100, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    each = (f"  {name}\n{wrapped(text)}" for name, text in documented(recipe_class))
+    return (
+        "settings, [type, unit; default; class]:\n"
+        "  identity     decides what is learned; a run is continued with the same value\n"
+        "  schedule     may change when a run is continued, with --allow-schedule-change\n"
+        "  operational  decides only how it is run; may change freely\n\n"
+    ) + "\n".join(each)
 
 
 def _declared(recipe_class: type, prefix: str = "") -> Iterator[tuple[str, Field[Any], Any]]:
