@@ -10,6 +10,7 @@ contacts. Exit status 0; 2 for a mistake in the input, 1 for anything else.
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _score(options: argparse.Namespace) -> None:
-    from data.durable import write_whole
+    from data.durable import replaced
     from pretrain.contacts.chains import chains_of, files_of
     from pretrain.contacts.chosen import usable
     from pretrain.contacts.scored import score
@@ -34,6 +35,8 @@ def _score(options: argparse.Namespace) -> None:
 
     if options.write:
         writable(Path(options.model))
+    if options.output:
+        _require_free(options.output, overwrite=options.overwrite)
     files = [file for path in options.structures for file in files_of(path)]
     chains, left_out = usable((chain for file in files for chain in chains_of(file)), options.longest)
     source = open_source(options.model)
@@ -42,9 +45,18 @@ def _score(options: argparse.Namespace) -> None:
     scored = score(masked_language_model(source, _device()), source.name, chains, options.fit_on)
     print("\n".join(scored.lines()), flush=True)
     if options.output:
-        write_whole(options.output, json.dumps(scored.as_dict(), indent=1) + "\n")
+        with replaced(options.output, "give another name with -o") as building:
+            building.write_text(json.dumps(scored.as_dict(), indent=1) + "\n", encoding="utf-8")
     if options.write:
         print(f"{write(Path(options.model), scored.head, f'{len(scored.chosen.fitted)} chains')}: the contact head")
+
+
+def _require_free(output: Path, *, overwrite: bool) -> None:
+    """Refuse a file that cannot be written or is not to be replaced, before anything is computed."""
+    if os.path.lexists(output) and not (overwrite and output.is_file()):
+        raise ValueError(f"{output} exists; give another name with -o, or replace it with --overwrite")
+    if not output.absolute().parent.is_dir():
+        raise ValueError(f"{output.parent} is no folder; make it, or give another name with -o")
 
 
 def _device() -> str:
@@ -67,6 +79,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("--write", action="store_true", help="put the regression into the contact head of the export")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write everything as JSON")
+    parser.add_argument("--overwrite", action="store_true", help="replace that file where it exists")
     return parser
 
 

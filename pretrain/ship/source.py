@@ -21,6 +21,7 @@ from pretrain.model.encoder import Encoder
 from pretrain.model.initial import FirstWeight
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
+from pretrain.model.weights.finite import require_finite
 from pretrain.run.directory import RunDirectory
 
 ENCODER = "encoder."
@@ -119,14 +120,22 @@ def _of_checkpoint(checkpoint: Verified, shape: EsmShape, part: str) -> dict[str
 
 
 def masked_language_model(source: Source, device: torch.device | str = "cpu") -> MaskedLanguageModel:
-    """The whole model, float32, in evaluation mode; its parameters take no gradient."""
+    """The whole model, float32, in evaluation mode; its parameters take no gradient.
+
+    Raises:
+        ValueError: weights are NaN or infinite.
+    """
     model = without_memory(source.shape)
     _fill(model, source, "", device)
     return model
 
 
 def encoder_of(source: Source, device: torch.device | str = "cpu") -> Encoder:
-    """The encoder, float32, in evaluation mode; its parameters take no gradient."""
+    """The encoder, float32, in evaluation mode; its parameters take no gradient.
+
+    Raises:
+        ValueError: weights are NaN or infinite.
+    """
     with torch.device("meta"):
         encoder = Encoder(source.shape)
     _fill(encoder, source, ENCODER, device)
@@ -137,5 +146,7 @@ def encoder_of(source: Source, device: torch.device | str = "cpu") -> Encoder:
 def _fill(module: nn.Module, source: Source, prefix: str, device: torch.device | str) -> None:
     module.to_empty(device=device)
     for name, parameter in module.named_parameters():
-        parameter.copy_(source.weights[prefix + name]())
+        weight = source.weights[prefix + name]()
+        require_finite({prefix + name: weight}, source.origin, "the training diverged there: give another model")
+        parameter.copy_(weight)
     module.requires_grad_(False).train(False)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
@@ -248,9 +248,9 @@ def test_the_command_scores_and_writes(
     assert abs(found["means"]["model"]["P@L"]["mean"] - chance) < 0.15  # nothing was learned
 
 
-@pytest.mark.parametrize("case", ["a run", "ESM C", "no model", "no structures"])
+@pytest.mark.parametrize("case", ["a run", "ESM C", "no model", "no structures", "occupied", "no folder", "NaN"])
 def test_bad_input_is_one_error(case: str, structures: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    model, where = tmp_path / "model", structures
+    model, where, words = tmp_path / "model", structures, list[str]()
     if case == "a run":
         exported(tmp_path / "model/export", "esm2_60k")
         said = f"{model} is no folder with an exported model, and a contact head is written to one; give {model}/export"
@@ -259,11 +259,28 @@ def test_bad_input_is_one_error(case: str, structures: Path, tmp_path: Path, cap
         said = f"{model} is an ESM C, which has no contact head in transformers; leave --write out"
     elif case == "no model":
         said = f"{model} is no folder with an exported model, and a contact head is written to one; give the folder"
-    else:
+    elif case == "no structures":
         exported(model, "esm2_60k")
         where = tmp_path / "absent"
         said = f"{where} does not exist; give a folder of structures"
+    elif case == "NaN":
+        exported(model, "esm2_60k")
+        weights = load_file(model / "model.safetensors")
+        weights["esm.embeddings.word_embeddings.weight"][4, 4] = float("nan")
+        save_file(weights, model / "model.safetensors", {"format": "pt"})
+        said = f"{model}: esm.embeddings.word_embeddings.weight has 1 of 1,584 values that are NaN or infinite; give"
+    else:
+        exported(model, "esm2_60k")
+        found = tmp_path / ("found.json" if case == "occupied" else "absent/found.json")
+        said = f"{found} exists; give another name with -o, or replace it with --overwrite"
+        if case == "occupied":
+            found.write_text("mine")
+        else:
+            said = f"{found.parent} is no folder; make it, or give another name with -o"
+        words = ["-o", str(found)]
     capsys.readouterr()  # what saving printed
-    assert main([str(model), str(where), "--write"]) == 2
-    (error,) = capsys.readouterr().err.splitlines()
+    assert main([str(model), str(where), "--write", *words]) == 2
+    err = capsys.readouterr().err
+    (error,) = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert "Traceback" not in err
     assert error.startswith(f"error: {said}")

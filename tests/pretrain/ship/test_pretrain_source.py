@@ -1,6 +1,7 @@
 """A trained model by its name: a run of ours, its export, published models of both architectures."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.run.directory import FORMAT
-from pretrain.ship.source import ENCODER, encoder_of, masked_language_model, open_source
+from pretrain.ship.source import ENCODER, Source, encoder_of, masked_language_model, open_source
 from support.checkpoint_run import save
 from support.inputs.flat_batches import document, pack, perturb
 
@@ -128,6 +129,16 @@ def test_the_whole_model_and_its_encoder(tmp_path: Path, shape: EsmShape) -> Non
     for module in (opened, encoder):
         assert not module.training
         assert not any(parameter.requires_grad for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("open_", [masked_language_model, encoder_of])
+def test_a_checkpoint_that_diverged_is_no_model(open_: Callable[[Source], object], tmp_path: Path) -> None:
+    run, model = described(tmp_path / "run", asdict(TINY)), whole(TINY)
+    model.encoder.final_norm.bias.data[3:5] = float("inf")
+    save(run / "checkpoints", TorchState(model, torch.optim.AdamW(model.parameters())), 3)
+    said = f"^{run}, step 3: encoder.final_norm.bias has 2 of 48 values that are NaN or infinite; the training diverged"
+    with pytest.raises(ValueError, match=said):
+        open_(open_source(run))
 
 
 def test_a_run_is_called_by_its_name_and_so_is_its_export(tmp_path: Path) -> None:
