@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from data.batches.batch import Batch
+from data.batches.packed import Spread, in_turn
 from data.order.plan import Bin
 from finetune.assays import Assays
 from finetune.heads.predicted import predicted
@@ -30,17 +31,11 @@ from pretrain.engine.engine import Engine
 T = TypeVar("T")
 
 
-class Spread(Protocol):
-    """How the bins of an evaluation are dealt to processes: what is asked of an engine, or of one process alone."""
+class Scored(Spread, Protocol):
+    """What an evaluation asks of an engine, or of one process alone."""
 
     @property
     def device(self) -> torch.device: ...  # noqa: D102
-    @property
-    def data_rank(self) -> int: ...  # noqa: D102
-    @property
-    def data_world_size(self) -> int: ...  # noqa: D102
-    def stop_together(self) -> None: ...  # noqa: D102
-    def share(self, batch: Batch) -> Batch: ...  # noqa: D102
     def autocast(self) -> AbstractContextManager[None]: ...  # noqa: D102
     def gather(self, value: T) -> list[T]: ...  # noqa: D102
     def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor: ...  # noqa: D102
@@ -96,22 +91,15 @@ def predict(
     objectives: Sequence[Objective],
     records: NDArray[np.int64],
     settings: LossSettings,
-    engine: Spread,
+    engine: Scored,
 ) -> tuple[list[Predictions], dict[str, float]]:
     """Predictions of every label of some records, and the mean loss of each objective with a label; collective."""
-    bins, contents = assays.bins(records), assays.contents
     was_training = model.training
     model.train(False)
     found: list[list[_Part]] = [[] for _ in objectives]
     losses = [TaskLoss(objective, settings) for objective in objectives]
     sums, counts = torch.zeros(2, len(objectives), device=engine.device, dtype=torch.float64)
-    # Every rank takes as many forward passes, the last one idle if need be: an engine that shards parameters needs all
-    # ranks in each of them.
-    for first in range(0, len(bins), engine.data_world_size):
-        engine.stop_together()
-        index = first + engine.data_rank
-        batch = contents.batch([bins[min(index, len(bins) - 1)]], [0])
-        batch = engine.share(batch if index < len(bins) else batch.idle())
+    for bin_, batch, _ in in_turn(assays.bins(records), assays.contents, engine):
         on_device = batch.to(engine.device)
         with engine.autocast():
             numbers = model(on_device, each=True)
@@ -123,7 +111,7 @@ def predict(
             place, partner = columns.place.numpy(), columns.partner.numpy()
             of.append(
                 _Part(
-                    _records(bins[min(index, len(bins) - 1)], batch, each.slots.numpy()),
+                    _records(bin_, batch, each.slots.numpy()),
                     columns.outputs.numpy(),
                     each.labels.numpy().astype(np.float64),
                     columns.censoring.numpy(),

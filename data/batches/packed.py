@@ -3,13 +3,13 @@
 In: documents in the order of the caller, their residues or token ids. Out: `PackedDocuments`, one forward pass each;
 results in the caller's order. Kept: nothing; memory holds one bin, and a few numbers for each document.
 
-Embedding, scoring and predicting read through this module alone. Which documents share a bin follows from their lengths
-and from the size of a bin, so that results do not depend on how many processes share the bins.
+Embedding, scoring, evaluating and predicting read through this module alone. Which documents share a bin follows from
+their lengths and from the size of a bin, so that results do not depend on how many processes share the bins.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,6 +161,42 @@ def packed(
         of_bin = contents.fill(Bin(samples[own], np.zeros_like(own), starts[own], lengths[own], 0))
         exact = _Exact(int(lengths[own].sum()), len(own))
         yield PackedDocuments(own, lengths[own], lay_out([of_bin], exact, [0]))
+
+
+class Spread(Protocol):
+    """How bins are dealt to processes that compute together: what is asked of an engine, or of one process alone."""
+
+    @property
+    def data_rank(self) -> int: ...  # noqa: D102
+    @property
+    def data_world_size(self) -> int: ...  # noqa: D102
+    def stop_together(self) -> None: ...  # noqa: D102
+    def share(self, batch: Batch) -> Batch: ...  # noqa: D102
+
+
+class Turn(NamedTuple):
+    """One forward pass of a process."""
+
+    bin_: Bin
+    batch: Batch
+    """On the host: this process's share of the bin."""
+    is_own: bool
+    """False where the bins have run out: the batch is idle, and the bin another process's."""
+
+
+def in_turn(bins: Sequence[Bin], contents: Contents, engine: Spread) -> Iterator[Turn]:
+    """Bins that processes share which compute together, each with free slots as in training; collective.
+
+    Every process takes as many forward passes, the last one idle if need be: an engine that shards parameters needs all
+    of them in each pass.
+    """
+    for first in range(0, len(bins), engine.data_world_size):
+        engine.stop_together()
+        index = first + engine.data_rank
+        is_own = index < len(bins)
+        bin_ = bins[index if is_own else -1]
+        batch = contents.batch([bin_], [0])
+        yield Turn(bin_, engine.share(batch if is_own else batch.idle()), is_own)
 
 
 @dataclass(frozen=True, slots=True)
