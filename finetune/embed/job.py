@@ -34,8 +34,8 @@ from pretrain.ship.source import Source, encoder_of
 PART_TOKENS = 1 << 18
 """Tokens of a part, about: what is computed again after an interruption is at most this much for each process."""
 PART_SEQUENCES = 4096
-PART_BYTES = 64 << 20
-"""Most bytes of a part's vectors, unless one sequence has more."""
+PART_BYTES = 32 << 20
+"""Most bytes of a part's vectors, unless one sequence, or a few bins of residues, have more."""
 _EVERY_S = 10.0
 _REMEDY = "get the right to write there, or give another name"
 
@@ -158,7 +158,7 @@ class Job:
     def _part_size(self) -> tuple[int, int]:
         most = max(1, PART_BYTES // self._row_bytes)
         if self.pooling == "residue":
-            return min(PART_TOKENS, most), PART_SEQUENCES
+            return min(PART_TOKENS, max(most, 4 * self.bin_tokens)), PART_SEQUENCES
         return PART_TOKENS, min(PART_SEQUENCES, most)
 
     def _parts(self, facts: dict[str, Any]) -> Parts:
