@@ -30,7 +30,7 @@ class _Parser(argparse.ArgumentParser):
         Raises:
             ValueError: always.
         """
-        argument = re.match(r"argument (--[a-z]+|[a-z]+):", message)
+        argument = re.match(r"argument (--[a-z-]+|[a-z]+):", message)
         if argument:
             message = f"{argument[1]} cannot be read"
         elif not message.startswith("the following arguments are required"):
@@ -73,6 +73,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--poll", type=float, default=15.0, metavar="S", help="with --watch: seconds between looks (15)"
     )
+    parser.add_argument(
+        "--only-if-better-than",
+        metavar="MODEL",
+        help="push only what is better than this run, folder or Hub name beyond the paired interval",
+    )
+    parser.add_argument(
+        "--data", nargs="+", metavar="WHAT", help="what the two are compared on; the run that the folder lies in"
+    )
     return parser
 
 
@@ -82,6 +90,10 @@ def _push(options: argparse.Namespace) -> int:
     require_name(options.repository)
     if options.watch and options.tag is not None:
         raise ValueError("--tag is for one push; --watch names each commit step-N")
+    if options.watch and options.only_if_better_than is not None:
+        raise ValueError("--only-if-better-than is for one push; leave it or --watch out")
+    if options.data is not None and options.only_if_better_than is None:
+        raise ValueError("--data is what --only-if-better-than compares on; give both or none")
     if options.every < 1 or options.patience < 0 or options.poll <= 0:
         raise ValueError("--every is 1 or more, --patience 0 or more, and --poll more than 0")
     run = _run_at(options.folder)
@@ -122,6 +134,8 @@ def _once(options: argparse.Namespace, run: "RunDirectory | None") -> int:
     root = run.root if run else options.folder.resolve().parent
     try:
         with newest(run) if run else nullcontext((options.folder, None)) as (folder, _):
+            if options.only_if_better_than is not None and not _is_better(folder, options):
+                return 1
             done = push(folder, options.repository, private=options.private, tag=options.tag)
     except PushError as error:
         if (root / "run.json").is_file():
@@ -130,6 +144,21 @@ def _once(options: argparse.Namespace, run: "RunDirectory | None") -> int:
     sent = f"{done.num_added} files sent, {done.num_deleted} deleted" if done.num_added else "nothing to send"
     print(f"{options.repository}: commit {done.commit}, {sent}")
     return 0
+
+
+def _is_better(folder: Path, options: argparse.Namespace) -> bool:
+    """Whether a model is better than the one that is there, which a line says; `pretrain.compare` decides."""
+    if (folder / "bundle.json").is_file():
+        raise ValueError(
+            "--only-if-better-than compares pretrained models; for bundles, python -m finetune.compare A B ends with "
+            "status 1 where B is worse, so that && can go before the push"
+        )
+    from pretrain.compare.comparison import Judgement
+    from pretrain.compare.models import compare_models
+
+    found = compare_models(options.only_if_better_than, str(folder), options.data or ())
+    print(redacted(found.line()), flush=True)
+    return found.judgement is Judgement.BETTER
 
 
 def _bound_silence() -> None:
