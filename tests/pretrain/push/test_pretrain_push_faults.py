@@ -85,9 +85,9 @@ def killed(hub: Hub, folder: Path) -> int:
     return status_of(pid)
 
 
-@pytest.mark.parametrize(("name", "at"), [("503", 0), ("lost", 0)])
-def test_two_faults_at_each_request(hub: Hub, folder: Path, name: str, at: int) -> None:
-    assert at_each_request(hub, folder, lambda n: Fault(name, n, at), lambda: attempt(hub, folder)) > len(KINDS)
+def test_an_answer_lost_at_each_request(hub: Hub, folder: Path) -> None:
+    """The hub has done what was asked, and nobody knows."""
+    assert at_each_request(hub, folder, lambda n: Fault("lost", n), lambda: attempt(hub, folder)) > len(KINDS)
 
 
 @pytest.mark.slow
