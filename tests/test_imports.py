@@ -75,6 +75,7 @@ FINETUNE_ROOMS: dict[str, tuple[str, ...]] = {
     "look": ("tables", "tasks", "labels", "splits"),
     "bundle": ("tables", "tasks", "heads", "losses", "adaptation", "metrics", "splits"),
     "embed": ("adaptation", "bundle"),
+    "score": ("tables", "tasks", "labels", "metrics"),
 }
 OF_PACKAGES = {"data": DATA_ROOMS, "pretrain": PRETRAIN_ROOMS, "finetune": FINETUNE_ROOMS}
 

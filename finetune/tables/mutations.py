@@ -9,6 +9,7 @@ between their numbers and the wild type's residues is found: the smallest with w
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,6 +43,20 @@ _FEW = 3
 
 class NoSubstitution(ValueError):
     """A mutation that no substitution describes, such as a deletion."""
+
+
+class Asked(NamedTuple):
+    """What errors call the settings that a user can change; without anything else those of a recipe."""
+
+    mutation: str = "data.mutation"
+    protein: str = "data.protein"
+    offset: str = "data.numbering_offset = {}"
+    """With a place for the number."""
+    empty: str = "data.empty_mutation = 'wild_type' reads the wild type"
+    """What to do about an empty cell."""
+
+
+RECIPE = Asked()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +154,7 @@ def variants(
     offset: int | None = None,
     wild_type_file: str = "wild_type",
     numbering: "Numbering | None" = None,
+    asked_by: Asked = RECIPE,
 ) -> Variants:
     """The sequence of each row.
 
@@ -151,16 +167,17 @@ def variants(
         offset: what is added to a number to count residues from 1; without it, it is found for each wild type.
         wild_type_file: for errors.
         numbering: of the whole table, where this one is a part of it; without it, it is that of this one.
+        asked_by: what errors call these arguments.
 
     Raises:
         ValueError: a cell is no mutation; a wild type has another residue than a row says; a row names no record; no
             offset fits, or it rests on too few positions.
     """
-    proteins = _wild_type_of_rows(table, protein, wild_types, wild_type_file)
-    parsed, unusable = _parsed(table, mutation, empty_is_wild_type)
+    proteins = _wild_type_of_rows(table, protein, wild_types, wild_type_file, asked_by)
+    parsed, unusable = _parsed(table, mutation, empty_is_wild_type, asked_by)
     said: list[str] = []
     if numbering is None:
-        numbering = Numbering(wild_types, offset)
+        numbering = Numbering(wild_types, offset, asked_by)
         numbering.count(table, mutation, proteins, parsed)
         said += numbering.settle(table)
     offsets = numbering.offsets
@@ -206,7 +223,7 @@ def numbering_of(
 
 
 def _parsed(
-    table: Table, mutation: str, empty_is_wild_type: bool
+    table: Table, mutation: str, empty_is_wild_type: bool, asked_by: Asked = RECIPE
 ) -> tuple[list[tuple[Substitution, ...] | None], dict[int, str]]:
     """The substitutions of each row, and why a row has none."""
     parsed: list[tuple[Substitution, ...] | None] = []
@@ -214,9 +231,7 @@ def _parsed(
     for index, text in enumerate(table.column(mutation)):
         found: tuple[Substitution, ...] | None = None
         if (text is None or not text.strip()) and not empty_is_wild_type:
-            unusable[index] = (
-                f"its column {mutation!r} is empty (data.empty_mutation = 'wild_type' reads the wild type)"
-            )
+            unusable[index] = f"its column {mutation!r} is empty ({asked_by.empty})"
         else:
             try:
                 found = substitutions(text or "WT")
@@ -228,16 +243,18 @@ def _parsed(
     return parsed, unusable
 
 
-def _wild_type_of_rows(table: Table, protein: str | None, wild_types: Mapping[str, str], file: str) -> list[str]:
+def _wild_type_of_rows(
+    table: Table, protein: str | None, wild_types: Mapping[str, str], file: str, asked_by: Asked = RECIPE
+) -> list[str]:
     """Name of the wild type of each row."""
     if protein is None:
         if len(wild_types) != 1:
             raise ValueError(
                 f"{file}: holds {len(wild_types)} proteins ({', '.join(list(wild_types)[:5])}); name the column that "
-                "says which of them a row changes with data.protein, or keep one record"
+                f"says which of them a row changes with {asked_by.protein}, or keep one record"
             )
         return list(wild_types) * table.num_rows
-    table.require(protein, "data.protein")
+    table.require(protein, asked_by.protein)
     found = []
     for index, text in enumerate(table.column(protein)):
         name = record_named((text or "").strip(), wild_types)
@@ -253,12 +270,13 @@ class Numbering:
     Args:
         wild_types: name -> letters.
         given: what is added, if the user says so.
+        asked_by: what errors call the settings.
     """
 
-    def __init__(self, wild_types: Mapping[str, str], given: int | None = None) -> None:
+    def __init__(self, wild_types: Mapping[str, str], given: int | None = None, asked_by: Asked = RECIPE) -> None:
         self.offsets: dict[str, int] = {}
         """Wild type -> what is added, once it is settled."""
-        self._wild_types, self._given = wild_types, given
+        self._wild_types, self._given, self._asked_by = wild_types, given, asked_by
         self._expected: dict[str, dict[int, tuple[str, str]]] = {}
         """Wild type -> number -> residue, and the row that says so first, as a user counts."""
         self._column = ""
@@ -292,7 +310,8 @@ class Numbering:
             ValueError: none fits, or it rests on too few positions.
         """
         for name, expected in self._expected.items():
-            self.offsets[name] = _offset(table, self._column, expected, name, self._wild_types[name], self._given)
+            letters = self._wild_types[name]
+            self.offsets[name] = _offset(table, self._column, expected, name, letters, self._given, self._asked_by)
         return [
             f"the numbers of its mutations are those of {name} {-offset:+d}: residue 1 of the wild type is number "
             f"{1 - offset}"
@@ -308,6 +327,7 @@ def _offset(
     name: str,
     wild_type: str,
     given: int | None,
+    asked_by: Asked,
 ) -> int:
     """What is added to these numbers to count residues of the wild type from 1."""
     if not expected:
@@ -315,23 +335,31 @@ def _offset(
     numbers = np.array(sorted(expected))
     letters = np.frombuffer("".join(expected[int(number)][0] for number in numbers).encode(), np.uint8)
     residues = np.frombuffer(wild_type.encode(), np.uint8)
-    if given is None:
-        candidates = range(1 - int(numbers[-1]), len(residues) - int(numbers[0]) + 1)
-    else:
-        candidates = range(given, given + 1)
-    best, most = 0, -1
-    for candidate in sorted(candidates, key=lambda each: (abs(each), each)):
+
+    def fitting(candidate: int) -> int:
         places = numbers + candidate - 1
         inside = (places >= 0) & (places < len(residues))
-        fitting = int(np.count_nonzero(residues[places[inside]] == letters[inside]))
-        if fitting > most:
-            best, most = candidate, fitting
+        return int(np.count_nonzero(residues[places[inside]] == letters[inside]))
+
+    if given is not None and fitting(given) == len(numbers):
+        return given
+    candidates = range(1 - int(numbers[-1]), len(residues) - int(numbers[0]) + 1)
+    best, most = 0, -1
+    for candidate in sorted(candidates, key=lambda each: (abs(each), each)):
+        if (found := fitting(candidate)) > most:
+            best, most = candidate, found
+    if given is not None:
+        mend = "; correct the row, or the wild type"
+        if most == len(numbers):
+            mend = f"; with {best} all of them fit: set {asked_by.offset.format(best)}"
+        _refuse_residue(table, mutation, expected, name, wild_type, given, fitting(given), mend)
     if most < len(numbers):
-        _refuse_residue(table, mutation, expected, name, wild_type, best, most)
-    if best and given is None and len(numbers) < _FEW:
+        mend = ", and with no other do more; correct the row, or the wild type"
+        _refuse_residue(table, mutation, expected, name, wild_type, best, most, mend)
+    if best and len(numbers) < _FEW:
         raise ValueError(
             f"{table.name}: its mutations fit {name} only if their numbers are shifted by {best:+d}, and "
-            f"{len(numbers)} mutated residues are too few to be sure; set data.numbering_offset = {best} if it is right"
+            f"{len(numbers)} mutated residues are too few to be sure; set {asked_by.offset.format(best)} if it is right"
         )
     return best
 
@@ -344,8 +372,9 @@ def _refuse_residue(
     wild_type: str,
     offset: int,
     fitting: int,
+    mend: str,
 ) -> None:
-    """Raise for the first row whose residue is not that of the wild type, with the offset that fits best."""
+    """Raise for the first row whose residue is not that of the wild type, and say what mends it."""
     for number, (old, row) in expected.items():  # by rising row
         place = number + offset - 1
         there = wild_type[place] if 0 <= place < len(wild_type) else ""
@@ -355,7 +384,6 @@ def _refuse_residue(
         found = f"{name} has {there} there" if there else f"{name} has {len(wild_type)} residues"
         raise ValueError(
             f"{table.name}: {table.row_word} {row}, column {mutation!r}: expects {old} at {number}{counted}, and "
-            f"{found}. The numbers of {fitting} of {len(expected)} mutated residues fit, with the offset {offset}, and "
-            "with no other do more; correct the row, or the wild type"
+            f"{found}. The numbers of {fitting} of {len(expected)} mutated residues fit, with the offset {offset}{mend}"
         )
     raise AssertionError("every residue fits")

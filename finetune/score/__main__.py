@@ -1,0 +1,181 @@
+"""Score variants of proteins with a pretrained model, without any label.
+
+    python -m finetune.score facebook/esm2_t6_8M_UR50D variants.csv --target-seq MKTAYIAK... -o scored.csv
+    python -m finetune.score runs/mine variants.csv --targets targets.fasta --scheme masked-marginal-joint -o out.csv
+
+In: a model; a table of variants; what they are variants of. Out: the table with a column for each scheme and one of
+notes, and exit status 0; 2 for a mistake in the input, 1 for anything else. The output appears whole or not at all.
+"""
+
+import argparse
+import csv
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from data.durable import replaced
+from data.progress_line import WorkLine
+from data.recipe.settings import IngestSettings
+from finetune.score.rows import MUTATION, SEQUENCE, TARGET, Rows, read_target, read_variants
+from finetune.score.schemes import MARGINALS, SCHEMES, Scheme, column
+from finetune.score.windows import WINDOW_TOKENS
+from finetune.tables.mutations import read_wild_types
+from finetune.tables.read import read_table
+from finetune.tables.table import Table
+from pretrain.engine.command import Parser, answered
+
+if TYPE_CHECKING:
+    from finetune.score.model import Scorer
+
+_REMEDY = "get the right to write there, or give another name with -o"
+_BIN_TOKENS = {"cpu": 4096, "cuda": 16_384}
+"""Slots of a bin, by device."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Score what the command line asks for; the exit status."""
+    return answered(lambda: _score(_parser().parse_args(arguments)))
+
+
+def _score(options: argparse.Namespace) -> None:
+    _require_free(options.output, options.overwrite)
+    schemes: list[Scheme] = list(dict.fromkeys(options.scheme))
+    table = read_table(options.table)
+    targets, file = _targets(options)
+    rows = read_variants(
+        table,
+        targets,
+        mutation=options.mutations or _present(table, MUTATION, options.sequences is None),
+        sequence=options.sequences or _present(table, SEQUENCE, options.mutations is None),
+        target=options.target_column or _present(table, TARGET, len(targets) > 1),
+        offset=options.offset,
+        targets_file=file,
+    )
+    if not options.leave_out:
+        _require_scored(table, rows, schemes)
+    with WorkLine("opening the model", after_s=2.0):
+        import torch
+
+        from finetune.score.model import Scorer
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        window = None if options.window == "whole" else WINDOW_TOKENS
+        scorer = Scorer.open(options.model, device, options.bin_tokens or _BIN_TOKENS[device], window)
+    names = [column(scorer.name, scheme) for scheme in schemes]
+    if taken := [name for name in names if name in table.columns]:
+        raise ValueError(f"{table.name}: has a column {taken[0]!r} already; give the table without it")
+    long = sum(len(targets[name]) + 2 > WINDOW_TOKENS for name in set(rows.target_of))
+    if long:
+        how = "whole" if window is None else "in the optimal window around what is scored"
+        print(f"{long} target(s) of more than {WINDOW_TOKENS - 2:,} residues are read {how}", file=sys.stderr)
+    notes = {row: [note] for row, note in rows.notes.items()}
+    scores = [_scores(scorer, scheme, targets, rows, notes) for scheme in schemes]
+    _write(options.output, table, dict(zip(names, scores, strict=True)), notes)
+    print(f"{options.output}: {table.num_rows:,} rows, {len(notes):,} of them with a note", flush=True)
+
+
+def _scores(
+    scorer: "Scorer", scheme: Scheme, targets: Mapping[str, str], rows: Rows, notes: dict[int, list[str]]
+) -> list[str]:
+    """(rows,) cells of a scheme; adds to `notes`."""
+    cells = [""] * len(rows.variants)
+    documents = tokens = 0
+    for name, letters in targets.items():
+        own = rows.of_target(name)
+        with WorkLine(f"{scheme} of {name}", after_s=2.0):
+            scored = scorer(letters, [variant for row in own if (variant := rows.variants[row])], scheme)
+        documents, tokens = documents + scored.num_documents, tokens + scored.num_tokens
+        for number, row in enumerate(own):
+            if number in scored.notes:
+                notes.setdefault(row, []).append(f"{scheme}: {scored.notes[number]}")
+            else:
+                cells[row] = repr(float(scored.values[number]))
+    print(f"{scheme}: {documents:,} forward passes of a sequence, {tokens:,} tokens", flush=True)
+    return cells
+
+
+def _write(out: Path, table: Table, scores: Mapping[str, Sequence[str]], notes: Mapping[int, Sequence[str]]) -> None:
+    note = "note"
+    while note in table.columns:
+        note += "_scored"
+    own = [column.to_pylist() for column in table.cells.columns]
+    with replaced(out, _REMEDY) as new, new.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, delimiter="\t" if out.suffix.lower() == ".tsv" else ",", lineterminator="\n")
+        writer.writerow([*table.columns, *scores, note])
+        for row in range(table.num_rows):
+            cells = [cells[row] or "" for cells in own]
+            writer.writerow([*cells, *(of_scheme[row] for of_scheme in scores.values()), "; ".join(notes.get(row, ()))])
+
+
+def _require_free(out: Path, overwrites: bool) -> None:
+    if out.suffix.lower() not in (".csv", ".tsv"):
+        raise ValueError(f"-o {out}: scores are written as a table of text; give it the suffix .csv or .tsv")
+    if os.path.lexists(out) and not (overwrites and out.is_file()):
+        raise ValueError(f"{out} exists; give another name with -o, or replace it with --overwrite")
+    if not out.parent.is_dir():
+        raise ValueError(f"{out.parent} is no folder; make it, or give another name with -o")
+
+
+def _targets(options: argparse.Namespace) -> tuple[dict[str, str], str]:
+    """Name -> letters of what the rows are variants of, and where that was said."""
+    if options.targets:
+        return read_wild_types(options.targets, IngestSettings()), options.targets
+    return {"the target": read_target(options.target_seq, "--target-seq")}, "--target-seq"
+
+
+def _present(table: Table, name: str, is_wanted: bool) -> str | None:
+    return name if is_wanted and name in table.columns else None
+
+
+def _require_scored(table: Table, rows: Rows, schemes: Sequence[Scheme]) -> None:
+    """Refuse rows without a score that can be known before anything is computed.
+
+    Raises:
+        ValueError: there are some.
+    """
+    ways = "or leave the scores of such rows empty with --leave-out"
+    for row, note in rows.notes.items():
+        raise ValueError(f"{table.row(row)}: {note}; it is one of {len(rows.notes)} such rows: correct them, {ways}")
+    asked = [scheme for scheme in schemes if scheme in MARGINALS]
+    indels = [row for row, variant in enumerate(rows.variants) if variant and variant.mutated is None]
+    if asked and indels:
+        raise ValueError(
+            f"{table.row(indels[0])}: has insertions or deletions, as {len(indels)} rows have, and {asked[0]} compares "
+            f"residues at one place; score them with --scheme pseudo-likelihood, {ways}"
+        )
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="python -m finetune.score", description=str(__doc__).split("\n")[0])
+    parser.add_argument("model", help="run, export, folder of transformers' or Hub name")
+    parser.add_argument("table", help="table of variants: CSV, TSV, Excel, Parquet, ...")
+    of = parser.add_mutually_exclusive_group(required=True)
+    of.add_argument("--target-seq", metavar="LETTERS", help="sequence of the wild type of every row")
+    of.add_argument("--targets", metavar="FASTA", help="wild types; a column of the table names that of each row")
+    parser.add_argument("--target-column", metavar="NAME", help=f"which one; {TARGET!r} where there is such a column")
+    parser.add_argument("--mutations", metavar="NAME", help=f"column such as A1P:D2N; {MUTATION!r} where there is one")
+    parser.add_argument("--sequences", metavar="NAME", help=f"column of sequences; {SEQUENCE!r} where there is one")
+    parser.add_argument("--scheme", nargs="+", choices=SCHEMES, default=[SCHEMES[1]], help=f"{SCHEMES[1]} without it")
+    parser.add_argument(
+        "--offset", type=int, default=0, help="added to numbers of mutations to count the wild type's residues from 1"
+    )
+    parser.add_argument(
+        "--window", choices=["optimal", "whole"], default="optimal", help="what is read of more than 1,022 residues"
+    )
+    parser.add_argument("--leave-out", action="store_true", help="rows without a score stay, with a note")
+    parser.add_argument("--bin-tokens", type=_positive, help="slots of a forward pass; 4,096 on a CPU, 16,384 on a GPU")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="file to write, .csv or .tsv")
+    parser.add_argument("--overwrite", action="store_true", help="replace the output file where it exists")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}; it takes a whole number from 1 on")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""A masked language model as a judge of variants.
+
+In: a model, a target and its variants. Out: `Scored`. Kept: nothing; memory holds the plan of a chunk, and one bin.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from data.alphabet import MASK
+from data.batches.packed import BIN_TOKENS, BinSize, PlainContents, packed, token_ids
+from data.order.plan import Bin
+from finetune.score.plan import Plan, chunks, plan_of
+from finetune.score.schemes import Scheme, Variant
+from finetune.score.windows import WINDOW_TOKENS
+from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.ship.source import masked_language_model, open_source
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What was found of the variants of one target."""
+
+    values: NDArray[np.float64]
+    """(variants,) natural logarithms, higher for fitter; NaN where a note says why there is none."""
+    notes: dict[int, str]
+    """Variant -> why it has no score."""
+    num_documents: int
+    """Sequences, or windows of them, that passed through the model."""
+    num_tokens: int
+    """Tokens of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """A model, and how it reads."""
+
+    model: MaskedLanguageModel
+    name: str
+    """Name of the model, for columns and files."""
+    bin_tokens: int = BIN_TOKENS
+    """Slots of one forward pass."""
+    window_tokens: int | None = WINDOW_TOKENS
+    """Longest document; None reads sequences whole."""
+
+    @classmethod
+    def open(
+        cls,
+        model: str | Path,
+        device: torch.device | str = "cpu",
+        bin_tokens: int = BIN_TOKENS,
+        window_tokens: int | None = WINDOW_TOKENS,
+    ) -> "Scorer":
+        """The model at a place that `pretrain.ship.source.open_source` opens.
+
+        Raises:
+            ValueError: there is none.
+        """
+        source = open_source(model)
+        return cls(masked_language_model(source, device), source.name, bin_tokens, window_tokens)
+
+    def __call__(self, target: str, variants: Sequence[Variant], scheme: Scheme) -> Scored:
+        """Scores of some variants of one target, in their order.
+
+        Raises:
+            ValueError: the model gives something that is not a number.
+        """
+        values = np.full(len(variants), np.nan)
+        notes: dict[int, str] = {}
+        documents = tokens = 0
+        for chunk in chunks(variants, scheme, self.window_tokens):
+            plan = plan_of(target, [variants[number] for number in chunk], scheme, self.window_tokens)
+            values[chunk] = self._values(plan)
+            notes |= {chunk[number]: note for number, note in plan.notes.items()}
+            documents += plan.num_documents
+            tokens += plan.num_tokens
+        values[list(notes)] = np.nan
+        return Scored(values, notes, documents, tokens)
+
+    @torch.no_grad()
+    def _values(self, plan: Plan) -> NDArray[np.float64]:
+        """(variants,) sums of the terms of each."""
+        if not plan.num_documents:
+            return np.zeros(plan.num_variants)
+        device = next(self.model.parameters()).device
+        of_read = np.argsort(plan.term_read, kind="stable")
+        read = plan.term_read[of_read]
+        terms = np.zeros(len(read))
+        contents = PlainContents(_Documents(plan), BinSize.holding(plan.lengths, self.bin_tokens))
+        for part in packed(contents, plan.lengths, starts=plan.starts):
+            own = part.documents
+            counts = plan.read_of[own + 1] - plan.read_of[own]
+            reads = _ranges(plan.read_of[own], counts)
+            slots = plan.reads[reads] + np.repeat(part.firsts - plan.starts[own], counts)
+            logits = self.model.logits(part.batch.to(device), torch.from_numpy(slots).to(device))
+            found = logits.float().log_softmax(1).cpu().numpy().astype(np.float64)
+            # The terms of these reads alone, so that no more probabilities are kept than those of one bin.
+            begin, end = np.searchsorted(read, reads), np.searchsorted(read, reads, side="right")
+            row = np.repeat(np.arange(len(reads)), end - begin)
+            place = of_read[_ranges(begin, end - begin)]
+            terms[place] = found[row, plan.term_new[place]]
+            if plan.term_old is not None:
+                terms[place] -= found[row, plan.term_old[place]]
+        if not np.isfinite(terms).all():
+            raise ValueError(
+                f"{self.name} gives probabilities that are not numbers; its weights are damaged, or training diverged: "
+                "give another checkpoint"
+            )
+        return np.bincount(plan.term_variant, terms, plan.num_variants)
+
+
+class _Documents:
+    """The documents of a plan, masked (a `data.batches.filling.Residues`): sample i is its i-th document."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._last: tuple[int, NDArray[np.uint8]] = -1, np.empty(0, np.uint8)
+
+    def tokens(self, bin_: Bin) -> NDArray[np.uint8]:
+        """(real slots,) token ids of a bin's documents, concatenated."""
+        plan, parts = self.plan, []
+        for sample, start, length in zip(bin_.samples, bin_.starts, bin_.lengths, strict=True):
+            part = self._ids(int(plan.sequence[sample]))[start : start + length]
+            if plan.is_masked:
+                part = part.copy()
+                part[plan.reads[plan.read_of[sample] : plan.read_of[sample + 1]] - start] = MASK
+            parts.append(part)
+        return np.concatenate(parts)
+
+    def _ids(self, sequence: int) -> NDArray[np.uint8]:
+        if self._last[0] != sequence:
+            self._last = sequence, token_ids(self.plan.sequences[sequence])
+        return self._last[1]
+
+
+def _ranges(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The numbers from each of `firsts` on, as many as `counts` says, one range after another."""
+    return np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)

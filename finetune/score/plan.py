@@ -1,0 +1,241 @@
+"""The forward passes that the scores of variants need, each once.
+
+In: a target, its variants, a scheme. Out: a `Plan`: documents, tokens that are read in them, and which sums of these
+are the scores. Kept: nothing. A model is not needed to make one, so it says beforehand what scoring takes.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.alphabet import LETTER_IDS
+from data.order.plan import SPECIAL_TOKENS
+from finetune.score.schemes import Scheme, Variant
+from finetune.score.windows import WINDOW_TOKENS, common_window, optimal_window
+
+CHUNK_TOKENS = 1 << 24
+"""Tokens of the documents of a chunk, about: what is known of them is in memory together."""
+CHUNK_VARIANTS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a model reads for some variants of a target."""
+
+    sequences: tuple[str, ...]
+    """Proteins of which the documents are parts."""
+    sequence: NDArray[np.int64]
+    """(documents,) of which sequence."""
+    starts: NDArray[np.int64]
+    """(documents,) first token."""
+    lengths: NDArray[np.int64]
+    """(documents,) tokens."""
+    read_of: NDArray[np.int64]
+    """(documents + 1,) where the reads of each begin."""
+    reads: NDArray[np.int64]
+    """(reads,) tokens of the sequences, at which probabilities are read."""
+    is_masked: bool
+    """Whether what is read is masked."""
+    term_variant: NDArray[np.int64]
+    """(terms,) the variant to whose score the term is added."""
+    term_read: NDArray[np.int64]
+    """(terms,) the read that gives its probabilities."""
+    term_new: NDArray[np.uint8]
+    """(terms,) token whose log probability is added."""
+    term_old: NDArray[np.uint8] | None
+    """(terms,) token whose log probability is taken off; None where nothing is."""
+    num_variants: int
+    notes: dict[int, str]
+    """Variant -> why it has no score."""
+
+    @property
+    def num_documents(self) -> int:
+        """Sequences that pass through the model, or windows of them."""
+        return len(self.lengths)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all documents."""
+        return int(self.lengths.sum())
+
+
+def plan_of(
+    target: str, variants: Sequence[Variant], scheme: Scheme, window_tokens: int | None = WINDOW_TOKENS
+) -> Plan:
+    """What the scores of some variants of one target need.
+
+    Args:
+        target: letters of the wild type.
+        variants: of it; those of several assays may be given together, so that they share what they have in common.
+        scheme: what a score is.
+        window_tokens: longest document, even; None reads whole sequences of any length.
+    """
+    if scheme == "pseudo-likelihood":
+        return _pseudo_likelihood(variants, window_tokens)
+    notes = {
+        number: f"{len(variant.sequence)} residues instead of {len(target)}, and {scheme} scores substitutions alone"
+        for number, variant in enumerate(variants)
+        if variant.mutated is None
+    }
+    if scheme == "masked-marginal-joint":
+        return _joint(target, variants, window_tokens, notes)
+    tokens = len(target) + SPECIAL_TOKENS
+    mutated = sorted({at for variant in variants for at in variant.mutated or ()})
+    windows = [optimal_window(at + 1, tokens, window_tokens or tokens) for at in mutated]
+    if scheme == "wt-marginal":  # windows move to the right with what they are around, so that equal ones are together
+        firsts = [n for n, window in enumerate(windows) if n == 0 or window != windows[n - 1]]
+        counts = np.diff([*firsts, len(windows)])
+        windows = [windows[n] for n in firsts]
+    else:
+        counts = np.ones(len(windows), np.int64)
+    read_at = {at: number for number, at in enumerate(mutated)}
+    terms = [(n, read_at[at], at) for n, variant in enumerate(variants) for at in variant.mutated or ()]
+    is_masked = scheme != "wt-marginal"
+    return _marginal(target, variants, windows, counts, np.array(mutated, np.int64), is_masked, terms, notes)
+
+
+def _joint(target: str, variants: Sequence[Variant], window_tokens: int | None, notes: dict[int, str]) -> Plan:
+    """One document for each set of residues that are mutated together."""
+    tokens = len(target) + SPECIAL_TOKENS
+    first_read: dict[tuple[int, ...], int] = {}
+    windows: list[tuple[int, int]] = []
+    reads: list[int] = []
+    counts: list[int] = []
+    terms: list[tuple[int, int, int]] = []
+    for number, variant in enumerate(variants):
+        if not (mutated := variant.mutated):
+            continue
+        if mutated not in first_read:
+            window = common_window(mutated[0] + 1, mutated[-1] + 1, tokens, window_tokens or tokens)
+            if window is None:
+                notes[number] = (
+                    f"residues {mutated[0] + 1} and {mutated[-1] + 1} are further apart than a window of "
+                    f"{window_tokens:,} tokens, and masked-marginal-joint masks both at once; read whole sequences "
+                    "(--window whole)"
+                )
+                continue
+            first_read[mutated] = len(reads)
+            windows.append(window)
+            counts.append(len(mutated))
+            reads.extend(mutated)
+        terms.extend((number, first_read[mutated] + n, at) for n, at in enumerate(mutated))
+    return _marginal(target, variants, windows, np.array(counts), np.array(reads, np.int64), True, terms, notes)
+
+
+def _marginal(
+    target: str,
+    variants: Sequence[Variant],
+    windows: Sequence[tuple[int, int]],
+    counts: NDArray[np.int64],
+    residues: NDArray[np.int64],
+    is_masked: bool,
+    terms: Sequence[tuple[int, int, int]],
+    notes: dict[int, str],
+) -> Plan:
+    """The plan of documents of the wild type.
+
+    Args:
+        target: letters of the wild type.
+        variants: the variants.
+        windows: (documents,) first token and the one after the last.
+        counts: (documents,) residues that are read in each.
+        residues: (reads,) these, from 0.
+        is_masked: whether they are masked.
+        terms: variant, read and residue of each term.
+        notes: variant -> why it has no score.
+    """
+    bounds = np.array(windows, np.int64).reshape(-1, 2)
+    variant, read, at = np.array(terms, np.int64).reshape(-1, 3).T
+    new = "".join(variants[n].sequence[place] for n, _, place in terms)
+    return Plan(
+        sequences=(target,),
+        sequence=np.zeros(len(bounds), np.int64),
+        starts=bounds[:, 0],
+        lengths=bounds[:, 1] - bounds[:, 0],
+        read_of=np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]),
+        reads=residues + 1,
+        is_masked=is_masked,
+        term_variant=variant,
+        term_read=read,
+        term_new=_ids(new),
+        term_old=_ids(target)[at],
+        num_variants=len(variants),
+        notes=notes,
+    )
+
+
+def _pseudo_likelihood(variants: Sequence[Variant], window_tokens: int | None) -> Plan:
+    """One document for each residue of each sequence."""
+    numbers = {sequence: n for n, sequence in enumerate(dict.fromkeys(variant.sequence for variant in variants))}
+    sequences = tuple(numbers)
+    residues = np.array([len(letters) for letters in sequences], np.int64)
+    sequence = np.repeat(np.arange(len(sequences)), residues)
+    firsts = np.cumsum(residues) - residues
+    reads = np.arange(len(sequence)) - firsts[sequence] + 1
+    tokens = residues[sequence] + SPECIAL_TOKENS
+    lengths = tokens if window_tokens is None else np.minimum(tokens, window_tokens)
+    own = np.array([numbers[variant.sequence] for variant in variants], np.int64)
+    counts = residues[own]
+    term_variant = np.repeat(np.arange(len(variants)), counts)
+    within = np.arange(len(term_variant)) - np.repeat(np.cumsum(counts) - counts, counts)
+    term_read = firsts[own][term_variant] + within
+    return Plan(
+        sequences=sequences,
+        sequence=sequence,
+        starts=np.clip(reads - lengths // 2, 0, tokens - lengths),  # `optimal_window` of many tokens
+        lengths=lengths,
+        read_of=np.arange(len(sequence) + 1),
+        reads=reads,
+        is_masked=True,
+        term_variant=term_variant,
+        term_read=term_read,
+        term_new=_ids("".join(sequences))[term_read],
+        term_old=None,
+        num_variants=len(variants),
+        notes={},
+    )
+
+
+def chunks(
+    variants: Sequence[Variant], scheme: Scheme, window_tokens: int | None = WINDOW_TOKENS
+) -> Iterator[list[int]]:
+    """Variants that are planned together, so that plans need bounded memory and have nothing in common.
+
+    Args:
+        variants: of one target.
+        scheme: what a score is.
+        window_tokens: as for `plan_of`.
+
+    Yields:
+        Numbers of variants; equal ones, and with `masked-marginal-joint` those with the same residues, together.
+    """
+    if scheme in ("wt-marginal", "masked-marginal-wt-fill"):
+        yield list(range(len(variants)))
+        return
+
+    def key(number: int) -> tuple[tuple[int, ...], str]:
+        variant = variants[number]
+        is_joint = scheme == "masked-marginal-joint"
+        return (variant.mutated or () if is_joint else (), "" if is_joint else variant.sequence)
+
+    chunk: list[int] = []
+    tokens, before = 0, None
+    for number in sorted(range(len(variants)), key=key):
+        own = key(number)
+        if own != before:
+            if chunk and (tokens > CHUNK_TOKENS or len(chunk) >= CHUNK_VARIANTS):
+                yield chunk
+                chunk, tokens = [], 0
+            length = len(variants[number].sequence) + SPECIAL_TOKENS
+            documents = 1 if scheme == "masked-marginal-joint" else length - SPECIAL_TOKENS
+            tokens += documents * min(length, window_tokens or length)
+            before = own
+        chunk.append(number)
+    if chunk:
+        yield chunk
+
+
+def _ids(letters: str) -> NDArray[np.uint8]:
+    return LETTER_IDS[np.frombuffer(letters.encode("ascii"), np.uint8)]

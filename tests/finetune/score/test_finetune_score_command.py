@@ -1,0 +1,105 @@
+"""The command: the table that it writes, and what it says about a mistake."""
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from benchmarks.scoring import written
+from finetune.score.__main__ import main
+from finetune.score.model import Scorer
+from finetune.score.schemes import SCHEMES, variant_of
+
+TARGET = "MKTAYIAKQRQISFVKSHFSRQ"
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Path]:
+    with TemporaryDirectory() as scratch:
+        written("esm2_60k", Path(scratch) / "small", 4.0)
+        yield Path(scratch) / "small"
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def run(model: Path, folder: Path, text: str, *words: str) -> int:
+    (folder / "in.csv").write_text(text)
+    target = () if "--targets" in words else ("--target-seq", TARGET)
+    return main([str(model), str(folder / "in.csv"), *target, "-o", str(folder / "out.csv"), *words])
+
+
+def test_input_columns_stay_and_each_scheme_is_a_column(model: Path, tmp_path: Path) -> None:
+    text = 'mutant,note,dose\nK2R,"a, b",1\nK2R:Q11A,,2\nT3T,,3\nWT,,4\n'
+    assert run(model, tmp_path, text, "--scheme", *SCHEMES) == 0
+    found = rows_of(tmp_path / "out.csv")
+    assert list(found[0]) == ["mutant", "note", "dose", *(f"small:{scheme}" for scheme in SCHEMES), "note_scored"]
+    assert [row["note"] for row in found] == ["a, b", "", "", ""]
+    scorer = Scorer.open(model)
+    sequences = ["MRTAYIAKQRQISFVKSHFSRQ", "MRTAYIAKQRAISFVKSHFSRQ", TARGET, TARGET]
+    for scheme in SCHEMES:
+        expected = scorer(TARGET, [variant_of(TARGET, each) for each in sequences], scheme).values
+        assert [float(row[f"small:{scheme}"]) for row in found] == pytest.approx(list(expected), abs=1e-6)
+        assert scheme == SCHEMES[3] or [row[f"small:{scheme}"] for row in found[2:]] == ["0.0", "0.0"]
+
+
+def test_targets_by_name_and_sequences_instead_of_mutations(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "two.fasta").write_text(f">A\n{TARGET}\n>B\n{TARGET[:10]}\n")
+    text = "target,mutated_sequence\nA,MRTAYIAKQRQISFVKSHFSRQ\nB,MKTAYIAKQW\nB,MKTAY\n"
+    words = ("--targets", str(tmp_path / "two.fasta"))
+    assert run(model, tmp_path, text, *words, "--scheme", "wt-marginal", "--leave-out") == 0
+    found = rows_of(tmp_path / "out.csv")
+    scorer = Scorer.open(model)
+    own = [
+        scorer(target, [variant_of(target, row["mutated_sequence"])], "wt-marginal").values[0]
+        for target, row in zip((TARGET, TARGET[:10]), found[:2], strict=True)
+    ]
+    assert [float(row["small:wt-marginal"]) for row in found[:2]] == pytest.approx(own, abs=1e-6)
+    assert found[2]["small:wt-marginal"] == ""
+    assert found[2]["note"] == ("wt-marginal: 5 residues instead of 10, and wt-marginal scores substitutions alone")
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "expected"),
+    [
+        ("mutant\nK2R\nA3W\n", (), "row 3, column 'mutant': expects A at 3, and the target has T there"),
+        ("mutant\nK1R\nT2W\nA3W\n", (), "with 1 all of them fit: set --offset 1"),
+        ("mutant\nK2R\nK2del\n", (), "'K2del' is a deletion"),
+        ("mutated_sequence\nMKTAY\n", (), "row 2: has insertions or deletions, as 1 rows have"),
+        ("mutant,dose\nK2R,1\n,2\n", (), "write WT for the wild type"),
+        ("mutant\nK2R and more\n", (), "'and' is no mutation"),
+        ("name\nK2R\n", (), "name one with --mutations or --sequences"),
+        ("mutant,mutated_sequence\nK2R,MKTAYIAKQRQISFVKSHFSRQ\n", (), "is not what 'K2R' makes of the target"),
+        ("mutant,small:masked-marginal-wt-fill\nK2R,1\n", (), "has a column 'small:masked-marginal-wt-fill' already"),
+        ("mutant\nK2R\n", ("--target-column", "who"), "--target-column"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    model: Path, tmp_path: Path, text: str, words: tuple[str, ...], expected: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(model, tmp_path, text, *words) == 2
+    said = capfd.readouterr().err.strip().splitlines()[-1]
+    assert expected in said
+    assert "data." not in said
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_target_that_is_no_protein_and_an_occupied_output(
+    model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.csv").write_text("mutant\nK2R\n")
+    (tmp_path / "out.csv").write_text("mine")
+    command = [str(model), str(tmp_path / "in.csv"), "-o", str(tmp_path / "out.csv"), "--target-seq"]
+    assert main([*command, TARGET]) == 2
+    assert "out.csv exists; give another name with -o, or replace it with --overwrite" in capfd.readouterr().err
+    assert (tmp_path / "out.csv").read_text() == "mine"
+    assert main([*command, "MK1", "--overwrite"]) == 2
+    assert "--target-seq 'MK1'" in capfd.readouterr().err
+    assert main([*command, TARGET, "--overwrite"]) == 0
+    assert [row["mutant"] for row in rows_of(tmp_path / "out.csv")] == ["K2R"]
+    assert main([str(tmp_path / "none"), *command[1:], TARGET, "--overwrite"]) == 2
+    assert "none" in capfd.readouterr().err
