@@ -93,6 +93,15 @@ def part_of_ids(path: Path) -> dict[str, int]:
     return {name: part for name, (part, _, _) in _lines(path).items()}
 
 
+def group_of_ids(path: Path) -> dict[str, str]:
+    """Id -> group of every line of a file; empty where there is none.
+
+    Raises:
+        ValueError: as for `read`.
+    """
+    return {name: group for name, (_, _, group) in _lines(path).items()}
+
+
 def require_distinct(ids: Sequence[str]) -> None:
     """Refuse ids that are used twice.
 

@@ -1,0 +1,154 @@
+"""Two runs on the same tested labels: the difference of each task's ranking metric, with its paired interval.
+
+In: two `Predicted`. Out: a `Difference` for each task that both define. Kept: nothing.
+
+In each resample of the split's groups both models are scored on the same labels, so what makes a group hard for both
+cancels. Classes are compared by what was called, because predictions.csv has the probability of that class alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.compare.predicted import Cell, Predicted
+from finetune.labels.labels import ABOVE, BELOW, EXACT
+from finetune.metrics import concordance, weighted
+from finetune.metrics.resampling import interval
+from finetune.metrics.scores import TITLES
+from finetune.metrics.weighted import Statistic
+from finetune.tasks.objective import Objective
+
+_CENSORING = {"<": BELOW, ">": ABOVE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The second model beside the first, on one task."""
+
+    task: str
+    metric: str
+    values: tuple[float, float]
+    """Value of the metric of the first and of the second model; the higher the better."""
+    gain: float
+    """The second value less the first."""
+    low: float
+    """Lower end of the gain's bootstrap 95 % interval; NaN where the labels are of one group."""
+    high: float
+    labels: int
+    groups: int
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the second model is worse beyond the interval."""
+        return self.high < 0
+
+    def line(self) -> str:
+        """A row of the table."""
+        ends = "unknown" if np.isnan(self.low) else f"{self.low:+.3f} to {self.high:+.3f}"
+        a, b = self.values
+        return (
+            f"    {self.task:<24}{TITLES[self.metric]:<14}{a:>8.3f}{b:>8.3f}  {self.gain:>+7.3f}  {ends:<18}"
+            f"{self.labels:>8,}{self.groups:>8,}"
+        )
+
+
+HEADING = (
+    f"    {'task':<24}{'metric':<14}{'A':>8}{'B':>8}  {'gain':>7}  {'95 % interval':<18}{'labels':>8}{'groups':>8}"
+)
+
+
+def compare(first: Predicted, second: Predicted) -> tuple[list[Difference], list[str]]:
+    """The differences of all tasks that both runs define, and sentences about the others.
+
+    Raises:
+        ValueError: the runs have different splits, or were scored on different parts or labels; they share no task.
+    """
+    a, b = first.results, second.results
+    if a.split_fingerprint != b.split_fingerprint:
+        raise ValueError(
+            f"{first.root} and {second.root} have different splits, {a.split_fingerprint} and {b.split_fingerprint}: "
+            "what one was tested on may have trained the other; give both the same table and [split]"
+        )
+    if a.part != b.part:
+        raise ValueError(f"{first.root} was scored on {a.part}, {second.root} on {b.part}; compare runs of one recipe")
+    undefined = {task.task: task.undefined for each in (b, a) for task in each.scores.tasks if task.undefined}
+    found, said = [], [f"{task}: undefined: {reason}" for task, reason in undefined.items()]
+    for name in first.tasks:
+        if name in undefined:
+            continue
+        if name not in second.tasks:
+            said.append(f"{name}: {second.root} does not have it")
+            continue
+        found.append(_difference(name, first, second))
+    said += [f"{name}: {first.root} does not have it" for name in second.tasks if name not in first.tasks]
+    if not found:
+        raise ValueError(f"{first.root} and {second.root} share no task that is defined in both")
+    return found, said
+
+
+def _difference(name: str, first: Predicted, second: Predicted) -> Difference:
+    theirs, ours = first.tasks[name], second.tasks[name]
+    differing = [key for key, cell in theirs.items() if key not in ours or ours[key].truth != cell.truth]
+    differing += [key for key in ours if key not in theirs]
+    if differing:
+        shown, position = differing[0]
+        place = f", residue {position}" if position else ""
+        raise ValueError(
+            f"{first.root} and {second.root} have different labels of task {name!r} for {len(differing):,} of "
+            f"{len(theirs):,}, such as {shown!r}{place}; compare runs on one table"
+        )
+    objectives = [_objective(name, each) for each in (first, second)]
+    keys = [key for key in theirs if all(_is_scored(theirs[key], name, each) for each in objectives)]
+    metric, of_first = _statistic(objectives[0], [theirs[key] for key in keys])
+    _, of_second = _statistic(objectives[1], [ours[key] for key in keys])
+    _, groups = np.unique([first.groups[key[0]] for key in keys], return_inverse=True)
+    once = np.ones((len(keys), 1))
+    values = float(of_first(once)[0]), float(of_second(once)[0])
+    low, high = interval(lambda weights: of_second(weights) - of_first(weights), groups)
+    return Difference(
+        task=name,
+        metric=metric,
+        values=values,
+        gain=values[1] - values[0],
+        low=low,
+        high=high,
+        labels=len(keys),
+        groups=len(np.unique(groups)),
+    )
+
+
+def _objective(name: str, run: Predicted) -> Objective:
+    found = [objective for objective in run.objectives if name in objective.outputs]
+    if len(found) != 1:
+        raise ValueError(f"{run.root} has {len(found)} tasks that are called {name!r}; tasks are compared by name")
+    return found[0]
+
+
+def _is_scored(cell: Cell, name: str, objective: Objective) -> bool:
+    """Whether a label enters the scores: classes that training lacked do not."""
+    if objective.settings.type not in ("multiclass", "ordinal"):
+        return True
+    return bool(objective.is_trained[objective.outputs.index(name)][objective.classes.index(cell.truth)])
+
+
+def _statistic(objective: Objective, cells: Sequence[Cell]) -> tuple[str, Statistic]:
+    """Name of the metric, and the metric of resamples of the labels."""
+    kind, classes = objective.settings.type, objective.classes
+    if kind == "regression":
+        prediction = np.array([float(cell.prediction) for cell in cells])
+        truth = np.array([float(cell.truth.lstrip("<>")) for cell in cells])
+        censoring = np.array([_CENSORING.get(cell.truth[:1], EXACT) for cell in cells], np.int8)
+        if (censoring == EXACT).all():
+            return "spearman", weighted.spearman(truth, prediction)
+        return "concordance", concordance.statistic(truth, censoring, prediction)
+    if kind in ("binary", "multilabel"):
+        positive = np.array([cell.truth == classes[1] for cell in cells])
+        return "auroc", weighted.auroc(positive, np.array([float(cell.probability) for cell in cells]))
+    truth, called = (_indices(classes, [cell[place] for cell in cells]) for place in (0, 1))
+    return ("kendall", weighted.kendall(truth, called)) if kind == "ordinal" else ("mcc", weighted.mcc(truth, called))
+
+
+def _indices(classes: Sequence[str], words: Sequence[str]) -> NDArray[np.float64]:
+    return np.array([classes.index(word) for word in words], np.float64)

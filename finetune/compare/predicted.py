@@ -1,0 +1,85 @@
+"""What a finished run predicted of its tested part, read back from predictions.csv, split.csv and its bundle.
+
+In: a run, or a bundle that lies in one. Out: `Predicted`. Kept: nothing. Numbers have the seven digits of the file.
+"""
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from finetune.bundle.manifest import MANIFEST, parsed
+from finetune.bundle.places import bundles_at
+from finetune.results import predictions_file
+from finetune.results.results import FILE, Results
+from finetune.splits import split_file
+from finetune.tasks.objective import Objective
+
+_TEST = "test"
+_COLUMNS = ("id", "part", "task", "position", "truth", "prediction", "probability")
+
+
+class Cell(NamedTuple):
+    """A label beside its prediction, as predictions.csv has them."""
+
+    truth: str
+    prediction: str
+    probability: str
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """The tested labels of a run, and what it predicted of them."""
+
+    root: Path
+    """The run directory."""
+    results: Results
+    objectives: tuple[Objective, ...]
+    tasks: Mapping[str, Mapping[tuple[str, str], Cell]]
+    """Name of a task -> (id, position) of each label -> label and prediction."""
+    groups: Mapping[str, str]
+    """Id -> group of the split."""
+
+
+def read(path: Path) -> Predicted:
+    """What a run predicted.
+
+    Args:
+        path: a run that has come to its end, or its ``bundle``.
+
+    Raises:
+        ValueError: it is neither, or one of its files is missing or damaged.
+    """
+    root = next((each for each in (path, path.absolute().parent) if (each / FILE).is_file()), None)
+    if root is None:
+        raise ValueError(
+            f"{path} lies in no finished fine-tuning run ({FILE} is missing): the labels that it is compared on, and "
+            "its predictions of them, are files of the run; name the run"
+        )
+    results = Results.read(root / FILE)
+    manifest = bundles_at(root)[0] / MANIFEST
+    objectives = tuple(task.objective for task in parsed(manifest.read_bytes(), str(manifest)).tasks)
+    return Predicted(root, results, objectives, _tasks(root / predictions_file.FILE), _groups(root / split_file.FILE))
+
+
+def _tasks(path: Path) -> dict[str, dict[tuple[str, str], Cell]]:
+    """Labels of the tested part; of validation where nothing was tested."""
+    found: dict[str, dict[str, dict[tuple[str, str], Cell]]] = {}
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            for line in csv.DictReader(file):
+                name, part, task, position, *cell = (line[column] for column in _COLUMNS)
+                of_task = found.setdefault(part, {}).setdefault(task, {})
+                if (name, position) in of_task:
+                    raise ValueError(f"it has two predictions of task {task!r} for {name!r}")
+                of_task[name, position] = Cell(*cell)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}; start the run again to write it") from None
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        raise ValueError(f"{path} holds no predictions of a run: {error}; start the run again to write it") from None
+    return found.get(_TEST) or next(iter(found.values()), {})
+
+
+def _groups(path: Path) -> dict[str, str]:
+    return {name: group or f"alone {name}" for name, group in split_file.group_of_ids(path).items()}

@@ -1,0 +1,164 @@
+"""Fine-tuned models beside each other: paired intervals by the split's groups, and what is refused."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import matthews_corrcoef
+
+from finetune.compare.__main__ import main
+from finetune.compare.paired import Difference, compare
+from finetune.compare.predicted import Cell, Predicted, read
+from finetune.metrics.scores import Scores
+from finetune.metrics.weighted import mcc
+from finetune.results.results import Results
+from finetune.tasks.objective import Objective
+from finetune.tasks.settings import TaskSettings
+from support.assays.bundled import rows
+
+pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the run
+RESULTS = Results("test", Scores(()), None, (), (), (), (), (), "random", "5" * 32, None)
+NUMBER = 60
+
+
+def predicted(cells: Sequence[Cell], groups: Sequence[int], name: str = "a", **task: object) -> Predicted:
+    """A run with one task, whose i-th label is of protein i."""
+    settings = TaskSettings(**{"name": "t", **task})
+    classes = settings.classes
+    counts = np.ones((1, len(classes)), np.int64)
+    objective = Objective(settings, ("t",), classes, np.zeros(1), np.ones(1), counts)
+    labels = {(str(n), ""): cell for n, cell in enumerate(cells)}
+    return Predicted(Path(name), RESULTS, (objective,), {"t": labels}, {str(n): str(g) for n, g in enumerate(groups)})
+
+
+def numbers(truth: np.ndarray, guess: np.ndarray, bounds: str = "") -> list[Cell]:
+    return [
+        Cell(f"{bounds if n % 3 == 0 else ''}{t}", str(p), "")
+        for n, (t, p) in enumerate(zip(truth, guess, strict=True))
+    ]
+
+
+def only(first: Predicted, second: Predicted) -> Difference:
+    ((found,), said) = compare(first, second)
+    assert not said
+    return found
+
+
+@pytest.mark.parametrize("bounds", ["", "<"], ids=["exact", "bounds"])
+def test_a_better_ranking_gains_beyond_its_interval(bounds: str) -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.normal(5, 1, NUMBER).round(3)
+    good, bad = truth + rng.normal(0, 0.1, NUMBER), truth + rng.normal(0, 3, NUMBER)
+    first, second = (
+        predicted(numbers(truth, guess, bounds), range(NUMBER), name, type="regression")
+        for name, guess in (("a", bad), ("b", good))
+    )
+    found = only(first, second)
+    assert found.metric == ("concordance" if bounds else "spearman")
+    assert 0 < found.low < found.gain < found.high
+    assert not found.is_worse
+    swapped = only(second, first)
+    assert swapped.is_worse
+    assert (swapped.gain, swapped.low, swapped.high) == pytest.approx((-found.gain, -found.high, -found.low))
+    itself = only(first, first)
+    assert (itself.gain, itself.low, itself.high) == (0, 0, 0)
+
+
+def test_relatives_are_drawn_together() -> None:
+    """Ten copies of each protein in one group say no more than one."""
+    rng = np.random.default_rng(1)
+    truth = rng.normal(5, 1, NUMBER).round(3)
+    guesses = [truth + rng.normal(0, 2, NUMBER) for _ in range(2)]
+    once = only(*(predicted(numbers(truth, guess), range(NUMBER), type="regression") for guess in guesses))
+    groups = np.repeat(np.arange(NUMBER), 10).tolist()
+    copies = [predicted(numbers(truth.repeat(10), guess.repeat(10)), groups, type="regression") for guess in guesses]
+    of_copies = only(*copies)
+    assert (of_copies.labels, of_copies.groups) == (10 * NUMBER, NUMBER)
+    assert (of_copies.low, of_copies.high) == pytest.approx((once.low, once.high), abs=0.02)
+    alone = only(*(predicted(numbers(truth, guess), [0] * NUMBER, type="regression") for guess in guesses))
+    assert np.isnan(alone.low)
+    assert not alone.is_worse
+
+
+def test_matthews_correlation_of_resamples_is_that_of_repeated_rows() -> None:
+    rng = np.random.default_rng(2)
+    truth, called = rng.integers(0, 3, 50).astype(float), rng.integers(0, 4, 50).astype(float)
+    weights = rng.integers(0, 4, (50, 5)).astype(float)
+    found = mcc(truth, called)(weights)
+    for column, value in zip(weights.T.astype(int), found, strict=True):
+        assert value == pytest.approx(matthews_corrcoef(truth.repeat(column), called.repeat(column)), abs=1e-12)
+    assert mcc(truth, np.zeros(50))(weights) == pytest.approx(0)
+
+
+def test_classes_are_compared_by_calls_and_binary_tasks_by_probabilities() -> None:
+    rng = np.random.default_rng(3)
+    words = rng.choice(["no", "yes"], NUMBER)
+    sure = np.where(words == "yes", 0.9, 0.1)
+    for kind, metric in (("binary", "auroc"), ("multiclass", "mcc"), ("ordinal", "kendall")):
+        good = [Cell(word, word, str(p)) for word, p in zip(words, sure, strict=True)]
+        bad = [Cell(word, "yes", "0.5") for word in words]
+        task = {"type": kind, "classes": ("no", "yes")}
+        found = only(*(predicted(cells, range(NUMBER), **task) for cells in (bad, good)))
+        assert found.metric == metric
+        assert found.values == pytest.approx((0.5 if kind == "binary" else 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (
+            lambda run: replace(run, results=replace(RESULTS, split_fingerprint="6" * 32)),
+            "a and b have different splits",
+        ),
+        (lambda run: replace(run, results=replace(RESULTS, part="all folds")), "a was scored on test, b on all folds"),
+        (
+            lambda run: replace(run, tasks={"t": run.tasks["t"] | {("7", ""): Cell("9", "1", "")}}),
+            r"different labels of task 't' for 1 of 60, such as '7'; compare runs on one table",
+        ),
+        (lambda run: replace(run, tasks={}), "share no task that is defined in both"),
+    ],
+    ids=["split", "part", "labels", "tasks"],
+)
+def test_what_cannot_be_compared_is_refused(change: Callable[[Predicted], Predicted], expected: str) -> None:
+    cells = numbers(np.arange(NUMBER), np.arange(NUMBER))
+    first, second = (predicted(cells, range(NUMBER), name, type="regression") for name in "ab")
+    with pytest.raises(ValueError, match=expected):
+        compare(first, change(second))
+
+
+def test_two_runs_by_the_command(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A run beside itself, and beside a copy whose every call is right."""
+    run, other = folder / "run", tmp_path / "other"
+    shutil.copytree(run, other, ignore=shutil.ignore_patterns("checkpoints", "stores"))
+    out = tmp_path / "found.json"
+    assert main([str(run), str(run / "bundle"), "-o", str(out)]) == 0
+    content = json.loads(out.read_text())
+    (ss,) = [task for task in content["tasks"] if task["task"] == "ss"]
+    assert (ss["gain"], ss["low"], ss["high"]) == (0, 0, 0)
+    assert ss["metric"] == "mcc"
+    of_run = {task.task: task for task in read(run).results.scores.tasks}
+    assert ss["values"][0] == pytest.approx(of_run["ss"].values["mcc"], abs=1e-9)
+    assert ss["labels"] == of_run["ss"].labels
+    lines = rows(other / "predictions.csv")
+    for line in lines:
+        line["prediction"] = line["truth"]
+    with (other / "predictions.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
+    assert (main([str(run), str(other)]), main([str(other), str(run)])) == (0, 1)
+    capfd.readouterr()
+    (other / "predictions.csv").unlink()
+    for arguments, expected in (
+        ([run, run, "-o", out], "exists; give another name"),
+        ([run, tmp_path], "lies in no finished fine-tuning run (scores.json is missing)"),
+        ([run, other], "predictions.csv: No such file or directory; start the run again"),
+        ([run, run, "--task", "nothing"], "--task 'nothing' is none of those that both define"),
+    ):
+        assert main([*map(str, arguments)]) == 2
+        assert expected in capfd.readouterr().err
