@@ -17,6 +17,7 @@ from torch import nn
 
 from data.alphabet import IS_TARGET
 from data.batches.batch import Batch
+from data.batches.packed import in_turn
 from data.corpus.corpora import Corpora
 from data.order.plan import Bin
 from data.recipe.packing import BinSettings
@@ -114,17 +115,11 @@ def sums_of(
     for name, mask in CORRUPTIONS.items():
         contents = scored.contents(mask, settings)
         rows: list[Row] = []
-        # Every rank takes as many forward passes, the last one idle if need be: an engine that shards parameters needs
-        # all ranks in each of them.
-        for first in range(0, len(bins), engine.data_world_size):
-            engine.stop_together()
-            index = first + engine.data_rank
-            batch = contents.batch([bins[min(index, len(bins) - 1)]], [0])
-            batch = engine.share(batch if index < len(bins) else batch.idle())
+        for bin_, batch, is_own in in_turn(bins, contents, engine):
             with (autocast or engine.autocast)():
                 losses = model(batch.to(engine.device), each=True).cpu().numpy().astype(np.float64)
-            if index < len(bins):
-                rows += _by_document(bins[index], batch, losses, unigram)
+            if is_own:
+                rows += _by_document(bin_, batch, losses, unigram)
         found[name] = engine.gather(rows)
     model.train(was_training)
     return found
