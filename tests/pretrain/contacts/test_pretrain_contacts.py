@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
+from pretrain.contacts import chosen
 from pretrain.contacts.__main__ import main
 from pretrain.contacts.attention import corrected, eager, maps_of
 from pretrain.contacts.chains import Chain, chains_of
@@ -125,13 +127,13 @@ def test_relatives_are_drawn_together() -> None:
 
 
 def test_a_regression_of_zeros_is_said(chains: list[Chain]) -> None:
-    chosen = Chosen(fitted=chains[:4], scored=chains[4:], groups=list(range(8)), left_out=0, searched_by="nobody")
+    of = Chosen(fitted=chains[:4], scored=chains[4:], groups=list(range(8)), left_out=0, searched_by="nobody")
     values = {who: {what: [0.25] * 8 for what in SHARES} for who in ("mine", "random weights")}
     values["chance"] = {"chance": [0.25] * 8}
     for weight in (0.0, 0.5):
         head = ContactHead((0.0,) * 7 + (weight,), -3.0)
         names = [chain.name for chain in chains[4:]]
-        found = Scored(name="mine", chosen=chosen, head=head, chains=names, groups=chosen.groups, values=values)
+        found = Scored(name="mine", chosen=of, head=head, chains=names, groups=of.groups, values=values)
         said = "\n".join(found.lines())
         assert "mine, P@L/5                                          0.250   0.250 to 0.250" in said
         assert ("No attention map of mine says enough" in said) is (weight == 0)
@@ -150,12 +152,6 @@ def test_copies_and_what_cannot_be_scored_are_left_out(chains: list[Chain]) -> N
 
 @pytest.mark.slow
 def test_no_relative_of_a_chain_that_is_fitted_is_scored(chains: list[Chain]) -> None:
-    first = choose(chains, 3)
-    assert len(first.fitted) == 3
-    assert len(first.scored) == 9
-    assert len(set(first.groups)) == 9
-    assert choose(chains[::-1], 3).fitted == first.fitted  # whatever the order
-    assert len(choose(chains[:5], 20).fitted) == 2  # half of them
     others = [
         Chain(f"{chain.name}-like", "".join(np.roll(list(chain.residues[:3]), 1)) + chain.residues[3:], chain.places)
         for chain in chains
@@ -164,9 +160,27 @@ def test_no_relative_of_a_chain_that_is_fitted_is_scored(chains: list[Chain]) ->
     assert both.left_out >= 1
     fitted = {chain.residues[3:] for chain in both.fitted}
     assert not any(chain.residues[3:] in fitted for chain in both.scored)
-    assert len(set(both.groups)) < len(both.scored)
+    assert len(set(both.groups)) == len({chain.residues[3:] for chain in both.scored}) < len(both.scored)
+
+
+def test_which_chains_are_fitted_on_follows_from_their_residues(
+    chains: list[Chain], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what finds relatives replaced, because MMseqs2 takes seconds."""
+    identity = 0.0
+    monkeypatch.setattr(chosen, "related", lambda store, _: SimpleNamespace(hashes=np.arange(store.num_records)))
+    found = lambda _, queries, *__: SimpleNamespace(identity=np.full(len(queries), identity))  # noqa: E731
+    monkeypatch.setattr(chosen, "nearest", found)
+    first = choose(chains, 3)
+    assert len(first.fitted) == 3
+    assert len(first.scored) == len(set(first.groups)) == 9
+    assert choose(chains[::-1], 3).fitted == first.fitted
+    assert len(choose(chains[:5], 20).fitted) == 2  # half of them
     with pytest.raises(ValueError, match="1 chain can be used, and at least two are needed"):
         choose(chains[:1], 20)
+    identity = 0.3
+    with pytest.raises(ValueError, match="all of the 9 chains to score are relatives, at 30% identity, of the 3 to"):
+        choose(chains, 3)
 
 
 # A model, and its export --------------------------------------------------------------------------
