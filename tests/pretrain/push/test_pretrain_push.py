@@ -278,6 +278,23 @@ def test_a_token_on_the_command_line_is_refused_and_not_shown(
     assert secret not in printed
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--watch"], "is no run directory; --watch follows a run, once its directory is there"),
+        (["--watch", "--tag", "v1"], "--tag is for one push; --watch names each commit step-N"),
+        (["--every", "0"], "--every is 1 or more, --patience 0 or more, and --poll more than 0"),
+        (["--tag", "v 1"], "a tag begins with a letter or digit, and has letters, digits, '.', '_' and '-' alone"),
+    ],
+)
+def test_words_that_do_not_go_together(hub: Hub, tmp_path: Path, capfd, words: list[str], said: str) -> None:
+    assert main([str(write_export(tmp_path / "export")), NAME, *words]) == 2
+    printed = capfd.readouterr().err
+    assert printed.startswith("error: ")
+    assert printed.endswith(f"{said}\n")
+    assert hub.faulty.requests == []
+
+
 def test_a_token_in_the_hubs_address_is_refused_and_not_shown(
     hub: Hub, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
