@@ -9,7 +9,7 @@ modules, which know nothing of engines; `pretrain.step` is one update, whole; `p
     evaluation   scores on held-out proteins              run         the directory of a run, and what is written there
     telemetry    how fast a run is                        ship        what leaves a run: the exported model
     proposal     a recipe for sequences without one       report      a run as one HTML page
-    contacts     which residues touch, by attention maps
+    contacts     which residues touch, by attention maps  card        the model card, made of what a run wrote
 
 Beside the rooms stand `recipe` (what is trained, composed of each room's settings), `corpus` (its data, opened on
 every rank), `proposed` (from sequences to a recipe) and `timing` (the steps it times), `screen` (what a run tells while

@@ -1,7 +1,7 @@
 """The folder of a bundle, written whole or not at all, and opened with every byte checked.
 
 In: a manifest, tensors, the split; or a folder, which nobody vouches for. Out: a folder; or `Bundle`. Kept:
-bundle.json, model.safetensors, split.csv and, for a model of mutations, wild_type.fasta.
+bundle.json, model.safetensors, split.csv, README.md and, for a model of mutations, wild_type.fasta.
 """
 
 import hashlib
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from data.disk_error import refusal
 from data.durable import workspace, write_whole
+from finetune.bundle.card import CARD, bundle_card, is_sealed
 from finetune.bundle.manifest import FILES, FORMAT, MANIFEST, SPLIT, WEIGHTS, WILD_TYPES, Manifest, parsed
 from finetune.splits import split_file
 from finetune.splits.parts import Parts
@@ -86,6 +87,7 @@ def write_bundle(
         if _holds(folder, whole):
             return
         (building / MANIFEST).write_text(whole.as_json(), encoding="utf-8")
+        (building / CARD).write_text(bundle_card(whole), encoding="utf-8")
         mode = (building / MANIFEST).stat().st_mode & 0o777
         for path in building.iterdir():
             path.chmod(mode)  # safetensors makes its file private, whatever the umask
@@ -112,9 +114,11 @@ def with_evaluation(folder: Path, evaluation: Mapping[str, Any]) -> None:
     Raises:
         ValueError: it is no bundle, or cannot be written.
     """
-    manifest = _manifest(folder)
+    manifest = replace(_manifest(folder), evaluation=dict(evaluation))
     with refusal(folder / MANIFEST, _REMEDY):
-        write_whole(folder / MANIFEST, replace(manifest, evaluation=dict(evaluation)).as_json())
+        write_whole(folder / MANIFEST, manifest.as_json())
+        if not os.path.lexists(folder / CARD) or is_sealed(folder / CARD):  # one that somebody wrote stays
+            write_whole(folder / CARD, bundle_card(_manifest(folder)))
 
 
 def open_folder(folder: Path) -> Bundle:
@@ -193,7 +197,9 @@ def _is_as_written(folder: Path) -> bool:
         listed = json.loads((folder / MANIFEST).read_bytes())
         files = listed["files"]
         here = {path.name for path in folder.iterdir()}
-        if listed["format"] != FORMAT or here != {MANIFEST, *files}:
+        if listed["format"] != FORMAT or here - {CARD} != {MANIFEST, *files}:
+            return False
+        if CARD in here and not is_sealed(folder / CARD):
             return False
         return all((folder / name).is_file() and _hash(folder / name) == files[name] for name in files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

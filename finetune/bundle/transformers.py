@@ -18,6 +18,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from finetune.bundle.card import export_card
 from finetune.bundle.manifest import Manifest
 from finetune.tasks.objective import Objective
 from pretrain.model.build import without_memory
@@ -76,7 +77,7 @@ def save(folder: Path, manifest: Manifest, objective: Objective, parameters: Map
     largest = transformers_io.LARGEST_FILE
     theirs.save_pretrained(folder, state_dict=state, save_original_format=False, max_shard_size=largest)
     card = folder / "README.md"
-    card.write_text(_card(manifest, objective, type(theirs).__name__), encoding="utf-8")
+    card.write_text(export_card(manifest, objective, type(theirs).__name__), encoding="utf-8")
     for path in folder.iterdir():
         path.chmod(card.stat().st_mode & 0o777)
 
@@ -97,31 +98,3 @@ def _fill_head(theirs: Any, objective: Objective, parameters: Mapping[str, Tenso
         weight, bias = weight * std[:, None], bias * std + mean
     last.weight.copy_(weight)
     last.bias.copy_(bias)
-
-
-def _card(manifest: Manifest, objective: Objective, class_name: str) -> str:
-    task = objective.settings
-    said = {
-        "regression": f"Each logit is a number in the scale of the task: transform {task.transform!r}"
-        + (f" of {objective.unit}." if objective.unit else "."),
-        "multiclass": "The softmax of the logits is the probability of each class.",
-    }.get(task.type, "The sigmoid of each logit is the probability of its label.")
-    if task.type in ("binary", "multilabel") and objective.classes:
-        said += f" Yes is {objective.classes[1]!r}."
-    return "\n".join(
-        [
-            "---",
-            "library_name: transformers",
-            f"pipeline_tag: {'text' if task.level == 'sequence' else 'token'}-classification",
-            "tags: [protein-language-model]",
-            "---",
-            "",
-            f"# {task.name}",
-            "",
-            f"`{class_name}`, fine-tuned with Zymogen on an assay table. {said}",
-            "They are not calibrated; the bundle that this was made from holds the calibration.",
-            "",
-            f"Labels `{manifest.labels}`, split `{manifest.split}` ({manifest.split_method}), step {manifest.step}.",
-            "",
-        ]
-    )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from data.durable import replaced
-from pretrain.report import facts, figures
+from pretrain.report import facts, figures, measured
 from pretrain.report.chart import Chart
 from pretrain.report.history import History, read_history
 from pretrain.report.palette import style_sheet
@@ -108,7 +108,7 @@ def _of_pretraining(history: History) -> Content:
         subtitle=facts.subtitle(history),
         judged=tuple(facts.judged(history)),
         keys=tuple(facts.keys(history)),
-        sections=(),
+        sections=tuple(filter(None, [measured.section(history.root)])),
         drawn_by="python -m pretrain.report",
     )
 

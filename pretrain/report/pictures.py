@@ -8,7 +8,7 @@ from pathlib import Path
 
 from data.durable import replaced
 from pretrain.report import facts, figures
-from pretrain.report.history import read_history
+from pretrain.report.history import History, read_history
 from pretrain.report.letters import draw_letters
 from pretrain.report.palette import style_sheet
 
@@ -50,6 +50,12 @@ def write_pictures(root: Path, folder: Path) -> list[Path]:
         with replaced(folder / name, "get the right to write there") as new:
             new.write_text(_alone(drawing), encoding="utf-8")
     return [folder / name for name in drawings]
+
+
+def card_pictures(history: History) -> dict[str, tuple[str, str]]:
+    """The pictures of a model card: name of a file -> its content, and what it shows in words."""
+    loss = figures.loss_figure(history)
+    return {} if loss is None else {"loss.svg": (_alone(loss.draw(_WIDTH)), f"{loss.title}: {loss.summary}")}
 
 
 def _alone(drawing: str) -> str:

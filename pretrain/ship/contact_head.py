@@ -12,12 +12,24 @@ from safetensors.torch import save_file
 from transformers import EsmConfig
 
 from data.durable import replaced
+from pretrain.card.text import FOLDER
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights.contact_head import BIAS, WEIGHT, ContactHead
 from pretrain.model.weights.source import config_of
 
 NOT_FITTED = "Contacts are not trained: `predict_contacts` answers 0.5 everywhere."
-_HOW = 'load the model with `attn_implementation="eager"` for it.'
+_HOW = f'''load the model with `attn_implementation="eager"` for it:
+
+```python
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+model = AutoModelForMaskedLM.from_pretrained("{FOLDER}", attn_implementation="eager")
+tokenizer = AutoTokenizer.from_pretrained("{FOLDER}")
+inputs = tokenizer(["MKTAYIAKQRQISFVKSHFSRQ"], return_tensors="pt")
+with torch.no_grad():
+    contacts = model.predict_contacts(inputs["input_ids"], inputs["attention_mask"])
+```'''
 _REMEDY = "get the right to write there"
 
 

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -25,19 +24,17 @@ from transformers.utils import logging
 
 from data.disk_error import refusal, said
 from data.durable import workspace, write_whole
+from pretrain.card.pretrained import Exported, write_card
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.frozen import read_whole
 from pretrain.checkpoint.load import Verified, find, newest_valid, verify
 from pretrain.checkpoint.manifest import CONTACT_HEAD, checkpoint_name
 from pretrain.engine.named_state import Weights
-from pretrain.evaluation.corruptions import TITLES
-from pretrain.evaluation.scores import HeldOut, shown
 from pretrain.model.build import without_memory
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.model.weights.contact_head import ContactHead
 from pretrain.model.weights.finite import require_finite, require_fits
-from pretrain.run import records
 from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import CheckpointError, StorageError, is_no_room
 from pretrain.ship.contact_head import about_contacts
@@ -100,8 +97,14 @@ def export(run: RunDirectory, frozen: Weights | None = None, stored: Stored | No
             model, building, contact_head=contact_head, dtype=stored.dtype, largest_file=stored.largest_file
         )
         require_same(model, building)
-        card = building / "README.md"
-        card.write_text(_card(run, model.shape, step, tokens_seen, contact_head))
+        exported = Exported(
+            step=step,
+            tokens=tokens_seen,
+            is_modern=shape.is_modern,
+            dtype=stored.dtype,
+            contacts=about_contacts(shape, contact_head),
+        )
+        card = write_card(run.root, exported, building)
         for path in building.iterdir():
             path.chmod(stat.S_IMODE(card.stat().st_mode))  # safetensors makes its file private, whatever the umask
         with _one_at_a_time(run):
@@ -226,79 +229,3 @@ def _hashes(folder: Path) -> dict[str, str]:
         with path.open("rb") as file:
             hashes[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
     return hashes
-
-
-def _card(run: RunDirectory, shape: EsmShape, step: int, tokens_seen: int, contact_head: ContactHead | None) -> str:
-    title, tag = ("ESM C", "esmc") if shape.is_modern else ("ESM-2", "esm")
-    description = run.read()
-    recipe, corpus = description["recipe"], description["corpus"]
-    scored = [line for line in records.read(run.metrics) if line.get("step") == step and "validation" in line]
-    return "\n".join(
-        [
-            "---",
-            "library_name: transformers",
-            "pipeline_tag: fill-mask",
-            f"tags: [{tag}, protein-language-model]",
-            "---",
-            "",
-            f"# {run.root.name}",
-            "",
-            f"An {title} encoder, pretrained with Zymogen by masked language modelling on protein sequences.",
-            "",
-            "```python",
-            "from transformers import AutoModelForMaskedLM, AutoTokenizer",
-            "",
-            'model = AutoModelForMaskedLM.from_pretrained("path/to/this/folder")',
-            'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")',
-            "```",
-            "",
-            "| | |",
-            "|---|---|",
-            f"| started from | {recipe['model']['init'] or 'random weights, ' + recipe['model']['preset']} |",
-            f"| trained for | {step} steps, {tokens_seen:,} tokens (real ones, padding not counted) |",
-            *(f"| corpus | {line} |" for line in _corpora(recipe["data"], corpus)),
-            f"| fingerprint of what was drawn | `{corpus['fingerprint']}` |",
-            f"| longest document | {recipe['data']['crop_tokens']} tokens |",
-            "",
-            *_validation(scored[-1]["validation"] if scored else None, corpus),
-            "",
-            about_contacts(shape, contact_head),
-            "",
-        ]
-    )
-
-
-def _corpora(data: dict[str, Any], corpus: dict[str, Any]) -> Iterator[str]:
-    """Sizes and split of each corpus."""
-    for settings, facts in zip(data["mixture"] or [data], corpus.get("mixture", [corpus]), strict=True):
-        sequences = "a stream" if facts["training_records"] is None else f"{facts['training_records']:,} training"
-        if any(source.startswith("synthetic:") for source in settings["sources"]) or settings["clusters"]:
-            split = "clusters"
-        elif settings["split_identity"]:
-            split = f"MMseqs2 clusters at {settings['split_identity']:.0%} identity"
-        else:
-            split = "equal sequences"
-        weight = f"weight {settings['weight']}, " if data["mixture"] else ""
-        yield f"{weight}{sequences} and {facts['validation_records']:,} validation sequences, split by {split}"
-
-
-def _validation(scores: dict[str, dict[str, float | None]] | None, corpus: dict[str, Any]) -> list[str]:
-    if scores is None:
-        return ["Not validated at this step."]
-    heading, over = "Validation perplexity", ""
-    if (held_out := HeldOut.of(corpus)) is not None:
-        heading = held_out.heading(int(scores["mask_all"]["sequences"] or 0), corpus)
-        over = {HeldOut.CLUSTERS: " over clusters", HeldOut.SEQUENCES: " over sequences"}.get(held_out, "")
-    lines = [
-        f"{heading}, 15 % of residues as targets",
-        f"(exp of the mean loss over targets; 95 % interval by bootstrap{over}).",
-        "Mask-all hides every target; 80/10/10 shows a tenth of them.",
-        "",
-        "| corruption | perplexity | 95 % interval | unigram baseline |",
-        "|---|---|---|---|",
-    ]
-    for name, s in scores.items():
-        low, high = s["low"], s["high"]
-        interval = "unknown" if low is None or high is None else f"{shown(low)} to {shown(high)}"
-        lines.append(f"| {TITLES[name]} | {shown(s['perplexity'])} | {interval} | {shown(s['unigram'])} |")
-    return lines

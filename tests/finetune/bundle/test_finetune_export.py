@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
 from finetune.tasks.objective import Objective
 from finetune.tasks.settings import TaskSettings
+from pretrain.card.text import FOLDER
 from pretrain.checkpoint.frozen import ContentHash
 from pretrain.model.presets import EsmShape
 from support.checkpoint_run import mount_small_disk
@@ -130,6 +132,11 @@ def test_transformers_alone_computes_what_the_bundle_predicts(
     assert labels == {str(n): name for n, name in enumerate(of.classes or of.outputs)}
     assert problem == ("regression" if of.settings.is_number else "single_label_classification")
     assert name.startswith("Esmc" if shape.is_modern else "EsmFor")
+    # The lines of its card, as shown.
+    (lines,) = re.findall(r"```python\n(.*?)```", (tmp_path / "out/README.md").read_text(), re.S)
+    shown: dict[str, Any] = {}
+    exec(lines.replace(FOLDER, str(tmp_path / "out")), shown)
+    assert shown["logits"].shape[-1] == len(labels)
 
 
 @pytest.mark.parametrize(

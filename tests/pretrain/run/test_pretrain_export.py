@@ -22,12 +22,12 @@ from data.order.plan import Bin
 from data.recipe.settings import DataSettings, MaskSettings
 from pretrain import export
 from pretrain.__main__ import main
+from pretrain.card.pretrained import validation
 from pretrain.evaluation.scores import HeldOut
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer.build import learning_rate
 from pretrain.optimizer.settings import ScheduleSettings
-from pretrain.ship.export import _validation
 from support.launching import End, end_of, lines
 
 # One group: all tests look at one run, which is made once.
@@ -185,7 +185,7 @@ def test_the_card_names_step_and_perplexities(run: Path) -> None:
 def test_the_card_says_what_was_scored(held_out: HeldOut | None, said: str, over: str) -> None:
     diverged = {"perplexity": 6.5e228, "low": 1e3, "high": None, "unigram": 18.0, "sequences": 40.0}
     corpus = {"training_records": 500, "validation_records": 90, "held_out": held_out}
-    card = "\n".join(_validation({"mask_all": diverged}, corpus))
+    card = "\n".join(validation({"mask_all": diverged}, corpus))
     assert said in card
     assert over in card
     assert "| mask-all | 6e+228 | unknown | 18.00 |" in card
@@ -273,7 +273,7 @@ def test_a_new_run_starts_from_an_export(run: Path, recipe_in, tmp_path: Path) -
     first, trained = losses(run)[0], np.mean(losses(run)[-5:])
     assert first - trained > 0.3
     assert abs(losses(new)[0] - trained) < 0.2
-    assert f"started from | {published} |" in (new / "export/README.md").read_text()
+    assert f"started from | weights in {published.name} |" in (new / "export/README.md").read_text()
 
     shutil.rmtree(published)
     assert main([*words, "schedule.total_tokens=2_500"]) == 0

@@ -1,0 +1,315 @@
+"""The card of a pretrained model: what it was trained on, how, with which scores, and what nobody measured.
+
+In: a run directory, the step that is exported. Out: README.md and the pictures beside it. Kept: those files.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from huggingface_hub import EvalResult
+
+from pretrain.card.text import (
+    FOLDER,
+    NOT_MEASURED,
+    NOT_STATED,
+    card,
+    hub_model,
+    literal,
+    metadata,
+    source_name,
+    started_from,
+    table,
+    versions,
+)
+from pretrain.evaluation.corruptions import TITLES
+from pretrain.evaluation.scores import HeldOut, shown
+from pretrain.report import facts
+from pretrain.report.history import History, read_history
+from pretrain.report.pictures import card_pictures
+
+_PLACES = ("directory", "store_dir", "sources", "clusters", "exclude", "mixture", "init", "trackers", "table", "file")
+"""Settings that name places on somebody's machine, or are shown elsewhere."""
+_PLAIN = re.compile(r"[\w.,+ \[\]-]*")
+_LICENCE = f"""\
+The licence of these weights is {NOT_STATED}: the run does not know it. Anyone who publishes them adds `license` to the
+metadata above, after a look at the licences of the sequences and of what training started from."""
+_PAPERS = {
+    "ESM-2": "Lin et al. (2023), Evolutionary-scale prediction of atomic-level protein structure with a language "
+    "model, Science 379",
+    "ESM C": "ESM Team (2024), ESM Cambrian: Revealing the mysteries of proteins with unsupervised learning",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exported:
+    """What the card is of, beyond what the run directory says."""
+
+    step: int
+    tokens: int
+    """Tokens that were seen by then."""
+    is_modern: bool
+    """Whether it is an ESM C."""
+    dtype: str
+    """That of the stored weights."""
+    contacts: str
+    """What it knows of contacts, in Markdown."""
+
+    @property
+    def architecture(self) -> str:
+        """Its name for readers."""
+        return "ESM C" if self.is_modern else "ESM-2"
+
+
+def write_card(root: Path, exported: Exported, folder: Path) -> Path:
+    """Write README.md and its pictures into a folder that is being made.
+
+    Pictures that cannot be drawn, as without matplotlib, cost a line and not the export.
+
+    Returns:
+        The path of README.md.
+
+    Raises:
+        ValueError: it is no run directory.
+    """
+    history = until(read_history(root), exported.step)
+    pictures: dict[str, str] = {}
+    try:
+        for name, (drawing, summary) in card_pictures(history).items():
+            (folder / name).write_text(drawing, encoding="utf-8")
+            pictures[name] = summary
+    except Exception as error:
+        print(f"the card's pictures were not drawn: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    path = folder / "README.md"
+    path.write_text(text(root.resolve().name, history, exported, pictures), encoding="utf-8")
+    return path
+
+
+def until(history: History, step: int) -> History:
+    """What was known of a run when it had taken `step` steps."""
+    kept = history.column("step") <= step
+    return replace(
+        history,
+        columns={name: column[kept] for name, column in history.columns.items()},
+        step=min(history.step, step),
+        validations=tuple(each for each in history.validations if each.step <= step),
+    )
+
+
+def text(name: str, history: History, exported: Exported, pictures: Mapping[str, str]) -> str:
+    """The card.
+
+    Args:
+        name: of the run.
+        history: of the run, up to what is exported.
+        exported: what is exported.
+        pictures: files beside the card -> what each shows, in words.
+    """
+    described, recipe = history.described, history.recipe
+    data, corpus = recipe.get("data") or {}, described.get("corpus") or {}
+    model = recipe.get("model") or {}
+    scored = [each.scores for each in history.validations if each.step == exported.step]
+    scores = scored[-1] if scored else None
+    architecture = exported.architecture
+    body = [
+        f"# {literal(name)}",
+        "",
+        f"An {architecture} encoder, pretrained with Zymogen by masked language modelling on protein sequences.",
+        "",
+        "```python",
+        "import torch",
+        "from transformers import AutoModelForMaskedLM, AutoTokenizer",
+        "",
+        f'model = AutoModelForMaskedLM.from_pretrained("{FOLDER}")',
+        f'tokenizer = AutoTokenizer.from_pretrained("{FOLDER}")',
+        'inputs = tokenizer(["MKTAYIAKQRQISFVKSHFSRQ"], return_tensors="pt")',
+        "with torch.no_grad():",
+        "    logits = model(**inputs).logits",
+        "```",
+        "",
+        exported.contacts,
+        "",
+        "## Training",
+        "",
+        *table(
+            ("", ""),
+            [
+                ("started from", started_from(model.get("init"), model.get("preset"))),
+                ("trained for", f"{exported.step} steps, {exported.tokens:,} tokens (real ones, padding not counted)"),
+                *(("corpus", line) for line in corpora(data, corpus)),
+                ("fingerprint of what was drawn", f"`{corpus.get('fingerprint')}`"),
+                ("fingerprint of the split", f"`{corpus.get('split')}`"),
+                ("longest document", f"{data.get('crop_tokens')} tokens"),
+                ("weights stored as", f"`{exported.dtype}`"),
+                *_compute(history),
+            ],
+        ),
+        "",
+        "<details><summary>Recipe</summary>",
+        "",
+        *table(("setting", "value"), _recipe(history)),
+        "",
+        "</details>",
+        "",
+        "## Evaluation",
+        "",
+        *validation(scores, corpus),
+        "",
+        *_pictured(pictures),
+        "## Limits",
+        "",
+        *(f"- {line}" for line in _limits(scores, data, corpus)),
+        "",
+        "## Licence and citation",
+        "",
+        _LICENCE,
+        "",
+        f"How to cite this model is {NOT_STATED}. The architecture: {_PAPERS[architecture]}.",
+        "",
+        "## Versions",
+        "",
+        *versions(described.get("versions") or {}),
+    ]
+    data_of_card = metadata(
+        name,
+        results(name, scores, corpus),
+        pipeline_tag="fill-mask",
+        tags=["esmc" if exported.is_modern else "esm", "protein-language-model"],
+        base_model=hub_model(model.get("init")),
+    )
+    return card(data_of_card, "\n".join(body))
+
+
+def corpora(data: Mapping[str, Any], corpus: Mapping[str, Any]) -> Iterator[str]:
+    """Sources, sizes, split and what was left out of each corpus."""
+    for settings, found in zip(data.get("mixture") or [data], corpus.get("mixture", [corpus]), strict=False):
+        sources = [str(source) for source in settings.get("sources") or []]
+        training, residues = found.get("training_records"), found.get("residues")
+        sequences = "a stream" if training is None else f"{training:,} training"
+        if any(source.startswith("synthetic:") for source in sources) or settings.get("clusters"):
+            split = "clusters"
+        elif settings.get("split_identity"):
+            split = f"MMseqs2 clusters at {settings['split_identity']:.0%} identity"
+        else:
+            split = "equal sequences"
+        weight = f"weight {settings['weight']}, " if data.get("mixture") else ""
+        held = f"{weight}{sequences} and {found.get('validation_records', 0):,} validation sequences, split by {split}"
+        size = "" if residues is None else f"; {residues:,} residues in all"
+        read = ", ".join(map(source_name, sources)) or NOT_STATED
+        yield f"{held}{size}; read from {read}; {_removed(settings, found)}"
+
+
+def _removed(settings: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """What was kept from training because it is elsewhere."""
+    left_out = f"{found.get('copies_of_validation') or 0:,} copies of validation sequences left out"
+    if not settings.get("exclude"):
+        return f"{left_out}; not decontaminated against any other set"
+    count, copies = found.get("excluded_records") or 0, found.get("copies_of_excluded") or 0
+    named = source_name(settings["exclude"])
+    return (
+        f"{left_out}; decontaminated: {count:,} records that {named} lists never train, nor {copies:,} copies of them"
+    )
+
+
+def _compute(history: History) -> Iterator[tuple[str, str]]:
+    """Devices, time, FLOPs, energy."""
+    lines = history.described.get("compute") or []
+    yield "computed with", literal(str(lines[0]).removeprefix("compute: ")) if lines else NOT_STATED
+    tokens, speed = history.column("tokens"), history.column("tokens_per_s")
+    flops = history.column("flops_per_s")
+    known = np.isfinite(speed) & (speed > 0) if len(speed) else np.zeros(0, np.bool_)
+    seen = np.diff(tokens, prepend=0.0) if len(tokens) else tokens
+    seconds = np.divide(seen, speed, where=known, out=np.zeros_like(seen)) if len(speed) else seen
+    if len(known) and known.all():
+        yield "time in training steps", f"{seconds.sum() / 3600:.3g} hours (without starts, validations and saves)"
+    else:
+        yield "time in training steps", NOT_MEASURED
+    if len(flops) and np.isfinite(flops).all() and known.all():
+        yield "FLOPs in training steps", f"{(flops * seconds).sum():.3g} (recomputing not counted)"
+    else:
+        yield "FLOPs in training steps", NOT_MEASURED
+    yield "energy", NOT_MEASURED
+
+
+def _recipe(history: History) -> Iterator[tuple[str, str]]:
+    for section, settings in facts.recipe(history):
+        for name, value in settings:
+            if name.rpartition(".")[2] not in _PLACES and _PLAIN.fullmatch(value):
+                yield literal(f"{section}.{name}"), literal(value) or "none"
+
+
+def validation(scores: Mapping[str, Mapping[str, float | None]] | None, corpus: Mapping[str, Any]) -> list[str]:
+    """The table of perplexities, and what they are of."""
+    if not scores or "mask_all" not in scores:
+        return [f"Not validated at this step: perplexity is {NOT_MEASURED}."]
+    heading, over = "Validation perplexity", ""
+    if (held_out := HeldOut.of(corpus)) is not None:
+        heading = held_out.heading(int(scores["mask_all"].get("sequences") or 0), corpus)
+        over = {HeldOut.CLUSTERS: " over clusters", HeldOut.SEQUENCES: " over sequences"}.get(held_out, "")
+    rows = []
+    for name, of in scores.items():
+        low, high = of.get("low"), of.get("high")
+        interval = "unknown" if low is None or high is None else f"{shown(low)} to {shown(high)}"
+        rows.append((TITLES.get(name, name), shown(of["perplexity"]), interval, shown(of.get("unigram"))))
+    return [
+        f"{heading}, 15 % of residues as targets",
+        f"(exp of the mean loss over targets; 95 % interval by bootstrap{over}).",
+        "Mask-all hides every target; 80/10/10 shows a tenth of them.",
+        "",
+        *table(("corruption", "perplexity", "95 % interval", "unigram baseline"), rows),
+    ]
+
+
+def results(
+    name: str, scores: Mapping[str, Mapping[str, float | None]] | None, corpus: Mapping[str, Any]
+) -> list[EvalResult]:
+    """The same for `model-index`, whose format has no place for intervals and baselines but the metric's arguments."""
+    held_out = HeldOut.of(corpus)
+    found = []
+    for corruption, of in (scores or {}).items():
+        if (value := of.get("perplexity")) is None:
+            continue
+        found.append(
+            EvalResult(
+                task_type="fill-mask",
+                task_name="Masked language modelling",
+                dataset_type="protein-sequences",
+                dataset_name=f"{'training' if held_out is HeldOut.NOTHING else 'held-out'} proteins of {name}",
+                dataset_split="train" if held_out is HeldOut.NOTHING else "validation",
+                dataset_revision=corpus.get("split"),
+                metric_type="perplexity",
+                metric_name=f"Perplexity, {TITLES.get(corruption, corruption)}",
+                metric_value=value,
+                metric_args={key: number for key, number in of.items() if key != "perplexity"},
+            )
+        )
+    return found
+
+
+def _pictured(pictures: Mapping[str, str]) -> Iterator[str]:
+    for name, summary in pictures.items():
+        yield f"![{literal(summary)}]({name})"
+        yield ""
+
+
+def _limits(
+    scores: Mapping[str, Mapping[str, float | None]] | None, data: Mapping[str, Any], corpus: Mapping[str, Any]
+) -> Iterator[str]:
+    if not scores:
+        yield "These weights were not validated: nothing is known of how well they predict proteins."
+    held_out = HeldOut.of(corpus)
+    if held_out is HeldOut.NOTHING:
+        yield "No protein was held out: the perplexity is that of training proteins, and says nothing of new ones."
+    elif held_out is HeldOut.SEQUENCES:
+        yield "Relatives of the held-out proteins may have trained, which makes the perplexity look better than it is."
+    if (crop := data.get("crop_tokens")) is not None:
+        yield f"Documents of more than {crop} tokens were never seen whole; longer proteins are outside of training."
+    yield (
+        f"Scores of variants, precision of contacts, and what embeddings are worth for other tasks: {NOT_MEASURED} in "
+        "this run."
+    )
+    yield "A language model repeats what its corpus has too much of: families and organisms with many sequences."

@@ -1,0 +1,98 @@
+"""What every card is made of: its metadata, its tables, the names of what was read.
+
+In: facts, from files that nobody vouches for. Out: Markdown with a YAML block that `ModelCard.load` reads. Kept:
+nothing.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData, try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+
+from pretrain.run.redaction import redacted
+
+NOT_MEASURED = "not measured"
+NOT_STATED = "not stated"
+FOLDER = "path/to/this/folder"
+"""Stands for the folder in the lines that load it."""
+_ESCAPED = re.compile(r"([\\`*_{}\[\]<>|#~])")
+
+
+def card(data: ModelCardData, body: str) -> str:
+    """The text of README.md, without tokens, passwords or signatures of URLs.
+
+    Args:
+        data: the metadata; its YAML is made by huggingface_hub.
+        body: Markdown.
+    """
+    return str(ModelCard(redacted(f"---\n{data.to_yaml()}\n---\n\n{body.strip()}\n"), ignore_metadata_errors=False))
+
+
+def metadata(
+    name: str, results: Sequence[EvalResult], *, pipeline_tag: str, tags: Sequence[str], base_model: str | None
+) -> ModelCardData:
+    """The metadata of a card: with `model-index` where anything was measured."""
+    measured: dict[str, Any] = {"model_name": plain(name), "eval_results": [*results]} if results else {}
+    return ModelCardData(
+        library_name="transformers", pipeline_tag=pipeline_tag, tags=[*tags], base_model=base_model, **measured
+    )
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table, whose cells are Markdown."""
+    return [_row(head), _row(["---"] * len(head)), *map(_row, rows)]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace(chr(10), ' ') for cell in cells)} |"
+
+
+def plain(text: str) -> str:
+    """A name that a user or a file gave, in one line, without control characters or tokens."""
+    # Before anything is escaped: a token whose underscores are escaped is not found.
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in redacted(text)).split())
+
+
+def literal(text: str) -> str:
+    """The same as Markdown that shows it as it is."""
+    return _ESCAPED.sub(r"\\\1", plain(text))
+
+
+def source_name(source: str) -> str:
+    """A file or URL for readers who have other folders: its last part, of a URL also the host."""
+    if source.startswith("synthetic:"):
+        return literal(source)
+    if "://" in source:
+        parts = urlsplit(source)
+        host = (parts.netloc.rpartition("@")[2]) if parts.scheme != "datasets" else "datasets"
+        return literal(f"{host}: {Path(parts.path or parts.netloc.rpartition('@')[2]).name}".strip(": "))
+    return literal(Path(source).name)
+
+
+def hub_model(init: str | None) -> str | None:
+    """The name on the Hub of what training started from; None for a folder, and for what was never downloaded here.
+
+    A name such as "runs/own" may be either. Only what lies in the cache of downloads was a model of the Hub for sure.
+    """
+    if init is None or Path(init).exists():
+        return None
+    try:
+        return init if isinstance(try_to_load_from_cache(init, "config.json"), str) else None
+    except HFValidationError:
+        return None
+
+
+def started_from(init: str | None, preset: str | None) -> str:
+    """What training started from, for readers."""
+    if init is None:
+        return f"random weights, {preset}"
+    return f"[{literal(init)}](https://huggingface.co/{init})" if hub_model(init) else f"weights in {source_name(init)}"
+
+
+def versions(described: Mapping[str, Any]) -> list[str]:
+    """The lines on which versions the weights were made with."""
+    return table(("", ""), [(literal(str(name)), literal(str(of))) for name, of in described.items()])

@@ -1,0 +1,95 @@
+"""What was measured of a run after its end: perplexity of groups of proteins, precision of contacts.
+
+In: evaluation.json and contacts.json of the run directory, as `python -m pretrain.evaluate -o` and `python -m
+pretrain.contacts -o` write them. Out: drawings, none for a file that is not there or not whole. Kept: nothing.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pretrain.evaluation.corruptions import TITLES
+from pretrain.report.intervals import Intervals, Measured
+from pretrain.report.section import Section
+
+EVALUATION, CONTACTS = "evaluation.json", "contacts.json"
+_FORMATS = {EVALUATION: "zymogen.evaluation/1", CONTACTS: "zymogen.contacts/1"}
+
+
+def section(root: Path) -> Section | None:
+    """What was measured of a run, for its page; None where nothing was."""
+    drawings = measured(root)
+    if not drawings:
+        return None
+    return Section("Measured afterwards", ("In brackets 95 % intervals by bootstrap.",), drawings=tuple(drawings))
+
+
+def measured(root: Path) -> list[Intervals]:
+    """The drawings of what the run directory has."""
+    return [
+        *(drawn for by in ("length", "identity") if (drawn := _perplexity(_read(root, EVALUATION), by)) is not None),
+        *([drawn] if (drawn := _contacts(_read(root, CONTACTS))) is not None else []),
+    ]
+
+
+def _read(root: Path, name: str) -> Mapping[str, Any]:
+    try:
+        content = json.loads((root / name).read_text(encoding="utf-8"))
+        return content if content["format"] == _FORMATS[name] else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _perplexity(content: Mapping[str, Any], by: str) -> Intervals | None:
+    """Perplexity under mask-all in each bucket."""
+    try:
+        rows = tuple(
+            Measured(str(row["bucket"]), *(_number(row[name]) for name in ("perplexity", "low", "high", "unigram")))
+            for row in content.get("rows", [])
+            if row["by"] == by and row["corruption"] == "mask_all" and row["sequences"]
+        )
+    except (KeyError, TypeError):
+        return None
+    if not rows:
+        return None
+    return Intervals(
+        name=f"perplexity-{by}",
+        title={"length": "Perplexity by length", "identity": "Perplexity by identity to the training corpus"}[by],
+        rows=rows,
+        x_title=f"perplexity, {TITLES['mask_all']}; upright: residue frequencies",
+        value="{:.2f}".format,
+        note=f"Frozen set {str(content.get('set'))[:12]}.",
+    )
+
+
+def _contacts(content: Mapping[str, Any]) -> Intervals | None:
+    """Mean precision at long range of the model, random weights and chance."""
+    try:
+        rows = tuple(
+            Measured(_label(str(who), str(what)), *(_number(found[end]) for end in ("mean", "low", "high")))
+            for who, of in content.get("means", {}).items()
+            for what, found in of.items()
+        )
+        chains = len(content.get("chains", []))
+    except (KeyError, TypeError, AttributeError):
+        return None
+    if not rows:
+        return None
+    return Intervals(
+        name="contacts",
+        title="Contacts at long range",
+        rows=rows,
+        x_title="precision, mean over chains",
+        value="{:.3f}".format,
+        note=f"Of {chains:,} chains, none a relative of those that the regression was fitted on.",
+    )
+
+
+def _label(who: str, what: str) -> str:
+    return who if who == what else f"{what}, {who}"
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) else math.nan

@@ -1,0 +1,145 @@
+"""The card of a fine-tuned model: tasks, scores, the audit, tasks without a score; and the lines that load it."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+
+from finetune.bundle.card import CARD, bundle_card, export_card, is_sealed
+from finetune.bundle.folder import open_folder, with_evaluation
+from finetune.bundle.manifest import Manifest, parsed
+from pretrain.card.text import FOLDER
+from support.places import ROOT
+
+NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
+
+
+@pytest.fixture
+def bundle(folder: Path, tmp_path: Path) -> Path:
+    """The bundle of a run, with a task that could not be scored and an audit."""
+    copy = shutil.copytree(folder / "run/bundle", tmp_path / "bundle")
+    content = json.loads((copy / "bundle.json").read_text())["evaluation"]
+    content["model"][1] |= {"value": None, "low": None, "high": None, "undefined": "no label"}
+    compared = {"against": "train", "queries": 1234, "targets": 9, "equal": 5, "identities": [0.3], "similar": [77]}
+    content["audit"] = {"comparisons": [compared], "searched_by": "MMseqs2 9", "notes": ["said"]}
+    with_evaluation(copy, content)
+    return copy
+
+
+def manifest_of(bundle: Path) -> Manifest:
+    return parsed((bundle / "bundle.json").read_bytes(), "it")
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from leaves(each)
+    else:
+        yield value
+
+
+def unknown(card: str, bundle: Path) -> list[str]:
+    """The numbers on a card that bundle.json does not have; code has none."""
+    body = ModelCard(card).text
+    for left_out in (r"```.*?```", r"`[^`]*`", r"<!--.*?-->", "95 % interval"):
+        body = re.sub(left_out, "", body, flags=re.S)
+    known = {"0.5", "0.0"}  # by chance
+    for value in leaves(json.loads((bundle / "bundle.json").read_text())):
+        if isinstance(value, str):
+            known |= set(NUMBER.findall(value))
+        elif isinstance(value, (int, float)):
+            known |= {f"{value:.3f}", str(value), f"{value:.0%}".rstrip("%"), f"{value:,}"}
+    numbers = NUMBER.findall(body.replace("\\", ""))
+    assert len(numbers) > 20
+    return [number for number in numbers if number.rstrip(",") not in known]
+
+
+def test_the_card_of_a_bundle_has_its_tasks_and_scores(bundle: Path) -> None:
+    card, content = (bundle / CARD).read_text(), json.loads((bundle / "bundle.json").read_text())
+    assert unknown(card, bundle) == []
+    assert unknown(card.replace("77 of 1,234", "7654 of 1,234"), bundle) == ["7654"]
+    assert "Tasks whose score is undefined:\n\n| task | why |\n| --- | --- |\n" in card
+    assert "| fold | no label |" in card
+    assert "| train | identity of at least 30% | 77 of 1,234 |" in card
+    assert "| energy | not measured |" in card
+    scored = [each for each in content["evaluation"]["model"] if each["value"] is not None]
+    results = ModelCard(card).data.eval_results
+    assert [result.metric_value for result in results] == [each["value"] for each in scored]
+    for result, of in zip(results, scored, strict=True):
+        theirs = {
+            baseline["name"]: each["value"]
+            for baseline in content["evaluation"]["baselines"]
+            for each in baseline["scores"]
+            if each["task"] == of["task"] and each["value"] is not None
+        }
+        assert result.metric_args["baselines"] == theirs
+        best = max(theirs, key=lambda name: theirs[name])
+        assert f" {theirs[best]:.3f} ({best}) | {of['labels']} |" in card
+
+
+def test_a_bundle_before_the_end_of_its_run_says_so(bundle: Path) -> None:
+    with_evaluation(bundle, {})
+    card = (bundle / CARD).read_text()
+    assert "Scores of tested proteins: not measured." in card
+    assert "Relatives among training and tested sequences: not measured." in card
+    assert ModelCard(card).data.get("eval_results") is None
+
+
+def test_a_card_that_somebody_wrote_stays(bundle: Path) -> None:
+    assert is_sealed(bundle / CARD)
+    (bundle / CARD).write_text((bundle / CARD).read_text().replace("not stated", "mit"))
+    assert not is_sealed(bundle / CARD)
+    mine = (bundle / CARD).read_bytes()
+    with_evaluation(bundle, {})
+    assert (bundle / CARD).read_bytes() == mine
+    assert open_folder(bundle).manifest.evaluation == {}
+    (bundle / CARD).write_bytes(b"\xff")
+    assert not is_sealed(bundle / CARD)
+
+
+def test_planted_tokens_reach_no_card(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "opaque_secret")
+    text = (bundle / "bundle.json").read_text()
+    content = json.loads(text)
+    content["reading"]["table"] = ["https://me:hf_planted_1@host.example/a.csv?sig=hf_planted_2", "opaque_secret.csv"]
+    content["base"] |= {"init": "hf_planted_3", "preset": None}
+    card = bundle_card(parsed(json.dumps(content).encode(), "it"))
+    assert "host.example: a.csv" in card
+    assert not [word for word in ("planted", "opaque", "//me") if word in card.replace("\\", "")]
+
+
+def blocks(card: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", card, re.S)
+
+
+@pytest.mark.slow
+def test_the_lines_of_a_bundles_card_run_as_shown(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "variants.csv").write_text("sequence\nMKTAYIAKQRQ\n")
+    (line,) = blocks((bundle / CARD).read_text(), "bash")
+    words = [sys.executable, *shlex.split(line.replace(FOLDER, str(bundle)))[1:]]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "kd" in (tmp_path / "predicted.csv").read_text().splitlines()[0]
+
+
+@pytest.mark.parametrize("level", ["sequence", "residue"])
+def test_the_card_of_an_export_names_its_class(bundle: Path, level: str) -> None:
+    manifest = manifest_of(bundle)
+    record = next(record for record in manifest.tasks if record.settings.level == level)
+    card = export_card(manifest, record.objective, "EsmForIt")
+    kind = "Sequence" if level == "sequence" else "Token"
+    assert f"import AutoModelFor{kind}Classification, AutoTokenizer" in card
+    assert ModelCard(card).data["pipeline_tag"] == ("text" if level == "sequence" else "token") + "-classification"
+    assert unknown(card, bundle) == []

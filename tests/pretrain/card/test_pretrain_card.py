@@ -1,0 +1,269 @@
+"""The card of a run: its numbers are the run's, its metadata are read by the Hub's library, its lines run as shown."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+
+from pretrain.__main__ import main
+from pretrain.card import text as card_text
+from pretrain.card.pretrained import Exported, text, until, write_card
+from pretrain.card.text import FOLDER, hub_model, source_name
+from pretrain.evaluation.scores import shown
+from pretrain.report.history import read_history
+from pretrain.run import records
+from pretrain.ship.contact_head import NOT_FITTED
+from support.inputs.written_runs import TOKENS_A_STEP, WrittenRun
+from support.places import ROOT
+
+NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
+OF_THE_WORDS = (
+    *("95 %", "15 %", "80/10/10", "ESM-2", "0.5 everywhere", "Lin et al. (2023)", "Science 379", "ESM Team (2024)"),
+    "bfloat16",
+)
+"""Numbers that belong to the card's own sentences, and to names."""
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from leaves(each)
+    else:
+        yield value
+
+
+def known(root: Path) -> set[str]:
+    """Every number of run.json and metrics.jsonl in the forms that a card has, and what is computed from them."""
+    lines = list(records.read(root / "metrics.jsonl"))
+    found: set[str] = set()
+    for value in leaves([json.loads((root / "run.json").read_text()), lines]):
+        if isinstance(value, str):
+            found |= set(NUMBER.findall(value.replace(",", " ")))
+        elif isinstance(value, (int, float)):
+            found |= {str(value), shown(value), f"{value:.0f}", f"{value:.0%}".rstrip("%"), f"{value:,}"}
+    steps = [*{line["step"]: line for line in lines if "tokens_per_s" in line}.values()]  # a restart takes some again
+    steps.sort(key=lambda line: line["step"])
+    seconds = [
+        (after["tokens"] - before["tokens"]) / after["tokens_per_s"]
+        for before, after in pairwise([{"tokens": 0}, *steps])
+    ]
+    found.add(f"{sum(seconds) / 3600:.3g}")
+    if all("flops_per_s" in line for line in steps):
+        found.add(f"{sum(s * line['flops_per_s'] for s, line in zip(seconds, steps, strict=True)):.3g}")
+    return {number.replace(",", "") for number in found}
+
+
+def unknown(card: str, root: Path) -> list[str]:
+    """The numbers of a card's tables and sentences that the run does not have; code and alternative texts have none."""
+    body = ModelCard(card).text
+    for left_out in (r"```.*?```", r"`[^`]*`", r"!\[[^]]*\]\([^)]*\)"):
+        body = re.sub(left_out, "", body, flags=re.S)
+    for words in OF_THE_WORDS:
+        body = body.replace(words, "")
+    numbers, theirs = NUMBER.findall(body.replace("\\", "")), known(root)
+    assert len(numbers) > 5
+    return [number for number in numbers if number.replace(",", "").rstrip(",") not in theirs]
+
+
+def card_of(root: Path, step: int | None = None, contacts: str = NOT_FITTED) -> str:
+    history = read_history(root)
+    step = history.step if step is None else step
+    exported = Exported(step=step, tokens=step * TOKENS_A_STEP, is_modern=False, dtype="float32", contacts=contacts)
+    return text(root.name, until(history, step), exported, {"loss.svg": "Loss"})
+
+
+def change(root: Path, **parts: Any) -> None:
+    """Change what run.json says of the recipe's data and of the corpus."""
+    path = root / "run.json"
+    content = json.loads(path.read_text())
+    for name, values in parts.items():
+        where = content["recipe"] if name in content["recipe"] else content
+        where[name] |= values
+    path.write_text(json.dumps(content))
+
+
+MIXTURE = {
+    "data": {
+        "sources": [],
+        "mixture": [
+            {"sources": ["a.fasta", "b.fasta"], "weight": 3, "split_identity": 0.5, "clusters": None, "exclude": None},
+            {"sources": ["c.fasta"], "weight": 1, "split_identity": None, "clusters": None, "exclude": "gone.tsv"},
+        ],
+    },
+    "corpus": {
+        "mixture": [
+            {"training_records": 4321, "validation_records": 77, "residues": 987_654, "copies_of_validation": 5},
+            {
+                **{"training_records": None, "validation_records": 12, "residues": None},
+                **{"excluded_records": 33, "copies_of_excluded": 2},
+            },
+        ]
+    },
+}
+RUNS: dict[str, tuple[WrittenRun, dict[str, Any]]] = {
+    "validated": (WrittenRun(floor=7.5), {}),
+    "never validated": (WrittenRun(validate_every=0), {}),
+    "a mixture": (WrittenRun(), MIXTURE),
+    "diverged": (WrittenRun(diverges_at=60), {}),
+    "restarted": (WrittenRun(attempts=5), {}),
+    "of an early version": (WrittenRun(held_out=None), {}),
+    "before a step": (WrittenRun(steps=0), {}),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_number_is_the_runs(name: str, tmp_path: Path) -> None:
+    run, changed = RUNS[name]
+    root = run.write(tmp_path / "run")
+    change(root, **changed)
+    card = card_of(root)
+    assert unknown(card, root) == []
+    data = ModelCard(card).data
+    assert data["pipeline_tag"] == "fill-mask"
+    assert data.get("base_model") is None
+    validated = name not in ("never validated", "diverged", "before a step")
+    assert (data.get("eval_results") is not None) == validated
+    assert ("Not validated at this step" in card) == (name in ("never validated", "before a step"))
+    assert "| energy | not measured |" in card
+    assert "| FLOPs in training steps | not measured |" in card
+    if name == "a mixture":
+        assert (
+            "| corpus | weight 3, 4,321 training and 77 validation sequences, split by MMseqs2 clusters at 50% " in card
+        )
+        assert "read from a.fasta, b.fasta; 5 copies of validation sequences left out; not decontaminated" in card
+        assert (
+            "weight 1, a stream and 12 validation sequences, split by equal sequences; read from c.fasta; 0 cop" in card
+        )
+        assert "decontaminated: 33 records that gone.tsv lists never train, nor 2 copies of them" in card
+
+
+def test_a_number_that_is_not_the_runs_is_noticed(tmp_path: Path) -> None:
+    root = WrittenRun().write(tmp_path / "run")
+    assert unknown(card_of(root).replace("5,605 training", "5,606 training"), root) == ["5,606"]
+
+
+def test_model_index_has_value_interval_and_baseline(tmp_path: Path) -> None:
+    root = WrittenRun(floor=7.5).write(tmp_path / "run")
+    (last,) = [line["validation"] for line in records.read(root / "metrics.jsonl") if "validation" in line][-1:]
+    results = ModelCard(card_of(root)).data.eval_results
+    assert [result.metric_name for result in results] == ["Perplexity, mask-all", "Perplexity, 80/10/10"]
+    for result, of in zip(results, last.values(), strict=True):
+        assert result.metric_value == of["perplexity"]
+        assert {name: result.metric_args[name] for name in ("low", "high", "unigram")} == {
+            name: of[name] for name in ("low", "high", "unigram")
+        }
+
+
+def test_the_card_of_an_earlier_step_knows_nothing_later(tmp_path: Path) -> None:
+    root = WrittenRun(validate_every=25).write(tmp_path / "run")
+    lines = {line["step"]: line for line in records.read(root / "metrics.jsonl") if "validation" in line}
+    assert (
+        ModelCard(card_of(root, 50)).data.eval_results[0].metric_value
+        == lines[50]["validation"]["mask_all"]["perplexity"]
+    )
+    assert "Not validated at this step" in card_of(root, 60)
+    assert "| trained for | 60 steps, " in card_of(root, 60)
+    whole, part = (re.search(r"steps \| ([\d.]+) hours", card_of(root, step)) for step in (100, 50))
+    assert whole
+    assert part
+    assert 1.8 < float(whole[1]) / float(part[1]) < 2.2
+
+
+SECRET = "hf_planted0123456789"
+
+
+def test_planted_tokens_reach_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "opaque-secret-of-a-user")
+    monkeypatch.setattr(sys, "argv", ["pretrain", f"--token={SECRET}"])
+    sources = (f"https://me:{SECRET}@host.example/own.fasta.gz?sig={SECRET}", "opaque-secret-of-a-user.fasta")
+    root = WrittenRun(sources=sources).write(tmp_path / SECRET)
+    change(root, model={"init": f"https://x:{SECRET}@host.example/model"})
+    exported = Exported(step=100, tokens=800_000, is_modern=False, dtype="float32", contacts="")
+    (tmp_path / "out").mkdir()
+    write_card(root, exported, tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"README.md", "loss.svg"}
+    for path in (tmp_path / "out").iterdir():
+        assert b"planted" not in path.read_bytes()
+        assert b"opaque-secret" not in path.read_bytes()
+        assert b"//me" not in path.read_bytes()
+    assert "host.example: own.fasta.gz" in (tmp_path / "out/README.md").read_text()
+
+
+def test_names_from_elsewhere_are_shown_as_they_are(tmp_path: Path) -> None:
+    root = WrittenRun(sources=("a|b`<script>.fasta",)).write(tmp_path / "--- a: *b*\n|x")
+    card = card_of(root)
+    assert ModelCard(card).data.eval_results[0].metric_value
+    assert r"read from a\|b\`\<script\>.fasta;" in card
+    assert "\n# --- a: \\*b\\* \\|x\n" in card
+
+
+def test_what_a_model_started_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name of two words may be a folder of old: only a model in the cache of downloads is one of the Hub."""
+    monkeypatch.setattr(card_text, "try_to_load_from_cache", lambda name, _: "/there" if name == "some/model" else None)
+    root = WrittenRun().write(tmp_path / "run")
+    for init, base in (("some/model", "some/model"), ("runs/own", None), (str(tmp_path), None)):
+        change(root, model={"init": init, "preset": None})
+        card = card_of(root)
+        assert ModelCard(card).data.get("base_model") == base
+        assert ("[some/model](https://huggingface.co/some/model)" in card) == bool(base)
+        assert str(tmp_path) not in card
+    monkeypatch.undo()
+    assert hub_model("no name/of/one") is None
+    assert source_name("datasets://user/name") == "datasets: name"
+
+
+def test_without_a_library_to_draw_with_the_card_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    root = WrittenRun().write(tmp_path / "run")
+    (tmp_path / "out").mkdir()
+    exported = Exported(step=100, tokens=800_000, is_modern=False, dtype="float32", contacts="")
+    card = write_card(root, exported, tmp_path / "out").read_text()
+    assert "loss.svg" not in card
+    assert "| mask-all |" in card
+    assert "the card's pictures were not drawn: " in capsys.readouterr().err
+
+
+# Lines that are run as shown ----------------------------------------------------------------------
+
+BESIDE = 'print("ran", tuple(logits.shape), *([tuple(contacts.shape)] if "contacts" in globals() else []))'
+
+
+def run_as_shown(folder: Path, tmp_path: Path) -> list[str]:
+    """Every block of Python on a card, with the folder's path, where this project cannot be imported."""
+    blocks = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S)
+    program = "\n".join([*blocks, BESIDE]).replace(FOLDER, str(folder))
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
+    environment.pop("PYTHONPATH", None)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [str(len(blocks)), *done.stdout.splitlines()]
+
+
+@pytest.mark.slow
+def test_the_lines_of_a_card_run_as_shown(recipe_in, tmp_path: Path) -> None:
+    """Those of a model without a contact head, and those that `pretrain.contacts --write` adds."""
+    from pretrain.model.weights.contact_head import ContactHead
+    from pretrain.ship.contact_head import write
+
+    assert main([str(recipe_in(tmp_path)), "run.validation_sequences=4", "schedule.total_tokens=2_000"]) == 0
+    root, folder = tmp_path / "run", tmp_path / "run/export"
+    assert unknown((folder / "README.md").read_text(), root) == []
+    assert (folder / "loss.svg").read_text().startswith("<svg ")
+    assert run_as_shown(folder, tmp_path) == ["1", "ran (1, 24, 33)"]
+    write(folder, ContactHead((1.0,) * 8, -1.0), "4 chains")
+    assert run_as_shown(folder, tmp_path) == ["2", "ran (1, 24, 33) (1, 22, 22)"]
+    assert ROOT.name not in (folder / "README.md").read_text()

@@ -1,0 +1,100 @@
+"""What was measured after a run's end is on its page: perplexity of buckets, precision of contacts."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pretrain.report.measured import CONTACTS, EVALUATION, measured
+from pretrain.report.page import write_report
+from support.inputs.written_runs import WrittenRun
+from support.screens.browser import Browser, offences
+
+LENGTHS = ("below 100 residues", "100 to 199 residues", "200 to 399 residues", "800 residues and more")
+IDENTITIES = ("no relative found", "below 30 %", "90 % and more")
+
+
+def evaluation() -> dict[str, Any]:
+    rows = []
+    for corruption, worse in (("mask_all", 0.0), ("80_10_10", -2.0)):
+        for by, names in (("all", ("all",)), ("length", LENGTHS), ("identity", IDENTITIES)):
+            for number, bucket in enumerate(names):
+                value = 14.5 + worse + number / 4
+                ends = {"low": None, "high": None} if number == 2 else {"low": value - 0.3, "high": value + 0.4}
+                row = {"corruption": corruption, "by": by, "bucket": bucket, "sequences": 9, "perplexity": value}
+                rows.append({**row, **ends, "unigram": 17.8})
+        rows.append({**rows[-1], "by": "length", "bucket": "of nobody", "sequences": 0})
+    return {"format": "zymogen.evaluation/1", "set": "0123456789abcdef", "rows": rows}
+
+
+def contacts(name: str) -> dict[str, Any]:
+    means = {
+        who: {what: {"mean": mean, "low": mean - 0.02, "high": mean + 0.02} for what in ("P@L", "P@L/2", "P@L/5")}
+        for who, mean in ((name, 0.31), ("random weights", 0.05))
+    }
+    chance = {"chance": {"mean": 0.021, "low": None, "high": None}}
+    return {"format": "zymogen.contacts/1", "chains": ["a"] * 1440, "means": means | {"chance": chance}}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = WrittenRun(floor=7.5).write(tmp_path / "run")
+    (root / EVALUATION).write_text(json.dumps(evaluation()))
+    (root / CONTACTS).write_text(json.dumps(contacts("a-model-with-a-name-longer-than-a-phone")))
+    return root
+
+
+def test_every_value_is_drawn(root: Path) -> None:
+    by_length, by_identity, of_contacts = measured(root)
+    assert [row.label for row in by_length.rows] == list(LENGTHS)
+    assert [(row.value, row.baseline) for row in by_length.rows] == [(14.5 + n / 4, 17.8) for n in range(4)]
+    assert [row.label for row in by_identity.rows] == list(IDENTITIES)
+    assert (of_contacts.rows[0].label, of_contacts.rows[0].value) == (
+        "P@L, a-model-with-a-name-longer-than-a-phone",
+        0.31,
+    )
+    assert of_contacts.rows[-1].label == "chance"
+    drawing = by_length.draw(420)
+    for words in (*LENGTHS, "14.50 (14.20 to 14.90)", ">15.00<", "Perplexity by length"):
+        assert words in drawing
+    page = write_report(root).read_text()
+    assert page.count("Perplexity by identity to the training corpus") >= 1
+    assert "Of 1,440 chains" in page
+    assert "Frozen set 0123456789ab." in page
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{}", "[]", '{"format": "zymogen.evaluation/1", "rows": [{}]}', '{"format": 1}']
+)
+def test_a_file_that_is_not_whole_costs_its_picture_alone(root: Path, damage: str) -> None:
+    (root / EVALUATION).write_text(damage)
+    assert [drawing.name for drawing in measured(root)] == ["contacts"]
+    assert "Measured afterwards" in write_report(root).read_text()
+    (root / CONTACTS).unlink()
+    assert measured(root) == []
+    assert "Measured afterwards" not in write_report(root).read_text()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    opened = Browser()
+    yield opened
+    opened.driver.quit()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("chromedriver"), reason="needs Debian's chromium and chromium-driver")
+@pytest.mark.parametrize(("width", "mobile"), [(1280, False), (390, True)])
+def test_the_page_is_readable_and_asks_for_nothing(browser: Browser, root: Path, width: int, mobile: bool) -> None:
+    page = write_report(root)
+    browser.requests()
+    browser.open(page, width, mobile=mobile)
+    assert browser.requests() == [page.as_uri()]
+    assert browser.driver.get_log("browser") == []
+    seen = browser.look()
+    assert seen["width"] == width
+    assert offences(seen) == []
+    assert len(seen["figures"]) == 13
