@@ -1,0 +1,183 @@
+"""Score ProteinGym's assays with pretrained models, and say how well the scores rank them.
+
+    python -m finetune.proteingym DMS_substitutions.csv DMS_ProteinGym_substitutions --model facebook/esm2_t6_8M_UR50D
+    python -m finetune.proteingym DMS_substitutions.csv --dry-run
+
+In: ProteinGym's reference file, the folder of its assays, models. Out: a column for each model and scheme in the table
+of each assay, and their figures as ProteinGym averages them, with `-o` those of each assay as a table. Exit status 0; 2
+for a mistake in the input, 1 for anything else.
+"""
+
+import argparse
+import csv
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from data.durable import replaced
+from data.progress_line import WorkLine
+from finetune.proteingym.figures import FIGURES, TITLES, Figures, all_means
+from finetune.proteingym.folder import Folder, score
+from finetune.proteingym.reference import Assay, by_target, chosen, read_reference
+from finetune.score.schemes import SCHEMES, Scheme, column
+from finetune.score.windows import WINDOW_TOKENS
+from pretrain.engine.command import Parser, answered
+
+_BIN_TOKENS = {"cpu": 4096, "cuda": 16_384}
+"""Slots of a bin, by device."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Do what the command line asks for; the exit status."""
+    return answered(lambda: _run(_parser().parse_args(arguments)))
+
+
+def _run(options: argparse.Namespace) -> None:
+    _require_free(options.output, options.overwrite)
+    assays = chosen(read_reference(options.reference), options.assays)
+    folder = None if options.folder is None else Folder(options.folder)
+    if folder is not None and not folder.path.is_dir():
+        raise ValueError(f"{folder.path} is no folder; give the one into which ProteinGym's assays were unpacked")
+    if options.dry_run:
+        print("\n".join(work(assays, folder)), flush=True)
+        return
+    if folder is None or not options.model:
+        what = "the folder of the assays" if folder is None else "a model, with --model"
+        raise ValueError(f"scoring needs {what}; --dry-run counts what there is to do without it")
+    held = folder.held(assays)
+    if len(held) < len(assays):
+        absent = next(assay for assay in assays if assay not in held)
+        print(f"{len(assays) - len(held)} of {len(assays)} assays are not in {folder.path}, such as {absent.file}")
+    for assay in held:
+        folder.require_measured(assay)
+    schemes: list[Scheme] = list(dict.fromkeys(options.scheme))
+    columns = [name for model in options.model for name in _scored(model, folder, held, schemes, options)]
+    figures = {name: {assay: folder.figures(assay, name) for assay in held} for name in dict.fromkeys(columns)}
+    if options.output is not None:
+        _write(options.output, figures)
+    for name, found in figures.items():
+        print("\n".join(said(name, found)), flush=True)
+
+
+def _scored(
+    model: str, folder: Folder, assays: Sequence[Assay], schemes: Sequence[Scheme], options: argparse.Namespace
+) -> list[str]:
+    """Add the columns of a model; their names."""
+    with WorkLine(f"opening {model}", after_s=2.0):
+        import torch
+
+        from finetune.score.model import Scorer
+        from pretrain.ship.source import masked_language_model, open_source
+
+        source = open_source(model)
+    window = None if options.window == "whole" else WINDOW_TOKENS
+    made_of = {"weights": source.content_hash(), "window": window}
+    left = [assay for assay in assays if folder.to_do(assay, source.name, made_of, schemes)]
+    if len(left) < len(assays):
+        print(f"{source.name}: {len(assays) - len(left)} of {len(assays)} assays are scored already", flush=True)
+    if left:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        bin_tokens = options.bin_tokens or _BIN_TOKENS[device]
+        scorer = Scorer(masked_language_model(source, device), source.name, bin_tokens, window)
+        for line in score(folder, left, scorer, made_of, schemes):
+            print(line, flush=True)
+    return [column(source.name, scheme) for scheme in schemes]
+
+
+def work(assays: Sequence[Assay], folder: Folder | None) -> list[str]:
+    """What there is to score, without a model.
+
+    Args:
+        assays: of the reference file.
+        folder: of the assays, which says what is mutated; without it each residue of a target counts.
+    """
+    held = set() if folder is None else {assay.name for assay in folder.held(assays)}
+    by_assay = once = longer = 0
+    targets = by_target(assays)
+    for target, own in targets.items():
+        longer += len(own) * (len(target) > WINDOW_TOKENS - 2)
+        every = set(range(len(target)))
+        residues = [folder.mutated(assay) if folder and assay.name in held else every for assay in own]
+        by_assay += sum(map(len, residues))
+        once += len(set().union(*residues))
+    counted = "mutated residues" if held else "residues of full-length targets"
+    return [
+        f"{len(assays):,} assays of {len(targets):,} targets; {longer:,} assays of more than {WINDOW_TOKENS - 2:,} residues",
+        f"{by_assay:,} {counted} over assays, {once:,} over distinct targets: a masked marginal of each residue needs so "
+        "many forward passes",
+        *([f"{len(assays) - len(held):,} assays without a table count with all residues"] if 0 < len(held) < len(assays) else []),
+    ]
+
+
+def said(name: str, figures: dict[Assay, Figures]) -> list[str]:
+    """The means of a column as lines."""
+    of = all_means(figures)
+    selections = sorted({selection for each in of.values() for selection in each.of_selection})
+    lines = [
+        f"{name}: {len(figures):,} assays, {sum(each.variants for each in figures.values()):,} variants with a score",
+        "",
+        f"    {'':<18}" + "".join(f"{TITLES[each]:>13}" for each in FIGURES),
+        f"    {'ProteinGym mean':<18}" + "".join(_cell(of[each].aggregate) for each in FIGURES),
+        *(
+            f"    {selection:<18}" + "".join(_cell(of[each].of_selection.get(selection)) for each in FIGURES)
+            for selection in selections
+        ),
+        f"    {'mean over assays':<18}" + "".join(_cell(of[each].of_assays) for each in FIGURES),
+    ]
+    undefined = {each: len(figures) - of[each].assays for each in FIGURES}
+    if any(undefined.values()):
+        listed = ", ".join(f"{TITLES[each]} on {count}" for each, count in undefined.items() if count)
+        lines.append(f"    not defined, and in no mean: {listed}")
+    return [*lines, ""]
+
+
+def _cell(value: float | None) -> str:
+    return f"{'-':>13}" if value is None or value != value else f"{value:>13.4f}"
+
+
+def _write(out: Path, figures: dict[str, dict[Assay, Figures]]) -> None:
+    with replaced(out, "give another name with -o") as new, new.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["DMS_id", "UniProt_ID", "selection_type", "column", "variants", *FIGURES])
+        for name, of in figures.items():
+            for assay, found in of.items():
+                cells = asdict(found)
+                values = ["" if cells[each] != cells[each] else repr(cells[each]) for each in FIGURES]
+                writer.writerow([assay.name, assay.protein, assay.selection, name, found.variants, *values])
+
+
+def _require_free(out: Path | None, overwrites: bool) -> None:
+    if out is None:
+        return
+    if os.path.lexists(out) and not (overwrites and out.is_file()):
+        raise ValueError(f"{out} exists; give another name with -o, or replace it with --overwrite")
+    if not out.parent.is_dir():
+        raise ValueError(f"{out.parent} is no folder; make it, or give another name with -o")
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="python -m finetune.proteingym", description=str(__doc__).split("\n")[0])
+    add = parser.add_argument
+    add("reference", help="ProteinGym's reference file, such as DMS_substitutions.csv")
+    add("folder", type=Path, nargs="?", help="folder of its assays, to which columns are added")
+    add("--model", nargs="+", help="runs, exports, folders of transformers' or Hub names")
+    add("--scheme", nargs="+", choices=SCHEMES, default=[SCHEMES[1]], help=f"{SCHEMES[1]} without it")
+    add("--assays", nargs="+", metavar="DMS_id", help="these alone")
+    add("--window", choices=["optimal", "whole"], default="optimal", help="what is read of more than 1,022 residues")
+    add("--bin-tokens", type=_positive, help="slots of a forward pass; 4,096 on a CPU, 16,384 on a GPU")
+    add("--dry-run", action="store_true", help="count what there is to score, without a model")
+    add("-o", "--output", type=Path, metavar="FILE", help="write the figures of each assay as CSV")
+    add("--overwrite", action="store_true", help="replace that file where it exists")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}; it takes a whole number from 1 on")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""The folder of ProteinGym's assays: what of a model is scored there, and what is still to be.
+
+In: assays, their folder, a model. Out: in each assay's table a column for each scheme, named by the model and the
+scheme. Kept: in the folder `zymogen_scores.json`, which weights each column is of.
+
+An assay whose column is there, of the same weights, is not read by the model again. So a command that was stopped
+continues with the assay that it was at.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from data.durable import write_whole
+from finetune.proteingym.figures import NAN, Figures, Floats, figures_of
+from finetune.proteingym.reference import Assay, by_target
+from finetune.score.rows import MUTATION, SEQUENCE, read_variants
+from finetune.score.schemes import Scheme, Variant, column
+from finetune.tables.read import read_table
+from finetune.tables.table import Table
+from finetune.tables.written import write_with_columns
+
+if TYPE_CHECKING:
+    from finetune.score.model import Scorer
+
+KEPT = "zymogen_scores.json"
+_FORMAT = "zymogen.proteingym/1"
+_SCORE, _FIT = "DMS_score", "DMS_score_bin"
+_REMEDY = "get the right to write there"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder with a table for each assay."""
+
+    path: Path
+
+    def held(self, assays: Sequence[Assay]) -> list[Assay]:
+        """Those whose tables are there.
+
+        Raises:
+            ValueError: none is.
+        """
+        found = [assay for assay in assays if (self.path / assay.file).is_file()]
+        if assays and not found:
+            raise ValueError(
+                f"{self.path} holds none of the {len(assays)} tables, such as {assays[0].file}; give the folder into "
+                "which ProteinGym's assays were unpacked"
+            )
+        return found
+
+    def table(self, assay: Assay) -> Table:
+        """The table of an assay."""
+        return read_table(str(self.path / assay.file))
+
+    def variants(self, assay: Assay, table: Table) -> list[Variant]:
+        """(rows,) the variants of an assay.
+
+        Raises:
+            ValueError: a row is no variant of the target.
+        """
+        names = table.columns
+        sequence = SEQUENCE if SEQUENCE in names else None
+        mutation = MUTATION if MUTATION in names else None
+        # Tables of insertions and deletions repeat the sequence in the column of mutations.
+        if mutation and sequence and table.column(mutation) == table.column(sequence):
+            mutation = None
+        rows = read_variants(table, {assay.protein: assay.target}, mutation=mutation, sequence=sequence)
+        for row, note in rows.notes.items():
+            raise ValueError(f"{table.row(row)}: {note}")
+        return [variant for variant in rows.variants if variant is not None]
+
+    def mutated(self, assay: Assay) -> set[int]:
+        """Residues, from 0, that the variants of an assay change; those of insertions and deletions are not counted."""
+        return {at for variant in self.variants(assay, self.table(assay)) for at in variant.mutated or ()}
+
+    def columns_of(self, assay: Assay) -> list[str]:
+        """Columns of an assay that this command wrote."""
+        known = self._kept().get(assay.name, {})
+        return [name for name in self.table(assay).columns if name in known]
+
+    def to_do(self, assay: Assay, name: str, made_of: Mapping[str, Any], schemes: Sequence[Scheme]) -> list[Scheme]:
+        """The schemes that a model has not scored an assay under.
+
+        Args:
+            assay: whose table is there.
+            name: of the model, for columns.
+            made_of: what decides the scores: hash of the weights, window.
+            schemes: that are wanted.
+
+        Raises:
+            ValueError: a column of that name is of another model.
+        """
+        there, known = self.table(assay).columns, self._kept().get(assay.name, {})
+        for scheme in schemes:
+            own = column(name, scheme)
+            if own in there and known.get(own) != dict(made_of):
+                what = "of other weights or another window" if own in known else "which this command did not write"
+                raise ValueError(
+                    f"{self.path / assay.file}: has a column {own!r} already, {what}; remove it or give it another name"
+                )
+        return [scheme for scheme in schemes if column(name, scheme) not in there]
+
+    def add(self, assay: Assay, table: Table, scores: Mapping[str, Floats], made_of: Mapping[str, Any]) -> None:
+        """Add columns to the table of an assay, which is replaced whole; a NaN becomes an empty cell."""
+        kept = self._kept()
+        kept.setdefault(assay.name, {}).update(dict.fromkeys(scores, dict(made_of)))
+        # First what the columns are of: a column of which nothing is known would be refused by the next start.
+        write_whole(self.path / KEPT, json.dumps({"format": _FORMAT, "assays": kept}, indent=1) + "\n")
+        cells = {
+            name: ["" if np.isnan(value) else repr(value) for value in values.tolist()]
+            for name, values in scores.items()
+        }
+        write_with_columns(table, cells, self.path / assay.file, _REMEDY)
+
+    def figures(self, assay: Assay, name: str) -> Figures:
+        """How well a column of scores ranks an assay."""
+        table = self.table(assay)
+        return figures_of(*(numbers(table, each) for each in (_SCORE, _FIT, name)))
+
+    def require_measured(self, assay: Assay) -> None:
+        """Refuse a table without measurements before anything is computed for it."""
+        table = self.table(assay)
+        for name in (_SCORE, _FIT):
+            table.require(name)
+
+    def _kept(self) -> dict[str, dict[str, Any]]:
+        path = self.path / KEPT
+        if not path.exists():
+            return {}
+        try:
+            content = json.loads(path.read_bytes())
+            if content["format"] != _FORMAT:
+                raise ValueError("another format")
+            kept: dict[str, dict[str, Any]] = content["assays"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is not what this command writes there ({error}); move it away") from error
+        return kept
+
+
+def numbers(table: Table, name: str) -> Floats:
+    """(rows,) a column as numbers; NaN for an empty cell.
+
+    Raises:
+        ValueError: there is no such column, or a cell is no number.
+    """
+    found = np.full(table.num_rows, NAN)
+    for row, cell in enumerate(table.column(name)):
+        if (cell or "").strip():
+            try:
+                found[row] = float(cell or "")
+            except ValueError:
+                raise ValueError(f"{table.row(row)}: {name!r} is {cell!r}, and must be a number") from None
+    return found
+
+
+def score(
+    folder: Folder, assays: Sequence[Assay], scorer: "Scorer", made_of: Mapping[str, Any], schemes: Sequence[Scheme]
+) -> Iterator[str]:
+    """Add the columns that are missing; assays of one target share forward passes.
+
+    Yields:
+        A line for each target and scheme that was scored.
+    """
+    for target, own in by_target(assays).items():
+        wanted = {assay: folder.to_do(assay, scorer.name, made_of, schemes) for assay in own}
+        tables = {assay: folder.table(assay) for assay, to_do in wanted.items() if to_do}
+        variants = {assay: folder.variants(assay, table) for assay, table in tables.items()}
+        scores: dict[Assay, dict[str, Floats]] = {assay: {} for assay in tables}
+        for scheme in schemes:
+            asked = [assay for assay in tables if scheme in wanted[assay]]
+            if not asked:
+                continue
+            scored = scorer(target, [variant for assay in asked for variant in variants[assay]], scheme)
+            ends = np.cumsum([len(variants[assay]) for assay in asked])
+            for assay, values in zip(asked, np.split(scored.values, ends[:-1]), strict=True):
+                scores[assay][column(scorer.name, scheme)] = values
+            without = f", {len(scored.notes):,} variants without a score" if scored.notes else ""
+            names = ", ".join(assay.name for assay in asked)
+            yield f"{names}: {scheme}: {scored.num_documents:,} forward passes of a sequence{without}"
+        for assay, found in scores.items():
+            folder.add(assay, tables[assay], found, made_of)

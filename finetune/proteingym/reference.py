@@ -1,0 +1,85 @@
+"""ProteinGym's reference file: which assays there are, and of which protein.
+
+In: the file, as ProteinGym distributes it. Out: assays. Kept: nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from data.recipe.setting import no_such_word
+from finetune.score.rows import read_target
+from finetune.tables.read import read_table
+
+_NAME, _FILE, _PROTEIN, _LETTERS, _SELECTION = (
+    "DMS_id",
+    "DMS_filename",
+    "UniProt_ID",
+    "target_seq",
+    "coarse_selection_type",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Assay:
+    """A row of the reference file."""
+
+    name: str
+    """Its DMS_id."""
+    file: str
+    """Name of its table in the folder of assays."""
+    protein: str
+    """UniProt's name of its target."""
+    target: str
+    """Letters of the wild type."""
+    selection: str
+    """What it selects for: Activity, Binding, Expression, OrganismalFitness, Stability."""
+
+
+def read_reference(location: str) -> list[Assay]:
+    """The assays of a reference file, in its order.
+
+    Raises:
+        ValueError: it cannot be read, lacks a column, or names an assay twice or none; a target is no protein.
+    """
+    table = read_table(location)
+    names, files, proteins, targets, selections = (
+        table.column(name) for name in (_NAME, _FILE, _PROTEIN, _LETTERS, _SELECTION)
+    )
+    found: dict[str, Assay] = {}
+    for row, cells in enumerate(zip(names, files, proteins, targets, selections, strict=True)):
+        name, file, protein, letters, selection = ((cell or "").strip() for cell in cells)
+        if empty := [
+            each
+            for each, cell in zip((_NAME, _FILE, _PROTEIN, _LETTERS, _SELECTION), cells, strict=True)
+            if not (cell or "").strip()
+        ]:
+            raise ValueError(f"{table.row(row)}: its column {empty[0]!r} is empty")
+        if name in found:
+            raise ValueError(f"{table.row(row)}: {name!r} is the {_NAME} of an earlier row, too")
+        if "/" in file or file in (".", ".."):
+            raise ValueError(f"{table.row(row)}: {_FILE} {file!r} must be the name of a file in the folder of assays")
+        found[name] = Assay(name, file, protein, read_target(letters, f"{table.row(row)}: {_LETTERS}"), selection)
+    return list(found.values())
+
+
+def chosen(assays: Sequence[Assay], names: Sequence[str] | None) -> list[Assay]:
+    """The assays of these names; all of them without any.
+
+    Raises:
+        ValueError: there is no such assay; the nearest one is named.
+    """
+    if not names:
+        return list(assays)
+    known = {assay.name: assay for assay in assays}
+    for name in names:
+        if name not in known:
+            raise ValueError(no_such_word("--assays", name, known))
+    return [known[name] for name in dict.fromkeys(names)]
+
+
+def by_target(assays: Sequence[Assay]) -> dict[str, list[Assay]]:
+    """Letters of a target -> its assays, which share forward passes."""
+    found: dict[str, list[Assay]] = {}
+    for assay in assays:
+        found.setdefault(assay.target, []).append(assay)
+    return found

@@ -1,0 +1,31 @@
+"""A table as text, with columns added.
+
+In: a table, cells. Out: a file, which appears whole or not at all. Kept: nothing.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from data.durable import replaced
+from finetune.tables.table import Table
+
+
+def write_with_columns(table: Table, columns: Mapping[str, Sequence[str]], out: Path, remedy: str) -> None:
+    """Write a table's own columns, each cell as it was, and after them others.
+
+    Args:
+        table: cells that are not there become empty ones.
+        columns: name -> (rows,) cells.
+        out: file to write or to replace; with the suffix .tsv tabs are between cells, otherwise commas.
+        remedy: what to do about a folder that cannot be written to, for errors.
+
+    Raises:
+        ValueError: the disk is full, or the folder cannot be written to.
+    """
+    own = [column.to_pylist() for column in table.cells.columns]
+    with replaced(out, remedy) as new, new.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, delimiter="\t" if out.suffix.lower() == ".tsv" else ",", lineterminator="\n")
+        writer.writerow([*table.columns, *columns])
+        for cells in zip(*own, *columns.values(), strict=True):
+            writer.writerow(["" if cell is None else cell for cell in cells])
