@@ -67,10 +67,8 @@ class OpenSet:
                 "clusters of the split" if self.corpora.by_cluster else "equal sequences"
             )
         groups = groups_within(self.corpora.parts[0].store, samples, [_RELATIVES])[_RELATIVES]
-        return (
-            groups,
-            f"relatives at {_RELATIVES:.0%} identity ({'MMseqs2' if program.is_installed() else 'shared words'})",
-        )
+        found_by = "MMseqs2" if program.is_installed() else "shared words"
+        return groups, f"relatives at {100 * _RELATIVES:.0f} % identity ({found_by})"
 
     def identities(self, training: Corpora) -> tuple[NDArray[np.float64], str]:
         """(documents,) identity to the nearest training protein, and what searched; rank 0 alone.
