@@ -27,8 +27,8 @@ FORMAT = "zymogen.embedding/1"
 KEY = b"zymogen.embedding"
 ROW_GROUP_ROWS = 4096
 """Most rows of a row group."""
-ROW_GROUP_BYTES = 16 << 20
-"""Most bytes of the vectors of a row group, unless one sequence has more."""
+ROW_GROUP_BYTES = 8 << 20
+"""Most bytes of the vectors of a row group, unless one sequence has more; writing one takes some six times as much."""
 
 
 def made_of(path: Path) -> dict[str, Any] | None:
