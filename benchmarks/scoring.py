@@ -64,11 +64,11 @@ class Loop:
         if scheme == "pseudo-likelihood":
             letters = enumerate(variant.sequence)
             return sum(
-                float(self.probabilities(variant.sequence, [at])[at + 1, self._id(letter)]) for at, letter in letters
+                float(self.probabilities(variant.sequence, (at,))[at + 1, self._id(letter)]) for at, letter in letters
             )
         mutated = variant.mutated or ()
         if scheme == "masked-marginal-wt-fill":
-            of_place = {at: self.probabilities(target, [at]) for at in mutated}
+            of_place = {at: self.probabilities(target, (at,)) for at in mutated}
         else:
             whole = self.probabilities(target, mutated if scheme == "masked-marginal-joint" else ())
             of_place = dict.fromkeys(mutated, whole)

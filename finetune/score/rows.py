@@ -88,8 +88,8 @@ def read_variants(
             table, mutation, targets, protein=target, offset=offset, wild_type_file=targets_file, asked_by=ASKED
         )
         names, notes = list(read.wild_types), dict(read.unusable)
-        for row, (letters, mutated) in enumerate(zip(read.sequences, read.mutated, strict=True)):
-            found[row] = None if letters is None else Variant(letters, mutated)
+        for row, (whole, mutated) in enumerate(zip(read.sequences, read.mutated, strict=True)):
+            found[row] = None if whole is None else Variant(whole, mutated)
     else:
         names = _names(table, targets, target, targets_file)
     for row, text in enumerate(table.column(sequence)) if sequence is not None else ():
