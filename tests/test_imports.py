@@ -77,6 +77,7 @@ FINETUNE_ROOMS: dict[str, tuple[str, ...]] = {
     "bundle": ("tables", "tasks", "heads", "losses", "adaptation", "metrics", "splits"),
     "embed": ("adaptation", "bundle"),
     "score": ("tables", "tasks", "labels", "metrics"),
+    "proteingym": ("tables", "metrics", "score"),
     "compare": ("tasks", "labels", "metrics", "splits", "results", "bundle"),
 }
 OF_PACKAGES = {"data": DATA_ROOMS, "pretrain": PRETRAIN_ROOMS, "finetune": FINETUNE_ROOMS}

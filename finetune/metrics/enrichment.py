@@ -104,6 +104,21 @@ def top_recall(truth: ArrayLike, scores: ArrayLike, fraction: float = 0.1) -> fl
     return float(_found(active, ranked, count) / active.sum())
 
 
+def top_gain(truth: ArrayLike, scores: ArrayLike, fraction: float = 0.1) -> float:
+    """NDCG of the best-scored `fraction`, rounded down, as in ProteinGym: gains are `truth` scaled to 0..1.
+
+    Args:
+        truth: (items,) that vary.
+        scores: (items,).
+        fraction: of the items; at least one.
+    """
+    from sklearn.metrics import ndcg_score
+
+    gains, ranked = np.asarray(truth, np.float64), np.asarray(scores, np.float64)
+    gains = (gains - gains.min()) / np.ptp(gains)  # scikit-learn refuses gains below 0
+    return float(ndcg_score(gains[None], ranked[None], k=int(len(gains) * fraction + 1e-9)))
+
+
 def checked(labels: ArrayLike, scores: ArrayLike) -> tuple[Floats, Floats]:
     """Both as float64.
 

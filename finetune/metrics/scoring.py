@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from finetune.labels.labels import ABOVE, BELOW, EXACT
 from finetune.metrics import concordance, weighted
 from finetune.metrics.calibration import expected_calibration_error
-from finetune.metrics.enrichment import bedroc, enrichment, random_bedroc, top_recall
+from finetune.metrics.enrichment import bedroc, enrichment, random_bedroc, top_gain, top_recall
 from finetune.metrics.predictions import Predictions, is_exact
 from finetune.metrics.resampling import RESAMPLES, interval
 from finetune.metrics.scores import Scores, TaskScore
@@ -192,7 +192,6 @@ def _regression(
 def _of_numbers(truth: Floats, prediction: Floats, scale: Scale | None) -> dict[str, float]:
     """Metrics of exact values; those of the order alone where there are enough that vary."""
     from scipy import stats
-    from sklearn.metrics import ndcg_score
 
     if not len(truth):
         return {}
@@ -210,8 +209,7 @@ def _of_numbers(truth: Floats, prediction: Floats, scale: Scale | None) -> dict[
         warnings.simplefilter("ignore", stats.NearConstantInputWarning)
         pearson = float(stats.pearsonr(truth, prediction).statistic) if varies else 0.0
     values["pearson"] = pearson if np.isfinite(pearson) else 0.0
-    gains = (truth - truth.min()) / np.ptp(truth)  # scikit-learn refuses gains below 0
-    values["ndcg_10"] = float(ndcg_score(gains[None], prediction[None], k=len(truth) // 10))
+    values["ndcg_10"] = top_gain(truth, prediction)
     values["top_10_recall"] = top_recall(truth, prediction)
     return values
 

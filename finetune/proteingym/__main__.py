@@ -1,6 +1,6 @@
 """Score ProteinGym's assays with pretrained models, and say how well the scores rank them.
 
-    python -m finetune.proteingym DMS_substitutions.csv DMS_ProteinGym_substitutions --model facebook/esm2_t6_8M_UR50D
+    python -m finetune.proteingym DMS_substitutions.csv DMS_ProteinGym_substitutions --model runs/mine
     python -m finetune.proteingym DMS_substitutions.csv --dry-run
 
 In: ProteinGym's reference file, the folder of its assays, models. Out: a column for each model and scheme in the table
@@ -103,12 +103,15 @@ def work(assays: Sequence[Assay], folder: Folder | None) -> list[str]:
         by_assay += sum(map(len, residues))
         once += len(set().union(*residues))
     counted = "mutated residues" if held else "residues of full-length targets"
-    return [
-        f"{len(assays):,} assays of {len(targets):,} targets; {longer:,} assays of more than {WINDOW_TOKENS - 2:,} residues",
-        f"{by_assay:,} {counted} over assays, {once:,} over distinct targets: a masked marginal of each residue needs so "
-        "many forward passes",
-        *([f"{len(assays) - len(held):,} assays without a table count with all residues"] if 0 < len(held) < len(assays) else []),
+    limit = WINDOW_TOKENS - 2
+    lines = [
+        f"{len(assays):,} assays of {len(targets):,} targets; {longer:,} assays of more than {limit:,} residues",
+        f"{by_assay:,} {counted} over assays, {once:,} over distinct targets, which is how many forward passes "
+        "masked-marginal-wt-fill makes",
     ]
+    if 0 < len(held) < len(assays):
+        lines.append(f"{len(assays) - len(held):,} assays have no table in the folder, and count with all residues")
+    return lines
 
 
 def said(name: str, figures: dict[Assay, Figures]) -> list[str]:

@@ -15,16 +15,17 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
-from sklearn.metrics import matthews_corrcoef, ndcg_score, roc_auc_score
+from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
-from finetune.metrics.enrichment import top_recall
+from finetune.metrics.enrichment import top_gain, top_recall
 from finetune.proteingym.reference import Assay
 
 Floats = NDArray[np.float64]
 NAN = float("nan")
 FIGURES = ("spearman", "auc", "mcc", "ndcg", "recall")
 TITLES = {"spearman": "Spearman", "auc": "AUC", "mcc": "MCC", "ndcg": "NDCG@10%", "recall": "recall@10%"}
-_TENTH = 10
+_FEWEST = 10
+"""A tenth of fewer is no variant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,8 @@ def figures_of(measured: Floats, is_fit: Floats, scores: Floats) -> Figures:
             warnings.simplefilter("ignore")  # constant scores have no correlation: NaN
             spearman = float(spearmanr(truth, ranked).statistic)
         recall = top_recall(truth, ranked)
-    if varies and count >= _TENTH:
-        gains = (truth - truth.min()) / np.ptp(truth)
-        ndcg = float(ndcg_score(gains[None], ranked[None], k=count // _TENTH))
+    if varies and count >= _FEWEST:
+        ndcg = top_gain(truth, ranked)
     binned = np.isfinite(is_fit) & np.isfinite(scores)
     labels, ranked = is_fit[binned] > 0, scores[binned]
     auc = mcc = NAN

@@ -78,11 +78,6 @@ class Folder:
         """Residues, from 0, that the variants of an assay change; those of insertions and deletions are not counted."""
         return {at for variant in self.variants(assay, self.table(assay)) for at in variant.mutated or ()}
 
-    def columns_of(self, assay: Assay) -> list[str]:
-        """Columns of an assay that this command wrote."""
-        known = self._kept().get(assay.name, {})
-        return [name for name in self.table(assay).columns if name in known]
-
     def to_do(self, assay: Assay, name: str, made_of: Mapping[str, Any], schemes: Sequence[Scheme]) -> list[Scheme]:
         """The schemes that a model has not scored an assay under.
 
@@ -108,7 +103,7 @@ class Folder:
     def add(self, assay: Assay, table: Table, scores: Mapping[str, Floats], made_of: Mapping[str, Any]) -> None:
         """Add columns to the table of an assay, which is replaced whole; a NaN becomes an empty cell."""
         kept = self._kept()
-        kept.setdefault(assay.name, {}).update(dict.fromkeys(scores, dict(made_of)))
+        kept.setdefault(assay.name, {}).update({name: dict(made_of) for name in scores})
         # First what the columns are of: a column of which nothing is known would be refused by the next start.
         write_whole(self.path / KEPT, json.dumps({"format": _FORMAT, "assays": kept}, indent=1) + "\n")
         cells = {

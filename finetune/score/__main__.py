@@ -8,14 +8,12 @@ notes, and exit status 0; 2 for a mistake in the input, 1 for anything else. The
 """
 
 import argparse
-import csv
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data.durable import replaced
 from data.progress_line import WorkLine
 from data.recipe.settings import IngestSettings
 from finetune.score.rows import MUTATION, SEQUENCE, TARGET, Rows, read_target, read_variants
@@ -24,6 +22,7 @@ from finetune.score.windows import WINDOW_TOKENS
 from finetune.tables.mutations import read_wild_types
 from finetune.tables.read import read_table
 from finetune.tables.table import Table
+from finetune.tables.written import write_with_columns
 from pretrain.engine.command import Parser, answered
 
 if TYPE_CHECKING:
@@ -100,13 +99,8 @@ def _write(out: Path, table: Table, scores: Mapping[str, Sequence[str]], notes: 
     note = "note"
     while note in table.columns:
         note += "_scored"
-    own = [column.to_pylist() for column in table.cells.columns]
-    with replaced(out, _REMEDY) as new, new.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, delimiter="\t" if out.suffix.lower() == ".tsv" else ",", lineterminator="\n")
-        writer.writerow([*table.columns, *scores, note])
-        for row in range(table.num_rows):
-            cells = [cells[row] or "" for cells in own]
-            writer.writerow([*cells, *(of_scheme[row] for of_scheme in scores.values()), "; ".join(notes.get(row, ()))])
+    told = ["; ".join(notes.get(row, ())) for row in range(table.num_rows)]
+    write_with_columns(table, {**scores, note: told}, out, _REMEDY)
 
 
 def _require_free(out: Path, overwrites: bool) -> None:

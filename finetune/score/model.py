@@ -110,7 +110,8 @@ class Scorer:
                 f"{self.name} gives probabilities that are not numbers; its weights are damaged, or training diverged: "
                 "give another checkpoint"
             )
-        return np.bincount(plan.term_variant, terms, plan.num_variants)
+        summed: NDArray[np.float64] = np.bincount(plan.term_variant, terms, plan.num_variants).astype(np.float64)
+        return summed
 
 
 class _Documents:
@@ -139,4 +140,5 @@ class _Documents:
 
 def _ranges(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """The numbers from each of `firsts` on, as many as `counts` says, one range after another."""
-    return np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+    ranges: NDArray[np.int64] = np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+    return ranges
