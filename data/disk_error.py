@@ -6,11 +6,10 @@ In: an OSError, or the error that safetensors makes of one. Out: a ValueError, o
 import errno
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from safetensors import SafetensorError
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors for want of space: the disk is full, or a quota or a limit on the size of files is reached."""
@@ -61,8 +60,10 @@ def _os_errors() -> Iterator[None]:
     """Raise an error of the operating system as itself where safetensors reports it in words."""
     try:
         yield
-    except SafetensorError as error:
-        if found := re.search(r"\(os error (\d+)\)", str(error)):
+    except Exception as error:
+        library = sys.modules.get("safetensors")  # not imported here: reading a store needs NumPy alone
+        is_its_own = library is not None and isinstance(error, library.SafetensorError)
+        if is_its_own and (found := re.search(r"\(os error (\d+)\)", str(error))):
             number = int(found[1])
             raise OSError(number, os.strerror(number)) from error
         raise
