@@ -28,7 +28,7 @@ _DIVERGED = "the training diverged: train again with a lower schedule.peak_lr"
 
 def main(arguments: list[str] | None = None) -> int:
     """Export what the command line asks for; the exit status."""
-    return answered(lambda: _export(_parser().parse_args(arguments)))
+    return answered(lambda: _export(_parser().parse_args(arguments)), is_alone=True)
 
 
 def _export(options: argparse.Namespace) -> None:

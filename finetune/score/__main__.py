@@ -35,7 +35,7 @@ _BIN_TOKENS = {"cpu": 4096, "cuda": 16_384}
 
 def main(arguments: list[str] | None = None) -> int:
     """Score what the command line asks for; the exit status."""
-    return answered(lambda: _score(_parser().parse_args(arguments)))
+    return answered(lambda: _score(_parser().parse_args(arguments)), is_alone=True)
 
 
 def _score(options: argparse.Namespace) -> None:

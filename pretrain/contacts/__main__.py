@@ -22,7 +22,7 @@ LONGEST = 1022
 
 def main(arguments: list[str] | None = None) -> int:
     """Score the contacts of a model; the exit status."""
-    return answered(lambda: _score(_parser().parse_args(arguments)))
+    return answered(lambda: _score(_parser().parse_args(arguments)), is_alone=True)
 
 
 def _score(options: argparse.Namespace) -> None:

@@ -23,10 +23,20 @@ _PATIENCE_S = 5.0
 """How long other ranks wait for rank 0 to report a mistake in the input."""
 
 
-def answered(body: Callable[[], None]) -> int:
-    """Run `body` and report what ends it; the exit status."""
+def answered(body: Callable[[], None], *, is_alone: bool = False) -> int:
+    """Run `body` and report what ends it; the exit status.
+
+    Args:
+        body: what the command does.
+        is_alone: whether it cannot be shared by several processes, and refuses to be started as several.
+    """
     rank = int(os.environ.get("RANK", "0"))
     try:
+        if is_alone and (processes := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+            raise ValueError(
+                f"{processes} processes were started, and each would do and write the same; this command is one "
+                "process: start it with python -m, without a launcher"
+            )
         body()
     except Stopped as stopped:
         return _stopped(stopped, rank)

@@ -103,3 +103,12 @@ def test_a_target_that_is_no_protein_and_an_occupied_output(
     assert [row["mutant"] for row in rows_of(tmp_path / "out.csv")] == ["K2R"]
     assert main([str(tmp_path / "none"), *command[1:], TARGET, "--overwrite"]) == 2
     assert "none" in capfd.readouterr().err
+
+
+def test_several_processes_are_refused(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert run(model, tmp_path, "mutant\nK2R\n") == 2
+    assert "error: 2 processes were started, and each would do and write the same" in capsys.readouterr().err
+    assert not (tmp_path / "out.csv").exists()
