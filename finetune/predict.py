@@ -22,7 +22,7 @@ from data.progress_line import WorkLine
 from finetune.bundle.manifest import ReadingSettings
 from finetune.bundle.places import bundles_at
 from finetune.tables.settings import TooLong
-from pretrain.engine.command import Parser, answered
+from pretrain.engine.command import Parser, answered, require_free
 from pretrain.engine.settings import Inference
 from pretrain.run.settings import RunSettings
 
@@ -54,10 +54,7 @@ def _predict(options: argparse.Namespace) -> None:
     out: Path = options.output
     if out.suffix.lower() not in (".csv", ".tsv"):
         raise ValueError(f"-o {out}: predictions are written as a table of text; give it the suffix .csv or .tsv")
-    if os.path.lexists(out) and not (options.overwrite and out.is_file()):
-        raise ValueError(f"{out} exists; give another name with -o, or replace it with --overwrite")
-    if not out.parent.is_dir():
-        raise ValueError(f"{out.parent} is no folder; make it, or give another name with -o")
+    require_free(out, overwrites=options.overwrite)
     folders = bundles_at(options.bundle)
     with WorkLine("starting: importing torch", after_s=2.0, speaks=os.environ.get("RANK", "0") == "0"):
         from finetune.bundle.folder import open_folder

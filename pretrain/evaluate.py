@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from data.durable import replaced
 from data.progress_line import WorkLine
-from pretrain.engine.command import Parser, answered
+from data.recipe.packing import bin_tokens_on
+from pretrain.engine.command import Parser, answered, positive, require_free
 from pretrain.evaluation.figures import IDENTITY, LENGTH, Figures, buckets
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ _OF_LENGTHS = (
 )
 _IDENTITIES = (1e-9, 0.3, 0.5, 0.7, 0.9)
 _OF_IDENTITIES = ("no relative found", "below 30 %", "30 to 50 %", "50 to 70 %", "70 to 90 %", "90 % and more")
-_BIN_TOKENS = {"cpu": 4096, "cuda": 16_384}
-"""Slots of a forward pass, by device."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,8 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    if options.output is not None:
-        _require_place(options.output, options.overwrite)
+    require_free(options.output, overwrites=options.overwrite)
     with WorkLine("starting: importing torch", after_s=2.0, speaks=os.environ.get("RANK", "0") == "0"):
         from pretrain.engine.launch import launch
         from pretrain.evaluation.finished import LAUNCH
@@ -56,13 +54,6 @@ def _evaluate(options: argparse.Namespace) -> None:
             if options.output is not None:
                 with replaced(options.output, "give another name with -o") as new:
                     new.write_text(figures.as_json(), encoding="utf-8")
-
-
-def _require_place(out: Path, overwrites: bool) -> None:
-    if os.path.lexists(out) and not (overwrites and out.is_file()):
-        raise ValueError(f"{out} exists; give another name with -o, or replace it with --overwrite")
-    if not out.parent.is_dir():
-        raise ValueError(f"{out.parent} is no folder; make it, or give another name with -o")
 
 
 def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:
@@ -90,7 +81,7 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:
     against = opened.corpora
     if training and training != data:
         against, _, _ = corpora_of(Asked(data=training, store_dir=options.store_dir, unknown_letters="count"), engine)
-    bin_tokens = options.bin_tokens or _BIN_TOKENS.get(engine.device.type, _BIN_TOKENS["cuda"])
+    bin_tokens = options.bin_tokens or bin_tokens_on(engine.device.type)
     with WorkLine(f"scoring {len(opened.scored.samples):,} proteins", after_s=2.0, speaks=engine.is_main):
         unigram, compute = unigram_losses(against), options.compute
         sums = scored_by(model, source.origin, opened, engine, unigram, compute=compute, bin_tokens=bin_tokens)
@@ -136,14 +127,8 @@ def _counted(opened: "OpenSet", *, trains: bool) -> str:
     return "the training side" if trains or opened.held_out else "the scored proteins"
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}; it takes a whole number from 1 on")
-    return int(text)
-
-
 def _crop(text: str) -> int:
-    if _positive(text) < 3:
+    if positive(text) < 3:
         raise argparse.ArgumentTypeError(f"got {text!r}; begin, one residue and end are 3 tokens")
     return int(text)
 
@@ -154,9 +139,9 @@ def _parser() -> Parser:
     add("model", help="run, checkpoint, export, folder of transformers' or Hub name")
     add("--data", nargs="+", metavar="WHAT", help="a run, whose held-out proteins are scored, or sources of proteins")
     add("--training", nargs="+", metavar="WHAT", help="a run or sources that the model trained on; or 'none'")
-    add("--sequences", type=_positive, metavar="N", help="most proteins, chosen by hash; that of the run, or 2,000")
+    add("--sequences", type=positive, metavar="N", help="most proteins, chosen by hash; that of the run, or 2,000")
     add("--crop-tokens", type=_crop, metavar="N", help="most tokens of a protein; that of the run, or 1,024")
-    add("--bin-tokens", type=_positive, metavar="N", help="slots of a forward pass; 4,096 on a CPU, 16,384 on a GPU")
+    add("--bin-tokens", type=positive, metavar="N", help="slots of a forward pass; 4,096 on a CPU, 16,384 on a GPU")
     add("--compute", choices=["float32", "bfloat16"], default="float32", help="what the model computes in")
     add("--store-dir", metavar="FOLDER", help="where token stores are kept; that of the run, or runs/stores")
     add("--unknown-letters", choices=["refuse", "count"], help="letters outside the alphabet: an error, or <unk>")

@@ -21,12 +21,9 @@ from data.batches.contents import Contents
 from data.batches.filling import FilledBin, filled
 from data.order.packing import Groups, pack
 from data.order.plan import Bin
-from data.recipe.packing import BinSettings
+from data.recipe.packing import BIN_TOKENS, BinSettings
 
 T = TypeVar("T")
-
-BIN_TOKENS = 4096
-"""Slots of a bin where nothing else is asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,16 @@ from typing import Protocol
 
 from data.recipe.settings import Composition
 
+BIN_TOKENS = 4096
+"""Slots of a bin where nothing else is asked for."""
+ON_GPU = 16_384
+"""The same on a GPU, which wants more at a time."""
+
+
+def bin_tokens_on(device: str) -> int:
+    """Slots of a bin where nothing else is asked for, on a type of device such as "cpu" or "cuda"."""
+    return BIN_TOKENS if device == "cpu" else ON_GPU
+
 
 class BinSettings(Protocol):
     """Sizes of a bin: all that packing and laying out read.

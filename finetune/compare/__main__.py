@@ -11,27 +11,19 @@ whatever else prevented it.
 import argparse
 import json
 import math
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
 from data.durable import replaced
-from pretrain.engine.command import Parser, answered
+from pretrain.engine.command import Parser, judged, require_free
 
 FORMAT = "zymogen.task_comparison/1"
-_WORSE = 1
-_FAILED = 2
-"""Exit status of whatever prevented a comparison: 1 is an answer."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Compare what the command line names; the exit status."""
-    worse: list[bool] = []
-    status = answered(lambda: worse.append(_compare(_parser().parse_args(arguments))))
-    if status:
-        return _FAILED if status == _WORSE else status
-    return _WORSE if worse == [True] else 0
+    return judged(lambda: _compare(_parser().parse_args(arguments)))
 
 
 def _compare(options: argparse.Namespace) -> bool:
@@ -39,10 +31,7 @@ def _compare(options: argparse.Namespace) -> bool:
     from finetune.compare.predicted import read
 
     out: Path | None = options.output
-    if out is not None and os.path.lexists(out) and not (options.overwrite and out.is_file()):
-        raise ValueError(f"{out} exists; give another name with -o, or replace it with --overwrite")
-    if out is not None and not out.parent.is_dir():
-        raise ValueError(f"{out.parent} is no folder; make it, or give another name with -o")
+    require_free(out, overwrites=options.overwrite)
     first, second = read(options.a), read(options.b)
     found, said = compare(first, second)
     decide = set(options.task or [each.task for each in found])

@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data.progress_line import WorkLine
+from data.recipe.packing import bin_tokens_on
 from finetune.bundle.manifest import ReadingSettings
-from pretrain.engine.command import Parser, answered
+from pretrain.engine.command import Parser, answered, positive
 from pretrain.engine.settings import Inference
 from pretrain.run.settings import RunSettings
 
 if TYPE_CHECKING:
     from pretrain.ship.source import Source
-
-_BIN_TOKENS = {"cpu": 4096, "cuda": 16_384}
-"""Slots of a bin, by device."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -47,7 +45,7 @@ def _embed(options: argparse.Namespace) -> None:
     with launch(Inference(run=RunSettings(directory=str(out.parent)), data=ReadingSettings())) as engine:
         with WorkLine("opening the model", after_s=2.0, speaks=engine.is_main):
             source = encoder_at(options.model, options.base)
-        bin_tokens = options.bin_tokens or _BIN_TOKENS.get(engine.device.type, _BIN_TOKENS["cuda"])
+        bin_tokens = options.bin_tokens or bin_tokens_on(engine.device.type)
         job = Job(
             source=source,
             proteins=options.proteins,
@@ -92,13 +90,6 @@ def _max_tokens(asked: int | None, source: "Source") -> int:
     return asked
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
-
-
 def _parser() -> Parser:
     parser = Parser(prog="python -m finetune.embed", description="A vector of each protein, or of each residue.")
     add: Any = parser.add_argument
@@ -110,8 +101,8 @@ def _parser() -> Parser:
     add("--dtype", choices=["float32", "float16"], default="float32", help="of the numbers in the file")
     add("--compute", choices=["float32", "bfloat16"], default="float32", help="what the encoder computes in")
     add("--too-long", choices=["refuse", "windows"], default="refuse", help="what becomes of sequences above the limit")
-    add("--max-tokens", type=_positive, help="longest document, begin and end counted; 1,026 for ESM-2, 2,048 ESM C")
-    add("--bin-tokens", type=_positive, help="slots of one forward pass; 4,096 on a CPU, 16,384 on a GPU")
+    add("--max-tokens", type=positive, help="longest document, begin and end counted; 1,026 for ESM-2, 2,048 ESM C")
+    add("--bin-tokens", type=positive, help="slots of one forward pass; 4,096 on a CPU, 16,384 on a GPU")
     add("--unknown-letters", choices=["refuse", "count"], default="refuse", help="an error, or read as <unk>")
     add("--base", help="folder or Hub name of the weights that a bundle was trained on")
     add("--overwrite", action="store_true", help="replace the output file where it exists")

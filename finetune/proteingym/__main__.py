@@ -10,7 +10,6 @@ for a mistake in the input, 1 for anything else.
 
 import argparse
 import csv
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -18,15 +17,13 @@ from pathlib import Path
 
 from data.durable import replaced
 from data.progress_line import WorkLine
+from data.recipe.packing import bin_tokens_on
 from finetune.proteingym.figures import FIGURES, TITLES, Figures, all_means
 from finetune.proteingym.folder import Folder, score
 from finetune.proteingym.reference import Assay, by_target, chosen, read_reference
 from finetune.score.schemes import SCHEMES, Scheme, column
 from finetune.score.windows import WINDOW_TOKENS
-from pretrain.engine.command import Parser, answered
-
-_BIN_TOKENS = {"cpu": 4096, "cuda": 16_384}
-"""Slots of a bin, by device."""
+from pretrain.engine.command import Parser, answered, positive, require_free
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> None:
-    _require_free(options.output, options.overwrite)
+    require_free(options.output, overwrites=options.overwrite)
     assays = chosen(read_reference(options.reference), options.assays)
     folder = None if options.folder is None else Folder(options.folder)
     if folder is not None and not folder.path.is_dir():
@@ -79,7 +76,7 @@ def _scored(
         print(f"{source.name}: {len(assays) - len(left)} of {len(assays)} assays are scored already", flush=True)
     if left:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        bin_tokens = options.bin_tokens or _BIN_TOKENS[device]
+        bin_tokens = options.bin_tokens or bin_tokens_on(device)
         scorer = Scorer(masked_language_model(source, device), source.name, bin_tokens, window)
         for line in score(folder, left, scorer, made_of, schemes):
             print(line, flush=True)
@@ -151,15 +148,6 @@ def _write(out: Path, figures: dict[str, dict[Assay, Figures]]) -> None:
                 writer.writerow([assay.name, assay.protein, assay.selection, name, found.variants, *values])
 
 
-def _require_free(out: Path | None, overwrites: bool) -> None:
-    if out is None:
-        return
-    if os.path.lexists(out) and not (overwrites and out.is_file()):
-        raise ValueError(f"{out} exists; give another name with -o, or replace it with --overwrite")
-    if not out.parent.is_dir():
-        raise ValueError(f"{out.parent} is no folder; make it, or give another name with -o")
-
-
 def _parser() -> Parser:
     parser = Parser(prog="python -m finetune.proteingym", description=str(__doc__).split("\n")[0])
     add = parser.add_argument
@@ -169,17 +157,11 @@ def _parser() -> Parser:
     add("--scheme", nargs="+", choices=SCHEMES, default=[SCHEMES[1]], help=f"{SCHEMES[1]} without it")
     add("--assays", nargs="+", metavar="DMS_id", help="these alone")
     add("--window", choices=["optimal", "whole"], default="optimal", help="what is read of more than 1,022 residues")
-    add("--bin-tokens", type=_positive, help="slots of a forward pass; 4,096 on a CPU, 16,384 on a GPU")
+    add("--bin-tokens", type=positive, help="slots of a forward pass; 4,096 on a CPU, 16,384 on a GPU")
     add("--dry-run", action="store_true", help="count what there is to score, without a model")
     add("-o", "--output", type=Path, metavar="FILE", help="write the figures of each assay as CSV")
     add("--overwrite", action="store_true", help="replace that file where it exists")
     return parser
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}; it takes a whole number from 1 on")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ notes, and exit status 0; 2 for a mistake in the input, 1 for anything else. The
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data.progress_line import WorkLine
+from data.recipe.packing import bin_tokens_on
 from data.recipe.settings import IngestSettings
 from finetune.score.rows import MUTATION, SEQUENCE, TARGET, Rows, read_target, read_variants
 from finetune.score.schemes import MARGINALS, SCHEMES, Scheme, column
@@ -23,14 +23,12 @@ from finetune.tables.mutations import read_wild_types
 from finetune.tables.read import read_table
 from finetune.tables.table import Table
 from finetune.tables.written import write_with_columns
-from pretrain.engine.command import Parser, answered
+from pretrain.engine.command import Parser, answered, positive, require_free
 
 if TYPE_CHECKING:
     from finetune.score.model import Scorer
 
 _REMEDY = "get the right to write there, or give another name with -o"
-_BIN_TOKENS = {"cpu": 4096, "cuda": 16_384}
-"""Slots of a bin, by device."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _score(options: argparse.Namespace) -> None:
-    _require_free(options.output, options.overwrite)
+    _require_place(options.output, options.overwrite)
     schemes: list[Scheme] = list(dict.fromkeys(options.scheme))
     table = read_table(options.table)
     targets, file = _targets(options)
@@ -61,7 +59,7 @@ def _score(options: argparse.Namespace) -> None:
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
         window = None if options.window == "whole" else WINDOW_TOKENS
-        scorer = Scorer.open(options.model, device, options.bin_tokens or _BIN_TOKENS[device], window)
+        scorer = Scorer.open(options.model, device, options.bin_tokens or bin_tokens_on(device), window)
     names = [column(scorer.name, scheme) for scheme in schemes]
     if taken := [name for name in names if name in table.columns]:
         raise ValueError(f"{table.name}: has a column {taken[0]!r} already; give the table without it")
@@ -103,13 +101,10 @@ def _write(out: Path, table: Table, scores: Mapping[str, Sequence[str]], notes: 
     write_with_columns(table, {**scores, note: told}, out, _REMEDY)
 
 
-def _require_free(out: Path, overwrites: bool) -> None:
+def _require_place(out: Path, overwrites: bool) -> None:
     if out.suffix.lower() not in (".csv", ".tsv"):
         raise ValueError(f"-o {out}: scores are written as a table of text; give it the suffix .csv or .tsv")
-    if os.path.lexists(out) and not (overwrites and out.is_file()):
-        raise ValueError(f"{out} exists; give another name with -o, or replace it with --overwrite")
-    if not out.parent.is_dir():
-        raise ValueError(f"{out.parent} is no folder; make it, or give another name with -o")
+    require_free(out, overwrites=overwrites)
 
 
 def _targets(options: argparse.Namespace) -> tuple[dict[str, str], str]:
@@ -159,16 +154,10 @@ def _parser() -> Parser:
         "--window", choices=["optimal", "whole"], default="optimal", help="what is read of more than 1,022 residues"
     )
     parser.add_argument("--leave-out", action="store_true", help="rows without a score stay, with a note")
-    parser.add_argument("--bin-tokens", type=_positive, help="slots of a forward pass; 4,096 on a CPU, 16,384 on a GPU")
+    parser.add_argument("--bin-tokens", type=positive, help="slots of a forward pass; 4,096 on a CPU, 16,384 on a GPU")
     parser.add_argument("-o", "--output", type=Path, required=True, help="file to write, .csv or .tsv")
     parser.add_argument("--overwrite", action="store_true", help="replace the output file where it exists")
     return parser
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}; it takes a whole number from 1 on")
-    return int(text)
 
 
 if __name__ == "__main__":

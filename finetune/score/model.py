@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from data.alphabet import MASK
-from data.batches.packed import BIN_TOKENS, BinSize, PlainContents, packed, token_ids
+from data.batches.packed import BinSize, PlainContents, packed, token_ids
 from data.order.plan import Bin
+from data.recipe.packing import BIN_TOKENS
 from finetune.score.plan import Plan, chunks, plan_of
 from finetune.score.schemes import Scheme, Variant
 from finetune.score.windows import WINDOW_TOKENS

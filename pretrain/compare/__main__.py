@@ -15,30 +15,18 @@ from pathlib import Path
 
 from data.durable import replaced
 from data.progress_line import WorkLine
-from pretrain.engine.command import Parser, answered
-
-_BIN_TOKENS = {"cpu": 4096, "cuda": 16_384}
-"""Slots of a forward pass, by device."""
-_WORSE = 1
-_FAILED = 2
-"""Exit status of whatever prevented a comparison: 1 is an answer."""
+from data.recipe.packing import bin_tokens_on
+from pretrain.engine.command import Parser, judged, positive, require_free
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Compare what the command line names; the exit status."""
-    worse: list[bool] = []
-    status = answered(lambda: worse.append(_compare(_parser().parse_args(arguments))))
-    if status:
-        return _FAILED if status == _WORSE else status
-    return _WORSE if worse == [True] else 0
+    return judged(lambda: _compare(_parser().parse_args(arguments)))
 
 
 def _compare(options: argparse.Namespace) -> bool:
     out: Path | None = options.output
-    if out is not None and os.path.lexists(out) and not (options.overwrite and out.is_file()):
-        raise ValueError(f"{out} exists; give another name with -o, or replace it with --overwrite")
-    if out is not None and not out.parent.is_dir():
-        raise ValueError(f"{out.parent} is no folder; make it, or give another name with -o")
+    require_free(out, overwrites=options.overwrite)
     for name in (options.a, options.b):
         if any((Path(name) / place).is_file() for place in ("bundle.json", "bundle/bundle.json")):
             raise ValueError(f"{name} is a fine-tuned model: python -m finetune.compare takes two of these")
@@ -55,7 +43,7 @@ def _compare(options: argparse.Namespace) -> bool:
         store_dir=options.store_dir,
     )
     with launch(LAUNCH) as engine:
-        bin_tokens = _BIN_TOKENS.get(engine.device.type, _BIN_TOKENS["cuda"])
+        bin_tokens = bin_tokens_on(engine.device.type)
         found = compare_on(engine, options.a, options.b, asked, compute=options.compute, bin_tokens=bin_tokens)
         if engine.is_main:
             print("\n".join(found.lines()), flush=True)
@@ -65,20 +53,14 @@ def _compare(options: argparse.Namespace) -> bool:
         return engine.is_main and found.judgement is Judgement.WORSE
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}; it takes a whole number from 1 on")
-    return int(text)
-
-
 def _parser() -> Parser:
     parser = Parser(prog="python -m pretrain.compare", description=str(__doc__).split("\n")[0])
     add = parser.add_argument
     add("a", metavar="A", help="run, checkpoint, export, folder of transformers' or Hub name: what is there")
     add("b", metavar="B", help="the same: what may take its place")
     add("--data", nargs="+", metavar="WHAT", help="a run, whose held-out proteins are scored, or sources of proteins")
-    add("--sequences", type=_count, metavar="N", help="most proteins, chosen by hash; that of the run, or 2,000")
-    add("--crop-tokens", type=_count, metavar="N", help="most tokens of a protein; that of the run, or 1,024")
+    add("--sequences", type=positive, metavar="N", help="most proteins, chosen by hash; that of the run, or 2,000")
+    add("--crop-tokens", type=positive, metavar="N", help="most tokens of a protein; that of the run, or 1,024")
     add("--compute", choices=["float32", "bfloat16"], default="float32", help="what the models compute in")
     add("--store-dir", metavar="FOLDER", help="where token stores are kept; that of the run, or runs/stores")
     add("-o", "--output", type=Path, metavar="FILE", help="write everything as JSON")

@@ -5,8 +5,8 @@ In: runs, checkpoints, exports, folders of transformers' or Hub names. Out: a `C
 
 from collections.abc import Sequence
 
-from data.batches.packed import BIN_TOKENS
 from data.progress_line import WorkLine
+from data.recipe.packing import BIN_TOKENS
 from pretrain.compare.comparison import Comparison, differences
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch

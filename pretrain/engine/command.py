@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from data.disk_error import CLOSED, one_line
@@ -104,6 +105,41 @@ def _ended_while_waiting() -> int | None:
     except Stopped as stopped:
         return stopped.status
     return None
+
+
+def judged(body: Callable[[], bool]) -> int:
+    """Run a comparison: 1 where `body` says that its second side is worse, 0 where it does not.
+
+    Whatever prevents an answer is 2, or the status that `answered` gives it unless that is 1, which is an answer.
+    """
+    said: list[bool] = []
+    status = answered(lambda: said.append(body()))
+    return int(said == [True]) if status == 0 else max(status, 2)
+
+
+def require_free(out: Path | None, *, overwrites: bool) -> None:
+    """Refuse a file to write that exists, unless it is to be replaced, or whose folder does not; None is nothing.
+
+    Raises:
+        ValueError: so.
+    """
+    if out is None:
+        return
+    if os.path.lexists(out) and not (overwrites and out.is_file()):
+        raise ValueError(f"{out} exists; give another name with -o, or replace it with --overwrite")
+    if not out.parent.is_dir():
+        raise ValueError(f"{out.parent} is no folder; make it, or give another name with -o")
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on, as the type of an option.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}; it takes a whole number from 1 on")
+    return int(text)
 
 
 class Parser(argparse.ArgumentParser):

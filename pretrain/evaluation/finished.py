@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from data.batches.packed import BIN_TOKENS, BinSize
+from data.batches.packed import BinSize
+from data.recipe.packing import BIN_TOKENS
 from data.recipe.settings import DataSettings
 from pretrain.engine.engine import Engine
 from pretrain.engine.settings import Inference
