@@ -7,7 +7,7 @@ from data.recipe.settings import Composition
 BIN_TOKENS = 4096
 """Slots of a bin where nothing else is asked for."""
 ON_GPU = 16_384
-"""The same on a GPU, which wants more at a time."""
+"""The same on a GPU, which needs more at a time to be busy."""
 
 
 def bin_tokens_on(device: str) -> int:
