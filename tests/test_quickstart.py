@@ -11,7 +11,7 @@ from nbclient import NotebookClient
 from support.places import ROOT
 
 NOTEBOOK = ROOT / "docs" / "quickstart.ipynb"
-MOST_S = 150
+MOST_S = 240
 SECONDS = 15  # of pretraining, in place of a minute
 
 
