@@ -1,4 +1,4 @@
-"""README.md and what a finished run prints are programs: every command in them is run, in a copy of the checkout.
+"""README.md, the how-tos and what a finished run prints are programs: their commands run, in a copy of the checkout.
 
 A command that no runner here knows fails its test, so a page cannot come to show what nobody has tried.
 """
@@ -20,10 +20,14 @@ import pytest
 from data.sources.synthetic import Families, write_corpus
 from pretrain.model.settings import ModelSettings
 from pretrain.model.weights.io import save
+from support.hub.server import serving
 from support.inputs.whole_models import build_model
 from support.launching import lines
 from support.pages import README, blocks, commands, recipe_of
 from support.places import ROOT
+
+HOWTO = sorted((ROOT / "docs" / "howto").glob("*.md"))
+CLUSTER = ROOT / "docs" / "howto" / "cluster.md"  # whose commands need one: test_docs.py reads their recipes
 
 HUB_NAME = "facebook/esm2_t6_8M_UR50D"  # no test can reach it: a folder with random weights takes its place
 
@@ -119,6 +123,11 @@ def own_run(checkout: Checkout) -> Path:
 
 def make_setup(command: str, checkout: Checkout) -> None:
     assert checkout.bash(command.replace("make", "make -n", 1)) == "python3 bootstrap.py\n"  # it has run for this test
+
+
+def your_run(checkout: Checkout) -> None:
+    """`runs/your`, which later lines of the how-tos refer to."""
+    train_own(next(c for c in commands(README) if c.endswith("-m pretrain your.fasta.gz")), checkout)
 
 
 def train_own(command: str, checkout: Checkout) -> None:
@@ -230,9 +239,42 @@ def predict_new_ones(command: str, checkout: Checkout) -> None:
     assert [row.partition(",")[0] for row in rows] == ["n0", "n1", "n2"]
 
 
+def score_variants(command: str, checkout: Checkout) -> None:
+    your_run(checkout)
+    (checkout.folder / "your_target.fasta").write_text(">mine\nMKTAYIAKQRQISFVKSHFSRQ\n")
+    (checkout.folder / "your_variants.csv").write_text("mutant,dose\nK2R,1\nK2R:T3W,2\nWT,3\n")
+    checkout.bash(command, OMP_NUM_THREADS="1")
+    header, *rows = (checkout.folder / "scored.csv").read_text().splitlines()
+    assert header == "mutant,dose,your:masked-marginal-wt-fill,note"
+    first, second, wild = (float(row.split(",")[2]) for row in rows)
+    assert wild == 0.0
+    assert len({first, second, wild}) == 3
+
+
+def embed_proteins(command: str, checkout: Checkout) -> None:
+    import pyarrow.parquet as pq
+
+    your_run(checkout)
+    assay_table(checkout)
+    checkout.bash(command, OMP_NUM_THREADS="1")
+    table = pq.read_table(checkout.folder / "embedded.parquet")
+    assert table["id"].to_pylist() == ["n0", "n1", "n2"]
+    assert table.column_names[:2] == ["id", "residues"]
+
+
+def push_model(command: str, checkout: Checkout) -> None:
+    your_run(checkout)
+    with serving("hf_of_this_test") as hub:
+        said = {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_HOME": str(checkout.folder / "login")}
+        checkout.bash(command, HF_HUB_DISABLE_XET="1", HF_HUB_OFFLINE="0", **said)
+        held = hub.repositories[command.split()[4]].files
+    exported = [path for path in (checkout.folder / "runs/your/export").iterdir() if path.is_file()]
+    assert {path.name: path.read_bytes() for path in exported}.items() <= dict(held).items()
+
+
 RUNNERS: dict[str, Callable[[str, Checkout], None]] = {
     r"make setup": make_setup,
-    r"\.venv/bin/python -m pretrain \S+\.fasta\.gz": train_own,
+    r"(\.venv/bin/)?python -m pretrain \S+\.fasta\.gz": train_own,
     r"make pretrain": make_pretrain,
     r"make test": make_test,
     r"source \.venv/bin/activate": activate,
@@ -242,6 +284,9 @@ RUNNERS: dict[str, Callable[[str, Checkout], None]] = {
     r"python -m finetune\.look \S+ --init \S+ -o \S+": look_at_a_table,
     r"accelerate launch --config_file accelerate_configs/\w+\.yaml -m finetune \S+": finetune_a_table,
     r"python -m finetune\.predict \S+ \S+ -o \S+": predict_new_ones,
+    r"python -m finetune\.score \S+ \S+ --targets \S+ -o \S+": score_variants,
+    r"python -m finetune\.embed \S+ \S+ \S+": embed_proteins,
+    r"python -m pretrain\.push \S+ \S+ --private": push_model,
     r"accelerate launch --config_file accelerate_configs/\w+\.yaml (--\w+ \w+ )*-m pretrain recipes/.*": pretrain,
 }
 SLOW = ("make pretrain", "--num_processes", "-m finetune")
@@ -249,7 +294,7 @@ SLOW = ("make pretrain", "--num_processes", "-m finetune")
 
 def runner_of(command: str) -> Callable[[str, Checkout], None]:
     fitting = [runner for pattern, runner in RUNNERS.items() if re.fullmatch(pattern, command)]
-    assert len(fitting) == 1, f"README.md shows {command!r}, which no runner here knows; add one to RUNNERS"
+    assert len(fitting) == 1, f"a page shows {command!r}, which no runner here knows; add one to RUNNERS"
     return fitting[0]
 
 
@@ -269,6 +314,19 @@ def in_its_tier(command: str) -> object:
     ids=lambda command: command.replace("accelerate launch --config_file accelerate_configs/", "")[:60],
 )
 def test_command_of_the_readme_runs(command: str, checkout: Checkout) -> None:
+    runner_of(command)(command, checkout)
+
+
+@pytest.mark.slow
+@pytest.mark.launch
+@pytest.mark.xdist_group("readme")
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize(
+    "command",
+    [command for page in HOWTO if page != CLUSTER for command in commands(page)],
+    ids=lambda command: command.replace("accelerate launch --config_file accelerate_configs/", "")[:60],
+)
+def test_command_of_a_how_to_runs(command: str, checkout: Checkout) -> None:
     runner_of(command)(command, checkout)
 
 
