@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pretrain.push.redaction import redacted
+from pretrain.run.redaction import redacted
 
 if TYPE_CHECKING:
     from pretrain.run.directory import RunDirectory

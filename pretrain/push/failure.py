@@ -15,7 +15,7 @@ import httpx2
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils._http import parse_ratelimit_headers
 
-from pretrain.push.redaction import redacted
+from pretrain.run.redaction import redacted
 
 SILENCE_S = 120.0
 """How long the hub may send nothing before a request counts as failed."""

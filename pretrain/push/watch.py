@@ -20,9 +20,9 @@ from pretrain.checkpoint.load import find
 from pretrain.checkpoint.manifest import step_of_name
 from pretrain.push.commit import TagTaken, push
 from pretrain.push.failure import Backoff, Clock, PushError
-from pretrain.push.redaction import redacted
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
+from pretrain.run.redaction import redacted
 
 ALERTS, STATE = "alerts.jsonl", "pushed.json"
 FORMAT = "zymogen.pushed/1"

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from pretrain.evaluation.corruptions import TITLES
+from pretrain.evaluation.figures import IDENTITY, LENGTH, Figures
 from pretrain.report.intervals import Intervals, Measured
 from pretrain.report.section import Section
 
 EVALUATION, CONTACTS = "evaluation.json", "contacts.json"
-_FORMATS = {EVALUATION: "zymogen.evaluation/1", CONTACTS: "zymogen.contacts/1"}
+_CONTACTS_FORMAT = "zymogen.contacts/1"
 
 
 def section(root: Path) -> Section | None:
@@ -28,39 +29,42 @@ def section(root: Path) -> Section | None:
 
 def measured(root: Path) -> list[Intervals]:
     """The drawings of what the run directory has."""
-    return [
-        *(drawn for by in ("length", "identity") if (drawn := _perplexity(_read(root, EVALUATION), by)) is not None),
-        *([drawn] if (drawn := _contacts(_read(root, CONTACTS))) is not None else []),
-    ]
+    evaluation = _evaluation(root / EVALUATION)
+    of_lengths = [] if evaluation is None else [_perplexity(evaluation, by) for by in (LENGTH, IDENTITY)]
+    return [drawn for drawn in (*of_lengths, _contacts(_read(root / CONTACTS))) if drawn is not None]
 
 
-def _read(root: Path, name: str) -> Mapping[str, Any]:
+def _evaluation(path: Path) -> Figures | None:
     try:
-        content = json.loads((root / name).read_text(encoding="utf-8"))
-        return content if content["format"] == _FORMATS[name] else {}
+        return Figures.read(path)
+    except ValueError:
+        return None
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return content if content["format"] == _CONTACTS_FORMAT else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
-def _perplexity(content: Mapping[str, Any], by: str) -> Intervals | None:
+def _perplexity(evaluation: Figures, by: str) -> Intervals | None:
     """Perplexity under mask-all in each bucket."""
-    try:
-        rows = tuple(
-            Measured(str(row["bucket"]), *(_number(row[name]) for name in ("perplexity", "low", "high", "unigram")))
-            for row in content.get("rows", [])
-            if row["by"] == by and row["corruption"] == "mask_all" and row["sequences"]
-        )
-    except (KeyError, TypeError):
-        return None
+    rows = tuple(
+        Measured(row.bucket, row.perplexity, row.low, row.high, row.unigram)
+        for row in evaluation.rows
+        if row.by == by and row.corruption == "mask_all" and row.sequences
+    )
     if not rows:
         return None
     return Intervals(
         name=f"perplexity-{by}",
-        title={"length": "Perplexity by length", "identity": "Perplexity by identity to the training corpus"}[by],
+        title={LENGTH: "Perplexity by length", IDENTITY: "Perplexity by identity to the training corpus"}[by],
         rows=rows,
         x_title=f"perplexity, {TITLES['mask_all']}; upright: residue frequencies",
         value="{:.2f}".format,
-        note=f"Frozen set {str(content.get('set'))[:12]}.",
+        note=f"Frozen set {evaluation.set[:12]}.",
     )
 
 

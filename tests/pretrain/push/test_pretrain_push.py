@@ -12,7 +12,7 @@ from pretrain.push.__main__ import main
 from pretrain.push.commit import TagTaken, push
 from pretrain.push.failure import Backoff, Clock, Refused, Unavailable
 from pretrain.push.folder import LIST, LocalFile
-from pretrain.push.redaction import redacted
+from pretrain.run.redaction import redacted
 from support.hub.client import TOKEN, api, local_hub
 from support.hub.faults import RESET_S, Fault
 from support.hub.folders import contents, write_adapter, write_bundle, write_export

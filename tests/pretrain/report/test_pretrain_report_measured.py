@@ -1,13 +1,16 @@
 """What was measured after a run's end is on its page: perplexity of buckets, precision of contacts."""
 
 import json
+import math
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pretrain.evaluation.figures import Figure, Figures
 from pretrain.report.measured import CONTACTS, EVALUATION, measured
 from pretrain.report.page import write_report
 from support.inputs.written_runs import WrittenRun
@@ -17,17 +20,49 @@ LENGTHS = ("below 100 residues", "100 to 199 residues", "200 to 399 residues", "
 IDENTITIES = ("no relative found", "below 30 %", "90 % and more")
 
 
-def evaluation() -> dict[str, Any]:
+def evaluation() -> Figures:
     rows = []
     for corruption, worse in (("mask_all", 0.0), ("80_10_10", -2.0)):
         for by, names in (("all", ("all",)), ("length", LENGTHS), ("identity", IDENTITIES)):
             for number, bucket in enumerate(names):
                 value = 14.5 + worse + number / 4
-                ends = {"low": None, "high": None} if number == 2 else {"low": value - 0.3, "high": value + 0.4}
-                row = {"corruption": corruption, "by": by, "bucket": bucket, "sequences": 9, "perplexity": value}
-                rows.append({**row, **ends, "unigram": 17.8})
-        rows.append({**rows[-1], "by": "length", "bucket": "of nobody", "sequences": 0})
-    return {"format": "zymogen.evaluation/1", "set": "0123456789abcdef", "rows": rows}
+                low, high = (math.nan, math.nan) if number == 2 else (value - 0.3, value + 0.4)
+                row = Figure(
+                    set="0123456789abcdef",
+                    corruption=corruption,
+                    by=by,
+                    bucket=bucket,
+                    sequences=9,
+                    groups=5,
+                    targets=90,
+                    nats=240.0,
+                    perplexity=value,
+                    low=low,
+                    high=high,
+                    unigram=17.8,
+                    gain=0.1,
+                    gain_low=math.nan,
+                    gain_high=math.nan,
+                )
+                rows.append(row)
+        rows.append(replace(rows[-1], by="length", bucket="of nobody", sequences=0))
+    return Figures(
+        model="own",
+        origin="runs/own, step 9",
+        weights="ab",
+        data=("runs/own",),
+        held_out=None,
+        set="0123456789abcdef",
+        sequences=9,
+        residues=900,
+        crop_tokens=512,
+        groups="clusters",
+        unigram_of="the scored proteins",
+        training=None,
+        searched_by=None,
+        not_measured=(),
+        rows=tuple(rows),
+    )
 
 
 def contacts(name: str) -> dict[str, Any]:
@@ -42,7 +77,7 @@ def contacts(name: str) -> dict[str, Any]:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     root = WrittenRun(floor=7.5).write(tmp_path / "run")
-    (root / EVALUATION).write_text(json.dumps(evaluation()))
+    (root / EVALUATION).write_text(evaluation().as_json())
     (root / CONTACTS).write_text(json.dumps(contacts("a-model-with-a-name-longer-than-a-phone")))
     return root
 
