@@ -10,11 +10,10 @@ contacts. Exit status 0; 2 for a mistake in the input, 1 for anything else.
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 
-from pretrain.engine.command import Parser, answered
+from pretrain.engine.command import Parser, answered, positive, require_free
 
 LONGEST = 1022
 """Longest chain, in residues, that is given to a model: that of the published ESM-2. Memory rises with its square."""
@@ -35,8 +34,7 @@ def _score(options: argparse.Namespace) -> None:
 
     if options.write:
         writable(Path(options.model))
-    if options.output:
-        _require_free(options.output, overwrite=options.overwrite)
+    require_free(options.output, overwrites=options.overwrite)
     files = [file for path in options.structures for file in files_of(path)]
     chains, left_out = usable((chain for file in files for chain in chains_of(file)), options.longest)
     source = open_source(options.model)
@@ -49,14 +47,6 @@ def _score(options: argparse.Namespace) -> None:
             building.write_text(json.dumps(scored.as_dict(), indent=1) + "\n", encoding="utf-8")
     if options.write:
         print(f"{write(Path(options.model), scored.head, f'{len(scored.chosen.fitted)} chains')}: the contact head")
-
-
-def _require_free(output: Path, *, overwrite: bool) -> None:
-    """Refuse a file that cannot be written or is not to be replaced, before anything is computed."""
-    if os.path.lexists(output) and not (overwrite and output.is_file()):
-        raise ValueError(f"{output} exists; give another name with -o, or replace it with --overwrite")
-    if not output.absolute().parent.is_dir():
-        raise ValueError(f"{output.parent} is no folder; make it, or give another name with -o")
 
 
 def _device() -> str:
@@ -72,21 +62,15 @@ def _parser() -> Parser:
     parser.add_argument("model", help="run, export, folder of transformers' or Hub name")
     parser.add_argument("structures", type=Path, nargs="+", help="folder of structures, or files")
     parser.add_argument(
-        "--fit-on", type=_count, default=CHAINS, metavar="N", help="chains to fit on; %(default)s, as was published"
+        "--fit-on", type=positive, default=CHAINS, metavar="N", help="chains to fit on; %(default)s, as was published"
     )
     parser.add_argument(
-        "--longest", type=_count, default=LONGEST, metavar="RESIDUES", help="leave out longer chains; %(default)s"
+        "--longest", type=positive, default=LONGEST, metavar="RESIDUES", help="leave out longer chains; %(default)s"
     )
     parser.add_argument("--write", action="store_true", help="put the regression into the contact head of the export")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write everything as JSON")
     parser.add_argument("--overwrite", action="store_true", help="replace that file where it exists")
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}; it takes a whole number from 1 on")
-    return int(text)
 
 
 if __name__ == "__main__":
