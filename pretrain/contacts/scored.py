@@ -13,6 +13,7 @@ from data.progress_line import WorkLine
 from pretrain.contacts.attention import eager, maps_of
 from pretrain.contacts.chains import Chain
 from pretrain.contacts.chosen import Chosen, choose
+from pretrain.contacts.pictured import Pictured, pictured, typical
 from pretrain.contacts.precision import LONG_RANGE, SHARES, Interval, interval, precisions
 from pretrain.contacts.regression import CHAINS, fit, probabilities
 from pretrain.model.initial import initialise
@@ -40,6 +41,8 @@ class Scored:
     """(chains,) a number that relatives share."""
     values: dict[str, dict[str, list[float]]]
     """Model or control -> name of a precision -> (chains,) values; chance has one that is called so."""
+    map: Pictured
+    """Contacts and predictions of the chain whose P@L is in the middle of all."""
 
     def interval(self, who: str, what: str) -> Interval:
         """Mean over chains of one of `values`."""
@@ -89,6 +92,7 @@ class Scored:
             "values": self.values,
             "means": {who: {what: ends(self.interval(who, what)) for what in of} for who, of in self.values.items()},
             "head": self.head.as_entry(),
+            "map": self.map.as_dict(),
         }
 
 
@@ -121,6 +125,9 @@ def score(model: MaskedLanguageModel, name: str, chains: Sequence[Chain], fit_on
         who: {what: [found[what] for found in of if found is not None] for what in SHARES} for who, of in rows.items()
     }
     values[CHANCE] = {CHANCE: [found[CHANCE] for found in of_model if found is not None]}
+    middle = chosen.scored[defined[typical(values[name]["P@L"])]]
+    with torch.no_grad():
+        of_middle = maps_of(eager(model, str(next(model.parameters()).device)), middle.residues)
     return Scored(
         name=name,
         chosen=chosen,
@@ -128,6 +135,7 @@ def score(model: MaskedLanguageModel, name: str, chains: Sequence[Chain], fit_on
         chains=[chosen.scored[place].name for place in defined],
         groups=[chosen.groups[place] for place in defined],
         values=values,
+        map=pictured(middle, probabilities(head, of_middle)),
     )
 
 

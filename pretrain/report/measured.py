@@ -12,6 +12,7 @@ from typing import Any
 
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.evaluation.figures import IDENTITY, LENGTH, Figures
+from pretrain.report.contact_map import ContactMap
 from pretrain.report.intervals import Intervals, Measured
 from pretrain.report.section import Section
 
@@ -27,11 +28,12 @@ def section(root: Path) -> Section | None:
     return Section("Measured afterwards", ("In brackets 95 % intervals by bootstrap.",), drawings=tuple(drawings))
 
 
-def measured(root: Path) -> list[Intervals]:
+def measured(root: Path) -> list[Intervals | ContactMap]:
     """The drawings of what the run directory has."""
     evaluation = _evaluation(root / EVALUATION)
     of_lengths = [] if evaluation is None else [_perplexity(evaluation, by) for by in (LENGTH, IDENTITY)]
-    return [drawn for drawn in (*of_lengths, _contacts(_read(root / CONTACTS))) if drawn is not None]
+    contacts = _read(root / CONTACTS)
+    return [drawn for drawn in (*of_lengths, _contacts(contacts), _map(contacts)) if drawn is not None]
 
 
 def _evaluation(path: Path) -> Figures | None:
@@ -88,6 +90,27 @@ def _contacts(content: Mapping[str, Any]) -> Intervals | None:
         x_title="precision, mean over chains",
         value="{:.3f}".format,
         note=f"Of {chains:,} chains, none a relative of those that the regression was fitted on.",
+    )
+
+
+def _map(content: Mapping[str, Any]) -> ContactMap | None:
+    """The contacts of one chain."""
+    try:
+        of = content["map"]
+        touching, predicted = (tuple((int(i), int(j)) for i, j in of[which]) for which in ("touching", "predicted"))
+        name, residues, model = str(of["name"]), int(of["residues"]), str(content["model"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    if residues < 1 or not touching:
+        return None
+    return ContactMap(
+        name="contact-map",
+        title=f"Contacts of {name}",
+        residues=residues,
+        touching=touching,
+        predicted=predicted,
+        note=f"Grey, below the diagonal: pairs that touch. Above it the {len(predicted)} most probable pairs of "
+        f"{model}, blue where they touch, orange where not. Of all chains this one's precision is in the middle.",
     )
 
 

@@ -16,6 +16,7 @@ from pretrain.contacts.__main__ import main
 from pretrain.contacts.attention import corrected, eager, maps_of
 from pretrain.contacts.chains import Chain, chains_of
 from pretrain.contacts.chosen import Chosen, choose, usable
+from pretrain.contacts.pictured import pictured, typical
 from pretrain.contacts.precision import LONG_RANGE, SHARES, interval, pairs_of, precisions
 from pretrain.contacts.regression import fit, probabilities
 from pretrain.contacts.scored import Scored
@@ -118,6 +119,19 @@ def test_precision_counts_the_most_probable_pairs_at_long_range() -> None:
     assert precisions(Chain("none", "A" * 50, np.arange(150, dtype=np.float32).reshape(50, 3) * 9), probability) is None
 
 
+def test_a_picture_holds_the_contacts_and_the_most_probable_pairs(chains: list[Chain]) -> None:
+    chain = chains[0]
+    length = len(chain.residues)
+    touching = {(i, j) for i in range(length) for j in range(i + 6, length) if chain.contacts[i, j]}
+    found = pictured(chain, chain.contacts + np.arange(length) / (10 * length))
+    assert set(found.touching) == touching
+    assert len(found.predicted) == length
+    assert len(touching & set(found.predicted)) == min(length, len(touching))
+    assert all(j - i >= 6 for i, j in found.predicted)
+    assert found.as_dict()["name"] == chain.name
+    assert [typical(values) for values in ([0.3, 0.1, 0.2], [0.4, 0.1, 0.2, 0.3], [1.0])] == [2, 2, 0]
+
+
 def test_relatives_are_drawn_together() -> None:
     values = [0.1, 0.2, 0.3, 0.4, 0.9, 0.8]
     apart, together = interval(values, range(6)), interval(values, [0, 0, 1, 1, 2, 2])
@@ -133,7 +147,8 @@ def test_a_regression_of_zeros_is_said(chains: list[Chain]) -> None:
     for weight in (0.0, 0.5):
         head = ContactHead((0.0,) * 7 + (weight,), -3.0)
         names = [chain.name for chain in chains[4:]]
-        found = Scored(name="mine", chosen=of, head=head, chains=names, groups=of.groups, values=values)
+        one = pictured(chains[4], chains[4].contacts.astype(float))
+        found = Scored(name="mine", chosen=of, head=head, chains=names, groups=of.groups, values=values, map=one)
         said = "\n".join(found.lines())
         assert "mine, P@L/5                                          0.250   0.250 to 0.250" in said
         assert ("No attention map of mine says enough" in said) is (weight == 0)

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from pretrain.evaluation.figures import Figure, Figures
+from pretrain.report.contact_map import ContactMap
+from pretrain.report.intervals import Intervals
 from pretrain.report.measured import CONTACTS, EVALUATION, measured
 from pretrain.report.page import write_report
 from support.inputs.written_runs import WrittenRun
@@ -71,7 +73,10 @@ def contacts(name: str) -> dict[str, Any]:
         for who, mean in ((name, 0.31), ("random weights", 0.05))
     }
     chance = {"chance": {"mean": 0.021, "low": None, "high": None}}
-    return {"format": "zymogen.contacts/1", "chains": ["a"] * 1440, "means": means | {"chance": chance}}
+    pairs = {"touching": [[0, 30], [4, 40], [10, 20]], "predicted": [[4, 40], [2, 9], [10, 20], [7, 33]]}
+    of_one = {"name": "1abc_A", "residues": 60, **pairs}
+    found = {"format": "zymogen.contacts/1", "model": name, "chains": ["a"] * 1440, "map": of_one}
+    return found | {"means": means | {"chance": chance}}
 
 
 @pytest.fixture
@@ -83,7 +88,12 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_every_value_is_drawn(root: Path) -> None:
-    by_length, by_identity, of_contacts = measured(root)
+    by_length, by_identity, of_contacts, of_one = measured(root)
+    assert isinstance(of_one, ContactMap)
+    assert of_one.summary == "3 pairs of 60 residues touch; of the 4 most probable pairs 2 do"
+    assert "of a-model-with-a-name" in of_one.note
+    assert all(isinstance(drawn, Intervals) for drawn in (by_length, by_identity, of_contacts))
+    assert of_one.draw(420).count("<use") == 3 + 4  # a mark for each pair
     assert [row.label for row in by_length.rows] == list(LENGTHS)
     assert [(row.value, row.baseline) for row in by_length.rows] == [(14.5 + n / 4, 17.8) for n in range(4)]
     assert [row.label for row in by_identity.rows] == list(IDENTITIES)
@@ -106,7 +116,7 @@ def test_every_value_is_drawn(root: Path) -> None:
 )
 def test_a_file_that_is_not_whole_costs_its_picture_alone(root: Path, damage: str) -> None:
     (root / EVALUATION).write_text(damage)
-    assert [drawing.name for drawing in measured(root)] == ["contacts"]
+    assert [drawing.name for drawing in measured(root)] == ["contacts", "contact-map"]
     assert "Measured afterwards" in write_report(root).read_text()
     (root / CONTACTS).unlink()
     assert measured(root) == []
@@ -132,4 +142,4 @@ def test_the_page_is_readable_and_asks_for_nothing(browser: Browser, root: Path,
     seen = browser.look()
     assert seen["width"] == width
     assert offences(seen) == []
-    assert len(seen["figures"]) == 13
+    assert len(seen["figures"]) == 14
