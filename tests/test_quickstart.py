@@ -46,7 +46,7 @@ def test_it_runs() -> None:
     notebook = with_parameters(nbformat.read(NOTEBOOK, as_version=4), seconds=SECONDS)
     begun = time.monotonic()
     NotebookClient(
-        notebook, timeout=2 * MOST_S, kernel_name="python3", resources={"metadata": {"path": str(NOTEBOOK.parent)}}
+        notebook, timeout=MOST_S, kernel_name="python3", resources={"metadata": {"path": str(NOTEBOOK.parent)}}
     ).execute()
     took = time.monotonic() - begun
     assert took <= MOST_S, f"took {took:.0f} s"
