@@ -20,6 +20,7 @@ from finetune.bundle.manifest import Manifest, parsed
 from pretrain.card.text import FOLDER
 from support.places import ROOT
 
+pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the run
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
 
 
