@@ -26,6 +26,8 @@ class Measured:
     high: float
     baseline: float = math.nan
     """Drawn as an upright stroke."""
+    points: tuple[float, ...] = ()
+    """What the value is the mean of; each is a small mark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ class Intervals:
         """The rows as an SVG element of `width` pixels."""
         height = _ROW * len(self.rows) + 52
         figure, axes = new_figure(width, height, left=12, right=12, top=6, bottom=46)
-        ends = [end for row in self.rows for end in (row.value, row.low, row.high, row.baseline) if math.isfinite(end)]
+        numbers = [n for row in self.rows for n in (row.value, row.low, row.high, row.baseline, *row.points)]
+        ends = [number for number in numbers if math.isfinite(number)]
         low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
         pad = 0.06 * (high - low) or abs(low) / 10 or 1.0
         axes.set_xlim(low - pad, high + pad)
@@ -64,6 +67,9 @@ class Intervals:
             axes.annotate(self._said(row), (1, number + 0.28), ha="right", color=blue, **words)
             if math.isfinite(row.low) and math.isfinite(row.high):
                 axes.plot((row.low, row.high), (at, at), color=blue, linewidth=2, solid_capstyle="butt")
+            if row.points:
+                many = {"marker": "|", "markersize": 10, "linestyle": "none"}
+                axes.plot(row.points, [at] * len(row.points), color=placeholder("train"), **many)
             if math.isfinite(row.value):
                 axes.plot([row.value], [at], color=blue, marker="o", markersize=6, linestyle="none")
             if math.isfinite(row.baseline):

@@ -1,9 +1,11 @@
-"""What was measured of a run after its end: perplexity of groups of proteins, precision of contacts.
+"""What was measured of a run after its end: perplexity of groups of proteins, contacts, scores of assays.
 
-In: evaluation.json and contacts.json of the run directory, as `python -m pretrain.evaluate -o` and `python -m
-pretrain.contacts -o` write them. Out: drawings, none for a file that is not there or not whole. Kept: nothing.
+In: evaluation.json, contacts.json and proteingym.csv of the run directory, as `python -m pretrain.evaluate -o`, `python
+-m pretrain.contacts -o` and `python -m finetune.proteingym -o` write them. Out: drawings, none for a file that is not
+there or not whole. Kept: nothing.
 """
 
+import csv
 import json
 import math
 from collections.abc import Mapping
@@ -16,7 +18,7 @@ from pretrain.report.contact_map import ContactMap
 from pretrain.report.intervals import Intervals, Measured
 from pretrain.report.section import Section
 
-EVALUATION, CONTACTS = "evaluation.json", "contacts.json"
+EVALUATION, CONTACTS, ASSAYS = "evaluation.json", "contacts.json", "proteingym.csv"
 _CONTACTS_FORMAT = "zymogen.contacts/1"
 
 
@@ -33,7 +35,8 @@ def measured(root: Path) -> list[Intervals | ContactMap]:
     evaluation = _evaluation(root / EVALUATION)
     of_lengths = [] if evaluation is None else [_perplexity(evaluation, by) for by in (LENGTH, IDENTITY)]
     contacts = _read(root / CONTACTS)
-    return [drawn for drawn in (*of_lengths, _contacts(contacts), _map(contacts)) if drawn is not None]
+    found = (*of_lengths, _contacts(contacts), _map(contacts), *_assays(root / ASSAYS))
+    return [drawn for drawn in found if drawn is not None]
 
 
 def _evaluation(path: Path) -> Figures | None:
@@ -74,9 +77,11 @@ def _contacts(content: Mapping[str, Any]) -> Intervals | None:
     """Mean precision at long range of the model, random weights and chance."""
     try:
         rows = tuple(
-            Measured(_label(str(who), str(what)), *(_number(found[end]) for end in ("mean", "low", "high")))
+            Measured(
+                _label(str(who), str(what)), _number(of_one["mean"]), _number(of_one["low"]), _number(of_one["high"])
+            )
             for who, of in content.get("means", {}).items()
-            for what, found in of.items()
+            for what, of_one in of.items()
         )
         chains = len(content.get("chains", []))
     except (KeyError, TypeError, AttributeError):
@@ -112,6 +117,45 @@ def _map(content: Mapping[str, Any]) -> ContactMap | None:
         note=f"Grey, below the diagonal: pairs that touch. Above it the {len(predicted)} most probable pairs of "
         f"{model}, blue where they touch, orange where not. Of all chains this one's precision is in the middle.",
     )
+
+
+def _assays(path: Path) -> list[Intervals]:
+    """Spearman of each assay, by type of selection, for each column of scores."""
+    columns: dict[str, dict[str, dict[str, list[float]]]] = {}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                if row["spearman"]:
+                    of_column = columns.setdefault(row["column"], {}).setdefault(row["selection_type"], {})
+                    of_column.setdefault(row["UniProt_ID"], []).append(float(row["spearman"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    drawn = []
+    for number, (column, selections) in enumerate(columns.items()):
+        rows = []
+        for selection, proteins in sorted(selections.items()):
+            points = tuple(value for own in proteins.values() for value in own)
+            mean = math.fsum(math.fsum(own) / len(own) for own in proteins.values()) / len(proteins)
+            rows.append(
+                Measured(
+                    f"{selection}, {len(points)} assay{'s' * (len(points) > 1)}",
+                    mean,
+                    math.nan,
+                    math.nan,
+                    points=points,
+                )
+            )
+        drawn.append(
+            Intervals(
+                name=f"assays-{number}",
+                title=f"ProteinGym, {column}",
+                rows=tuple(rows),
+                x_title="Spearman; a stroke is an assay",
+                value="{:.3f}".format,
+                note="The dot is the mean over proteins of the mean over a protein's assays.",
+            )
+        )
+    return drawn
 
 
 def _label(who: str, what: str) -> str:

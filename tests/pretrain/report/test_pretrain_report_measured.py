@@ -13,7 +13,7 @@ import pytest
 from pretrain.evaluation.figures import Figure, Figures
 from pretrain.report.contact_map import ContactMap
 from pretrain.report.intervals import Intervals
-from pretrain.report.measured import CONTACTS, EVALUATION, measured
+from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION, measured
 from pretrain.report.page import write_report
 from support.inputs.written_runs import WrittenRun
 from support.screens.browser import Browser, offences
@@ -111,6 +111,28 @@ def test_every_value_is_drawn(root: Path) -> None:
     assert "Frozen set 0123456789ab." in page
 
 
+def test_assays_are_strokes_and_their_protein_means_a_dot(root: Path) -> None:
+    head = "DMS_id,UniProt_ID,selection_type,column,variants,spearman,auc,mcc,ndcg,recall\n"
+    rows = ["A_1,A,Activity,m:wt-marginal,9,0.1,,,,", "A_2,A,Activity,m:wt-marginal,9,0.3,,,,"]
+    rows += [
+        "B_1,B,Activity,m:wt-marginal,9,0.6,,,,",
+        "B_2,B,Stability,m:wt-marginal,9,,,,,",
+        "C,C,Stability,m:x,9,-0.2,,,,",
+    ]
+    (root / ASSAYS).write_text(head + "\n".join(rows) + "\n")
+    first, second = [drawn for drawn in measured(root) if drawn.title.startswith("ProteinGym")]
+    assert isinstance(first, Intervals)
+    assert isinstance(second, Intervals)
+    (activity,) = first.rows  # the assay without a value is left out
+    assert (activity.label, activity.points) == ("Activity, 3 assays", (0.1, 0.3, 0.6))
+    assert activity.value == pytest.approx((0.2 + 0.6) / 2)
+    assert [row.label for row in second.rows] == ["Stability, 1 assay"]
+    assert ">0.400<" in first.draw(420)
+    assert "ProteinGym, m:wt-marginal" in write_report(root).read_text()
+    (root / ASSAYS).write_text("DMS_id\nA_1\n")
+    assert not [drawn for drawn in measured(root) if drawn.title.startswith("ProteinGym")]
+
+
 @pytest.mark.parametrize(
     "damage", ["", "{}", "[]", '{"format": "zymogen.evaluation/1", "rows": [{}]}', '{"format": 1}']
 )
@@ -134,6 +156,10 @@ def browser() -> Iterator[Browser]:
 @pytest.mark.skipif(not shutil.which("chromedriver"), reason="needs Debian's chromium and chromium-driver")
 @pytest.mark.parametrize(("width", "mobile"), [(1280, False), (390, True)])
 def test_the_page_is_readable_and_asks_for_nothing(browser: Browser, root: Path, width: int, mobile: bool) -> None:
+    model = "esm2_t33_650M_UR50D:masked-marginal-wt-fill"
+    rows = [f"{n},P{n},OrganismalFitness,{model},9,{n / 80},,,," for n in range(70)]
+    head = "DMS_id,UniProt_ID,selection_type,column,variants,spearman,auc,mcc,ndcg,recall"
+    (root / ASSAYS).write_text("\n".join([head, *rows]) + "\n")
     page = write_report(root)
     browser.requests()
     browser.open(page, width, mobile=mobile)
@@ -142,4 +168,4 @@ def test_the_page_is_readable_and_asks_for_nothing(browser: Browser, root: Path,
     seen = browser.look()
     assert seen["width"] == width
     assert offences(seen) == []
-    assert len(seen["figures"]) == 14
+    assert len(seen["figures"]) == 15
