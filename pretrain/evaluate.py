@@ -65,7 +65,10 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:
 
     data = named(options.data, options.model)
     if not data:
-        raise ValueError(f"--data is missing: {options.model} lies in no run, whose held-out proteins could be scored")
+        raise ValueError(
+            f"--data is missing: {options.model} is no run and lies in none, whose held-out proteins could be scored; name "
+            "a run or proteins with --data"
+        )
     asked = Asked(
         data=data,
         max_sequences=options.sequences,

@@ -82,9 +82,10 @@ def config_of(source: str | Path) -> EsmConfig | EsmcConfig:
     try:
         config: EsmConfig | EsmcConfig = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError, StrictDataclassError) as error:
+        said = " ".join(str(error).split())  # it has several lines
         raise ValueError(
             f"{source}: no transformers model can be read there; give a directory with config.json and weights, or "
-            f"the name of a model on a hub that this machine can reach. transformers says: {error}"
+            f"the name of a model on a hub that this machine can reach. transformers says: {said}"
         ) from error
     title, dropout, tokenizer = "ESM-2", "attention_probs_dropout_prob", "vocab.txt"
     if isinstance(config, EsmcConfig):
