@@ -66,8 +66,8 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:
     data = named(options.data, options.model)
     if not data:
         raise ValueError(
-            f"--data is missing: {options.model} is no run and lies in none, whose held-out proteins could be scored; name "
-            "a run or proteins with --data"
+            f"--data is missing: {options.model} is no run and lies in none, whose held-out proteins could be scored; "
+            "name a run or proteins with --data"
         )
     asked = Asked(
         data=data,
