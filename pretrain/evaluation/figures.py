@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from types import NoneType
 from typing import Any, Self
 
 from pretrain.evaluation.corruptions import TITLES
@@ -53,8 +54,16 @@ class Figure:
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> Self:
-        """The figure that `as_dict` gave."""
+        """The figure that `as_dict` gave.
+
+        Raises:
+            ValueError: a value is of another type than its field.
+        """
         given: dict[str, Any] = {field.name: row[field.name] for field in fields(cls)}
+        for field in fields(cls):
+            is_text = field.type in (str, "str")
+            if not isinstance(given[field.name], str if is_text else (int, float, NoneType)):
+                raise ValueError(f"{field.name} is {given[field.name]!r}")
         given |= {name: math.nan for name, value in given.items() if value is None}
         return cls(**given)
 
