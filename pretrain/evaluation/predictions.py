@@ -6,7 +6,8 @@ Each residue is hidden once: of seven copies of a protein, copy t hides the resi
 so on. So a seventh is hidden at a time, about the share that training hides, and a few forward passes suffice.
 """
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,10 @@ from torch import nn
 
 from data import draw
 from data.alphabet import IS_TARGET, MASK, TOKENS
-from data.batches.collate import lay_out
+from data.batches.contents import Contents
 from data.batches.filling import FilledBin, filled
+from data.batches.packed import TokenArrays, bins_of, in_turn
 from data.corpus.corpora import Corpora
-from data.order.packing import pack
 from data.order.plan import Bin, crop
 from data.order.sampler import CORPUS_BITS
 from data.recipe.settings import DataSettings
@@ -71,9 +72,8 @@ def predict(model: nn.Module, corpora: Corpora, settings: DataSettings, engine: 
     chosen = chosen[np.argsort(draw.hashes(_SEED, chosen), kind="stable")[:PROTEINS]]
     passes, whole = np.zeros_like(chosen), corpora.shelves.num_residues(chosen)
     starts, lengths = crop(chosen, passes, whole, min(settings.crop_tokens, settings.bin_tokens, MOST_TOKENS), _SEED)
-    proteins = Bin(chosen, passes, starts, lengths, 0)
-    nats = _hidden_in_turn(model, corpora, proteins, settings, engine)
-    tokens = np.split(corpora.shelves.tokens(proteins), np.cumsum(lengths)[:-1])
+    tokens = np.split(corpora.shelves.tokens(Bin(chosen, passes, starts, lengths, 0)), np.cumsum(lengths)[:-1])
+    nats = _hidden_in_turn(model, tokens, settings, engine)
     return [
         _prediction(int(sample), int(of), int(start), true, losses)
         for sample, of, start, true, losses in zip(chosen, whole, starts, tokens, nats, strict=True)
@@ -81,46 +81,43 @@ def predict(model: nn.Module, corpora: Corpora, settings: DataSettings, engine: 
 
 
 def _hidden_in_turn(
-    model: nn.Module, corpora: Corpora, proteins: Bin, settings: DataSettings, engine: Engine
+    model: nn.Module, proteins: Sequence[NDArray[np.uint8]], settings: DataSettings, engine: Engine
 ) -> list[NDArray[np.float64]]:
     """For each protein, (tokens,) the loss in nats of each token while that is hidden; NaN where it never is."""
-    copies = np.repeat(np.arange(len(proteins.samples)), TURNS)
-    turns = np.tile(np.arange(TURNS), len(proteins.samples))
-    groups = pack(proteins.lengths[copies], settings.bin_tokens, settings.documents_per_bin).bins()
+    contents = _Copies(TokenArrays(proteins), settings)
+    lengths = np.repeat([len(tokens) for tokens in proteins], TURNS)
+    bins = bins_of(np.arange(len(lengths)), np.zeros_like(lengths), lengths, settings)
     was_training = model.training
     model.train(False)
     rows: list[tuple[int, int, float]] = []
-    # As in `evaluate`: every rank takes as many forward passes, the last one idle if need be.
-    for turn in range(0, len(groups), engine.data_world_size):
-        engine.stop_together()
-        index = turn + engine.data_rank
-        members = groups[min(index, len(groups) - 1)]
-        content, slots = _filled(corpora, proteins, copies[members], turns[members])
-        batch = lay_out([content], settings, [0])
-        batch = engine.share(batch if index < len(groups) else batch.idle())
+    for bin_, batch, is_own in in_turn(bins, contents, engine):
         with engine.autocast():
             losses = model(batch.to(engine.device), each=True).cpu().numpy().astype(np.float64)
-        places = slots[batch.targets[0].slots.numpy()].tolist() if index < len(groups) else []
-        rows += [(protein, place, loss) for (protein, place), loss in zip(places, losses.tolist(), strict=True)]
+        slots = contents.slots(bin_)[batch.targets[0].slots.numpy()].tolist() if is_own else []
+        rows += [(copy // TURNS, place, loss) for (copy, place), loss in zip(slots, losses.tolist(), strict=True)]
     model.train(was_training)
-    nats = [np.full(length, np.nan) for length in proteins.lengths.tolist()]
+    nats = [np.full(len(tokens), np.nan) for tokens in proteins]
     for protein, place, loss in (row for part in engine.gather(rows) for row in part):
         nats[protein][place] = loss
     return nats
 
 
-def _filled(
-    corpora: Corpora, proteins: Bin, which: NDArray[np.int64], turns: NDArray[np.int64]
-) -> tuple[FilledBin, NDArray[np.int64]]:
-    """A bin of copies, and (slots, 2) the protein of each of its slots and the place in that."""
-    starts, lengths = proteins.starts[which], proteins.lengths[which]
-    bin_ = Bin(proteins.samples[which], proteins.passes[which], starts, lengths, 0)
-    tokens = corpora.shelves.tokens(bin_)
-    places = np.concatenate([np.arange(length) for length in bin_.lengths.tolist()])
-    hidden = IS_TARGET[tokens] & (places % TURNS == np.repeat(turns, bin_.lengths))
-    inputs = np.where(hidden, np.uint8(MASK), tokens)
-    content = filled(bin_, inputs, (np.flatnonzero(hidden).astype(np.int32), tokens[hidden]))
-    return content, np.stack([np.repeat(which, bin_.lengths), places], axis=1)
+class _Copies(Contents):
+    """Copies of proteins: copy n is of protein n // TURNS; its residues of turn n % TURNS are hidden, and are targets."""
+
+    def fill(self, bin_: Bin) -> FilledBin:
+        """The copies of a bin."""
+        tokens = self.residues.tokens(replace(bin_, samples=bin_.samples // TURNS))
+        copies, places = self.slots(bin_).T
+        hidden = IS_TARGET[tokens] & (places % TURNS == copies % TURNS)
+        inputs = np.where(hidden, np.uint8(MASK), tokens)
+        return filled(bin_, inputs, (np.flatnonzero(hidden).astype(np.int32), tokens[hidden]))
+
+    @staticmethod
+    def slots(bin_: Bin) -> NDArray[np.int64]:
+        """(slots, 2) the copy of each slot, and the place in that."""
+        places = np.concatenate([np.arange(length) for length in bin_.lengths.tolist()])
+        return np.stack([np.repeat(bin_.samples, bin_.lengths), places], axis=1)
 
 
 def _prediction(
