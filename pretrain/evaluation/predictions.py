@@ -103,7 +103,7 @@ def _hidden_in_turn(
 
 
 class _Copies(Contents):
-    """Copies of proteins: copy n is of protein n // TURNS; its residues of turn n % TURNS are hidden, and are targets."""
+    """Copies of proteins: copy n is of protein n // TURNS; its residues of turn n % TURNS are hidden: the targets."""
 
     def fill(self, bin_: Bin) -> FilledBin:
         """The copies of a bin."""
