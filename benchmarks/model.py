@@ -84,8 +84,8 @@ def rows_of(case: Case, bars: Bars, speeds: Speeds | None) -> list[Row]:
     ]
     if bars.of_peak is not None:
         rows += [
-            Row(f"{name}: needed FLOP/s", "fastest matrix product", found[2], bars.of_peak, "higher"),
-            Row(f"{name}: needed FLOP/s", "its own products alone", found[3], bars.of_peak, "higher"),
+            Row(f"{name}: needed FLOP/s", "torch.mm's fastest product", found[2], bars.of_peak, "higher"),
+            Row(f"{name}: needed FLOP/s", "its own products by torch.mm", found[3], bars.of_peak, "higher"),
         ]
     return rows
 

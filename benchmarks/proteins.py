@@ -19,6 +19,7 @@ from data.batches.masking import corrupt
 from data.order.packing import pack
 from data.order.plan import SPECIAL_TOKENS, Bin
 from data.recipe.settings import DataSettings, MaskSettings
+from pretrain.model.linear import ROWS
 
 MEGABATCH = 50
 """Batches that transformers' `LengthGroupedSampler` sorts together."""
@@ -110,9 +111,9 @@ def packed(documents: Sequence[Document], bin_tokens: int) -> list[Batch]:
     in_order = sorted(documents, key=len, reverse=True)
     num_tokens = np.array([len(d) for d in in_order])
     wanted = max(1, round(int(num_tokens.sum()) / bin_tokens))
-    slots = 16 * int(np.ceil(max(num_tokens.sum() / wanted, num_tokens.max()) / 16))
+    slots = ROWS * int(np.ceil(max(num_tokens.sum() / wanted, num_tokens.max()) / ROWS))
     while (groups := pack(num_tokens, slots, max(1, slots // 8))).num_bins > wanted:
-        slots += 16
+        slots += ROWS
     settings = DataSettings(sources=("-",), bin_tokens=slots, crop_tokens=int(num_tokens.max()))
     return [lay_out([filled([in_order[i] for i in members])], settings, [0]) for members in groups.bins()]
 

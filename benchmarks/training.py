@@ -8,6 +8,7 @@ same autocast, on padded batches; both take steps of the same fused AdamW. Makin
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -165,9 +166,9 @@ class Speeds(NamedTuple):
     grouped: list[Turn]
     """Theirs in batches grouped by length."""
     peak: Peak
-    """The highest of all rounds."""
+    """The highest of all rounds, of `torch.mm`."""
     own_products: float
-    """FLOPs per second of the model's own products, each by itself: median over rounds."""
+    """FLOPs per second of the model's own products, each by itself through `torch.mm`: median over rounds."""
     losses: tuple[float, float]
     """Mean loss before the first step, of ours and theirs, on the same proteins."""
 
@@ -196,11 +197,18 @@ def compare(case: Case, device: torch.device, rounds: int) -> Speeds:
     losses = _first_losses(mine, other, case, device)
     random, grouped, peaks, products = [], [], [], []
     for round_ in range(rounds):
-        peaks.append(peak(device, DTYPES[case.precision], case.shape.dim, partial(clock, device)))
+        with _by_mkl(case, device):
+            peaks.append(peak(device, DTYPES[case.precision], case.shape.dim, partial(clock, device)))
         products.append(own_products(case, device))
         random.append(_turn(case, mine, other, device, round_, grouped=False))
         grouped.append(_turn(case, mine, other, device, round_, grouped=True))
     return Speeds(random, grouped, max(peaks), median(products), losses)
+
+
+def _by_mkl(case: Case, device: torch.device) -> AbstractContextManager[object]:
+    """The products of `torch.mm`, of which the bars are shares, where ours are another library's."""
+    is_ours = device.type == "cpu" and case.precision == "fp32"
+    return torch.backends.mkldnn.flags(enabled=False) if is_ours else nullcontext()
 
 
 def _turn(case: Case, mine: Side, other: Side, device: torch.device, round_: int, *, grouped: bool) -> Turn:

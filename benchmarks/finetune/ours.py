@@ -28,6 +28,7 @@ from finetune.metrics.validation import FineTuneScores
 from finetune.recipe import Recipe
 from pretrain.engine.launch import launch
 from pretrain.loop import train
+from pretrain.model.linear import ROWS
 from pretrain.step import Reading
 
 TASK = "location"
@@ -105,7 +106,7 @@ def recipe(sizes: Sizes, training: Sequence[Protein], held_out: Sequence[Protein
         writer.writerow([_TESTED, sizes.classes[0], "test"])
     tokens = sum(map(len, training))
     steps = max(1, round(len(training) / sizes.batch_sequences))
-    slots = 16 * math.ceil(max(1.01 * tokens / steps, sizes.crop) / 16)
+    slots = ROWS * math.ceil(max(1.01 * tokens / steps, sizes.crop) / ROWS)
     never = 10**9
     content: dict[str, Any] = {
         "run": {

@@ -25,6 +25,9 @@ from data.recipe.packing import BIN_TOKENS, BinSettings
 
 T = TypeVar("T")
 
+STEP = 256
+"""Slots of a bin of more than four times as many are a multiple of this."""
+
 
 @dataclass(frozen=True, slots=True)
 class BinSize:
@@ -104,7 +107,10 @@ class PackedDocuments:
     lengths: NDArray[np.int64]
     """(n,) tokens of each."""
     batch: Batch
-    """On the host. It has a slot for each token and no free ones, so its length varies: nothing is compiled here."""
+    """On the host. Large ones have free slots at the end, up to a multiple of `STEP`; none fills a bin as in training.
+
+    So lengths vary, and nothing is compiled; but they are few, because a CPU's library keeps code for each.
+    """
 
     @property
     def firsts(self) -> NDArray[np.int64]:
@@ -156,8 +162,9 @@ def packed(
     starts = np.zeros_like(lengths) if starts is None else starts
     for own in _packed(lengths, contents.settings).bins()[rank::ranks]:
         of_bin = contents.fill(Bin(samples[own], np.zeros_like(own), starts[own], lengths[own], 0))
-        exact = _Exact(int(lengths[own].sum()), len(own))
-        yield PackedDocuments(own, lengths[own], lay_out([of_bin], exact, [0]))
+        tokens = int(lengths[own].sum())
+        slots = tokens if tokens <= 4 * STEP else -(-tokens // STEP) * STEP
+        yield PackedDocuments(own, lengths[own], lay_out([of_bin], _Slots(slots, len(own)), [0]))
 
 
 class Spread(Protocol):
@@ -197,8 +204,8 @@ def in_turn(bins: Sequence[Bin], contents: Contents, engine: Spread) -> Iterator
 
 
 @dataclass(frozen=True, slots=True)
-class _Exact:
-    """A bin without a free slot (a `data.recipe.packing.BinSettings`)."""
+class _Slots:
+    """Sizes of one bin (a `data.recipe.packing.BinSettings`)."""
 
     bin_tokens: int
     documents_per_bin: int

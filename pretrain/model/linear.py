@@ -1,11 +1,14 @@
-"""Linear maps, also under bfloat16 autocast on a CPU that has no instructions for it.
+"""Linear maps on a CPU at the speed of its instructions: float32 by oneDNN, and bfloat16 where it has none for it.
 
 In: an input, and the parameters. Out: the map's value. Kept for the backward pass: the input as it was multiplied.
 
-This is written by hand because such a CPU multiplies bfloat16 at a tenth to a thirtieth of its speed in float32: torch
-converts the numbers one by one. Here factors are rounded to bfloat16 as autocast does, then multiplied and summed in
-float32, which holds each product of two of them exactly, and the result is rounded. So the values are those of the
-instructions, and only temporary memory is larger. A gradient of float32 weights is not rounded to bfloat16.
+This is written by hand for two reasons. Torch multiplies float32 by MKL, which gives a CPU of another maker than its
+own the code of older ones: on an AMD CPU with AVX-512, oneDNN, which torch brings along, is more than twice as fast.
+Torch has no setting that chooses it, so the operator of its compiler is called here. And a CPU without instructions
+for bfloat16 multiplies it at a tenth to a thirtieth of its speed in float32, because torch converts the numbers one by
+one. Here factors are rounded to bfloat16 as autocast does, then multiplied and summed in float32, which holds each
+product of two of them exactly, and the result is rounded. So the values are those of the instructions, and only
+temporary memory is larger. A gradient of float32 weights is not rounded to bfloat16.
 """
 
 from typing import Any
@@ -25,15 +28,28 @@ EMULATES_BFLOAT16 = _emulates_bfloat16()
 """Whether this CPU is known to have no instructions that multiply bfloat16. A constant, which a compiler can read."""
 
 
+ROWS = 128
+"""oneDNN takes inputs whose rows are a multiple of this. It keeps half a megabyte for each number of rows that it has
+met, and only a bin's slots are the same number again and again."""
+PRODUCTS = 4_000_000
+"""Fewest multiplications for which oneDNN is called: at a quarter of it, it is as fast as MKL, and slower below."""
+HAS_ONEDNN = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
+"""Whether torch has both libraries. Without MKL it has another way for its own products, which was not measured."""
+
+
 class Linear(nn.Linear):
-    """torch's linear map, computed in float32 where bfloat16 is emulated."""
+    """torch's linear map, by oneDNN where that is faster, and in float32 where bfloat16 is emulated."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(..., in)`` to ``(..., out)``, in autocast's dtype where that is on."""
-        if not (EMULATES_BFLOAT16 and x.device.type == "cpu" and _is_bfloat16(x)):
-            return F.linear(x, self.weight, self.bias)
-        out: Tensor = _Product.apply(x.to(torch.bfloat16), self.weight, self.bias)  # type: ignore[no-untyped-call]
-        return out
+        if x.device.type == "cpu":
+            if EMULATES_BFLOAT16 and _is_bfloat16(x):
+                out: Tensor = _Product.apply(x.to(torch.bfloat16), self.weight, self.bias)  # type: ignore[no-untyped-call]
+                return out
+            if is_by_onednn(x, self.weight):
+                out = _Float32Product.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
+                return out
+        return F.linear(x, self.weight, self.bias)
 
 
 class FusedLinear(Linear):
@@ -49,6 +65,48 @@ def _is_bfloat16(x: Tensor) -> bool:
     if torch.is_autocast_enabled("cpu"):  # which does not change float64
         return torch.get_autocast_dtype("cpu") == torch.bfloat16 and x.dtype != torch.float64
     return x.dtype == torch.bfloat16
+
+
+def is_by_onednn(x: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN multiplies ``(..., in)`` by ``(out, in)``: it follows from types and shapes alone.
+
+    ``torch.backends.mkldnn.flags(enabled=False)`` leaves all products to MKL.
+    """
+    rows = x.numel() // x.shape[-1]
+    return (
+        HAS_ONEDNN
+        and x.dtype == weight.dtype == torch.float32
+        and rows % ROWS == 0
+        and rows * weight.numel() >= PRODUCTS
+        and x.is_contiguous()
+        and not torch.compiler.is_compiling()  # a compiler chooses by itself
+        and not torch.is_autocast_enabled("cpu")
+        and torch._C._get_mkldnn_enabled()  # type: ignore[attr-defined]
+    )
+
+
+def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``x @ weight.T + bias`` of float32 matrices ``(n, in)``, ``(out, in)``, in any layout, and of ``(out,)``."""
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return product
+
+
+class _Float32Product(torch.autograd.Function):
+    """``x @ weight.T + bias`` by oneDNN, and its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return by_onednn(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        flat = gradient.reshape(-1, weight.shape[0]).contiguous()
+        of_x = by_onednn(flat, weight.t()).view_as(x) if ctx.needs_input_grad[0] else None
+        of_weight = by_onednn(flat.t(), x.flatten(0, -2).t()) if ctx.needs_input_grad[1] else None
+        of_bias = flat.sum(0) if ctx.needs_input_grad[2] else None
+        return of_x, of_weight, of_bias
 
 
 class _Product(torch.autograd.Function):

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from pretrain.model.linear import EMULATES_BFLOAT16
+from pretrain.model.linear import EMULATES_BFLOAT16, ROWS, by_onednn, is_by_onednn
 
 KNOWN: tuple[tuple[str, float], ...] = (
     (r"B200$", 2250e12),  # Blackwell datasheet, by torchtitan (torchtitan/tools/utils.py)
@@ -83,8 +83,9 @@ def measured_peak(
 ) -> float:
     """FLOP/s of the fastest of several products ``(tokens, dim) @ (dim, 4 dim)``, with torch's present threads.
 
-    Takes some 0.4 s, and at least three products. On a CPU the product has up to 4,096 tokens, on a GPU 16,384. Where a
-    CPU emulates bfloat16 the factors are float32, as `pretrain.model.linear` multiplies them, ten times as fast.
+    Takes some 0.4 s, and at least three products. On a CPU the product has up to 4,096 tokens, on a GPU 16,384. A CPU
+    multiplies as `pretrain.model.linear` does: by oneDNN where that is called, and in float32 where it emulates
+    bfloat16.
 
     Args:
         device: CPU or CUDA.
@@ -111,7 +112,10 @@ def measured_peak(
     def timed(factor: torch.Tensor, tokens: int) -> float:
         started = clock()
         for _ in range(at_once):
-            torch.mm(x[:tokens], factor, out=out[:tokens])
+            if not on_cuda and is_by_onednn(x[:tokens], weight):
+                by_onednn(x[:tokens], factor.t())
+            else:
+                torch.mm(x[:tokens], factor, out=out[:tokens])
         if on_cuda:
             torch.cuda.synchronize(device)
         return clock() - started
@@ -120,7 +124,7 @@ def measured_peak(
         timed(layouts[0], 64)
         started = time.perf_counter()
         if not on_cuda and (fits := SECONDS / 8 / timed(layouts[0], 64)) < tokens / 64:
-            tokens = max(64, int(64 * fits))
+            tokens = max(64, int(64 * fits) // ROWS * ROWS)
         seconds = [timed(factor, tokens) for factor in layouts]
         while time.perf_counter() < started + SECONDS:
             seconds += [timed(factor, tokens) for factor in layouts]

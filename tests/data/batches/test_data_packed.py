@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from data.alphabet import CLS, EOS, MASK, TOKENS, UNK
-from data.batches.packed import BinSize, Letters, PlainContents, TokenArrays, bins_of, in_order, packed, stretches
+from data.alphabet import CLS, EOS, MASK, PAD, TOKENS, UNK
+from data.batches.packed import STEP, BinSize, Letters, PlainContents, TokenArrays, bins_of, in_order, packed, stretches
+from pretrain.model.linear import ROWS
 
 SEQUENCES = ["MKV", "ACDEFGHIKL", "W", "MKTAYIAKQR", "GGGGJ"]
 
@@ -36,6 +37,23 @@ def test_every_document_is_read_once_with_its_tokens(sizes: list[int], ranks: in
                 assert tokens.tolist() == documents[place].tolist()
             seen += [(part.documents, [int(tokens.sum()) for tokens in cut])]
     assert in_order(len(documents), seen) == [int(each.sum()) for each in documents]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "slots"), [(1024, 1024), (1025, 1280), (1280, 1280), (4000, 4096), (4096, 4096), (4097, 4352)]
+)
+def test_large_bins_have_few_sizes(tokens: int, slots: int) -> None:
+    """What fills them up is a document of pads, which the way back leaves out."""
+    lengths = np.array([tokens - 100, 100])
+    documents = [np.full(length, TOKENS.index("A"), np.uint8) for length in lengths]
+    (part,) = packed(PlainContents(TokenArrays(documents), BinSize(5000)), lengths)
+    read = part.batch.tokens.numpy()
+    assert len(read) == slots
+    assert (read[:tokens] == TOKENS.index("A")).all()
+    assert (read[tokens:] == PAD).all()
+    assert part.batch.spans[-1][1] == tokens
+    assert part.batch.cu_seqlens[-2:].tolist() == [tokens, slots]
+    assert STEP % ROWS == 0, "the pads are for products that take multiples of these rows"
 
 
 def test_bins_do_not_depend_on_the_number_of_processes() -> None:

@@ -1,11 +1,11 @@
-"""Linear maps under bfloat16 autocast on a CPU that emulates it: float64 of the rounded factors is the truth."""
+"""Linear maps by oneDNN, and under bfloat16 autocast on a CPU that emulates it: float64 of the factors is the truth."""
 
 import pytest
 import torch
 from torch import Tensor
 
 from pretrain.model import linear
-from pretrain.model.linear import FusedLinear, Linear
+from pretrain.model.linear import FusedLinear, Linear, is_by_onednn
 
 ROUNDING = 2.0**-8
 """Largest relative error of one rounding to bfloat16, whose numbers have 8 binary digits."""
@@ -108,3 +108,85 @@ def test_it_is_compiled_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(plain, out)
     of_plain, of_out = (torch.autograd.grad(y.float().square().sum(), layer.weight)[0] for y in (plain, out))
     torch.testing.assert_close(of_out, of_plain, rtol=1e-6, atol=1e-5)
+
+
+onednn = pytest.mark.skipif(not linear.HAS_ONEDNN, reason="torch has no MKL or no oneDNN here")
+
+
+@onednn
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("leading", [(256,), (2, 128)], ids=["flat", "batched"])
+def test_float32_by_onednn(bias: bool, leading: tuple[int, ...]) -> None:
+    layer, x = Linear(160, 128, bias=bias), drawn(*leading, 160).requires_grad_()
+    gradient = drawn(128, *leading, seed=1).movedim(0, -1)  # in another layout than the product's
+    assert is_by_onednn(x, layer.weight)
+    out = layer(x)
+    out.backward(gradient)
+
+    inputs, weight, of_out = (y.detach().double() for y in (x, layer.weight, gradient))
+    inputs, of_out = inputs.flatten(0, -2), of_out.flatten(0, -2)
+    truth, sizes = inputs @ weight.t(), inputs.abs() @ weight.abs().t()
+    if bias:
+        truth, sizes = truth + layer.bias.detach().double(), sizes + layer.bias.detach().double().abs()
+    assert out.shape == (*leading, 128)
+    assert within(out.detach().flatten(0, -2), truth, sizes, rounding=0)
+    assert x.grad is not None
+    assert layer.weight.grad is not None
+    assert within(x.grad.flatten(0, -2), of_out @ weight, of_out.abs() @ weight.abs(), rounding=0)
+    assert within(layer.weight.grad, of_out.t() @ inputs, of_out.abs().t() @ inputs.abs(), rounding=0)
+    assert layer.weight.grad.is_contiguous()
+    if bias:
+        assert within(layer.bias.grad, of_out.sum(0), of_out.abs().sum(0), rounding=0)
+
+
+@onednn
+def test_a_sum_s_gradient_has_no_memory_of_its_own() -> None:
+    layer, x = Linear(160, 128), drawn(256, 160)
+    layer(x).sum().backward()
+    assert layer.weight.grad is not None
+    torch.testing.assert_close(layer.weight.grad, x.sum(0).expand(128, 160))
+
+
+@onednn
+def test_frozen_weights_have_no_gradient() -> None:
+    layer, x = Linear(160, 128).requires_grad_(False), drawn(256, 160).requires_grad_()
+    layer(x).sum().backward()
+    assert layer.weight.grad is None
+    assert x.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("x", "out"),
+    [
+        (drawn(257, 160), 128),  # rows that are no multiple
+        (drawn(128, 160), 128),  # too few products
+        (drawn(256, 160).double(), 128),
+        (drawn(160, 256).t(), 128),  # in another layout
+    ],
+    ids=["rows", "small", "float64", "layout"],
+)
+def test_what_onednn_does_not_take_is_torch_s_own(x: Tensor, out: int) -> None:
+    layer = Linear(160, out).to(x.dtype)
+    assert not is_by_onednn(x, layer.weight)
+    assert torch.equal(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
+
+
+@onednn
+def test_autocast_and_a_switch_leave_products_to_torch() -> None:
+    x, weight = drawn(256, 160), drawn(128, 160)
+    assert is_by_onednn(x, weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not is_by_onednn(x, weight)
+    before = torch._C._get_mkldnn_enabled()
+    try:
+        torch._C._set_mkldnn_enabled(False)
+        assert not is_by_onednn(x, weight)
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+@onednn
+def test_products_by_onednn_are_compiled_whole() -> None:
+    layer, x = Linear(160, 128), drawn(256, 160)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), layer(x), rtol=0, atol=SUMMING)
