@@ -33,7 +33,7 @@ ROWS = 128
 met, and only a bin's slots are the same number again and again."""
 PRODUCTS = 4_000_000
 """Fewest multiplications for which oneDNN is called: at a quarter of it, it is as fast as MKL, and slower below."""
-HAS_ONEDNN = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
+HAS_ONEDNN: bool = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 """Whether torch has both libraries. Without MKL it has another way for its own products, which was not measured."""
 
 
@@ -81,7 +81,7 @@ def is_by_onednn(x: Tensor, weight: Tensor) -> bool:
         and x.is_contiguous()
         and not torch.compiler.is_compiling()  # a compiler chooses by itself
         and not torch.is_autocast_enabled("cpu")
-        and torch._C._get_mkldnn_enabled()  # type: ignore[attr-defined]
+        and torch._C._get_mkldnn_enabled()
     )
 
 
