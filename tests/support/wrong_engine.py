@@ -29,7 +29,7 @@ from pretrain import loop
 from pretrain.checkpoint import saves
 from pretrain.checkpoint.tensors import TensorReader
 from pretrain.engine.engine import Engine
-from pretrain.model import compute, layer
+from pretrain.model import compute, layer, linear
 from pretrain.model.attention import sdpa
 from pretrain.model.context import group_of
 from pretrain.model.obstacle import Obstacle
@@ -148,6 +148,11 @@ def targetless() -> AbstractContextManager[Any]:
         return train_step(replace(step, batches=tuple(batches)), *arguments, **how)
 
     return mock.patch.object(loop, "train_step", altered)
+
+
+def every_product_by_onednn() -> AbstractContextManager[Any]:
+    """No fault: oneDNN takes products of any size, those of a small model too."""
+    return mock.patch.multiple(linear, ROWS=1, PRODUCTS=1)
 
 
 def compare_what_was_restored() -> AbstractContextManager[Any]:
@@ -273,6 +278,7 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         interrupted,
         terminated,
         targetless,
+        every_product_by_onednn,
         compare_what_was_restored,
         say_first_weights,
         measured,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pretrain.model.linear import HAS_ONEDNN
 from support.inputs.cells import Cell, covering, full_product, pairs
 from support.kept_runs import BF16, STEP_1, Ended, Trained, distances, yardstick
 from support.launching import DDP, largest_difference
@@ -143,6 +144,22 @@ def test_bins_without_a_target_change_no_mean(trained: Trained, engine: str, ove
     weights, losses = distances(one, trained(engine, 2, overrides, fault="targetless"))
     assert weights <= 3 * yardstick(trained)[0]
     assert losses <= 3 * yardstick(trained)[1]
+
+
+@pytest.mark.skipif(not HAS_ONEDNN, reason="torch has no MKL or no oneDNN here")
+@pytest.mark.parametrize(("engine", "overrides"), [("ddp", ()), ("fsdp2", TWO), ("zero3", ())])
+def test_products_by_onednn_go_the_same_way_under_every_engine(
+    trained: Trained, engine: str, overrides: tuple[str, ...]
+) -> None:
+    """A small model's products are too small for it, so that no other run of this file has one."""
+    large = ("data.bin_tokens=512",)
+    one = trained("single", 1, large, fault="every_product_by_onednn")
+    of_weights, of_losses = yardstick(trained)
+    apart, _ = distances(one, trained("single", 1, large))
+    assert 0 < apart <= 3 * of_weights
+    weights, losses = distances(one, trained(engine, 2, (*large, *overrides), fault="every_product_by_onednn"))
+    assert weights <= 3 * of_weights
+    assert losses <= 3 * of_losses
 
 
 def test_a_first_compiled_step_that_fails_on_one_rank_is_a_matter_of_all(
