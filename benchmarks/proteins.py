@@ -111,9 +111,10 @@ def packed(documents: Sequence[Document], bin_tokens: int) -> list[Batch]:
     in_order = sorted(documents, key=len, reverse=True)
     num_tokens = np.array([len(d) for d in in_order])
     wanted = max(1, round(int(num_tokens.sum()) / bin_tokens))
-    slots = ROWS * int(np.ceil(max(num_tokens.sum() / wanted, num_tokens.max()) / ROWS))
+    step = ROWS if bin_tokens >= 8 * ROWS else 16
+    slots = step * int(np.ceil(max(num_tokens.sum() / wanted, num_tokens.max()) / step))
     while (groups := pack(num_tokens, slots, max(1, slots // 8))).num_bins > wanted:
-        slots += ROWS
+        slots += step
     settings = DataSettings(sources=("-",), bin_tokens=slots, crop_tokens=int(num_tokens.max()))
     return [lay_out([filled([in_order[i] for i in members])], settings, [0]) for members in groups.bins()]
 

@@ -8,11 +8,11 @@ same autocast, on padded batches; both take steps of the same fused AdamW. Makin
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import Any, Literal, NamedTuple
+from unittest import mock
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from benchmarks.proteins import Document, batches, draw, packed, padded, representative, work
 from benchmarks.timing import side_by_side
+from pretrain.model import linear
 from pretrain.model.flops import training_flops
 from pretrain.model.initial import initialise
 from pretrain.model.linear import EMULATES_BFLOAT16
@@ -197,18 +198,12 @@ def compare(case: Case, device: torch.device, rounds: int) -> Speeds:
     losses = _first_losses(mine, other, case, device)
     random, grouped, peaks, products = [], [], [], []
     for round_ in range(rounds):
-        with _by_mkl(case, device):
+        with mock.patch.object(linear, "HAS_ONEDNN", False):  # the bars are shares of what torch itself reaches
             peaks.append(peak(device, DTYPES[case.precision], case.shape.dim, partial(clock, device)))
         products.append(own_products(case, device))
         random.append(_turn(case, mine, other, device, round_, grouped=False))
         grouped.append(_turn(case, mine, other, device, round_, grouped=True))
     return Speeds(random, grouped, max(peaks), median(products), losses)
-
-
-def _by_mkl(case: Case, device: torch.device) -> AbstractContextManager[object]:
-    """The products of `torch.mm`, of which the bars are shares, where ours are another library's."""
-    is_ours = device.type == "cpu" and case.precision == "fp32"
-    return torch.backends.mkldnn.flags(enabled=False) if is_ours else nullcontext()
 
 
 def _turn(case: Case, mine: Side, other: Side, device: torch.device, round_: int, *, grouped: bool) -> Turn:
