@@ -34,7 +34,7 @@ from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import fill
 from pretrain.job import Built, Job, Scores, TrainingRecipe
 from pretrain.log import Log, flat_settings
-from pretrain.optimizer.build import build_optimizer, learning_rate
+from pretrain.optimizer.build import build_optimizer, learning_rate, num_stored
 from pretrain.run import stop
 from pretrain.run.attempts import recorded
 from pretrain.run.directory import RunDirectory
@@ -154,11 +154,11 @@ class Training(Generic[S]):
         self.state = self._resume(built, checkpoint, frozen)
         self.log = Log(recipe, job, engine, run, attempt)
         self.validations = Validations(job, engine, self.log, run, self.state)
-        keep, shared = recipe.run.keep_checkpoints, recipe.run.shared
-        self.saves = Saves(run, engine, self.named, attempt, fingerprints, keep, checkpoint, shared=shared)
-        self.skipped_in_a_row = 0
+        self.saves = Saves(run, engine, self.named, attempt, fingerprints, recipe.run, checkpoint)
+        if not self.is_over:
+            self.saves.require_room(self.num_stored, with_best=job.selection is not None)
+        self.skipped_in_a_row, self.seconds = 0, 0.0  # seconds of training
         self.bound: bool | None = None  # None: not tried yet
-        self.seconds = 0.0  # of training
 
     def _build(self, checkpoint: Verified | None, fingerprints: Mapping[str, str]) -> Built:
         """The job's model: a fresh one, which run.json then describes, or the one that it describes already."""
@@ -181,6 +181,7 @@ class Training(Generic[S]):
         self.peak_flops = sum(engine.gather(peak(engine.device, engine.compute_dtype, built.width).flops))
         self.weights = torch.tensor([objective.weight for objective in self.job.objectives], device=engine.device)
         optimizer = build_optimizer(self.job.parameter_groups(model), self.recipe.optimizer)
+        self.num_stored = num_stored(optimizer)
         self.model, self.optimizer = engine.prepare(model, optimizer)
         self.named = engine.named_state(self.model, self.optimizer)
 
@@ -247,7 +248,7 @@ class Training(Generic[S]):
             if not settled:
                 self.engine.settle(self.model, step.batches[0])
             rate = learning_rate(schedule, self.state.tokens_seen + step.num_tokens)
-            by_clock = (checkpoints.by_clock(), validations.by_clock()) if self.engine.is_main else ()
+            by_clock = (checkpoints.by_clock() or self.saves.due, validations.by_clock()) if self.engine.is_main else ()
             outcome = train_step(
                 step,
                 self.model,
@@ -333,8 +334,7 @@ class Training(Generic[S]):
             self.log.line(self.state, {"save_error": words, "failed_saves": failed})
 
         began = time.perf_counter()
-        is_saved = self.saves.save(self.state, tell, last=is_last, again=again)
-        if is_saved:
+        if is_saved := self.saves.save(self.state, tell, last=is_last, again=again):
             self.log.line(self.state, {"checkpoint_s": time.perf_counter() - began})
         self.phase = "train"
         return is_saved

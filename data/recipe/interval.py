@@ -54,3 +54,18 @@ def interval(name: str, value: Every) -> Interval:
 def no_interval(name: str, got: object) -> str:
     """Text of an error: which setting, its value, and what an interval may be."""
     return f"{name} is {got!r}; it must be a whole number of steps, or a time: '30 s', '10 min', '2 h'"
+
+
+def seconds(name: str, value: str) -> float:
+    """The time that a setting gives.
+
+    Raises:
+        ValueError: it is no time above 0.
+    """
+    try:
+        found = interval(name, value).seconds
+    except ValueError:
+        found = None
+    if found is None:
+        raise ValueError(f"{name} is {value!r}; it must be a time: '30 s', '10 min', '2 h'")
+    return found

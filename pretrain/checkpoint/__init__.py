@@ -2,8 +2,8 @@
 
 Read in this order: canonical (how JSON is written), manifest (what is recorded), tensors (names and pieces on disk),
 commit (written under a temporary name, then published under the final one), load (find, verify, restore), frozen (how
-parameters that are not trained are identified), best (which one a job selects), retention (what is kept), saves (all of
-an attempt, and what happens if the disk is full).
+parameters that are not trained are identified), best (which one a job selects), retention (what is kept),
+free_space (whether the disk has room for that), saves (all of an attempt, and what happens if the disk refuses one).
 """
 
 from pretrain.checkpoint.canonical import InvalidCheckpoint

@@ -74,9 +74,8 @@ def commit(
     Raises:
         ValueError: a field is not what the manifest allows; on all ranks, before any collective.
         StorageError: the disk could not store it; on the writer, after all ranks have left their
-            collectives. No temporary file is left, and nothing is published unless only the last
-            fsync, of the directory, failed: then the checkpoint is whole, but a power cut could
-            take it.
+            collectives. No temporary file is left, and nothing is published: what is saved again is
+            written once more, as a repeated fsync may succeed although the first one lost data.
         CheckpointError: the checkpoint that exists is a later attempt's, or (`OtherVersion`) another
             version's; likewise on the writer.
     """
@@ -112,10 +111,10 @@ def commit(
         files.append(write_bytes(temporary, TRAINER_FILE, trainer.to_bytes(), modes))
         manifest = _write_manifest(temporary, draft, files, modes)
         if _make_way(published, manifest):
-            os.rename(temporary, published)
-            flush(checkpoints_dir)
+            _publish(temporary, published)
         else:
             shutil.rmtree(temporary)
+            flush(checkpoints_dir)  # who wrote the existing one may have been killed before it did
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         _finish(gathered)
@@ -207,3 +206,16 @@ def _make_way(published: Path, manifest: Manifest) -> bool:
         return False
     quarantine(published, "superseded")
     return True
+
+
+def _publish(temporary: Path, published: Path) -> None:
+    """Give a checkpoint its name. One that may not last is taken back.
+
+    The next try of the step would otherwise find a checkpoint of the same bytes, and take it for durable.
+    """
+    os.rename(temporary, published)
+    try:
+        flush(published.parent)
+    except OSError:
+        os.rename(published, temporary)
+        raise

@@ -41,3 +41,13 @@ def learning_rate(schedule: ScheduleSettings, tokens: int) -> float:
     end = schedule.decay_end * schedule.total_tokens
     left = min(1.0, max(0.0, (end - tokens) / (end - start)))
     return peak * (schedule.final_lr + (1.0 - schedule.final_lr) * left)
+
+
+def num_stored(optimizer: torch.optim.Optimizer) -> int:
+    """Numbers that a checkpoint holds, in float32: the parameters that are moved, and the moments of each.
+
+    Args:
+        optimizer: as `build_optimizer` returned it; its parameters may be on the meta device.
+    """
+    of_groups = ((group["params"], 1 if group.get("blocks") is not None else 2) for group in optimizer.param_groups)
+    return sum(parameter.numel() * (1 + moments) for parameters, moments in of_groups for parameter in parameters)

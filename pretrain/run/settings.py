@@ -6,7 +6,7 @@ In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from data.recipe.interval import UNIT, Every, interval
+from data.recipe.interval import UNIT, Every, interval, seconds
 from data.recipe.setting import OPERATIONAL, SCHEDULE, Section, setting
 from data.recipe.settings import seed_setting
 
@@ -34,6 +34,12 @@ class RunSettings(Section):
         "whether others may read the run's checkpoints, as far as your umask lets them; if not, they are yours alone",
         False,
     )
+    saves_may_fail_for: str = setting(
+        OPERATIONAL,
+        "how long saves may fail before the run ends, from the first one that failed",
+        "1 h",
+        "a time: '30 s', '10 min', '2 h'",
+    )
     trackers: tuple[Literal["wandb", "tensorboard", "trackio"], ...] = setting(
         OPERATIONAL, "experiment trackers beside metrics.jsonl", ()
     )
@@ -42,6 +48,7 @@ class RunSettings(Section):
         Section.__post_init__(self)
         for name in ("log_every", "evaluate_every", "checkpoint_every"):
             interval(f"run.{name}", getattr(self, name))
+        seconds("run.saves_may_fail_for", self.saves_may_fail_for)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Container
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -114,6 +114,22 @@ def full_disk(failing: Container[int]) -> AbstractContextManager[Any]:
         return entry
 
     return mock.patch.object(HashedFile, "close", faulty)
+
+
+def clock_of(seconds: float) -> Callable[[], float]:
+    """A clock that moves on by so much whenever it is looked at, and not otherwise."""
+    times = itertools.count(0.0, seconds)
+    return lambda: next(times)
+
+
+def fill(folder: Path, but: int = 0) -> None:
+    """Take all the room there is, except for so many bytes."""
+    with (folder / "filler").open("ab", buffering=0) as file:
+        for size in (1 << 16, 1 << 10, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(b"\0" * size)
+        file.truncate(file.tell() - but)
 
 
 def mount_small_disk(folder: Path, size: str = "8k") -> None:

@@ -228,11 +228,7 @@ def test_every_failing_call_leaves_nothing_published(
         count = before
         with pytest.raises(CheckpointError, match="Input/output error"):
             save(two, state, 5)
-        names = sorted(p.name for p in two.iterdir())
-        if names[-1] == "step-000000005":  # only the fsync of the parent directory was left
-            verify(two / names.pop())
-            shutil.rmtree(two / "step-000000005")
-        assert names == ["step-000000003", "step-000000004"]
+        assert sorted(p.name for p in two.iterdir()) == ["step-000000003", "step-000000004"]
     count = calls
     verify(save(two, state, 5))
 

@@ -1,13 +1,14 @@
-"""A disk that does not take a checkpoint: told and counted, trained past, and the end of the run only when it lasts."""
+"""A save that a disk refuses: told and counted, trained past, and the end of the run only when it lasts."""
 
 import io
 import itertools
 import os
 import shutil
 from collections.abc import Container
-from contextlib import redirect_stderr, suppress
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from accelerate import Accelerator
@@ -22,15 +23,20 @@ from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import TorchState
 from pretrain.export import main as export_main
 from pretrain.run.directory import RunDirectory
+from pretrain.run.settings import RunSettings
 from pretrain.step import train_step
-from support.checkpoint_run import build, full_disk, mount_small_disk, train, trainer_at
+from support.assays.small_run import write
+from support.checkpoint_run import build, clock_of, fill, full_disk, mount_small_disk, train, trainer_at
 from support.forked import forked, status_of
+from support.jobs import fine_tuning_job
 from support.launching import bit_equal, end_of, lines
 from support.places import ROOT
-from support.rank_pool import ENDED, RankPool
+from support.rank_pool import ENDED, PROGRAM, RankPool
 
 EACH_OF_SEVEN_STEPS = ("schedule.total_tokens=5_000", "run.checkpoint_every=1", "run.keep_checkpoints=20")
 NO_SPACE = "No space left on device"
+LOOK_S = 300.0
+"""What the clock moves on by when it is looked at: at a failed save, and before each step after one."""
 
 
 class Run:
@@ -41,7 +47,8 @@ class Run:
 
     def start(self, *more: str, failing: Container[int] = ()) -> int:
         """The exit status of the program; saves of these numbers fail, from 1, tries included."""
-        with full_disk(failing), redirect_stderr(io.StringIO()) as said:
+        clock = mock.patch.object(pretrain.checkpoint.saves, "monotonic", clock_of(LOOK_S))
+        with full_disk(failing), clock, redirect_stderr(io.StringIO()) as said:
             status = main([str(self.recipe), *EACH_OF_SEVEN_STEPS, *more])
         self.said = said.getvalue()
         return status
@@ -83,12 +90,16 @@ def test_a_failed_save_costs_only_itself(bumpy: Run) -> None:
 def test_a_failed_save_is_told_and_counted_and_a_success_ends_the_count(bumpy: Run) -> None:
     metrics = lines(bumpy.root / "metrics.jsonl")
     told = [(line["step"], line["failed_saves"], line["save_error"]) for line in metrics if "save_error" in line]
-    on = "; 3 failed saves in a row end the run, this is number"
+    on, none = "; training continues, the newest checkpoint is", "; training continues, there is no checkpoint yet"
+    first, second = (
+        f"; saves have failed for {time}, and the run ends if they do for 1 h (run.saves_may_fail_for)"
+        for time in ("0:00", "10:00")
+    )
     assert told == [
-        (1, 1, f"step 1 was not saved: {NO_SPACE}; training continues, there is no checkpoint yet{on} 1"),
-        (2, 2, f"step 2 was not saved: {NO_SPACE}; training continues, there is no checkpoint yet{on} 2"),
-        (4, 3, f"step 4 was not saved: {NO_SPACE}; training continues, the newest checkpoint is step-000000003{on} 1"),
-        (5, 4, f"step 5 was not saved: {NO_SPACE}; training continues, the newest checkpoint is step-000000003{on} 2"),
+        (1, 1, f"step 1 was not saved: {NO_SPACE}{none}{first}"),
+        (2, 2, f"step 2 was not saved: {NO_SPACE}{none}{second}"),
+        (4, 3, f"step 4 was not saved: {NO_SPACE}{on} step-000000003{first}"),
+        (5, 4, f"step 5 was not saved: {NO_SPACE}{on} step-000000003{second}"),
         (7, 5, f"step 7 was not saved: {NO_SPACE}; 2 more tries, 0 s apart"),
         (7, 6, f"step 7 was not saved: {NO_SPACE}; 1 more try, 0 s apart"),
     ]
@@ -96,16 +107,24 @@ def test_a_failed_save_is_told_and_counted_and_a_success_ends_the_count(bumpy: R
     assert [line["failed_saves"] for line in metrics if "loss" in line] == [0, 1, 2, 2, 3, 4, 4]
 
 
-@pytest.mark.slow
-def test_three_in_a_row_or_the_last_end_the_run(bumpy: Run, recipe_in, tmp_path: Path) -> None:
+def test_a_failed_save_is_tried_again_before_the_next_one_is_due(recipe_in, tmp_path: Path) -> None:
+    """After a sixth of the time that saves may fail: here at the second step after it."""
     run = Run(recipe_in(tmp_path))
-    assert run.start("run.keep_checkpoints=1", failing=range(3, 1000)) == os.EX_IOERR == 74
+    assert run.start("run.checkpoint_every=3", "run.saves_may_fail_for=1 h", failing={1}) == 0
+    assert run.steps == [5, 6, 7]
+
+
+@pytest.mark.slow
+def test_saves_that_fail_for_too_long_or_the_last_one_end_the_run(bumpy: Run, recipe_in, tmp_path: Path) -> None:
+    run = Run(recipe_in(tmp_path))
+    words = ("run.keep_checkpoints=1", "run.saves_may_fail_for=20 min")
+    assert run.start(*words, failing=range(3, 1000)) == os.EX_IOERR == 74
     assert run.steps == [2]  # nothing is removed for a checkpoint that never came
     (error,) = (line for line in run.said.splitlines() if line.startswith("error: "))
     assert error == (
-        f"error: {run.root / 'checkpoints'}: the run ends after 3 failed saves in a row: step 5 was not saved: "
-        f"{NO_SPACE}; the newest checkpoint is step-000000002; free space or mend the disk, and start again: the run "
-        "continues from there"
+        f"error: {run.root / 'checkpoints'}: the run ends, as saves have failed for 20:00 (run.saves_may_fail_for = "
+        f"'20 min'): step 5 was not saved: {NO_SPACE}; the newest checkpoint is step-000000002; free space or mend the "
+        "disk, and start again: the run continues from there"
     )
     assert "Traceback" not in run.said
     (of_rank,) = lines(run.root / "ranks/rank-00000.jsonl")
@@ -113,7 +132,7 @@ def test_three_in_a_row_or_the_last_end_the_run(bumpy: Run, recipe_in, tmp_path:
 
     assert run.start(failing={5, 6, 7}) == 74  # steps 3 to 6 are saved, and 7 is tried three times
     assert run.steps == [2, 3, 4, 5, 6]
-    assert "after 3 failed saves in a row: step 7 was not saved" in run.said
+    assert "the run ends, as the last save has failed 3 times: step 7 was not saved" in run.said
     assert "the newest checkpoint is step-000000006" in run.said
     assert not (run.root / "export").exists()
     assert "validation" not in (run.root / "metrics.jsonl").read_text()
@@ -143,10 +162,11 @@ def test_a_process_that_was_replaced_ends_at_once(tmp_path: Path) -> None:
     train(model, optimizer, 0, 1)
     engine, said = Engine(Accelerator(cpu=True)), []
     fingerprints = {"identity": "a", "schedule": "b", "corpus": "c", "split": "d"}
+    settings = RunSettings(directory=str(tmp_path))
 
     def saves(attempt: int) -> Saves:
         state = TorchState(model, optimizer)
-        return Saves(RunDirectory(tmp_path), engine, state, attempt, fingerprints, 2, None)
+        return Saves(RunDirectory(tmp_path), engine, state, attempt, fingerprints, settings, None)
 
     saves(2).save(trainer_at(1), lambda *words: said.append(words))
     train(model, optimizer, 1, 2)
@@ -154,16 +174,6 @@ def test_a_process_that_was_replaced_ends_at_once(tmp_path: Path) -> None:
         saves(1).save(trainer_at(1), lambda *words: said.append(words), last=True)
     assert not isinstance(caught.value, StorageError)
     assert said == []
-
-
-def fill(folder: Path, but: int = 0) -> None:
-    """Take all the room there is, but for so many bytes."""
-    with (folder / "filler").open("ab", buffering=0) as file:
-        for size in (1 << 16, 1 << 10, 1):
-            with suppress(OSError):
-                while True:
-                    file.write(b"\0" * size)
-        file.truncate(file.tell() - but)
 
 
 def test_a_disk_that_is_full_for_a_while(recipe_in, tmp_path: Path) -> None:
@@ -217,7 +227,7 @@ def test_a_full_disk_is_one_line_at_a_start_and_ends_no_run_at_its_first_step(
         return status, capfd.readouterr().err.splitlines()
 
     def work() -> None:
-        mount_small_disk(root, "8m")
+        mount_small_disk(root, "24m")  # for as many checkpoints as are kept
         assert main_of(str(recipe), "schedule.total_tokens=1")[0] == 0
         fill(root)
         status, said = main_of(*longer)
@@ -266,7 +276,8 @@ def test_no_room_for_the_last_export(room: int, recipe_in, tmp_path: Path, capfd
     def work() -> None:
         mount_small_disk(root, "2m")
         pretrain.masked_language_job.evaluate = then_full  # in this process alone
-        status, said = main([str(recipe), "schedule.total_tokens=900"]), capfd.readouterr().err
+        words = ("schedule.total_tokens=900", "run.keep_checkpoints=1")
+        status, said = main([str(recipe), *words]), capfd.readouterr().err
         assert (status, "Traceback" in said) == (74, False), said
         assert (
             f"error: {root}/export: the disk is full, or a quota or size limit reached ({NO_SPACE}); the run is "
@@ -322,14 +333,29 @@ def test_no_rank_is_alone_with_a_disk_that_is_full_at_the_first_step(pool: RankP
 
 @pytest.mark.launch
 @pytest.mark.xdist_group("engines")
-@pytest.mark.parametrize("engine", ["ddp", *(pytest.param(e, marks=pytest.mark.slow) for e in ("fsdp2", "zero3"))])
-def test_every_rank_learns_that_a_save_failed(engine: str, pool: RankPool, recipe_in, tmp_path: Path) -> None:
-    config, run = ROOT / f"accelerate_configs/{engine}.yaml", Run(recipe_in(tmp_path))
-    ended = pool.run(2, config, [run.recipe, *EACH_OF_SEVEN_STEPS], fault="full_disk_twice")
+@pytest.mark.parametrize(
+    ("engine", "program"),
+    [
+        ("ddp", PROGRAM),
+        *(pytest.param(engine, PROGRAM, marks=pytest.mark.slow) for engine in ("fsdp2", "zero3")),
+        pytest.param("ddp", fine_tuning_job.__name__, marks=pytest.mark.slow),
+    ],
+)
+def test_every_rank_learns_that_a_save_failed(
+    engine: str, program: str, pool: RankPool, recipe_in, tmp_path: Path
+) -> None:
+    """And for how long saves have failed: by the clock of rank 0, as for the other no time passes."""
+    run = Run((recipe_in if program == PROGRAM else write)(tmp_path))
+    words = [run.recipe, *EACH_OF_SEVEN_STEPS]
+    config = ROOT / f"accelerate_configs/{engine}.yaml"
+    ended = pool.run(2, config, words, fault="full_disk_twice", program=program)
     # A rank that saw a peer fail ends with 1, or is ended by the launcher while it still closes its connections.
     assert ended.statuses in ((74, 1), (74, ENDED)), ended.output
-    assert run.steps == [1, 3]  # after the second save it went on in step, and after the fourth it ended
-    assert "the newest checkpoint is step-000000003" in ended.errors()[0]
-    assert len(ended.errors()) == 1
+    assert run.steps == [1, 3]  # after the second save it went on in step, and after the sixth it ended
+    (error,) = ended.errors()
+    assert "saves have failed for 1:00:00 (run.saves_may_fail_for = '1 h'): step 6 was not saved" in error
+    assert "the newest checkpoint is step-000000003" in error
     assert run.exits == ["storage"]
-    assert [line["class"] for line in lines(run.root / "ranks/rank-00001.jsonl")] == ["peer"]
+    (other,) = lines(run.root / "ranks/rank-00001.jsonl")
+    assert (other["class"], other["step"], other["phase"]) == ("peer", 6, "checkpoint")
+    assert error.removeprefix("error: ") in other["message"]

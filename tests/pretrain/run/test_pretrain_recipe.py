@@ -32,7 +32,8 @@ SURFACE = {
     """,
     "operational": """
         run.directory run.log_every run.evaluate_every run.validation_sequences run.checkpoint_every
-        run.keep_checkpoints run.shared run.trackers data.sources data.clusters data.bins_per_forward data.store_dir
+        run.keep_checkpoints run.shared run.saves_may_fail_for run.trackers
+        data.sources data.clusters data.bins_per_forward data.store_dir
         compute.attention compute.checkpointing compute.compile compute.tf32 parallel.context parallel.exchange
         data.exclude data.workers data.prefetch data.mixture.sources data.mixture.clusters data.mixture.exclude
         data.ingest.max_residues data.ingest.max_header_bytes data.ingest.max_line_bytes data.ingest.max_inflation
@@ -163,6 +164,8 @@ def test_wrong_type_names_field_got_and_expected(
         ("model__init", '"folder"', "give exactly one"),
         ("run__log_every", "0", "must be at least 1"),
         ("run__keep_checkpoints", "0", "must be at least 1"),
+        ("run__saves_may_fail_for", '"0 s"', "it must be a time: '30 s', '10 min', '2 h'"),
+        ("run__saves_may_fail_for", '"100"', "it must be a time: '30 s', '10 min', '2 h'"),
         ("run__trackers", '["mlflow"]', "run.trackers is 'mlflow'; allowed are 'wandb', 'tensorboard', 'trackio'"),
         ("data__sources", "[]", "name at least one FASTA file"),
         ("data__validation_fraction", "1.0", "must lie in [0, 1)"),

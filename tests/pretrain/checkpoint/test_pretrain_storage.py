@@ -1,0 +1,260 @@
+"""A disk that fails, or is too small: nothing of a failed commit is used again, and a run has room before it begins."""
+
+import errno
+import io
+import itertools
+import os
+import shutil
+import threading
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+
+import pretrain.loop
+from pretrain.__main__ import main
+from pretrain.checkpoint import StorageError, find, saves, verify
+from pretrain.checkpoint.free_space import require_room
+from pretrain.engine.named_state import TorchState
+from pretrain.optimizer.build import build_optimizer, num_stored
+from pretrain.optimizer.groups import ParameterGroup
+from pretrain.optimizer.settings import OptimizerSettings
+from pretrain.step import train_step
+from support.assays.small_run import write
+from support.checkpoint_run import build, clock_of, fill, mount_small_disk, save, train
+from support.forked import forked, status_of
+from support.jobs import fine_tuning_job
+from support.launching import lines
+from support.places import ROOT
+from support.rank_pool import ENDED, PROGRAM, RankPool
+from support.refused_calls import refuse
+
+FINE_TUNING = fine_tuning_job.__name__
+ENDLESS = 1_000_000_000
+"""Checkpoints that no disk has room for."""
+NO_MEANS = 77
+"""Exit status of a child that may not mount a disk or filter its calls."""
+
+
+def child(work: Any) -> None:
+    """Do it in a copy of this process, which keeps disks and filters of its own."""
+    end = status_of(forked(work))
+    if end == NO_MEANS:
+        pytest.skip("no right to mount a tmpfs, or to filter system calls, here")
+    assert end == 0
+
+
+def test_a_file_whose_fsync_failed_is_never_flushed_again(two: Path) -> None:
+    """The kernel itself refuses each fsync of a commit in turn; the next try succeeds, with files of its own."""
+
+    def work() -> None:
+        model, optimizer = build()
+        train(model, optimizer, 0, 1)
+        state, fsync = TorchState(model, optimizer), os.fsync
+        failed: list[int] = []
+
+        def commit(fatal: int) -> list[str]:
+            calls, said = itertools.count(1), []
+
+            def watched(handle: int) -> None:
+                if next(calls) == fatal and not refuse("fsync", errno.EIO):
+                    os._exit(NO_MEANS)
+                again = any(os.path.samestat(os.fstat(handle), os.fstat(held)) for held in failed)
+                assert not again or os.path.isdir(f"/proc/self/fd/{handle}"), "the kernel may have lost its pages"
+                try:
+                    fsync(handle)
+                except OSError:
+                    failed.append(os.dup(handle))  # held, so that no other file is given its number
+                    raise
+
+            def try_it() -> None:
+                with mock.patch.object(os, "fsync", watched):
+                    try:
+                        save(two, state, 5)
+                    except StorageError as error:
+                        said.append(error.reason)
+
+            thread = threading.Thread(target=try_it)  # whose filter ends with it
+            thread.start()
+            thread.join()
+            return said
+
+        for fatal in range(1, 11):
+            assert commit(fatal) == ["step 5 was not saved: Input/output error"], fatal
+            assert len(failed) == fatal
+            assert sorted(os.listdir(two)) == ["step-000000003", "step-000000004"]
+            assert commit(0) == []
+            verify(two / "step-000000005")
+            shutil.rmtree(two / "step-000000005")
+        assert commit(11) == []
+
+    child(work)
+
+
+def test_a_step_that_exists_already_is_made_durable(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who wrote it may have been killed between the rename and the fsync of the folder."""
+    model, optimizer = build()
+    train(model, optimizer, 0, 1)
+    before = verify(save(two, TorchState(model, optimizer), 5))
+    flushed: list[str] = []
+    fsync = os.fsync
+
+    def watched(handle: int) -> None:
+        flushed.append(os.readlink(f"/proc/self/fd/{handle}"))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    assert verify(save(two, TorchState(model, optimizer), 5)) == before
+    assert flushed[-1] == str(two)
+
+
+@pytest.mark.parametrize(
+    ("job", "disk"),
+    [
+        ("pretrain", "Input/output error"),
+        pytest.param("pretrain", "No space left on device", marks=pytest.mark.slow),
+        pytest.param("finetune", "Input/output error", marks=pytest.mark.slow),
+        pytest.param("finetune", "No space left on device", marks=pytest.mark.slow),
+    ],
+)
+def test_a_disk_that_fails_is_trained_past_and_ends_the_run_in_the_end(
+    job: str, disk: str, recipe_in, tmp_path: Path
+) -> None:
+    """From its third step on the disk takes nothing; saves may fail for 10 minutes, and a step takes as long."""
+    recipe = (recipe_in if job == "pretrain" else write)(tmp_path)
+    program = main if job == "pretrain" else fine_tuning_job.main
+    root, numbers = tmp_path / "run", itertools.count(1)
+    is_full = disk.startswith("No space")
+
+    def step(*arguments: Any, **how: Any) -> Any:
+        if next(numbers) == 3:
+            if is_full:
+                fill(root)
+            elif not refuse("fsync", errno.EIO):
+                os._exit(NO_MEANS)
+        return train_step(*arguments, **how)
+
+    def work() -> None:
+        if is_full:
+            root.mkdir()
+            mount_small_disk(root, "8m")
+        pretrain.loop.train_step = step  # in this process alone
+        words = [str(recipe), "run.checkpoint_every=1", "run.saves_may_fail_for=10 min"]
+        with mock.patch.object(saves, "monotonic", clock_of(300)), redirect_stderr(io.StringIO()) as heard:
+            status = program(words)
+        said = heard.getvalue()
+        assert status == 74, said
+        first, second = (line for line in said.splitlines() if line.startswith("save failed: "))
+        assert first == (
+            f"save failed: step 3 was not saved: {disk}; training continues, the newest checkpoint is step-000000002; "
+            "saves have failed for 0:00, and the run ends if they do for 10 min (run.saves_may_fail_for)"
+        )
+        assert second == f"save failed: step 4 was not saved: {disk}"
+        assert [line for line in said.splitlines() if line.startswith("error: ")] == [
+            f"error: {root / 'checkpoints'}: the run ends, as saves have failed for 10:00 (run.saves_may_fail_for = "
+            f"'10 min'): step 4 was not saved: {disk}; the newest checkpoint is step-000000002; free space or mend the "
+            "disk, and start again: the run continues from there"
+        ]
+        assert "Traceback" not in said
+        assert [verify(path).manifest.step for path in find(root / "checkpoints")] == [2, 1]
+        if not is_full:  # else the disk took no line
+            assert [line["step"] for line in lines(root / "metrics.jsonl") if "loss" in line] == [1, 2, 3, 4]
+            assert [line["exit"] for line in lines(root / "attempts.jsonl") if "exit" in line] == ["storage"]
+
+    child(work)
+
+
+def test_room_is_counted_for_what_is_kept_and_is_not_there_yet(tmp_path: Path) -> None:
+    """With tenths of what is free, as others write to the disk meanwhile."""
+    found = os.statvfs(tmp_path)
+    free = found.f_bavail * found.f_frsize
+    checkpoints = tmp_path / "not yet" / "checkpoints"
+    require_room(checkpoints, kept=2, checkpoint_bytes=int(0.3 * free))
+    with pytest.raises(StorageError, match=r"are needed: .* for each of 2 that stay and for the one that is being w"):
+        require_room(checkpoints, kept=2, checkpoint_bytes=int(0.4 * free))
+    for step, size in ((1, 0.4), (2, 0.8), (3, 0.8)):
+        (checkpoints / f"step-{step:09}").mkdir(parents=True)
+        require_room(checkpoints, kept=2, checkpoint_bytes=int(size * free))
+    with pytest.raises(StorageError, match=r"of which 3 are there; free space there, lower run\.keep_checkpoints, or"):
+        require_room(checkpoints, kept=2, checkpoint_bytes=int(1.1 * free))
+    require_room(Path("/proc/checkpoints"), kept=2, checkpoint_bytes=1 << 60)  # says that it has no blocks at all
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_the_size_of_a_checkpoint_is_known_before_its_moments_exist(name: str) -> None:
+    matrix, bias = nn.Parameter(torch.randn(4, 6)), nn.Parameter(torch.randn(5))
+    groups: list[ParameterGroup] = [
+        {"name": "matrices", "params": [matrix], "weight_decay": 0.0},
+        {"name": "no_decay", "params": [bias], "weight_decay": 0.0},
+    ]
+    if name == "muon":
+        groups[0]["blocks"] = 1
+    optimizer = build_optimizer(groups, OptimizerSettings(name=name))
+    known = num_stored(optimizer)
+    matrix.grad, bias.grad = torch.ones(4, 6), torch.ones(5)
+    optimizer.step()
+    moments = [each for cell in optimizer.state.values() for key, each in cell.items() if key != "step"]
+    assert known == sum(each.numel() for each in (matrix, bias, *moments))
+    assert known == (5 + (1 if name == "muon" else 2) * 24 + 24 + 2 * 5)
+
+
+@pytest.mark.slow
+def test_a_run_that_the_disk_has_no_room_for_does_not_begin(recipe_in, tmp_path: Path) -> None:
+    """Of a real disk of 3 MB; a checkpoint has 0.7 MB, and two stay."""
+    recipe, root = recipe_in(tmp_path), tmp_path / "run"
+    root.mkdir()
+
+    def main_of(tokens: int) -> tuple[int, str]:
+        with redirect_stderr(io.StringIO()) as said:
+            words = (f"schedule.total_tokens={tokens}", "run.checkpoint_every=1", "run.validation_sequences=4")
+            status = main([str(recipe), *words, "--allow-schedule-change"])
+        return status, said.getvalue()
+
+    def work() -> None:
+        mount_small_disk(root, "3m")
+        assert main_of(1)[0] == 0
+        (one,) = find(root / "checkpoints")
+        size = sum(file.size for file in verify(one).manifest.files)
+        fill(root, 1_200_000)
+        status, said = main_of(1_500)
+        assert status == 74, said
+        (error,) = (line for line in said.splitlines() if line.startswith("error: "))
+        assert error.startswith(f"error: {root / 'checkpoints'}: 1.2 MB are free, and {2 * size / 1e6:.1f} MB are ")
+        assert (
+            f"{size / 1e6:.1f} MB for each of 2 that stay and for the one that is being written, of which 1 " in error
+        )
+        assert "Traceback" not in said
+        assert find(root / "checkpoints") == [one]
+        (root / "filler").unlink()
+        assert main_of(1_500)[0] == 0
+        assert len(find(root / "checkpoints")) == 2
+        fill(root, 1_200_000)  # as before, for one checkpoint instead of two
+        assert main_of(3_000)[0] == 0
+
+    child(work)
+
+
+def test_a_first_start_without_room_leaves_nothing(recipe_in, tmp_path: Path) -> None:
+    with redirect_stderr(io.StringIO()) as said:
+        assert main([str(recipe_in(tmp_path)), f"run.keep_checkpoints={ENDLESS}"]) == 74
+    (error,) = (line for line in said.getvalue().splitlines() if line.startswith("error: "))
+    assert f" for each of {ENDLESS:,} that stay and for the one that is being written, of which 0 are there; " in error
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.launch
+@pytest.mark.xdist_group("engines")
+@pytest.mark.parametrize("program", [PROGRAM, FINE_TUNING])
+def test_no_rank_begins_where_there_is_no_room(program: str, pool: RankPool, recipe_in, tmp_path: Path) -> None:
+    recipe = (recipe_in if program == PROGRAM else write)(tmp_path)
+    words = [recipe, f"run.keep_checkpoints={ENDLESS}"]
+    ended = pool.run(2, ROOT / "accelerate_configs/ddp.yaml", words, program=program)
+    assert ended.statuses in ((74, 1), (74, ENDED)), ended.output
+    (error,) = ended.errors()
+    kept = ENDLESS + (program == FINE_TUNING)  # which keeps its best one, too
+    assert f" for each of {kept:,} that stay and for the one that is being written, of which 0 are there; " in error
+    assert not (tmp_path / "run").exists()
