@@ -107,6 +107,7 @@ def test_a_failed_save_is_told_and_counted_and_a_success_ends_the_count(bumpy: R
     assert [line["failed_saves"] for line in metrics if "loss" in line] == [0, 1, 2, 2, 3, 4, 4]
 
 
+@pytest.mark.slow
 def test_a_failed_save_is_tried_again_before_the_next_one_is_due(recipe_in, tmp_path: Path) -> None:
     """After a sixth of the time that saves may fail: here at the second step after it."""
     run = Run(recipe_in(tmp_path))

@@ -238,6 +238,7 @@ def test_a_run_that_the_disk_has_no_room_for_does_not_begin(recipe_in, tmp_path:
     child(work)
 
 
+@pytest.mark.slow
 def test_a_first_start_without_room_leaves_nothing(recipe_in, tmp_path: Path) -> None:
     with redirect_stderr(io.StringIO()) as said:
         assert main([str(recipe_in(tmp_path)), f"run.keep_checkpoints={ENDLESS}"]) == 74
