@@ -147,6 +147,10 @@ class Job(Protocol[S]):
         A signal ends it where it calls `engine.stop_together`.
         """
 
+    def scored_set(self) -> str:
+        """Hash of what `evaluate` scores, for metrics.jsonl; empty where there is none; called on rank 0 alone."""
+        return ""
+
     def validation_tokens(self) -> float:
         """About how many tokens are trained on in the time of an evaluation; 0 where that is not known."""
         return 0.0

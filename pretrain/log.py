@@ -71,7 +71,8 @@ class Log:
     def validation(self, state: TrainerState, scores: Scores) -> None:
         """Write what a validation found, and send it to the trackers."""
         numbers = scores.numbers()
-        self.line(state, {"validation": numbers})
+        scored = self._job.scored_set() if self._engine.is_main else ""
+        self.line(state, {"validation": numbers, **({"set": scored} if scored else {})})
         flat = {f"validation/{name}/{key}": value for name, of in numbers.items() for key, value in of.items()}
         self._engine.track(flat, state.step)
 

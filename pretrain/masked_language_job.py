@@ -22,7 +22,14 @@ from pretrain.engine.encoder_setup import set_up_encoder
 from pretrain.engine.engine import Engine
 from pretrain.engine.request import command_line
 from pretrain.evaluation.corruptions import CORRUPTIONS
-from pretrain.evaluation.evaluate import evaluate, require_targets, unigram_losses, validation_bins, with_floor
+from pretrain.evaluation.evaluate import (
+    evaluate,
+    require_targets,
+    unigram_losses,
+    validation_bins,
+    validation_set,
+    with_floor,
+)
 from pretrain.evaluation.predictions import Prediction, predict
 from pretrain.evaluation.scores import HeldOut, MaskedLanguageScores
 from pretrain.job import Built, Job, Objective
@@ -154,6 +161,15 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         if corpora.families:
             scores = self.engine.on_main(lambda: with_floor(scores, corpora, *how))
         return MaskedLanguageScores(scores, self._held_out)
+
+    def scored_set(self) -> str:
+        """That of the frozen set, which `pretrain.evaluate` has in each of its rows, too."""
+        return self._scored_set
+
+    @cached_property
+    def _scored_set(self) -> str:
+        how = self.recipe.data, self.recipe.run.validation_sequences
+        return validation_set(self.corpora, *how).fingerprint()
 
     def validation_tokens(self) -> float:
         """A third of the tokens that are scored: there is no backward pass, which takes twice as long as the other."""

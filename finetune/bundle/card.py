@@ -11,6 +11,7 @@ from typing import Any
 from huggingface_hub import EvalResult
 
 from finetune.bundle.manifest import Manifest
+from finetune.bundle.pictured import baselines, best_baseline, shown
 from finetune.metrics.scores import CHANCE, TITLES
 from finetune.tasks.objective import Objective
 from pretrain.card.text import (
@@ -135,6 +136,7 @@ def _text(manifest: Manifest, name: str, loads: Sequence[str], said: str, tag: s
         "",
         *_scores(manifest),
         "",
+        *shown(evaluation),
         *_audit(evaluation.get("audit")),
         "## Limits",
         "",
@@ -176,16 +178,6 @@ def _scored(manifest: Manifest) -> list[Mapping[str, Any]]:
     return list(manifest.evaluation.get("model") or [])
 
 
-def _baselines(manifest: Manifest, of: Mapping[str, Any]) -> dict[str, float]:
-    """The value of each baseline on one task."""
-    found = {}
-    for baseline in manifest.evaluation.get("baselines") or []:
-        for score in baseline["scores"]:
-            if (score["objective"], score["task"]) == (of["objective"], of["task"]) and score["value"] is not None:
-                found[str(baseline["name"])] = float(score["value"])
-    return found
-
-
 def _scores(manifest: Manifest) -> Iterator[str]:
     """The scores of every task, and why one has none."""
     scored = _scored(manifest)
@@ -199,8 +191,8 @@ def _scores(manifest: Manifest) -> Iterator[str]:
             continue
         low, high = of.get("low"), of.get("high")
         interval = "unknown" if low is None or high is None else f"{low:.3f} to {high:.3f}"
-        theirs = sorted(_baselines(manifest, of).items(), key=lambda each: -each[1])
-        best = f"{theirs[0][1]:.3f} ({literal(theirs[0][0])})" if theirs else NOT_MEASURED
+        theirs = best_baseline(manifest.evaluation, of)
+        best = f"{theirs[1]:.3f} ({literal(theirs[0])})" if theirs else NOT_MEASURED
         count = f"{of['labels']:,}"
         rows.append((task, _title(of["metric"]), f"{of['value']:.3f}", interval, _chance(of["metric"]), best, count))
     if rows:
@@ -244,7 +236,7 @@ def _results(manifest: Manifest) -> Iterator[EvalResult]:
             metric_value=of["value"],
             metric_args={
                 **{name: of.get(name) for name in ("low", "high", "labels", "groups")},
-                "baselines": _baselines(manifest, of),
+                "baselines": baselines(manifest.evaluation, of),
             },
         )
 

@@ -1,7 +1,7 @@
 """The folder of a bundle, written whole or not at all, and opened with every byte checked.
 
 In: a manifest, tensors, the split; or a folder, which nobody vouches for. Out: a folder; or `Bundle`. Kept:
-bundle.json, model.safetensors, split.csv, README.md and, for a model of mutations, wild_type.fasta.
+bundle.json, model.safetensors, split.csv, README.md with its pictures and, for a model of mutations, wild_type.fasta.
 """
 
 import hashlib
@@ -23,6 +23,7 @@ from data.disk_error import refusal
 from data.durable import workspace, write_whole
 from finetune.bundle.card import CARD, bundle_card, is_sealed
 from finetune.bundle.manifest import FILES, FORMAT, MANIFEST, SPLIT, WEIGHTS, WILD_TYPES, Manifest, parsed
+from finetune.bundle.pictured import PICTURES, drawn, listing
 from finetune.splits import split_file
 from finetune.splits.parts import Parts
 
@@ -114,9 +115,15 @@ def with_evaluation(folder: Path, evaluation: Mapping[str, Any]) -> None:
     Raises:
         ValueError: it is no bundle, or cannot be written.
     """
-    manifest = replace(_manifest(folder), evaluation=dict(evaluation))
+    before = _manifest(folder)
     with refusal(folder / MANIFEST, _REMEDY):
-        write_whole(folder / MANIFEST, manifest.as_json())
+        for name, expected in (before.evaluation.get(PICTURES) or {}).items():
+            if (old := folder / Path(name).name).is_file() and _hash(old) == expected:
+                old.unlink()  # first, so that none ever lies beside numbers that are not its own
+        pictures = {name: of for name, of in drawn(evaluation).items() if not os.path.lexists(folder / name)}
+        write_whole(folder / MANIFEST, replace(before, evaluation=listing(evaluation, pictures)).as_json())
+        for name, content in pictures.items():
+            write_whole(folder / name, content)
         if not os.path.lexists(folder / CARD) or is_sealed(folder / CARD):  # one that somebody wrote stays
             write_whole(folder / CARD, bundle_card(_manifest(folder)))
 
@@ -197,7 +204,10 @@ def _is_as_written(folder: Path) -> bool:
         listed = json.loads((folder / MANIFEST).read_bytes())
         files = listed["files"]
         here = {path.name for path in folder.iterdir()}
-        if listed["format"] != FORMAT or here - {CARD} != {MANIFEST, *files}:
+        pictures = (listed["evaluation"] or {}).get(PICTURES) or {}
+        if listed["format"] != FORMAT or here - {CARD, *pictures} != {MANIFEST, *files}:
+            return False
+        if any(_hash(folder / name) != pictures[name] for name in here & pictures.keys()):
             return False
         if CARD in here and not is_sealed(folder / CARD):
             return False

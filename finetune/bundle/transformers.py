@@ -1,10 +1,12 @@
 """A fine-tuned model as transformers' own classes for classification.
 
 In: an objective, and all parameters with adapters merged. Out: a folder with config.json, model.safetensors, tokenizer
-and README.md. Kept: that folder. z-scores are undone in the last map, so that numbers come out in the task's scale.
+and README.md with its picture. Kept: that folder. z-scores are undone in the last map, so that numbers come out in the
+task's scale.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from transformers.utils import logging
 
 from finetune.bundle.card import export_card
 from finetune.bundle.manifest import Manifest
+from finetune.bundle.pictured import drawn, listing
 from finetune.tasks.objective import Objective
 from pretrain.model.build import without_memory
 from pretrain.model.weights import io as transformers_io
@@ -76,8 +79,11 @@ def save(folder: Path, manifest: Manifest, objective: Objective, parameters: Map
             state[f"esm.encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"] = stored.clone()
     largest = transformers_io.LARGEST_FILE
     theirs.save_pretrained(folder, state_dict=state, save_original_format=False, max_shard_size=largest)
-    card = folder / "README.md"
-    card.write_text(export_card(manifest, objective, type(theirs).__name__), encoding="utf-8")
+    pictures = drawn(manifest.evaluation)
+    for name, content in pictures.items():
+        (folder / name).write_text(content, encoding="utf-8")
+    card, whole = folder / "README.md", replace(manifest, evaluation=listing(manifest.evaluation, pictures))
+    card.write_text(export_card(whole, objective, type(theirs).__name__), encoding="utf-8")
     for path in folder.iterdir():
         path.chmod(card.stat().st_mode & 0o777)
 

@@ -11,7 +11,7 @@ for a mistake in the input, 1 for anything else.
 import argparse
 import csv
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -50,18 +50,20 @@ def _run(options: argparse.Namespace) -> None:
     for assay in held:
         folder.require_measured(assay)
     schemes: list[Scheme] = list(dict.fromkeys(options.scheme))
-    columns = [name for model in options.model for name in _scored(model, folder, held, schemes, options)]
-    figures = {name: {assay: folder.figures(assay, name) for assay in held} for name in dict.fromkeys(columns)}
+    made_of: dict[str, str] = {}
+    for model in options.model:
+        made_of |= _scored(model, folder, held, schemes, options)
+    figures = {name: {assay: folder.figures(assay, name) for assay in held} for name in made_of}
     if options.output is not None:
-        _write(options.output, figures)
+        _write(options.output, figures, made_of)
     for name, found in figures.items():
         print("\n".join(said(name, found)), flush=True)
 
 
 def _scored(
     model: str, folder: Folder, assays: Sequence[Assay], schemes: Sequence[Scheme], options: argparse.Namespace
-) -> list[str]:
-    """Add the columns of a model; their names."""
+) -> dict[str, str]:
+    """Add the columns of a model; their names, and the content hash of its weights."""
     with WorkLine(f"opening {model}", after_s=2.0):
         import torch
 
@@ -70,7 +72,8 @@ def _scored(
 
         source = open_source(model)
     window = None if options.window == "whole" else WINDOW_TOKENS
-    made_of = {"weights": source.content_hash(), "window": window}
+    weights = source.content_hash()
+    made_of = {"weights": weights, "window": window}
     left = [assay for assay in assays if folder.to_do(assay, source.name, made_of, schemes)]
     if len(left) < len(assays):
         print(f"{source.name}: {len(assays) - len(left)} of {len(assays)} assays are scored already", flush=True)
@@ -80,7 +83,7 @@ def _scored(
         scorer = Scorer(masked_language_model(source, device), source.name, bin_tokens, window)
         for line in score(folder, left, scorer, made_of, schemes):
             print(line, flush=True)
-    return [column(source.name, scheme) for scheme in schemes]
+    return {column(source.name, scheme): weights for scheme in schemes}
 
 
 def work(assays: Sequence[Assay], folder: Folder | None) -> list[str]:
@@ -137,15 +140,16 @@ def _cell(value: float | None) -> str:
     return f"{'-':>13}" if value is None or value != value else f"{value:>13.4f}"
 
 
-def _write(out: Path, figures: dict[str, dict[Assay, Figures]]) -> None:
+def _write(out: Path, figures: dict[str, dict[Assay, Figures]], weights: Mapping[str, str]) -> None:
     with replaced(out, "give another name with -o") as new, new.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["DMS_id", "UniProt_ID", "selection_type", "column", "variants", *FIGURES])
+        writer.writerow(["DMS_id", "UniProt_ID", "selection_type", "column", "variants", *FIGURES, "weights"])
         for name, of in figures.items():
             for assay, found in of.items():
                 cells = asdict(found)
                 values = ["" if cells[each] != cells[each] else repr(cells[each]) for each in FIGURES]
-                writer.writerow([assay.name, assay.protein, assay.selection, name, found.variants, *values])
+                of_assay = assay.name, assay.protein, assay.selection
+                writer.writerow([*of_assay, name, found.variants, *values, weights[name]])
 
 
 def _parser() -> Parser:

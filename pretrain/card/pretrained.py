@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from huggingface_hub import EvalResult
 
+from pretrain.card import measured
 from pretrain.card.text import (
     FOLDER,
     NOT_MEASURED,
@@ -29,8 +30,11 @@ from pretrain.card.text import (
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.evaluation.scores import HeldOut, shown
 from pretrain.report import facts
+from pretrain.report import measured as measurements
 from pretrain.report.history import History, read_history
-from pretrain.report.pictures import card_pictures
+from pretrain.report.measured import Measurements
+from pretrain.report.pictures import Picture, card_pictures
+from pretrain.run.redaction import redacted
 
 _PLACES = ("directory", "store_dir", "sources", "clusters", "exclude", "mixture", "init", "trackers", "table", "file")
 """Settings that name places on somebody's machine, or are shown elsewhere."""
@@ -38,6 +42,7 @@ _PLAIN = re.compile(r"[\w.,+ \[\]-]*")
 _LICENCE = f"""\
 The licence of these weights is {NOT_STATED}: the run does not know it. Anyone who publishes them adds `license` to the
 metadata above, after a look at the licences of the sequences and of what training started from."""
+_NOTHING = Measurements(None, {}, {})
 _PAPERS = {
     "ESM-2": "Lin et al. (2023), Evolutionary-scale prediction of atomic-level protein structure with a language "
     "model, Science 379",
@@ -58,6 +63,8 @@ class Exported:
     """That of the stored weights."""
     contacts: str
     """What it knows of contacts, in Markdown."""
+    weights: frozenset[str] = frozenset()
+    """Content hashes of the weights, as the checkpoint has them and as they are stored."""
 
     @property
     def architecture(self) -> str:
@@ -68,7 +75,8 @@ class Exported:
 def write_card(root: Path, exported: Exported, folder: Path) -> Path:
     """Write README.md and its pictures into a folder that is being made.
 
-    Pictures that cannot be drawn, as without matplotlib, cost a line and not the export.
+    Pictures that cannot be drawn, as without matplotlib, cost a line and not the export. So does what was measured of
+    other weights than those that are exported.
 
     Returns:
         The path of README.md.
@@ -77,16 +85,25 @@ def write_card(root: Path, exported: Exported, folder: Path) -> Path:
         ValueError: it is no run directory.
     """
     history = until(read_history(root), exported.step)
-    pictures: dict[str, str] = {}
+    found = measurements.read(root, exported.weights)
+    if found.of_others:
+        files = ", ".join(str(root / name) for name in found.of_others)
+        print(f"not of the exported weights, and not on the card: {files}", file=sys.stderr, flush=True)
+    pictures: dict[str, Picture] = {}
     try:
-        for name, (drawing, summary) in card_pictures(history).items():
-            (folder / name).write_text(drawing, encoding="utf-8")
-            pictures[name] = summary
+        for name, content, picture in card_pictures(history, found):
+            (folder / name).write_text(redacted(content), encoding="utf-8")
+            pictures[name] = picture
     except Exception as error:
         print(f"the card's pictures were not drawn: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
     path = folder / "README.md"
-    path.write_text(text(root.resolve().name, history, exported, pictures), encoding="utf-8")
+    path.write_text(text(root.resolve().name, history, exported, pictures, found), encoding="utf-8")
     return path
+
+
+def was_measured(root: Path) -> bool:
+    """Whether a run directory holds anything that was measured after the end of the run."""
+    return measurements.is_any(root)
 
 
 def until(history: History, step: int) -> History:
@@ -100,20 +117,27 @@ def until(history: History, step: int) -> History:
     )
 
 
-def text(name: str, history: History, exported: Exported, pictures: Mapping[str, str]) -> str:
+def text(
+    name: str,
+    history: History,
+    exported: Exported,
+    pictures: Mapping[str, Picture],
+    found: Measurements = _NOTHING,
+) -> str:
     """The card.
 
     Args:
         name: of the run.
         history: of the run, up to what is exported.
         exported: what is exported.
-        pictures: files beside the card -> what each shows, in words.
+        pictures: by the names of their files, which lie beside the card.
+        found: what was measured of the weights after the end of the run.
     """
     described, recipe = history.described, history.recipe
     data, corpus = recipe.get("data") or {}, described.get("corpus") or {}
     model = recipe.get("model") or {}
-    scored = [each.scores for each in history.validations if each.step == exported.step]
-    scores = scored[-1] if scored else None
+    validated = [each for each in history.validations if each.step == exported.step]
+    scores, frozen = (validated[-1].scores, validated[-1].set) if validated else (None, "")
     architecture = exported.architecture
     body = [
         f"# {literal(name)}",
@@ -157,12 +181,13 @@ def text(name: str, history: History, exported: Exported, pictures: Mapping[str,
         "",
         "## Evaluation",
         "",
-        *validation(scores, corpus),
+        *validation(scores, corpus, frozen),
         "",
-        *_pictured(pictures),
+        *measured.pictured(pictures, "loss.svg"),
+        *measured.sections(found, pictures),
         "## Limits",
         "",
-        *(f"- {line}" for line in _limits(scores, data, corpus)),
+        *(f"- {line}" for line in _limits(scores, data, corpus, found)),
         "",
         "## Licence and citation",
         "",
@@ -176,7 +201,7 @@ def text(name: str, history: History, exported: Exported, pictures: Mapping[str,
     ]
     data_of_card = metadata(
         name,
-        results(name, scores, corpus),
+        [*results(name, scores, corpus, frozen), *measured.results(found, frozen)],
         pipeline_tag="fill-mask",
         tags=["esmc" if exported.is_modern else "esm", "protein-language-model"],
         base_model=hub_model(model.get("init")),
@@ -242,8 +267,10 @@ def _recipe(history: History) -> Iterator[tuple[str, str]]:
                 yield literal(f"{section}.{name}"), literal(value) or "none"
 
 
-def validation(scores: Mapping[str, Mapping[str, float | None]] | None, corpus: Mapping[str, Any]) -> list[str]:
-    """The table of perplexities, and what they are of."""
+def validation(
+    scores: Mapping[str, Mapping[str, float | None]] | None, corpus: Mapping[str, Any], frozen: str = ""
+) -> list[str]:
+    """The table of perplexities, and what they are of; `frozen` is the hash of the frozen set."""
     if not scores or "mask_all" not in scores:
         return [f"Not validated at this step: perplexity is {NOT_MEASURED}."]
     heading, over = "Validation perplexity", ""
@@ -259,13 +286,14 @@ def validation(scores: Mapping[str, Mapping[str, float | None]] | None, corpus: 
         f"{heading}, 15 % of residues as targets",
         f"(exp of the mean loss over targets; 95 % interval by bootstrap{over}).",
         "Mask-all hides every target; 80/10/10 shows a tenth of them.",
+        *([f"The frozen set is `{literal(frozen)}`."] if frozen else []),
         "",
         *table(("corruption", "perplexity", "95 % interval", "unigram baseline"), rows),
     ]
 
 
 def results(
-    name: str, scores: Mapping[str, Mapping[str, float | None]] | None, corpus: Mapping[str, Any]
+    name: str, scores: Mapping[str, Mapping[str, float | None]] | None, corpus: Mapping[str, Any], frozen: str = ""
 ) -> list[EvalResult]:
     """The same for `model-index`, whose format has no place for intervals and baselines but the metric's arguments."""
     held_out = HeldOut.of(corpus)
@@ -284,22 +312,22 @@ def results(
                 metric_type="perplexity",
                 metric_name=f"Perplexity, {TITLES.get(corruption, corruption)}",
                 metric_value=value,
-                metric_args={key: number for key, number in of.items() if key != "perplexity"},
+                metric_args={
+                    **{key: number for key, number in of.items() if key != "perplexity"},
+                    **({"set": frozen} if frozen else {}),
+                },
             )
         )
     return found
 
 
-def _pictured(pictures: Mapping[str, str]) -> Iterator[str]:
-    for name, summary in pictures.items():
-        yield f"![{literal(summary)}]({name})"
-        yield ""
-
-
 def _limits(
-    scores: Mapping[str, Mapping[str, float | None]] | None, data: Mapping[str, Any], corpus: Mapping[str, Any]
+    scores: Mapping[str, Mapping[str, float | None]] | None,
+    data: Mapping[str, Any],
+    corpus: Mapping[str, Any],
+    found: Measurements,
 ) -> Iterator[str]:
-    if not scores:
+    if not scores and found.evaluation is None:
         yield "These weights were not validated: nothing is known of how well they predict proteins."
     held_out = HeldOut.of(corpus)
     if held_out is HeldOut.NOTHING:
@@ -308,8 +336,8 @@ def _limits(
         yield "Relatives of the held-out proteins may have trained, which makes the perplexity look better than it is."
     if (crop := data.get("crop_tokens")) is not None:
         yield f"Documents of more than {crop} tokens were never seen whole; longer proteins are outside of training."
-    yield (
-        f"Scores of variants, precision of contacts, and what embeddings are worth for other tasks: {NOT_MEASURED} in "
-        "this run."
-    )
+    asked = {"scores of variants": found.assays, "precision of contacts": found.contacts}
+    missing = [what for what, numbers in asked.items() if not numbers]
+    absent = ", ".join([*missing, "what embeddings are worth for other tasks"])
+    yield f"{absent[0].upper()}{absent[1:]}: {NOT_MEASURED} of these weights."
     yield "A language model repeats what its corpus has too much of: families and organisms with many sequences."

@@ -9,7 +9,7 @@ its elements as little-endian float32.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,14 @@ class ContentHash:
     def hexdigest(self) -> str:
         """The hash of what was added so far, lower-case hex."""
         return self._hash.hexdigest()
+
+
+def content_hash(weights: Mapping[str, Tensor]) -> str:
+    """The hash of whole weights, float32 on the host."""
+    content = ContentHash()
+    for name in sorted(weights):
+        content.add(name, weights[name])
+    return content.hexdigest()
 
 
 def fill_frozen(state: NamedState, source: Weights, gather: Callable[[Any], list[Any]]) -> str | None:

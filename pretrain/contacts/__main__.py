@@ -44,7 +44,8 @@ def _score(options: argparse.Namespace) -> None:
     print("\n".join(scored.lines()), flush=True)
     if options.output:
         with replaced(options.output, "give another name with -o") as building:
-            building.write_text(json.dumps(scored.as_dict(), indent=1) + "\n", encoding="utf-8")
+            found = scored.as_dict() | {"weights": source.content_hash()}
+            building.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if options.write:
         print(f"{write(Path(options.model), scored.head, f'{len(scored.chosen.fitted)} chains')}: the contact head")
 

@@ -51,6 +51,8 @@ class Validation:
     tokens: float
     time: float
     scores: Mapping[str, Mapping[str, float | None]]
+    set: str = ""
+    """Hash of the frozen set; empty in lines of early versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ def read_history(root: Path) -> History:
         tokens=kept[-1]["tokens"] if kept else 0,
         course=course(kept, trained_as(described.get("recipe", {}).get("data", {}).get("mask", {}))),
         validations=tuple(
-            Validation(line["step"], float(line["tokens"]), _time(line), line["validation"])
+            Validation(line["step"], float(line["tokens"]), _time(line), line["validation"], str(line.get("set", "")))
             for line in kept
             if _is_table(line.get("validation"))
         ),

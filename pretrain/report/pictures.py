@@ -1,15 +1,22 @@
 """Pictures of a run as files of their own, for a README or a model card.
 
-In: a run directory, a folder. Out: loss.svg and protein.svg there, which follow the light or dark setting of the
-reader's system. Kept: nothing; a file of that name that this module did not write stays.
+In: a run directory, a folder. Out: loss.svg and protein.svg there, or the pictures of a card, which follow the light or
+dark setting of the reader's system. Kept: nothing; a file of that name that this module did not write stays.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from data.durable import replaced
 from pretrain.report import facts, figures
+from pretrain.report.chart import Chart
+from pretrain.report.contact_map import ContactMap
 from pretrain.report.history import History, read_history
+from pretrain.report.intervals import Intervals
 from pretrain.report.letters import draw_letters
+from pretrain.report.measured import Measurements
 from pretrain.report.palette import style_sheet
 
 MARK = "zymogen.picture/1"
@@ -52,10 +59,36 @@ def write_pictures(root: Path, folder: Path) -> list[Path]:
     return [folder / name for name in drawings]
 
 
-def card_pictures(history: History) -> dict[str, tuple[str, str]]:
-    """The pictures of a model card: name of a file -> its content, and what it shows in words."""
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What a card says of a drawing that lies beside it."""
+
+    words: str
+    """What it shows, for readers who do not see it."""
+    caption: str
+    """What it shows and how it is read, in sentences."""
+
+    @classmethod
+    def of(cls, drawing: Chart | Intervals | ContactMap) -> Self:
+        """The words about a drawing."""
+        return cls(f"{drawing.title}: {drawing.summary}", f"{drawing.title}. {drawing.note}".strip())
+
+
+def card_pictures(history: History, found: Measurements) -> Iterator[tuple[str, str, Picture]]:
+    """The pictures of a model card, drawn one after the other: name of the file, its content, the words about it.
+
+    Args:
+        history: of the run, up to what is exported.
+        found: what was measured of the weights that are exported.
+    """
     loss = figures.loss_figure(history)
-    return {} if loss is None else {"loss.svg": (_alone(loss.draw(_WIDTH)), f"{loss.title}: {loss.summary}")}
+    for drawing in (*([loss] if loss else []), *found.drawings()):
+        yield f"{drawing.name}.svg", drawing_file(drawing), Picture.of(drawing)
+
+
+def drawing_file(drawing: Chart | Intervals | ContactMap) -> str:
+    """A drawing as the content of a file of SVG."""
+    return _alone(drawing.draw(_WIDTH))
 
 
 def _alone(drawing: str) -> str:

@@ -24,9 +24,9 @@ from transformers.utils import logging
 
 from data.disk_error import refusal, said
 from data.durable import workspace, write_whole
-from pretrain.card.pretrained import Exported, write_card
+from pretrain.card.pretrained import Exported, was_measured, write_card
 from pretrain.checkpoint.canonical import InvalidCheckpoint
-from pretrain.checkpoint.frozen import read_whole
+from pretrain.checkpoint.frozen import content_hash, read_whole
 from pretrain.checkpoint.load import Verified, find, newest_valid, verify
 from pretrain.checkpoint.manifest import CONTACT_HEAD, checkpoint_name
 from pretrain.engine.named_state import Weights
@@ -83,9 +83,12 @@ def export(run: RunDirectory, frozen: Weights | None = None, stored: Stored | No
     dtype = getattr(torch, stored.dtype)
     require_finite(weights, checkpoint.path, "the training diverged there: export an earlier checkpoint with --step")
     require_fits(weights, dtype, checkpoint.path)
+    hashes = {content_hash(weights)} if (measured := was_measured(run.root)) else set()
     # Rounded as the files are, so that what transformers reads can be compared.
     model.load_state_dict({name: weight.to(dtype).float() for name, weight in weights.items()}, assign=True)
     del weights
+    if measured and stored.dtype != "float32":
+        hashes.add(content_hash(dict(model.named_parameters())))
     contact_head = ContactHead.of_entry(checkpoint.trainer.entries.get(CONTACT_HEAD), shape.layers * shape.heads)
     step, tokens_seen = checkpoint.trainer.step, checkpoint.trainer.tokens_seen
     logging.disable_progress_bar()  # or transformers draws one for a single file
@@ -103,6 +106,7 @@ def export(run: RunDirectory, frozen: Weights | None = None, stored: Stored | No
             is_modern=shape.is_modern,
             dtype=stored.dtype,
             contacts=about_contacts(shape, contact_head),
+            weights=frozenset(hashes),
         )
         card = write_card(run.root, exported, building)
         for path in building.iterdir():

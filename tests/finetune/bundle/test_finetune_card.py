@@ -1,5 +1,6 @@
 """The card of a fine-tuned model: tasks, scores, the audit, tasks without a score; and the lines that load it."""
 
+import hashlib
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from huggingface_hub import ModelCard
@@ -18,6 +20,7 @@ from finetune.bundle.card import CARD, bundle_card, export_card, is_sealed
 from finetune.bundle.folder import open_folder, with_evaluation
 from finetune.bundle.manifest import Manifest, parsed
 from pretrain.card.text import FOLDER
+from pretrain.push.folder import finished_files
 from support.places import ROOT
 
 pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the run
@@ -87,6 +90,31 @@ def test_the_card_of_a_bundle_has_its_tasks_and_scores(bundle: Path) -> None:
         assert result.metric_args["baselines"] == theirs
         best = max(theirs, key=lambda name: theirs[name])
         assert f" {theirs[best]:.3f} ({best}) | {of['labels']} |" in card
+
+
+def test_the_picture_of_the_scores_lies_beside_the_card(bundle: Path) -> None:
+    """It is drawn of the numbers that the card has, and listed with its hash; one that somebody changed stays."""
+    content = json.loads((bundle / "bundle.json").read_text())["evaluation"]
+    picture, card = bundle / "scores.svg", (bundle / CARD).read_text()
+    assert content["pictures"] == {"scores.svg": hashlib.sha256(picture.read_bytes()).hexdigest()}
+    assert ElementTree.parse(picture).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    (shown,) = re.findall(r"!\[([^]]*)\]\(scores\.svg\)\n\n(Scores of the tested proteins\. .*)\n", card)
+    for each in content["model"]:
+        assert (f"{each['task']}, " in shown[0].replace("\\", "")) == (each["value"] is not None)
+        if each["value"] is not None:
+            assert f"{each['value']:.3f}" in shown[0]
+            assert f"{each['value']:.3f}" in picture.read_text()
+    assert {"scores.svg", CARD} <= {file.name for file in finished_files(bundle)}
+    picture.write_text("mine")
+    with_evaluation(bundle, content)
+    assert picture.read_text() == "mine"
+    assert "scores.svg" not in (bundle / CARD).read_text()
+    picture.unlink()
+    with_evaluation(bundle, content)
+    assert (bundle / CARD).read_text() == card
+    with_evaluation(bundle, {})
+    assert not picture.exists()
+    assert "scores.svg" not in (bundle / CARD).read_text()
 
 
 def test_a_bundle_before_the_end_of_its_run_says_so(bundle: Path) -> None:

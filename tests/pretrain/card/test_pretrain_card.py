@@ -1,15 +1,19 @@
 """The card of a run: its numbers are the run's, its metadata are read by the Hub's library, its lines run as shown."""
 
+import csv
 import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 
@@ -19,15 +23,27 @@ from pretrain.card.pretrained import Exported, text, until, write_card
 from pretrain.card.text import FOLDER, hub_model, source_name
 from pretrain.evaluation.scores import shown
 from pretrain.report.history import read_history
+from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION, read
+from pretrain.report.pictures import Picture
 from pretrain.run import records
 from pretrain.ship.contact_head import NOT_FITTED
-from support.inputs.written_runs import TOKENS_A_STEP, WrittenRun
+from support.inputs.written_runs import (
+    IDENTITIES,
+    LENGTHS,
+    SPEARMAN,
+    TOKENS_A_STEP,
+    WEIGHTS,
+    WrittenRun,
+    evaluation,
+    measure,
+)
 from support.places import ROOT
 
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
 OF_THE_WORDS = (
     *("95 %", "15 %", "80/10/10", "ESM-2", "0.5 everywhere", "Lin et al. (2023)", "Science 379", "ESM Team (2024)"),
     "bfloat16",
+    *("P@L/2", "P@L/5"),
 )
 """Numbers that belong to the card's own sentences, and to names."""
 
@@ -60,7 +76,36 @@ def known(root: Path) -> set[str]:
     found.add(f"{sum(seconds) / 3600:.3g}")
     if all("flops_per_s" in line for line in steps):
         found.add(f"{sum(s * line['flops_per_s'] for s, line in zip(seconds, steps, strict=True)):.3g}")
+    found |= of_measurements(root)
     return {number.replace(",", "") for number in found}
+
+
+def of_measurements(root: Path) -> set[str]:
+    """Every number of the files that were written after the end of the run, as the card shows it."""
+    found: set[str] = set()
+    content = [json.loads((root / name).read_text()) for name in (EVALUATION, CONTACTS) if (root / name).is_file()]
+    for value in leaves(content):
+        if isinstance(value, str):
+            found |= set(NUMBER.findall(value))
+        elif isinstance(value, (int, float)):
+            found |= {shown(value), f"{value:.3f}", f"{value:,}"}
+    for of in content[1:]:
+        found |= {f"{len(many):,}" for many in (of["chains"], of["fitted_on"], of["map"]["predicted"])}
+    if (root / ASSAYS).is_file():
+        with (root / ASSAYS).open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["weights"] == WEIGHTS]
+        types = {row["selection_type"] for row in rows}
+        of_types = [[row for row in rows if row["selection_type"] == kind] for kind in types]
+        found |= {str(len(mine)) for mine in of_types} | {f"{mean_of(mine):.3f}" for mine in of_types}
+        found |= {str(len(rows)), f"{np.mean([mean_of(mine) for mine in of_types]):.3f}"}
+    return found
+
+
+def mean_of(rows: list[dict[str, str]]) -> float:
+    """Mean over proteins of the mean over each one's assays."""
+    proteins = {row["UniProt_ID"] for row in rows}
+    each = [[float(row["spearman"]) for row in rows if row["UniProt_ID"] == protein] for protein in proteins]
+    return float(np.mean([np.mean(own) for own in each]))
 
 
 def unknown(card: str, root: Path) -> list[str]:
@@ -79,7 +124,8 @@ def card_of(root: Path, step: int | None = None, contacts: str = NOT_FITTED) -> 
     history = read_history(root)
     step = history.step if step is None else step
     exported = Exported(step=step, tokens=step * TOKENS_A_STEP, is_modern=False, dtype="float32", contacts=contacts)
-    return text(root.name, until(history, step), exported, {"loss.svg": "Loss"})
+    pictures = {"loss.svg": Picture("Loss", "The loss.")}
+    return text(root.name, until(history, step), exported, pictures, read(root, {WEIGHTS}))
 
 
 def change(root: Path, **parts: Any) -> None:
@@ -177,6 +223,85 @@ def test_the_card_of_an_earlier_step_knows_nothing_later(tmp_path: Path) -> None
     assert whole
     assert part
     assert 1.8 < float(whole[1]) / float(part[1]) < 2.2
+
+
+# Measured after the end of the run ----------------------------------------------------------------
+
+MEASURED = Exported(
+    step=100, tokens=800_000, is_modern=False, dtype="float32", contacts="", weights=frozenset({WEIGHTS})
+)
+PICTURES = ("perplexity-length", "perplexity-identity", "contacts", "contact-map", "assays-0")
+
+
+def test_what_was_measured_stands_in_tables_pictures_and_model_index(tmp_path: Path) -> None:
+    root = measure(WrittenRun().write(tmp_path / "run"))
+    (tmp_path / "out").mkdir()
+    card = write_card(root, MEASURED, tmp_path / "out").read_text()
+    assert unknown(card, root) == []
+    svg = "{http://www.w3.org/2000/svg}svg"
+    for name in ("loss", *PICTURES):
+        assert ElementTree.parse(tmp_path / f"out/{name}.svg").getroot().tag == svg
+        assert len(re.findall(rf"!\[[^]]*\]\({name}\.svg\)\n\n[A-Z][^\n]+\.\n", card)) == 1, name
+    assert {path.stem for path in (tmp_path / "out").glob("*.svg")} == {"loss", *PICTURES}
+    for row in (
+        "| mask-all | all | 9 | 14.50 | 14.20 to 14.90 | 17.80 |",
+        "| 80/10/10 | all | 9 | 12.50 | 12.20 to 12.90 | 17.80 |",
+        f"| mask-all | {LENGTHS[1]} | 9 | 14.75 | 14.45 to 15.15 | 17.80 |",
+        f"| mask-all | {IDENTITIES[2]} | 9 | 15.00 | unknown | 17.80 |",
+        "| P@L/2 | 0.310 | 0.290 to 0.330 | 0.050 | 0.021 |",
+        "| Activity | 3 | 0.425 |",
+        "| mean over types | 4 | 0.650 |",
+    ):
+        assert row in card
+    assert "of nobody" not in card
+    assert "other:wt-marginal" not in card  # of other weights, in the same file
+    assert "- What embeddings are worth for other tasks: not measured" in card
+    found = {result.metric_name: result for result in ModelCard(card).data.eval_results}
+    rows = {(row.corruption, row.bucket): row for row in evaluation().rows}
+    by_length = found[f"Perplexity, mask-all, length: {LENGTHS[0]}"]
+    assert by_length.metric_value == rows["mask_all", LENGTHS[0]].perplexity
+    assert by_length.metric_args["unigram"] == 17.8
+    assert by_length.dataset_revision == evaluation().set
+    assert found["P@L/5"].metric_value == 0.31
+    assert (found["P@L/5"].metric_args["chance"], found["P@L/5"].metric_args["random weights"]) == (0.021, 0.05)
+    assert found["Spearman, own:wt-marginal"].metric_value == pytest.approx(0.65)
+    assert found["Spearman, own:wt-marginal"].metric_args["assays"] == len(SPEARMAN)
+
+
+def test_what_was_measured_of_other_weights_is_not_on_the_card(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = measure(WrittenRun().write(tmp_path / "run"))
+    (tmp_path / "out").mkdir()
+    other = replace(MEASURED, weights=frozenset({"ef" * 32}))
+    card = write_card(root, other, tmp_path / "out").read_text()
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"README.md", "loss.svg"}
+    assert "Measured by" not in card
+    assert len(ModelCard(card).data.eval_results) == 2  # the validation's
+    assert "Scores of variants, precision of contacts, " in card
+    files = ", ".join(f"{root}/{name}" for name in (EVALUATION, CONTACTS, ASSAYS))
+    assert capsys.readouterr().err == f"not of the exported weights, and not on the card: {files}\n"
+    content = json.loads((root / CONTACTS).read_text())
+    del content["weights"]  # as a version wrote it that did not say it
+    (root / CONTACTS).write_text(json.dumps(content))
+    (root / ASSAYS).write_text("DMS_id,UniProt_ID,selection_type,column,spearman\na,A,Activity,own:x,0.5\n")
+    assert read(root, {WEIGHTS}).of_others == (CONTACTS, ASSAYS)
+
+
+def test_of_one_frozen_set_the_figure_over_all_stands_once_in_model_index(tmp_path: Path) -> None:
+    root = measure(WrittenRun().write(tmp_path / "run"))
+    lines = [*records.read(root / "metrics.jsonl")]
+    for line in lines:
+        if "validation" in line:
+            line["set"] = evaluation().set
+    (root / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    card = card_of(root)
+    assert f"The frozen set is `{evaluation().set}`." in card
+    names = [result.metric_name for result in ModelCard(card).data.eval_results]
+    assert names.count("Perplexity, mask-all") == 1
+    assert f"Perplexity, mask-all, length: {LENGTHS[0]}" in names
+    validated = ModelCard(card).data.eval_results[0]
+    assert validated.metric_args["set"] == evaluation().set
 
 
 SECRET = "hf_planted0123456789"

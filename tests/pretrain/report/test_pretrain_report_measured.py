@@ -1,82 +1,18 @@
 """What was measured after a run's end is on its page: perplexity of buckets, precision of contacts."""
 
 import json
-import math
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pretrain.evaluation.figures import Figure, Figures
 from pretrain.report.contact_map import ContactMap
 from pretrain.report.intervals import Intervals
 from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION, measured
 from pretrain.report.page import write_report
-from support.inputs.written_runs import WrittenRun
+from support.inputs.written_runs import IDENTITIES, LENGTHS, WrittenRun, contacts, evaluation
 from support.screens.browser import Browser, offences
-
-LENGTHS = ("below 100 residues", "100 to 199 residues", "200 to 399 residues", "800 residues and more")
-IDENTITIES = ("no relative found", "below 30 %", "90 % and more")
-
-
-def evaluation() -> Figures:
-    rows = []
-    for corruption, worse in (("mask_all", 0.0), ("80_10_10", -2.0)):
-        for by, names in (("all", ("all",)), ("length", LENGTHS), ("identity", IDENTITIES)):
-            for number, bucket in enumerate(names):
-                value = 14.5 + worse + number / 4
-                low, high = (math.nan, math.nan) if number == 2 else (value - 0.3, value + 0.4)
-                row = Figure(
-                    set="0123456789abcdef",
-                    corruption=corruption,
-                    by=by,
-                    bucket=bucket,
-                    sequences=9,
-                    groups=5,
-                    targets=90,
-                    nats=240.0,
-                    perplexity=value,
-                    low=low,
-                    high=high,
-                    unigram=17.8,
-                    gain=0.1,
-                    gain_low=math.nan,
-                    gain_high=math.nan,
-                )
-                rows.append(row)
-        rows.append(replace(rows[-1], by="length", bucket="of nobody", sequences=0))
-    return Figures(
-        model="own",
-        origin="runs/own, step 9",
-        weights="ab",
-        data=("runs/own",),
-        held_out=None,
-        set="0123456789abcdef",
-        sequences=9,
-        residues=900,
-        crop_tokens=512,
-        groups="clusters",
-        unigram_of="the scored proteins",
-        training=None,
-        searched_by=None,
-        not_measured=(),
-        rows=tuple(rows),
-    )
-
-
-def contacts(name: str) -> dict[str, Any]:
-    means = {
-        who: {what: {"mean": mean, "low": mean - 0.02, "high": mean + 0.02} for what in ("P@L", "P@L/2", "P@L/5")}
-        for who, mean in ((name, 0.31), ("random weights", 0.05))
-    }
-    chance = {"chance": {"mean": 0.021, "low": None, "high": None}}
-    pairs = {"touching": [[0, 30], [4, 40], [10, 20]], "predicted": [[4, 40], [2, 9], [10, 20], [7, 33]]}
-    of_one = {"name": "1abc_A", "residues": 60, **pairs}
-    found = {"format": "zymogen.contacts/1", "model": name, "chains": ["a"] * 1440, "map": of_one}
-    return found | {"means": means | {"chance": chance}}
 
 
 @pytest.fixture

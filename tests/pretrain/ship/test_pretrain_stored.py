@@ -15,13 +15,15 @@ from torch import Tensor
 from transformers import AutoModelForMaskedLM
 
 import pretrain.ship.export as ship
-from pretrain import export
+from pretrain import evaluate, export
 from pretrain.__main__ import main
 from pretrain.checkpoint import load
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.model.weights import io as transformers_io
 from pretrain.model.weights.contact_head import BIAS, WEIGHT, ContactHead
+from pretrain.push.folder import finished_files
+from pretrain.run import records
 from pretrain.run.directory import RunDirectory
 from pretrain.ship.reloaded import require_same
 from support.inputs.flat_batches import perturb
@@ -178,6 +180,33 @@ def test_any_step_is_exported(copy: Path, capsys: pytest.CaptureFixture) -> None
     (copy / "checkpoints/step-000000020/trainer.json").write_text("{}")
     assert export.main([str(copy), "--step", "20"]) == 2
     assert "step-000000020 is not whole: " in capsys.readouterr().err
+
+
+def test_what_was_measured_of_the_exported_weights_goes_with_them(copy: Path, capsys: pytest.CaptureFixture) -> None:
+    """Onto the card, with its pictures, whatever the weights are stored as; and into no export of another step."""
+    out = copy / "evaluation.json"
+    assert evaluate.main([str(copy), "--training", "none", "-o", str(out)]) == 0
+    measured = json.loads(out.read_text())
+    (last,) = [line for line in records.read(copy / "metrics.jsonl") if "validation" in line][-1:]
+    assert last["set"] == measured["set"]
+    assert last["validation"]["mask_all"]["perplexity"] == pytest.approx(measured["rows"][0]["perplexity"], rel=1e-4)
+    picture, card = copy / "export/perplexity-length.svg", copy / "export/README.md"
+    for words in ([], ["--dtype", "bfloat16"]):
+        assert export.main([str(copy), *words]) == 0
+        assert picture.read_text().startswith("<svg ")
+        assert f"the frozen set `{measured['set']}`" in card.read_text()
+        assert picture.name in json.loads((copy / "export.json").read_text())["exports"][0]
+    assert {file.name for file in finished_files(copy / "export")} >= {picture.name, "loss.svg", "README.md"}
+    assert evaluate.main([str(copy / "export"), "--training", "none", "-o", str(out), "--overwrite"]) == 0
+    assert json.loads(out.read_text())["weights"] != measured["weights"]
+    assert export.main([str(copy), "--dtype", "bfloat16"]) == 0
+    assert picture.is_file()
+    picture.write_text("mine")
+    capsys.readouterr()
+    assert export.main([str(copy), "--step", "10"]) == 0
+    assert (copy / "export-1" / picture.name).read_text() == "mine"
+    assert not picture.exists()
+    assert f"not of the exported weights, and not on the card: {out}\n" in capsys.readouterr().err
 
 
 # What is refused ----------------------------------------------------------------------------------

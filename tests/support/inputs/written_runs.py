@@ -1,13 +1,15 @@
-"""Run directories that no run has written: of any length, with any ends of attempts, with any damage."""
+"""Run directories that no run has written: of any length, with any ends of attempts, any damage, measured or not."""
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from pretrain.evaluation.figures import Figure, Figures
+from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION
 from pretrain.run.directory import FORMAT, PREDICTIONS_FORMAT
 
 MASK = {"select_prob": 0.15, "mask_prob": 0.8, "random_prob": 0.1, "select_stages": []}
@@ -117,3 +119,94 @@ class WrittenRun:
 def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
     """Write lines as a run does."""
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+# What was measured after the end of a run -----------------------------------------------------------
+
+LENGTHS = ("below 100 residues", "100 to 199 residues", "200 to 399 residues", "800 residues and more")
+IDENTITIES = ("no relative found", "below 30 %", "90 % and more")
+WEIGHTS = "ab" * 32
+"""Content hash of the weights that all of it was measured of."""
+
+
+def evaluation() -> Figures:
+    """What `pretrain.evaluate` found."""
+    rows = []
+    for corruption, worse in (("mask_all", 0.0), ("80_10_10", -2.0)):
+        for by, names in (("all", ("all",)), ("length", LENGTHS), ("identity", IDENTITIES)):
+            for number, bucket in enumerate(names):
+                value = 14.5 + worse + number / 4
+                low, high = (math.nan, math.nan) if number == 2 else (value - 0.3, value + 0.4)
+                row = Figure(
+                    set="0123456789abcdef",
+                    corruption=corruption,
+                    by=by,
+                    bucket=bucket,
+                    sequences=9,
+                    groups=5,
+                    targets=90,
+                    nats=240.0,
+                    perplexity=value,
+                    low=low,
+                    high=high,
+                    unigram=17.8,
+                    gain=0.1,
+                    gain_low=math.nan,
+                    gain_high=math.nan,
+                )
+                rows.append(row)
+        rows.append(replace(rows[-1], by="length", bucket="of nobody", sequences=0))
+    return Figures(
+        model="own",
+        origin="runs/own, step 9",
+        weights=WEIGHTS,
+        data=("runs/own",),
+        held_out=None,
+        set="0123456789abcdef",
+        sequences=9,
+        residues=900,
+        crop_tokens=512,
+        groups="clusters",
+        unigram_of="the scored proteins",
+        training=("runs/own",),
+        searched_by="MMseqs2 18",
+        not_measured=(),
+        rows=tuple(rows),
+    )
+
+
+def contacts(name: str) -> dict[str, Any]:
+    """What `pretrain.contacts` found of a model of this name."""
+    means = {
+        who: {what: {"mean": mean, "low": mean - 0.02, "high": mean + 0.02} for what in ("P@L", "P@L/2", "P@L/5")}
+        for who, mean in ((name, 0.31), ("random weights", 0.05))
+    }
+    chance = {"chance": {"mean": 0.021, "low": None, "high": None}}
+    pairs = {"touching": [[0, 30], [4, 40], [10, 20]], "predicted": [[4, 40], [2, 9], [10, 20], [7, 33]]}
+    of_one = {"name": "1abc_A", "residues": 60, **pairs}
+    found = {"format": "zymogen.contacts/1", "model": name, "weights": WEIGHTS}
+    found |= {"chains": ["a"] * 1440, "fitted_on": ["b"] * 20, "map": of_one}
+    return found | {"means": means | {"chance": chance}}
+
+
+HEAD = "DMS_id,UniProt_ID,selection_type,column,variants,spearman,auc,mcc,ndcg,recall,weights"
+SPEARMAN = (("A", "Activity", 0.1), ("A", "Activity", 0.3), ("B", "Activity", 0.65), ("B", "Stability", 0.875))
+"""Protein, type of selection and figure of each assay of the column "own:wt-marginal"."""
+
+
+def assays() -> str:
+    """The table of the assays; those of another model, too."""
+    rows = [
+        f"{protein}_{number},{protein},{kind},{column},9,{value},,,,,{weights}"
+        for column, weights, factor in (("own:wt-marginal", WEIGHTS, 1), ("other:wt-marginal", "cd" * 32, -1))
+        for number, (protein, kind, value) in enumerate((p, k, factor * v) for p, k, v in SPEARMAN)
+    ]
+    return "\n".join([HEAD, *rows]) + "\n"
+
+
+def measure(root: Path) -> Path:
+    """Put all of it into a run directory, and return that."""
+    (root / EVALUATION).write_text(evaluation().as_json())
+    (root / CONTACTS).write_text(json.dumps(contacts("own")))
+    (root / ASSAYS).write_text(assays())
+    return root
