@@ -26,12 +26,11 @@ from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.step import train_step
 from support.assays.small_run import write
 from support.checkpoint_run import build, clock_of, fill, mount_small_disk, save, train
-from support.forked import forked, status_of
+from support.forked import forked, refuse, status_of
 from support.jobs import fine_tuning_job
 from support.launching import lines
 from support.places import ROOT
 from support.rank_pool import ENDED, PROGRAM, RankPool
-from support.refused_calls import refuse
 
 FINE_TUNING = fine_tuning_job.__name__
 ENDLESS = 1_000_000_000
