@@ -74,7 +74,8 @@ def write_whole(path: Path, text: str) -> None:
     """Replace a file of a folder that only this process writes to; it is on disk when this returns.
 
     Raises:
-        OSError: it cannot be written; the old one is untouched.
+        OSError: it cannot be written; the old one is untouched, unless only the last fsync failed, that of the folder:
+            then the new one is there, but a power cut could take it. Another call writes a file of its own.
     """
     temporary = written_beside(path)
     try:

@@ -5,19 +5,25 @@ disk where it would, at the call itself.
 """
 
 import ctypes
+import errno
+import itertools
 import os
 import platform
 import shutil
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import torch
 
 NOBODY = 65534
+NO_FILTER = 77
+"""Exit status of a child that may not filter its calls."""
 _CAPABILITIES = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH: to read and write whatever the modes say
 _DROP_FROM_BOUND, _VERSION_3 = 24, 0x20080522
 
@@ -154,3 +160,42 @@ def refuse(call: str, error: int) -> bool:
     if libc.prctl(_NO_NEW_PRIVILEGES, ctypes.c_ulong(1), zero, zero, zero):
         return False
     return libc.prctl(_SECCOMP, ctypes.c_ulong(_BY_FILTER), ctypes.byref(filters), zero, zero) == 0
+
+
+class RefusedFlushes:
+    """Flushes to disk that the kernel refuses; a file of which one was refused must not be flushed again.
+
+    For a forked copy of this process. Once one is refused, a second one may succeed although pages were lost. A folder
+    may be flushed again, once a name in it has changed.
+    """
+
+    def __init__(self) -> None:
+        self.held: list[int] = []
+        """Of each file or folder whose flush was refused; open, so that no other file is given its number."""
+
+    def during(self, work: Callable[[], object], fatal: int) -> list[BaseException]:
+        """What `work` raised, if anything, when its flush of this number, from 1, and all later ones were refused."""
+        fsync, calls, raised = os.fsync, itertools.count(1), list[BaseException]()
+
+        def watched(handle: int) -> None:
+            if next(calls) == fatal and not refuse("fsync", errno.EIO):
+                os._exit(NO_FILTER)
+            again = any(os.path.samestat(os.fstat(handle), os.fstat(held)) for held in self.held)
+            assert not again or os.path.isdir(f"/proc/self/fd/{handle}"), "the kernel may have lost its pages"
+            try:
+                fsync(handle)
+            except OSError:
+                self.held.append(os.dup(handle))
+                raise
+
+        def try_it() -> None:
+            with mock.patch.object(os, "fsync", watched):
+                try:
+                    work()
+                except BaseException as error:
+                    raised.append(error)
+
+        thread = threading.Thread(target=try_it)  # whose filter ends with it
+        thread.start()
+        thread.join()
+        return raised

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from data.durable import published, replaced, workspace
+from data.durable import published, replaced, workspace, write_whole
 from data.homology.clusters import excluded, open_clusters
 from data.homology.split import open_split
 from data.recipe.settings import IngestSettings
@@ -23,7 +23,7 @@ from data.store import lock as build_lock
 from data.store.build import build_into
 from data.store.lock import is_held, locked
 from data.store.token_store import LOCK, Store
-from support.forked import in_process
+from support.forked import NO_FILTER, RefusedFlushes, in_process
 from support.inputs.seeded_source import SeededSource
 from support.inputs.token_stores import store_from, store_of
 
@@ -274,3 +274,33 @@ def test_no_room_for_what_is_derived(tmp_path: Path, capfd: pytest.CaptureFixtur
         assert in_process(work) == 0, capfd.readouterr().err
         (disk / "others").unlink(missing_ok=True)
         assert len(clusters.members.clusters) == 40
+
+
+def test_a_file_whose_fsync_failed_is_never_flushed_again(tmp_path: Path) -> None:
+    """The kernel refuses each in turn; the next write has a file of its own, and what was there stays until then."""
+    path = tmp_path / "facts.json"
+
+    def replace() -> None:
+        with replaced(path) as new:
+            new.write_text("new")
+
+    def whole() -> None:
+        write_whole(path, "new")
+
+    def work() -> None:
+        flushes = RefusedFlushes()
+        for write in (whole, replace):
+            for fatal, left in ((1, "old"), (2, "new")):  # that of the file, and that of the folder after the rename
+                path.write_text("old")
+                (error,) = flushes.during(write, fatal)
+                assert "Input/output error" in str(error)
+                assert path.read_text() == left
+                assert os.listdir(tmp_path) == [path.name]
+                assert flushes.during(write, 0) == []
+                assert path.read_text() == "new"
+        assert len(flushes.held) == 4
+
+    end = in_process(work)
+    if end == NO_FILTER:
+        pytest.skip("no right to filter system calls here")
+    assert end == 0

@@ -5,7 +5,6 @@ import io
 import itertools
 import os
 import shutil
-import threading
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.step import train_step
 from support.assays.small_run import write
 from support.checkpoint_run import build, clock_of, fill, mount_small_disk, save, train
-from support.forked import forked, refuse, status_of
+from support.forked import NO_FILTER, RefusedFlushes, forked, refuse, status_of
 from support.jobs import fine_tuning_job
 from support.launching import lines
 from support.places import ROOT
@@ -35,14 +34,12 @@ from support.rank_pool import ENDED, PROGRAM, RankPool
 FINE_TUNING = fine_tuning_job.__name__
 ENDLESS = 1_000_000_000
 """Checkpoints that no disk has room for."""
-NO_MEANS = 77
-"""Exit status of a child that may not mount a disk or filter its calls."""
 
 
 def child(work: Any) -> None:
     """Do it in a copy of this process, which keeps disks and filters of its own."""
     end = status_of(forked(work))
-    if end == NO_MEANS:
+    if end == NO_FILTER:  # or no right to mount
         pytest.skip("no right to mount a tmpfs, or to filter system calls, here")
     assert end == 0
 
@@ -53,43 +50,21 @@ def test_a_file_whose_fsync_failed_is_never_flushed_again(two: Path) -> None:
     def work() -> None:
         model, optimizer = build()
         train(model, optimizer, 0, 1)
-        state, fsync = TorchState(model, optimizer), os.fsync
-        failed: list[int] = []
+        flushes = RefusedFlushes()
 
-        def commit(fatal: int) -> list[str]:
-            calls, said = itertools.count(1), []
-
-            def watched(handle: int) -> None:
-                if next(calls) == fatal and not refuse("fsync", errno.EIO):
-                    os._exit(NO_MEANS)
-                again = any(os.path.samestat(os.fstat(handle), os.fstat(held)) for held in failed)
-                assert not again or os.path.isdir(f"/proc/self/fd/{handle}"), "the kernel may have lost its pages"
-                try:
-                    fsync(handle)
-                except OSError:
-                    failed.append(os.dup(handle))  # held, so that no other file is given its number
-                    raise
-
-            def try_it() -> None:
-                with mock.patch.object(os, "fsync", watched):
-                    try:
-                        save(two, state, 5)
-                    except StorageError as error:
-                        said.append(error.reason)
-
-            thread = threading.Thread(target=try_it)  # whose filter ends with it
-            thread.start()
-            thread.join()
-            return said
+        def commit() -> None:
+            save(two, TorchState(model, optimizer), 5)
 
         for fatal in range(1, 11):
-            assert commit(fatal) == ["step 5 was not saved: Input/output error"], fatal
-            assert len(failed) == fatal
+            (error,) = flushes.during(commit, fatal)
+            assert isinstance(error, StorageError)
+            assert error.reason == "step 5 was not saved: Input/output error"
+            assert len(flushes.held) == fatal
             assert sorted(os.listdir(two)) == ["step-000000003", "step-000000004"]
-            assert commit(0) == []
+            assert flushes.during(commit, 0) == []
             verify(two / "step-000000005")
             shutil.rmtree(two / "step-000000005")
-        assert commit(11) == []
+        assert flushes.during(commit, 11) == []
 
     child(work)
 
@@ -134,7 +109,7 @@ def test_a_disk_that_fails_is_trained_past_and_ends_the_run_in_the_end(
             if is_full:
                 fill(root)
             elif not refuse("fsync", errno.EIO):
-                os._exit(NO_MEANS)
+                os._exit(NO_FILTER)
         return train_step(*arguments, **how)
 
     def work() -> None:
