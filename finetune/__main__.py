@@ -19,7 +19,7 @@ from typing import cast
 from data.progress_line import WorkLine
 from data.recipe.toml_file import read, settings_help
 from finetune.recipe import Recipe
-from pretrain.engine.command import Parser, answered
+from pretrain.engine.command import Parser, allowed_by, answered, may_be_allowed
 from pretrain.run.stop import consequences, listening
 
 
@@ -56,7 +56,7 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
                 member.recipe,
                 partial(FineTuneJob, assays=member.assays),
                 engine,
-                allow_schedule_change=options.allow_schedule_change,
+                allowed=allowed_by(options),
             )
             trained.append(Trained(member, cast(FineTuneJob, summary.job), summary.run))
         lines = engine.on_main(lambda: closing(end(recipe, assays, trained, engine.device, again=options.again)))
@@ -90,11 +90,7 @@ def _parser() -> Parser:
         help="settings on top of it, section.field=value, of one task tasks.NAME.field=value; values as in TOML; "
         "'none' takes one out",
     )
-    parser.add_argument(
-        "--allow-schedule-change",
-        action="store_true",
-        help="continue a run although settings of class 'schedule' differ",
-    )
+    may_be_allowed(parser)
     parser.add_argument(
         "--again",
         action="store_true",

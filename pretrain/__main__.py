@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from data.progress_line import WorkLine
 from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.toml_file import read, settings_help
-from pretrain.engine.command import Parser, answered
+from pretrain.engine.command import Parser, allowed_by, answered, may_be_allowed
 from pretrain.proposal.memory import preset_table
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RECIPE
@@ -143,11 +143,11 @@ def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, w
     from pretrain.run.directory import ScheduleDiffersError
     from pretrain.summary import Start, closing_words, launcher, schedule_differs
 
-    is_in_passes, allowed = recipe.schedule.passes is not None, options.allow_schedule_change
+    is_in_passes = recipe.schedule.passes is not None
     start = Start(options.recipe, options.overrides, launcher(command_line()), is_in_passes)
     recipe = in_tokens(recipe, engine)
     try:
-        summary = train(recipe, MaskedLanguageJob, engine, allow_schedule_change=allowed, written=written)
+        summary = train(recipe, MaskedLanguageJob, engine, allowed=allowed_by(options), written=written)
     except ScheduleDiffersError as error:
         before = {name: "none" if value is None else toml_value(value) for name, value in error.before.items()}
         words = schedule_differs(str(error), before, recipe.schedule.total_tokens, Path(recipe.run.directory), start)
@@ -210,11 +210,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--untimed", action="store_true", help="with --plan: estimate the speed of one process, without timing steps"
     )
-    parser.add_argument(
-        "--allow-schedule-change",
-        action="store_true",
-        help="continue a run although settings of class 'schedule' differ",
-    )
+    may_be_allowed(parser)
     return parser
 
 

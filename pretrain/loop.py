@@ -35,9 +35,10 @@ from pretrain.engine.named_state import fill
 from pretrain.job import Built, Job, Scores, TrainingRecipe
 from pretrain.log import Log, flat_settings
 from pretrain.optimizer.build import build_optimizer, learning_rate, num_stored
+from pretrain.recovery.breaker import require_progress
 from pretrain.run import stop
 from pretrain.run.attempts import recorded
-from pretrain.run.directory import RunDirectory
+from pretrain.run.directory import NOTHING, Allowed, RunDirectory
 from pretrain.run.due import Due
 from pretrain.run.identity import fingerprints_of
 from pretrain.run.stop import Stopped
@@ -74,7 +75,7 @@ class Summary(Generic[S]):
 
 
 def train(
-    recipe: R, open_job: _Opens[R, S], engine: Engine, *, allow_schedule_change: bool = False, written: str = ""
+    recipe: R, open_job: _Opens[R, S], engine: Engine, *, allowed: Allowed = NOTHING, written: str = ""
 ) -> Summary[S]:
     """Train to the recipe's last token, from the newest whole checkpoint if there is one; collective.
 
@@ -87,22 +88,22 @@ def train(
     run = RunDirectory(Path(recipe.run.directory), written)
 
     def begin() -> tuple[int, int, tuple[Path, str] | None]:
-        with run.claimed(recipe, allow_schedule_change=allow_schedule_change):
+        with run.claimed(recipe, allow_schedule_change=allowed.schedule_change):
+            asked_for = require_progress(run, despite_failures=allowed.despite_failures)
             sweep(run.checkpoints)
             with stop.at_once():
                 found = newest_valid(run.checkpoints, writer=True)
             step = found.trainer.step if found else 0
             if found:
                 run.require_longer(recipe.schedule.total_tokens, found.trainer.tokens_seen)
-            attempt = run.start_attempt(engine.world_size, step)
+            attempt = run.start_attempt(engine.world_size, step, despite_failures=asked_for)
         return attempt, step, (found.path, found.manifest_sha256) if found else None
 
     training: Training[S] | None = None
 
     def position() -> dict[str, object]:
-        if training is None:
-            return {"step": base_step, "phase": "start"}
-        return {"step": training.state.step, "phase": training.phase}
+        step, phase = (training.state.step, training.phase) if training else (base_step, "start")
+        return {"step": step, "phase": phase}
 
     def newest() -> Path | None:
         return training.saves.newest if training else chosen[0] if chosen else None

@@ -51,6 +51,7 @@ PRETRAIN_ROOMS: dict[str, tuple[str, ...]] = {
     "telemetry": ("model",),
     "engine": ("model", "run", "optimizer"),
     "checkpoint": ("run", "engine"),
+    "recovery": ("run", "checkpoint"),
     "evaluation": ("model", "engine", "run"),
     "proposal": ("model", "telemetry"),
     "report": ("run", "evaluation"),

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from data.disk_error import CLOSED, one_line
 from data.recipe.origin import COMMAND_LINE
+from pretrain.run.directory import Allowed
 from pretrain.run.error_file import tell_launcher
 from pretrain.run.errors import PeerError, StorageError, is_no_room
 from pretrain.run.stop import Stopped
@@ -52,6 +53,26 @@ def answered(body: Callable[[], None], *, is_alone: bool = False) -> int:
             return _mistake(error, one_line(error), rank)
         return _report(error, rank)
     return 0
+
+
+def may_be_allowed(parser: argparse.ArgumentParser) -> None:
+    """Add the options by which a start of a run may do what is refused otherwise."""
+    parser.add_argument(
+        "--allow-schedule-change",
+        action="store_true",
+        help="continue a run although settings of class 'schedule' differ",
+    )
+    parser.add_argument(
+        "--despite-failures",
+        action="store_true",
+        help="start although the last three starts ended by the same error, or the last ten made no checkpoint: the "
+        "cause is mended",
+    )
+
+
+def allowed_by(options: argparse.Namespace) -> Allowed:
+    """What the options of `may_be_allowed` say."""
+    return Allowed(options.allow_schedule_change, options.despite_failures)
 
 
 def _stopped(stopped: Stopped, rank: int) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from data.disk_error import said
 from data.durable import write_whole, written_beside
@@ -34,6 +34,18 @@ _ATTEMPTS, _RANKS = "attempts.jsonl", "ranks"
 _OF_A_START = ("run.json", _ATTEMPTS, _RANKS, "zymogen", "wandb", LEASE, LOCK)
 """What a start may have made before its first step, trackers included, in the order in which it is removed."""
 RECIPE = "recipe.toml"
+
+
+class Allowed(NamedTuple):
+    """What a start may do because somebody asked for it by name."""
+
+    schedule_change: bool = False
+    """Continue although settings of class "schedule" differ from those of earlier starts."""
+    despite_failures: bool = False
+    """Begin although the last starts failed alike, or made no checkpoint."""
+
+
+NOTHING = Allowed()
 
 
 class ScheduleDiffersError(ValueError):
@@ -226,8 +238,13 @@ class RunDirectory:
             raise ValueError(f"{path}: format is {content.get('format')!r}, this version reads {FORMAT!r}")
         return content
 
-    def start_attempt(self, world_size: int, step: int) -> int:
+    def start_attempt(self, world_size: int, step: int, *, despite_failures: bool = False) -> int:
         """Number the attempt that starts now, and write down its first step and its cause.
+
+        Args:
+            world_size: processes that train together.
+            step: that of the checkpoint from which it begins; 0 without one.
+            despite_failures: whether it would have been refused if nobody had asked for it by name.
 
         Raises:
             OSError: the disk cannot store it; the error names the file.
@@ -246,6 +263,8 @@ class RunDirectory:
             "base_step": step,
             "cause": cause,
         }
+        if despite_failures:
+            line["despite_failures"] = True
         with placed(path):
             records.append(path, line)
         return attempt

@@ -261,6 +261,18 @@ def compiles_on_rank_0() -> AbstractContextManager[Any]:
     return mock.patch.multiple(compute, first_step=faulty, _GAIN=("cpu",))
 
 
+def fails_on_rank_1() -> AbstractContextManager[Any]:
+    """The fourth step raises an error on rank 1, and there alone."""
+    train_step, steps = loop.train_step, itertools.count(1)
+
+    def faulty(step: Any, model: Any, optimizer: Any, engine: Engine, **how: Any) -> Any:
+        if next(steps) == 4 and engine.rank == 1:
+            raise KeyError("missing")
+        return train_step(step, model, optimizer, engine, **how)
+
+    return mock.patch.object(loop, "train_step", faulty)
+
+
 def hang() -> AbstractContextManager[Any]:
     """Rank 1 does nothing, for ever."""
     train = loop.train
@@ -292,6 +304,7 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         full_disk_twice,
         full_at_the_first_step,
         compiles_on_rank_0,
+        fails_on_rank_1,
         hang,
         half_frozen.every_second_frozen,
         half_frozen.every_other_second_frozen,

@@ -311,7 +311,8 @@ def test_no_new_setting_comes_by_accident(tmp_path: Path) -> None:
 
 def test_no_new_flag_comes_by_accident() -> None:
     of_sources = {"--minutes", "--hours", "--plan", "--untimed"}
-    assert set(program._parser()._option_string_actions) == {"-h", "--help", "--allow-schedule-change", *of_sources}
+    allowed = {"--allow-schedule-change", "--despite-failures"}
+    assert set(program._parser()._option_string_actions) == {"-h", "--help", *allowed, *of_sources}
 
 
 def test_every_field_has_one_class_and_a_meaning() -> None:

@@ -116,7 +116,8 @@ def test_metrics_hold_one_line_a_logged_step(recipe_in, tmp_path: Path) -> None:
         assert 0.09 < line["targets"] / (7 * 128 * (1 - line["padding"])) < 0.19
         assert line["tokens_per_s"] > 100
     for line in validated:
-        assert set(line) == {"step", "tokens", "attempt", "time", "validation"}
+        assert set(line) == {"step", "tokens", "attempt", "time", "validation", "set"}
+        assert line["set"] == validated[0]["set"]
         assert set(line["validation"]) == {"mask_all", "80_10_10"}
         assert all(set(scores) == SCORE_KEYS for scores in line["validation"].values())
 
