@@ -72,17 +72,22 @@ def is_by_onednn(x: Tensor, weight: Tensor) -> bool:
 
     ``torch.backends.mkldnn.flags(enabled=False)`` leaves all products to MKL.
     """
+    if torch.compiler.is_compiling():  # a compiler chooses by itself
+        return False
     rows = x.numel() // x.shape[-1]
     return (
-        HAS_ONEDNN
-        and x.dtype == weight.dtype == torch.float32
+        onednn_multiplies(x)
+        and weight.dtype == torch.float32
         and rows % ROWS == 0
         and rows * weight.numel() >= PRODUCTS
         and x.is_contiguous()
-        and not torch.compiler.is_compiling()  # a compiler chooses by itself
         and not torch.is_autocast_enabled("cpu")
-        and torch._C._get_mkldnn_enabled()
     )
+
+
+def onednn_multiplies(x: Tensor) -> bool:
+    """Whether oneDNN is there for products of `x`, and not turned off."""
+    return HAS_ONEDNN and x.device.type == "cpu" and x.dtype == torch.float32 and torch._C._get_mkldnn_enabled()
 
 
 def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

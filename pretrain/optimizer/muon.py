@@ -31,6 +31,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim.adamw import adamw
 
+from pretrain.model.linear import PRODUCTS, by_onednn, onednn_multiplies
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """The odd quintic polynomial's, chosen by Jordan et al. for the slope at 0; singular values end in about 0.7..1.2."""
 ITERATIONS = 5
@@ -180,10 +182,22 @@ def newton_schulz(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     tall = matrices.shape[1] > matrices.shape[2]
     x = (matrices.mT if tall else matrices).to(dtype)
     x = x / torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True).clamp(min=1e-7)
-    for _ in range(ITERATIONS):
-        gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    if onednn_multiplies(x) and x.shape[1] * x[0].numel() >= PRODUCTS:
+        x = torch.stack([_iterated_by_onednn(matrix) for matrix in x])
+    else:
+        for _ in range(ITERATIONS):
+            gram = x @ x.mT
+            x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x.mT if tall else x
+
+
+def _iterated_by_onednn(x: Tensor) -> Tensor:
+    """The same of one matrix ``(A, B)`` of float32: oneDNN multiplies a matrix by the transpose of another."""
+    a, b, c = COEFFICIENTS
+    for _ in range(ITERATIONS):
+        gram = by_onednn(x, x)
+        x = by_onednn(by_onednn(gram, gram).mul_(c).add_(gram, alpha=b), x.t()).add_(x, alpha=a)
+    return x
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pretrain.model import linear
 from pretrain.optimizer.muon import Muon, newton_schulz
 
 
@@ -96,6 +97,21 @@ def test_in_bfloat16_it_is_torchs_muon() -> None:
     for a, b, before in zip(ours, theirs, start, strict=True):
         assert float((a - b).detach().norm()) < 5e-3 * float((b - before).detach().norm())
         assert torch.allclose(optimizer.state[a]["momentum_buffer"], reference.state[b]["momentum_buffer"], rtol=1e-6)
+
+
+@pytest.mark.skipif(not linear.HAS_ONEDNN, reason="torch has no MKL or no oneDNN here")
+@pytest.mark.parametrize("shape", [(2, 160, 320), (2, 320, 160)], ids=["wide", "tall"])
+def test_newton_schulz_by_onednn_is_the_same(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    by_onednn = newton_schulz(matrices, torch.float32)
+    truth = newton_schulz(matrices.double(), torch.float64)
+    monkeypatch.setattr(linear, "HAS_ONEDNN", False)
+    by_torch = newton_schulz(matrices, torch.float32)
+    assert not torch.equal(by_onednn, by_torch)  # else it was not called
+    # Five steps of three products each, of numbers below 1: as near to float64 as torch's own are, within a factor.
+    own = (by_torch - truth).abs().max()
+    assert 0 < own < 1e-5
+    assert (by_onednn - truth).abs().max() < 3 * own
 
 
 def test_newton_schulz_keeps_directions_and_levels_lengths() -> None:
