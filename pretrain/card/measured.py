@@ -14,7 +14,7 @@ from pretrain.evaluation.corruptions import TITLES
 from pretrain.evaluation.figures import ALL, IDENTITY, LENGTH, Figure, Figures
 from pretrain.evaluation.scores import HeldOut, shown
 from pretrain.report.intervals import Measured
-from pretrain.report.measured import Measurements, mean_of_proteins, num_chains, precisions
+from pretrain.report.measured import Measurements, is_constant, mean_of_proteins, num_chains, precisions
 from pretrain.report.pictures import Picture
 
 _CONTROLS = ("random weights", "chance")
@@ -69,7 +69,9 @@ def _kind(evaluation: Figures) -> str:
 
 
 def _rows(evaluation: Figures) -> list[Figure]:
-    return [row for row in evaluation.rows if row.sequences and (row.by == ALL or row.corruption == _HIDDEN)]
+    """Those of all proteins first."""
+    rows = [row for row in evaluation.rows if row.sequences and (row.by == ALL or row.corruption == _HIDDEN)]
+    return sorted(rows, key=lambda row: row.by != ALL)
 
 
 def _row(of: Figure) -> tuple[str, ...]:
@@ -90,6 +92,8 @@ def _contacts(contacts: Mapping[str, Any]) -> Iterator[str]:
         f"mean over {num_chains(contacts):,} chains. None of them is a relative of the "
         f"{num_chains(contacts, 'fitted_on'):,} chains on whose attention maps the regression was fitted."
     )
+    if is_constant(contacts):
+        yield "No attention map says enough of contacts: every weight of the regression is 0, and it ranks no pair."
     yield ""
     rows = []
     for what, of in _own(contacts).items():

@@ -102,6 +102,13 @@ def num_chains(contacts: Mapping[str, Any], which: str = "chains") -> int:
     return len(chains) if isinstance(chains, list) else 0
 
 
+def is_constant(contacts: Mapping[str, Any]) -> bool:
+    """Whether every weight of the regression is 0, so that all pairs have one probability."""
+    head = contacts.get("head")
+    weight = head.get("weight") if isinstance(head, dict) else None
+    return isinstance(weight, list) and bool(weight) and not any(weight)
+
+
 def mean_of_proteins(proteins: Mapping[str, list[float]]) -> float:
     """Mean over proteins of the mean over a protein's assays."""
     return math.fsum(math.fsum(own) / len(own) for own in proteins.values()) / len(proteins)
@@ -172,7 +179,9 @@ def _contacts(content: Mapping[str, Any]) -> Intervals | None:
 
 
 def _map(content: Mapping[str, Any]) -> ContactMap | None:
-    """The contacts of one chain."""
+    """The contacts of one chain; none where all pairs have one probability, so that none is more probable."""
+    if is_constant(content):
+        return None
     try:
         of = content["map"]
         touching, predicted = (tuple((int(i), int(j)) for i, j in of[which]) for which in ("touching", "predicted"))

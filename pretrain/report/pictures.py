@@ -4,6 +4,7 @@ In: a run directory, a folder. Out: loss.svg and protein.svg there, or the pictu
 dark setting of the reader's system. Kept: nothing; a file of that name that this module did not write stays.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from pretrain.report.palette import style_sheet
 
 MARK = "zymogen.picture/1"
 _WIDTH = 840
+_BEYOND = 20
+"""Pixels that the label of a tick may reach beyond a drawing."""
 
 
 def write_pictures(root: Path, folder: Path) -> list[Path]:
@@ -87,8 +90,9 @@ def card_pictures(history: History, found: Measurements) -> Iterator[tuple[str, 
 
 
 def drawing_file(drawing: Chart | Intervals | ContactMap) -> str:
-    """A drawing as the content of a file of SVG."""
-    return _alone(drawing.draw(_WIDTH))
+    """A drawing as the content of a file, which ends where it ends: a page shows labels that reach beyond its edge."""
+    inside = drawing.draw(_WIDTH - 2 * _BEYOND)
+    return _alone(re.sub(r'viewBox="0 0 [^ ]+ ', f'viewBox="{-_BEYOND} 0 {_WIDTH} ', inside, count=1))
 
 
 def _alone(drawing: str) -> str:

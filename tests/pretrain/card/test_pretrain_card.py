@@ -27,16 +27,7 @@ from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION, read
 from pretrain.report.pictures import Picture
 from pretrain.run import records
 from pretrain.ship.contact_head import NOT_FITTED
-from support.inputs.written_runs import (
-    IDENTITIES,
-    LENGTHS,
-    SPEARMAN,
-    TOKENS_A_STEP,
-    WEIGHTS,
-    WrittenRun,
-    evaluation,
-    measure,
-)
+from support.inputs.written_runs import IDENTITIES, LENGTHS, TOKENS_A_STEP, WEIGHTS, WrittenRun, evaluation, measure
 from support.places import ROOT
 
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
@@ -253,19 +244,21 @@ def test_what_was_measured_stands_in_tables_pictures_and_model_index(tmp_path: P
         "| mean over types | 4 | 0.650 |",
     ):
         assert row in card
+    rows = re.findall(r"^\| (mask-all|80/10/10) \| ([^|]+) \| 9 ", card, re.M)
+    assert [each for _, each in rows] == ["all", "all", *LENGTHS, *IDENTITIES]
     assert "of nobody" not in card
     assert "other:wt-marginal" not in card  # of other weights, in the same file
     assert "- What embeddings are worth for other tasks: not measured" in card
     found = {result.metric_name: result for result in ModelCard(card).data.eval_results}
-    rows = {(row.corruption, row.bucket): row for row in evaluation().rows}
+    by_bucket = {(row.corruption, row.bucket): row for row in evaluation().rows}
     by_length = found[f"Perplexity, mask-all, length: {LENGTHS[0]}"]
-    assert by_length.metric_value == rows["mask_all", LENGTHS[0]].perplexity
+    assert by_length.metric_value == by_bucket["mask_all", LENGTHS[0]].perplexity
     assert by_length.metric_args["unigram"] == 17.8
     assert by_length.dataset_revision == evaluation().set
     assert found["P@L/5"].metric_value == 0.31
     assert (found["P@L/5"].metric_args["chance"], found["P@L/5"].metric_args["random weights"]) == (0.021, 0.05)
     assert found["Spearman, own:wt-marginal"].metric_value == pytest.approx(0.65)
-    assert found["Spearman, own:wt-marginal"].metric_args["assays"] == len(SPEARMAN)
+    assert found["Spearman, own:wt-marginal"].metric_args["assays"] == 4
 
 
 def test_what_was_measured_of_other_weights_is_not_on_the_card(
@@ -286,6 +279,15 @@ def test_what_was_measured_of_other_weights_is_not_on_the_card(
     (root / CONTACTS).write_text(json.dumps(content))
     (root / ASSAYS).write_text("DMS_id,UniProt_ID,selection_type,column,spearman\na,A,Activity,own:x,0.5\n")
     assert read(root, {WEIGHTS}).of_others == (CONTACTS, ASSAYS)
+
+
+def test_a_regression_that_ranks_no_pair_is_called_so(tmp_path: Path) -> None:
+    root = measure(WrittenRun().write(tmp_path / "run"))
+    said = "every weight of the regression is 0, and it ranks no pair."
+    content = json.loads((root / CONTACTS).read_text())
+    for weight, is_said in (([0.0, 0.0], True), ([0.0, 0.1], False), ([], False)):
+        (root / CONTACTS).write_text(json.dumps(content | {"head": {"weight": weight, "bias": 0.0}}))
+        assert (said in card_of(root)) == is_said
 
 
 def test_of_one_frozen_set_the_figure_over_all_stands_once_in_model_index(tmp_path: Path) -> None:
@@ -313,10 +315,11 @@ def test_planted_tokens_reach_no_byte(tmp_path: Path, monkeypatch: pytest.Monkey
     sources = (f"https://me:{SECRET}@host.example/own.fasta.gz?sig={SECRET}", "opaque-secret-of-a-user.fasta")
     root = WrittenRun(sources=sources).write(tmp_path / SECRET)
     change(root, model={"init": f"https://x:{SECRET}@host.example/model"})
-    exported = Exported(step=100, tokens=800_000, is_modern=False, dtype="float32", contacts="")
+    names = (measure(root) / CONTACTS).read_text().replace('"own"', f'"{SECRET}"')
+    (root / CONTACTS).write_text(names)
     (tmp_path / "out").mkdir()
-    write_card(root, exported, tmp_path / "out")
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"README.md", "loss.svg"}
+    write_card(root, MEASURED, tmp_path / "out")
+    assert {path.stem for path in (tmp_path / "out").iterdir()} == {"README", "loss", *PICTURES}
     for path in (tmp_path / "out").iterdir():
         assert b"planted" not in path.read_bytes()
         assert b"opaque-secret" not in path.read_bytes()
