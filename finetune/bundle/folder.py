@@ -87,6 +87,10 @@ def write_bundle(
         whole = replace(manifest, files=hashes)
         if _holds(folder, whole):
             return
+        pictures = drawn(manifest.evaluation)
+        for name, content in pictures.items():
+            (building / name).write_text(content, encoding="utf-8")
+        whole = replace(whole, evaluation=listing(manifest.evaluation, pictures))
         (building / MANIFEST).write_text(whole.as_json(), encoding="utf-8")
         (building / CARD).write_text(bundle_card(whole), encoding="utf-8")
         mode = (building / MANIFEST).stat().st_mode & 0o777

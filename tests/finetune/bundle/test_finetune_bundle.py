@@ -128,6 +128,14 @@ def test_what_is_not_ours_is_moved_aside_and_a_bundle_is_replaced(folder: Path, 
     save_file({name: tensor + 1 for name, tensor in tensors.items()}, tmp_path / "bundle" / "model.safetensors")
     write()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "bundle-1", "bundle-2"]
+    for step in (8, 9, 10):  # with a picture, which is replaced with the rest unless somebody changed it
+        picture = tmp_path / "bundle" / "scores.svg"
+        if step == 10:
+            picture.write_text("mine")
+        write_bundle(tmp_path / "bundle", replace(bundle.manifest, step=step), bundle.tensors, ["a"], parts)
+        assert picture.read_text().startswith("<svg ")
+        assert (tmp_path / "bundle-3").exists() == (step == 10)
+    assert (tmp_path / "bundle-3" / "scores.svg").read_text() == "mine"
 
 
 def test_the_evaluation_of_a_run_gives_intervals_and_calibrated_probabilities(folder: Path, tmp_path: Path) -> None:
