@@ -20,6 +20,7 @@ from data.progress_line import WorkLine
 from data.recipe.toml_file import read, settings_help
 from finetune.recipe import Recipe
 from pretrain.engine.command import Parser, allowed_by, answered, may_be_allowed
+from pretrain.run.launcher import end_with_the_launcher
 from pretrain.run.stop import consequences, listening
 
 
@@ -100,4 +101,5 @@ def _parser() -> Parser:
 
 
 if __name__ == "__main__":
+    end_with_the_launcher()
     sys.exit(main())

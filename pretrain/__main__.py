@@ -23,6 +23,7 @@ from pretrain.engine.command import Parser, allowed_by, answered, may_be_allowed
 from pretrain.proposal.memory import preset_table
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RECIPE
+from pretrain.run.launcher import end_with_the_launcher
 from pretrain.run.stop import consequences, defer, listening
 
 if TYPE_CHECKING:
@@ -215,4 +216,5 @@ def _parser() -> Parser:
 
 
 if __name__ == "__main__":
+    end_with_the_launcher()
     sys.exit(main())

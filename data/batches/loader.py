@@ -12,6 +12,7 @@ each batch, and knows nothing about samples, shuffling or position.
 import multiprocessing
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -96,7 +97,7 @@ class Loader:
             sampler=self._tasks(),
             num_workers=workers,
             prefetch_factor=settings.prefetch if workers else None,
-            worker_init_fn=_leave_signals_to_the_trainer,
+            worker_init_fn=_belong_to_the_trainer,
             # Not fork, which would copy the locks of the training process; spawn would start each worker slowly.
             multiprocessing_context=_forkserver() if workers else None,
         )
@@ -174,7 +175,9 @@ class _Planned(NamedTuple):
 
 def _forkserver() -> BaseContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["data.batches.loader", "numba"])  # imported once, not by each worker
+    # The kernel's signal follows the thread that starts the server: only the main one lives as long as the process.
+    first = ["data.batches.forked_from"] if threading.current_thread() is threading.main_thread() else []
+    context.set_forkserver_preload([*first, "data.batches.loader", "numba"])  # imported once, not by each worker
     return context
 
 
@@ -193,14 +196,23 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _leave_signals_to_the_trainer(worker: int) -> None:
-    """Put a worker into a group of its own, where only the training process ends it."""
+def _belong_to_the_trainer(worker: int) -> None:
+    """Put a worker into a group of its own, where only the training process ends it, also by being killed."""
     del worker
+    threading.Thread(target=_end_with_the_trainer, name="parent", daemon=True).start()
     os.setsid()
     for each in _TO_END:
         before = signal.signal(each, signal.SIG_IGN)  # drops one that came by now
         signal.signal(each, before or signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _TO_END)
+
+
+def _end_with_the_trainer() -> None:
+    """Wait for the trainer's end. torch's workers look at their server, which lives as long as one of them does."""
+    trainer = multiprocessing.parent_process()
+    assert trainer
+    trainer.join()
+    os._exit(3)
 
 
 def _as_it_is(filled: T) -> T:

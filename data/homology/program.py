@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from data import parent
 from data.alphabet import FASTA_LETTERS
 
 if TYPE_CHECKING:
@@ -59,9 +60,7 @@ def run(work: Path, *arguments: str) -> None:
     # Left to guess, it takes a few sequences of A, C, G and T for nucleotides, whose index alone needs some 8 GB.
     kind = ("--dbtype", "1")
     limits = (*kind, "--threads", str(threads), "--split-memory-limit", f"{max(free_mb // 2, 512)}M", "-v", "1")
-    done = subprocess.run(
-        ["mmseqs", *arguments, *limits], cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-    )
+    done = parent.run(["mmseqs", *arguments, *limits], work)
     if done.returncode:
         said = done.stdout.decode("utf-8", "replace").strip()[-1500:]
         raise ValueError(f"mmseqs {arguments[0]} ended with status {done.returncode}: {said or 'it printed nothing'}")

@@ -10,19 +10,17 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Protocol
 
 from data.disk_error import CLOSED, FULL, one_line
+from data.parent import end_with
 
 _PROGRAM = (
     "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
     "from data.store.builder_process import main; sys.exit(main())"
 )
-_WATCH_S = 0.2
 
 
 class Unusable(ValueError):
@@ -98,7 +96,8 @@ def main() -> int:
     channel = os.dup(1)
     os.dup2(2, 1)  # what libraries print must not mix with the messages
     parent, function, arguments = pickle.load(sys.stdin.buffer)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    # Even in the middle of a read from a source that stalls: what was not committed is read again.
+    end_with(parent)
 
     def send(**message: Any) -> None:
         with suppress(BrokenPipeError):  # the parent no longer reads
@@ -116,13 +115,3 @@ def main() -> int:
         return 1
     send(done=True)
     return 0
-
-
-def _end_with(parent: int) -> None:
-    """End this process when its parent has ended, even in the middle of a read from a source that stalls.
-
-    A builder may be ended at any time: what it did not commit is read again.
-    """
-    while os.getppid() == parent:
-        time.sleep(_WATCH_S)
-    os._exit(3)

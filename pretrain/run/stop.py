@@ -8,7 +8,6 @@ the first one; a later one ends the process at once. A thread hears them, as the
 device or for other ranks.
 """
 
-import ctypes
 import os
 import signal
 import sys
@@ -19,8 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from signal import Signals
 
-import psutil
-
 from pretrain.run.errors import CheckpointError
 
 SIGNALS = (Signals.SIGINT, Signals.SIGTERM)
@@ -28,7 +25,6 @@ _SAME_S = 2.0
 """For so long after the first signal, another one counts as the same."""
 _WORDS = {Signals.SIGINT: 1, Signals.SIGTERM: 1 << 32}
 """What a rank that got a signal adds to the sum over all ranks: room for 2**32 of them."""
-_PR_SET_PDEATHSIG = 1
 _ENDS = (
     "the run ends as soon as all that it has trained is saved; "
     f"a second signal, {_SAME_S:.0f} seconds from now or later, ends it at once"
@@ -149,7 +145,6 @@ def listening() -> Iterator[None]:
         yield
         return
     _state.first, _state.deferred, _state.raised = None, False, False
-    _end_with_the_launcher()
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     ear = threading.Thread(target=_listen, args=(reading,), name="signals", daemon=True)
@@ -196,18 +191,3 @@ def _listen(pipe: int) -> None:
                 print(f"{by.name}: {_ENDS}", file=sys.stderr, flush=True)
             if time.monotonic() - _state.since > _SAME_S:
                 os._exit(128 + by)
-
-
-def _end_with_the_launcher() -> None:
-    """Have this process stopped in order when its launcher is ended, which otherwise leaves it alone and training.
-
-    Accelerate's launcher of one process passes no SIGTERM on.
-    """
-    if "ACCELERATE_MIXED_PRECISION" not in os.environ:  # which every launch sets
-        return
-    try:
-        launched = any("accelerate" in part for part in psutil.Process(os.getppid()).cmdline()[:4])
-    except psutil.Error:
-        return
-    if launched:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(Signals.SIGTERM), 0, 0, 0)

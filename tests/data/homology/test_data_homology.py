@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from Bio.SeqIO.FastaIO import SimpleFastaParser
 
+from data import parent
 from data.__main__ import main
 from data.alphabet import STANDARD_RESIDUES, decode
 from data.homology import mmseqs as homology
@@ -234,11 +235,11 @@ def test_what_mmseqs_said_is_passed_on_and_nothing_is_left(tmp_path: Path, monke
 def test_mmseqs_is_told_that_it_gets_proteins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[str] = []
 
-    def ran(words: list[str], **how: object) -> subprocess.CompletedProcess[bytes]:
+    def ran(words: list[str], work: Path) -> subprocess.CompletedProcess[bytes]:
         given.extend(words)
         return subprocess.CompletedProcess(words, 0, b"")
 
-    monkeypatch.setattr(subprocess, "run", ran)
+    monkeypatch.setattr(parent, "run", ran)
     program.run(tmp_path, "easy-cluster", "in.fasta")
     assert given[given.index("--dbtype") + 1] == "1"  # 0 guesses, and dies of three records of 90 bases
 

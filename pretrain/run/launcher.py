@@ -1,0 +1,118 @@
+"""The launcher of this process, with which it ends: ranks that are left alone train on unwatched, or wait for hours.
+
+In: the environment and the process tree. Out: the end of this process. Kept: a thread that looks.
+
+Several ranks are killed, not stopped in order. Stopping in order means that all agree on a step and save; that takes
+as long as a step and a save do, and is impossible in a rendezvous, whose store was the launcher's, in an import, a
+build, or beside ranks that are gone already. A kill loses what was trained since the last checkpoint, and nothing else:
+the next start trains the same steps to the same bytes, and finds no lock held. One process has nobody to agree with,
+and Accelerate's launcher of one passes no SIGTERM on: that its launcher has ended is how the process learns of it. So
+it gets SIGTERM, which saves, and is killed where that takes longer than launchers of several wait.
+
+Only a launcher counts. A process that was started in a shell, by nohup or a batch system outlives that shell.
+"""
+
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from signal import Signals
+
+import psutil
+
+from data.parent import signal_at_its_end
+
+_LAUNCHERS = {
+    *("accelerate", "accelerate-launch", "accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
+    *("torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed.launcher.launch"),
+}
+_ELASTIC = "TORCHELASTIC_RUN_ID"
+_ACCELERATE = ("ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION", "ACCELERATE_DYNAMO_BACKEND")
+"""What its launcher of one process sets. A user may set one of them, for a process without a launcher."""
+_WATCH_S = 0.5
+_TO_SAVE_S = 30.0
+"""How long torchelastic waits for ranks that it stops."""
+
+
+@dataclass(frozen=True)
+class _Launcher:
+    """A process above this one."""
+
+    process: psutil.Process
+    is_known: bool
+    """By its command line: such launchers start processes from their main thread, which lives as long as they do."""
+
+    def is_gone(self) -> bool:
+        """Whether it has ended, waited for or not."""
+        if os.getppid() == self.process.pid:
+            return False
+        try:
+            return not self.process.is_running() or self.process.status() == psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return True
+
+
+def end_with_the_launcher() -> None:
+    """Have this process end within a second when its launcher ends, or now if that has ended already.
+
+    Call it first, in the main thread: what came before is not watched. Without a launcher it does nothing.
+    """
+    if _ELASTIC not in os.environ and not all(name in os.environ for name in _ACCELERATE):
+        return
+    launcher = _launcher()
+    is_one_of_several = os.environ.get("WORLD_SIZE", "1") != "1"
+    if launcher is None:
+        if _was_left():
+            os.kill(os.getpid(), signal.SIGKILL)  # nothing is trained yet
+        return
+    by = signal.SIGKILL if is_one_of_several else signal.SIGTERM
+    # The kernel's signal follows the thread that started this process: not every program that launches keeps it.
+    is_told = launcher.is_known and launcher.process.pid == os.getppid() and signal_at_its_end(by)
+    if is_told and launcher.is_gone():  # before the kernel was asked
+        os.kill(os.getpid(), by)
+    threading.Thread(target=_watch, args=(launcher, by, is_told), name="launcher", daemon=True).start()
+
+
+def _launcher() -> _Launcher | None:
+    """The launcher that started this process or what started it; None if there is none above it."""
+    for ancestor in psutil.Process().parents():
+        try:
+            words = ancestor.cmdline()[:4]
+        except psutil.Error:
+            continue
+        if any(os.path.basename(word) in _LAUNCHERS for word in words):
+            return _Launcher(ancestor, is_known=True)
+    # Somebody's own program may launch with torch's library. Then it is Python, and this process leads a session.
+    parent = psutil.Process().parent()
+    if _ELASTIC in os.environ and os.getsid(0) == os.getpid() and parent and _is_python(parent):
+        return _Launcher(parent, is_known=False)
+    return None
+
+
+def _was_left() -> bool:
+    """Whether a launcher started this process and ended before it could be seen."""
+    if _ELASTIC in os.environ:  # whose ranks lead a session each
+        return os.getsid(0) == os.getpid()
+    # Under mpirun, the parent is no launcher either; in a container, the first process may be somebody's own one.
+    return os.getppid() == 1 and not _is_python(psutil.Process(1))
+
+
+def _is_python(process: psutil.Process) -> bool:
+    try:
+        return Path(process.exe()).name.startswith(("python", "pypy"))
+    except psutil.Error:
+        return False
+
+
+def _watch(launcher: _Launcher, by: Signals, is_told: bool) -> None:
+    """End this process once the launcher is gone, with `by` unless the kernel sends it, and at last with SIGKILL."""
+    while not launcher.is_gone():
+        time.sleep(_WATCH_S)
+    if not is_told:
+        os.kill(os.getpid(), by)
+    if by != signal.SIGKILL:
+        text = os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "")  # that of launchers of several
+        time.sleep(float(text) if text.isdecimal() else _TO_SAVE_S)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,55 @@
+"""A program, and what it starts in its turn, ends with the process that runs it, however that ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from signal import SIGINT, SIGKILL
+
+import psutil
+import pytest
+
+from data.parent import run
+from support.places import ROOT
+
+RUNS = """
+import sys
+from pathlib import Path
+from data.parent import run
+run(["sh", "-c", "sleep 60 & echo $$ $! > pids; sleep 60"], Path(sys.argv[1]))
+"""
+
+
+def lives(pid: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+@pytest.mark.parametrize("by", [SIGKILL, SIGINT], ids=["killed", "interrupted"])
+def test_none_is_left(tmp_path: Path, by: signal.Signals) -> None:
+    asks = subprocess.Popen([sys.executable, "-c", RUNS, str(tmp_path)], cwd=ROOT, stderr=subprocess.DEVNULL)
+    pids, end = tmp_path / "pids", time.monotonic() + 20
+    while not (pids.exists() and pids.read_text().endswith("\n")):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    started = [int(pid) for pid in pids.read_text().split()]
+    assert all(map(lives, started))
+    asks.send_signal(by)
+    asks.wait(20)
+    end = time.monotonic() + 3
+    while any(map(lives, started)) and time.monotonic() < end:
+        time.sleep(0.01)
+    left = [pid for pid in started if lives(pid)]
+    for pid in left:
+        os.kill(pid, SIGKILL)
+    assert not left
+
+
+def test_what_a_program_says_and_how_it_ends(tmp_path: Path) -> None:
+    done = run(["sh", "-c", "pwd; echo wrong >&2; exit 3"], tmp_path)
+    assert (done.returncode, done.stdout.decode()) == (3, f"{tmp_path}\nwrong\n")
+    assert run(["sh", "-c", "kill -9 $$"], tmp_path).returncode == 137
