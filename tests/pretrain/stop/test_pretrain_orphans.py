@@ -4,12 +4,14 @@ import random
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
+from support.assays.small_run import write
 from support.kept_runs import Trained
 from support.launching import DDP, bit_equal, command, end_of, lines, started, until
 from support.rank_pool import RankPool
@@ -40,26 +42,25 @@ class Launches:
         with started(words, self.log) as launcher:
             until(lambda: launcher.poll() is not None or when(), self.log)
             was_killed = launcher.poll() is None
+            assert was_killed or launcher.returncode == 0, self.log.read_text()  # a refusal, say
             launcher.kill()
             launcher.wait()
             end = time.monotonic() + GONE_S
             while (left := self.living()) and time.monotonic() < end:
                 time.sleep(0.05)
-        said = [" ".join(each.cmdline()[:6]) for each in left if each.is_running()]
-        for each in left:
-            each.kill()
-        assert not said, self.log.read_text()
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        assert not left, (list(left.values()), self.log.read_text())
         return was_killed
 
-    def living(self) -> list[psutil.Process]:
-        """Processes of the launch that live."""
-        found = []
+    def living(self) -> dict[psutil.Process, list[str]]:
+        """Command lines of the launch's processes that live."""
+        found = {}
         for each in psutil.process_iter():
-            try:
+            with suppress(psutil.Error):  # gone, or somebody else's
                 if each.environ().get(MARK) == self.mark:
-                    found.append(each)
-            except psutil.Error:  # gone, or somebody else's
-                continue
+                    found[each] = each.cmdline()
         return found
 
 
@@ -78,12 +79,14 @@ def assert_goes_on(pool: RankPool, trained: Trained, recipe: Path, processes: in
     assert bit_equal(end, reference)
 
 
-def test_while_ranks_start(launches: Launches, recipe_in, tmp_path: Path) -> None:
+@pytest.mark.parametrize("job", ["pretrain", "finetune"])
+def test_while_ranks_start(launches: Launches, recipe_in, tmp_path: Path, job: str) -> None:
     """Two ranks exist, and import what they need before they look for each other."""
-    words = command([recipe_in(tmp_path), *STEPS_60, *HOW], 2)
+    recipe = recipe_in(tmp_path) if job == "pretrain" else write(tmp_path)
+    words = [job if word == "pretrain" else word for word in command([recipe, *STEPS_60, *HOW], 2)]
 
     def has_ranks() -> bool:
-        return sum("-m" in each.cmdline()[1:3] and "pretrain" in each.cmdline()[1:5] for each in launches.living()) >= 2
+        return sum(each[2:4] == ["-m", job] for each in launches.living().values()) >= 2
 
     assert launches.kill(words, has_ranks)
     assert not (tmp_path / "run").exists()
