@@ -1,4 +1,4 @@
-"""A program, and what it starts in its turn, ends with the process that runs it, however that ends."""
+"""A program with what it starts in its turn, and a builder: they end with the process that began them."""
 
 import os
 import signal
@@ -23,15 +23,40 @@ run(["sh", "-c", "sleep 60 & echo $$ $! > pids; sleep 60"], Path(sys.argv[1]))
 """
 
 
+BUILDS = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from stalls import stall
+from data.store.builder_process import start
+start(stall, Path(sys.argv[1]) / "pids")
+time.sleep(60)
+"""
+STALLS = """
+import os, time
+def stall(send, path):
+    path.write_text(f"{os.getpid()}\\n")
+    time.sleep(60)
+"""
+
+
 def lives(pid: int) -> bool:
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False
 
 
-@pytest.mark.parametrize("by", [SIGKILL, SIGINT], ids=["killed", "interrupted"])
-def test_none_is_left(tmp_path: Path, by: signal.Signals) -> None:
-    asks = subprocess.Popen([sys.executable, "-c", RUNS, str(tmp_path)], cwd=ROOT, stderr=subprocess.DEVNULL)
+@pytest.mark.parametrize(
+    ("program", "by"),
+    [
+        pytest.param(RUNS, SIGKILL, id="program, killed"),
+        pytest.param(RUNS, SIGINT, id="program, interrupted"),
+        pytest.param(BUILDS, SIGKILL, id="builder, killed"),
+    ],
+)
+def test_none_is_left(tmp_path: Path, program: str, by: signal.Signals) -> None:
+    (tmp_path / "stalls.py").write_text(STALLS)
+    asks = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, stderr=subprocess.DEVNULL)
     pids, end = tmp_path / "pids", time.monotonic() + 20
     while not (pids.exists() and pids.read_text().endswith("\n")):
         assert time.monotonic() < end
