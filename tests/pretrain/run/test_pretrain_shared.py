@@ -218,10 +218,10 @@ def test_a_run_without_locks_has_a_lease_while_it_lasts(
     seen = []
     started = RunDirectory.start_attempt
 
-    def start_attempt(run: RunDirectory, *arguments: int) -> int:
+    def start_attempt(run: RunDirectory, *arguments: int, **how: bool) -> int:
         seen.append(json.loads((run.root / LEASE).read_text())["pid"])
         assert main(words(folder, "schedule.total_tokens=1800", "--allow-schedule-change")) == 2
-        return started(run, *arguments)
+        return started(run, *arguments, **how)
 
     monkeypatch.setattr(RunDirectory, "start_attempt", start_attempt)
     assert main(words(folder, "schedule.total_tokens=1800", "--allow-schedule-change")) == 0
