@@ -167,6 +167,7 @@ def test_counting_begins_again(written: Written, kind: str) -> None:
 # Through the command ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_deterministic_error_stops_after_three_starts(
     recipe_in, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
