@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from data.batches.loader import Step
 from data.recipe.setting import settings_of
 from pretrain.checkpoint.manifest import TrainerState
+from pretrain.checkpoint.saves import Saves
 from pretrain.engine.engine import Engine
 from pretrain.job import Job, Scores, TrainingRecipe
 from pretrain.run import records
@@ -46,7 +47,7 @@ class Log:
             print(f"{self._run.metrics}: the line of step {state.step} is lost: {error}", file=sys.stderr)
 
     def step(
-        self, state: TrainerState, step: Step, outcome: Reading, report: Report, speed: Speed, failed_saves: int
+        self, state: TrainerState, step: Step, outcome: Reading, report: Report, speed: Speed, saves: Saves
     ) -> None:
         """Write the numbers of the step that was taken last, and send them to the trackers."""
         values = {
@@ -61,7 +62,8 @@ class Log:
             "document_tokens": step.squared_lengths / step.num_tokens,
             "imbalance": step.imbalance,
             "skipped_steps": float(state.skipped_steps),
-            "failed_saves": float(failed_saves),
+            "failed_saves": float(saves.failed),
+            "skipped_saves": float(saves.skipped),
         }
         if self._engine.precision == "fp16":
             values["loss_scale"] = outcome.loss_scale

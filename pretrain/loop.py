@@ -7,7 +7,6 @@ trained, on what and with which scores, the `Job` knows.
 """
 
 import shlex
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -18,7 +17,6 @@ from typing import Generic, TypeVar
 import torch
 
 from data.batches.loader import Loader
-from data.disk_error import said
 from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor
 from data.progress_line import WorkLine
@@ -29,7 +27,7 @@ from pretrain.checkpoint.frozen import fill_frozen
 from pretrain.checkpoint.load import Verified, newest_valid, restore
 from pretrain.checkpoint.manifest import BEST, ENTRIES, FROZEN, LOSS_SCALE, TrainerState
 from pretrain.checkpoint.retention import sweep
-from pretrain.checkpoint.saves import Saves
+from pretrain.checkpoint.saves import Saves, Words
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import fill
 from pretrain.job import Built, Job, Scores, TrainingRecipe
@@ -155,7 +153,7 @@ class Training(Generic[S]):
         self.state = self._resume(built, checkpoint, frozen)
         self.log = Log(recipe, job, engine, run, attempt)
         self.validations = Validations(job, engine, self.log, run, self.state)
-        self.saves = Saves(run, engine, self.named, attempt, fingerprints, recipe.run, checkpoint)
+        self.saves = Saves(run, engine, self.named, attempt, fingerprints, recipe.run, checkpoint, self.log.line)
         if not self.is_over:
             self.saves.require_room(self.num_stored, with_best=job.selection is not None)
         self.skipped_in_a_row, self.seconds = 0, 0.0  # seconds of training
@@ -210,14 +208,15 @@ class Training(Generic[S]):
         self.phase = "train"
         self.model.train()
         loader = self.job.loader(Cursor(**self.state.cursor), self.state.step)
-        with stop.deferred(), closing(loader), self._screen(loader) as screen:
+        with stop.deferred(), closing(loader), self._screen(loader) as screen, closing(self.saves):
+            self.saves.say = screen.say
             try:
                 self._take_steps(loader, screen)
             except Stopped as stopped:
                 if not (stopped.agreed or self.engine.world_size == 1):
                     raise
                 if self.state.step:
-                    self.save(screen.say, is_last=True)
+                    self.save(is_last=True)
                 raise
 
     def _screen(self, loader: Loader) -> Screen:
@@ -249,7 +248,10 @@ class Training(Generic[S]):
             if not settled:
                 self.engine.settle(self.model, step.batches[0])
             rate = learning_rate(schedule, self.state.tokens_seen + step.num_tokens)
-            by_clock = (checkpoints.by_clock() or self.saves.due, validations.by_clock()) if self.engine.is_main else ()
+            told = Told(stop.word(), *self.saves.words())
+            if self.engine.is_main:
+                saves_again = not self.saves.is_writing and (checkpoints.by_clock() or self.saves.due)
+                told = told._replace(save=saves_again, validate=validations.by_clock())
             outcome = train_step(
                 step,
                 self.model,
@@ -259,7 +261,7 @@ class Training(Generic[S]):
                 weights=self.weights,
                 clip_norm=self.recipe.optimizer.clip_norm,
                 learning_rate=rate,
-                told=Told(stop.word(), *by_clock),
+                told=told,
             ).read()
             self._consume(step.cursor, step.num_tokens, outcome)
             self._bind()
@@ -273,10 +275,13 @@ class Training(Generic[S]):
                 self.peak_flops = max(self.peak_flops, speed.flops_per_s)
                 report = report_of(self.job.objectives, outcome.losses, rate, speed, self.peak_flops)
                 if is_due:
-                    self.log.step(self.state, step, outcome, report, speed, self.saves.failed)
+                    self.log.step(self.state, step, outcome, report, speed, self.saves)
                     lines.done()
                 screen.report(report, shows_mfu=self.engine.device.type == "cuda")
+            if not settled:
+                self.saves.make_ready()
             settled = True
+            self._hear(outcome.told)
             stop.obey(outcome.told.stop)
             saves = checkpoints.at(self.state.step) or outcome.told.save or is_last
             validates = validations.at(self.state.step) or outcome.told.validate
@@ -288,8 +293,8 @@ class Training(Generic[S]):
                 continue
             if saves:
                 with screen.pause("save"):
-                    self.save(screen.say, is_last=is_last)
-                checkpoints.done()
+                    if self.save(is_last=is_last):
+                        checkpoints.done()
                 clock = Clock()
             # After the save: what ends it costs no step.
             if validates:
@@ -307,7 +312,7 @@ class Training(Generic[S]):
         before = self.validations.count(scores, step)
         screen.say(f"step {step} | {scores.line()} | {self.validations.in_words()}")
         with screen.pause("save"):
-            if not self.save(screen.say, is_last=self.is_over, again=True):
+            if not self.save(is_last=self.is_over, again=True):
                 self.validations.best = before  # a step without a checkpoint cannot be the best one
 
     def validate(self) -> S:
@@ -317,10 +322,11 @@ class Training(Generic[S]):
         self.phase = "train"
         return scores
 
-    def save(self, say: Callable[[str], None], *, is_last: bool, again: bool = False) -> bool:
-        """Commit a checkpoint of the last consumed step, and return whether one was committed; collective.
+    def save(self, *, is_last: bool, again: bool = False) -> bool:
+        """Begin to save the last consumed step, and return whether a save was begun; collective.
 
-        A failed save is reported. `again` commits one for a step that has one, with what is known of it now.
+        The last one is waited for, and `again`, which saves a step that has a checkpoint with what is known of it now:
+        whether there is a checkpoint is returned then.
         """
         self.phase = "checkpoint"
         entries = self.job.entries(Cursor(**self.state.cursor))
@@ -329,16 +335,15 @@ class Training(Generic[S]):
         if (best := self.validations.best) and best.validated:
             entries[BEST] = best.as_entry()
         self.state = replace(self.state, entries=entries)
-
-        def tell(words: str, failed: int) -> None:
-            say(f"save failed: {words}")
-            self.log.line(self.state, {"save_error": words, "failed_saves": failed})
-
-        began = time.perf_counter()
-        if is_saved := self.saves.save(self.state, tell, last=is_last, again=again):
-            self.log.line(self.state, {"checkpoint_s": time.perf_counter() - began})
+        is_saved = self.saves.save(self.state, waits=again, last=is_last, again=again)
         self.phase = "train"
         return is_saved
+
+    def _hear(self, told: Told) -> None:
+        """Learn with a step what has become of the save that is being written; collective."""
+        self.phase = "checkpoint"
+        self.saves.hear(Words(told.writing, told.failed, told.overdue))
+        self.phase = "train"
 
     def finish(self) -> S:
         """Validate and publish the final weights; collective."""
@@ -357,20 +362,11 @@ class Training(Generic[S]):
     def _bind(self) -> None:
         """Write the recipe that later starts must agree with; a start that failed before it trained has written none.
 
-        If the disk cannot store it, the run continues: that is reported once, and tried again after every step.
+        If the disk cannot store it, that is tried again after every step.
         """
-
-        def describe() -> bool:
-            try:
-                self.run.bind(self.recipe)
-            except OSError as error:
-                if self.bound is None:
-                    print(f"{error.filename}: {said(error)}; tried again after each step", file=sys.stderr, flush=True)
-                return False
-            return True
-
         if not self.bound:
-            self.bound = self.engine.on_main(describe)
+            tried = self.bound is not None
+            self.bound = self.engine.on_main(lambda: self.run.bind(self.recipe, tells=not tried))
 
     def _consume(self, cursor: Cursor, num_tokens: int, outcome: Reading) -> None:
         """Move the state past the step that was taken.
@@ -391,6 +387,7 @@ class Training(Generic[S]):
         elif outcome.loss_scale <= 1:
             self.skipped_in_a_row += 1
         if self.skipped_in_a_row == _MOST_SKIPPED:
+            self.saves.wait(patiently=True)
             newest = self.saves.newest
             begins = f"continues from {newest.name}" if newest else "begins at its first step, as it has no checkpoint"
             raise FloatingPointError(

@@ -26,6 +26,10 @@ class Told(NamedTuple):
 
     stop: int = 0
     """`run.stop.word` of each rank."""
+    writing: int = 0
+    """These three are `checkpoint.saves.Words` of each rank."""
+    failed: int = 0
+    overdue: int = 0
     save: int = 0
     """Rank 0: whether its clock says that a checkpoint is due."""
     validate: int = 0
@@ -46,7 +50,7 @@ class Outcome:
     digests: Tensor
     """(bins_per_step,) int64: digest of each bin of the step, in global bin order."""
     told: Tensor
-    """(3,) int64: the sum over ranks of what each was `Told`."""
+    """(6,) int64: the sum over ranks of what each was `Told`."""
     grad_norm: Tensor
     """() float32: global gradient norm before clipping."""
     loss_scale: Tensor

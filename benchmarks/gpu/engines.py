@@ -217,8 +217,8 @@ def _launched(place: Place, batches: Sequence[Batch], kind: Kind) -> Way:
     state = running.named_state(prepared, optimizer)
 
     def weights() -> Weights:
-        found = {name: state.gather(name, "param") for name in state.names}
-        return _copied({name: tensor for name, tensor in found.items() if tensor is not None})
+        pieces = [piece for piece in state.pieces() if piece.key == "param"]  # whole ones, in a world of one
+        return {piece.name: piece.live.to("cpu", copy=True).view(state.shape(piece.name)) for piece in pieces}
 
     take = program_step(running, prepared, optimizer, batches, RATE)
     return Way(take, weights, f"pretrain.engine's {running.name}, pretrain.step.train_step")

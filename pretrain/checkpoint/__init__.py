@@ -1,13 +1,15 @@
 """Checkpoints: written whole or not at all, checked to the last byte before they are used.
 
 Read in this order: canonical (how JSON is written), manifest (what is recorded), tensors (names and pieces on disk),
+staging (the copy that is written while training continues), receipts (how ranks say that their parts are on disk),
 commit (written under a temporary name, then published under the final one), load (find, verify, restore), frozen (how
-parameters that are not trained are identified), best (which one a job selects), retention (what is kept),
-free_space (whether the disk has room for that), saves (all of an attempt, and what happens if the disk refuses one).
+parameters that are not trained are identified), best (which one a job selects), retention (what is kept), free_space
+(whether the disk has room for that), writer (a thread beside training), saves (all of an attempt, and what happens if
+the disk refuses one).
 """
 
 from pretrain.checkpoint.canonical import InvalidCheckpoint
-from pretrain.checkpoint.commit import commit
+from pretrain.checkpoint.commit import Plan, commit
 from pretrain.checkpoint.load import Verified, find, newest_valid, open_checkpoint, restore, verify
 from pretrain.checkpoint.manifest import Manifest, OtherVersion, Topology, TrainerState
 from pretrain.checkpoint.retention import retain, sweep
@@ -18,6 +20,7 @@ __all__ = [
     "InvalidCheckpoint",
     "Manifest",
     "OtherVersion",
+    "Plan",
     "StorageError",
     "Topology",
     "TrainerState",

@@ -1,19 +1,17 @@
 """Write a checkpoint so that it exists only when it is whole.
 
-Everything goes into `.tmp-step-*` beside the others: data, index, trainer state, each fsynced; the
-manifest with their hashes last; then one rename to `step-000012000` publishes it. A crash at any
-point before the rename leaves a directory that no reader looks at and `retention.sweep` removes.
+Every rank writes what it stores into one folder, `.tmp-step-*`, whose name all of them know, and flushes it. Rank 0
+then adds index, trainer state and, last, the manifest with all hashes; one rename to `step-000012000` publishes it. A
+crash at any point before the rename leaves a folder that no reader looks at and `retention.sweep` removes. There is no
+collective, so that each rank can do this in a thread beside training.
 """
 
 import os
-import secrets
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-
-from torch import Tensor
 
 from data.durable import flush
 from pretrain.checkpoint.canonical import InvalidCheckpoint, canonical
@@ -28,163 +26,205 @@ from pretrain.checkpoint.manifest import (
     TrainerState,
     checkpoint_name,
 )
+from pretrain.checkpoint.receipts import GivenUp, Receipt, collect
+from pretrain.checkpoint.staging import Staged, StagedPiece
 from pretrain.checkpoint.tensors import (
-    DATA_FILE,
+    DTYPE,
     INDEX_FILE,
+    PARTS,
     PRIVATE,
     SHARED,
     HashedFile,
     Modes,
     SafetensorsWriter,
-    index_of_whole_tensors,
+    TensorReader,
+    data_file,
     write_bytes,
 )
-from pretrain.engine.named_state import NamedState
 from pretrain.run.errors import CheckpointError, StorageError
 
 TEMPORARY = ".tmp-"
-Source = tuple[str, str]  # parameter name, and "param" or the key of a moment
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """One save, as every rank knows it."""
+
+    checkpoints_dir: Path
+    trainer: TrainerState
+    attempt: int
+    parent: str | None
+    """`self_sha256` of the checkpoint before it; only rank 0 needs to know it."""
+    fingerprints: Mapping[str, str]
+    topology: Topology
+    versions: Mapping[str, str]
+    number: int = 0
+    """Of the save in this attempt: no two have one folder, also where a step is saved again."""
+    shared: bool = False
+    """Whether others may read it, as far as the umask admits them."""
+
+    @property
+    def published(self) -> Path:
+        """Where the checkpoint will be."""
+        return self.checkpoints_dir / checkpoint_name(self.trainer.step)
+
+    @property
+    def temporary(self) -> Path:
+        """Where it is written."""
+        return self.checkpoints_dir / f"{TEMPORARY}{self.published.name}-a{self.attempt}-{self.number:08d}"
+
+    @property
+    def modes(self) -> Modes:
+        """Permissions of what is written."""
+        return SHARED if self.shared else PRIVATE
+
+    def manifest(self, files: Sequence[FileEntry]) -> Manifest:
+        """The manifest of these files."""
+        return Manifest(
+            step=self.trainer.step,
+            attempt=self.attempt,
+            parent=self.parent,
+            created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            fingerprints=dict(self.fingerprints),
+            topology=self.topology,
+            versions=dict(self.versions),
+            files=tuple(sorted(files, key=lambda entry: entry.path)),
+        )
 
 
 def commit(
-    checkpoints_dir: Path,
-    *,
-    state: NamedState,
-    trainer: TrainerState,
-    attempt: int,
-    parent: str | None,
-    fingerprints: Mapping[str, str],
-    topology: Topology,
-    versions: Mapping[str, str],
-    is_writer: bool,
-    shared: bool = False,
-) -> Path:
-    """Save the state at an optimizer step. All ranks call it; only the writer, the first, touches the disk.
+    plan: Plan, staged: Staged, *, rank: int = 0, is_given_up: Callable[[], bool] = lambda: False
+) -> Manifest | None:
+    """Write what this rank stores; rank 0 then waits for the others' parts and publishes the checkpoint.
 
-    Frozen parameters are not saved: `fingerprints` has their content hash (`checkpoint.frozen`).
+    A step that exists already (the run went back and came here again) is kept if the files are the same, byte for byte;
+    otherwise it moves to quarantine as superseded. An older attempt than the one that wrote it is refused: it is a
+    process that does not know that it was replaced.
 
-    A step that exists already (the run went back and came here again) is kept if the files are the
-    same, byte for byte; otherwise it moves to quarantine as superseded. An older attempt than the
-    one that wrote it is refused: it is a process that does not know that it was replaced.
-    Only its user can read what is written or, if `shared`, those whom the umask admits.
+    Args:
+        plan: what is saved, alike on every rank.
+        staged: the tensors. Frozen parameters are not saved: the fingerprints have their content hash
+            (`checkpoint.frozen`).
+        rank: of this process, among `plan.topology.world_size`.
+        is_given_up: asked while rank 0 waits; another rank's part will not come then.
 
     Returns:
-        The path of the checkpoint. Only on the writer does returning mean that it is durable.
+        The manifest of the published checkpoint, once it is durable; None on the other ranks, where returning means
+        that their part is.
 
     Raises:
-        ValueError: a field is not what the manifest allows; on all ranks, before any collective.
-        StorageError: the disk could not store it; on the writer, after all ranks have left their
-            collectives. No temporary file is left, and nothing is published: what is saved again is
-            written once more, as a repeated fsync may succeed although the first one lost data.
-        CheckpointError: the checkpoint that exists is a later attempt's, or (`OtherVersion`) another
-            version's; likewise on the writer.
+        StorageError: the disk could not store it, or the save was given up. Nothing is published, and no file of this
+            save is used again: what is saved again is written once more, as a repeated fsync may succeed although the
+            first one lost data.
+        CheckpointError: rank 0: the checkpoint that exists is a later attempt's, or (`OtherVersion`) another version's.
     """
-    assert FROZEN in fingerprints or not state.frozen, "the manifest identifies what is frozen"
-    draft = Manifest(
-        step=trainer.step,
-        attempt=attempt,
-        parent=parent,
-        created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        fingerprints=dict(fingerprints),
-        topology=topology,
-        versions=dict(versions),
-        files=(),
-    )
-    sources: dict[str, dict[str, Source]] = {
-        "model": {name: (name, "param") for name in state.names},
-        "optimizer": {f"{key}/{name}": (name, key) for name in state.names for key in state.moments(name)},
-    }
-    gathered = _gather_each(state, [s for part in sources.values() for s in part.values()])
-    published = checkpoints_dir / checkpoint_name(trainer.step)
-    if not is_writer:
-        _finish(gathered)
-        return published
-    modes = SHARED if shared else PRIVATE
-    nonce = secrets.token_hex(4)
-    temporary = checkpoints_dir / f"{TEMPORARY}{published.name}-a{attempt}-{nonce}"
     try:
-        if not checkpoints_dir.is_dir():
-            checkpoints_dir.mkdir(parents=True)
-            flush(checkpoints_dir.parent)
-        temporary.mkdir(mode=modes.folder)
-        files = _write_tensors(temporary, state, sources, gathered, modes)
-        files.append(write_bytes(temporary, TRAINER_FILE, trainer.to_bytes(), modes))
-        manifest = _write_manifest(temporary, draft, files, modes)
-        if _make_way(published, manifest):
-            _publish(temporary, published)
-        else:
-            shutil.rmtree(temporary)
-            flush(checkpoints_dir)  # who wrote the existing one may have been killed before it did
-    except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        _finish(gathered)
+        if rank == 0:
+            _sweep(plan)
+        _make_folders(plan)
+        receipt = _write_own(plan, staged, rank)
+        if rank:
+            receipt.leave(plan.temporary)
+            return None
+        receipts = collect(plan.temporary, receipt, plan.topology.world_size, is_given_up)
+        return _publish(plan, staged, receipts)
+    except (OSError, GivenUp) as error:
+        if rank == 0:
+            shutil.rmtree(plan.temporary, ignore_errors=True)
+        reason = "it was given up" if isinstance(error, GivenUp) else error.strerror or str(error)
         raise StorageError(
-            published,
-            f"step {trainer.step} was not saved: {error.strerror or error}",
-            f"free space or fix {checkpoints_dir}; the checkpoints before it are untouched",
+            plan.published,
+            f"step {plan.trainer.step} was not saved: {f'rank {rank}: ' if rank else ''}{reason}",
+            f"free space or fix {plan.checkpoints_dir}; the checkpoints before it are untouched",
         ) from error
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if rank == 0:
+            shutil.rmtree(plan.temporary, ignore_errors=True)
         raise
-    return published
 
 
-def _gather_each(state: NamedState, sources: list[Source]) -> Iterator[Tensor | None]:
-    """Whole tensors, one at a time: beyond training, this needs memory for one parameter, on other ranks none."""
-    for name, key in sources:
-        yield state.gather(name, key)
+def _sweep(plan: Plan) -> None:
+    """Remove what another rank wrote, late, of a save of this attempt that had failed."""
+    for folder in plan.checkpoints_dir.glob(f"{TEMPORARY}*-a{plan.attempt}-*"):
+        if folder.name.rpartition("-")[2] < plan.temporary.name.rpartition("-")[2]:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _finish(gathered: Iterator[Tensor | None]) -> None:
-    """Take part in the remaining collectives; otherwise the other ranks would wait in them."""
-    for _ in gathered:
-        pass
+def _make_folders(plan: Plan) -> None:
+    """The folders of the save, which any rank may be the first to need."""
+    if not plan.checkpoints_dir.is_dir():
+        plan.checkpoints_dir.mkdir(parents=True, exist_ok=True)
+        flush(plan.checkpoints_dir.parent)
+    plan.temporary.mkdir(mode=plan.modes.folder, exist_ok=True)
+    for part in PARTS:
+        (plan.temporary / part).mkdir(mode=plan.modes.folder, exist_ok=True)
 
 
-def _write_tensors(
-    temporary: Path,
-    state: NamedState,
-    sources: Mapping[str, Mapping[str, Source]],
-    gathered: Iterator[Tensor | None],
-    modes: Modes,
-) -> list[FileEntry]:
-    """Data and index of both parts."""
-    extra: dict[str, dict[str, object]] = {
-        "model": {"aliases": dict(state.aliases)},
-        "optimizer": {"steps": {name: state.step_of(name) for name in state.names}},
-    }
+def _write_own(plan: Plan, staged: Staged, rank: int) -> Receipt:
+    """What this rank stores of both parts, on disk."""
     files = []
-    for part, tensors in sources.items():
-        (temporary / part).mkdir(mode=modes.folder)
-        shapes = {key: state.shape(name) for key, (name, _) in tensors.items()}
-        if tensors:  # no moments before the first step
-            files.append(_write_data(temporary, f"{part}/{DATA_FILE}", shapes, gathered, modes))
-        index = {"tensors": index_of_whole_tensors(shapes), **extra[part]}
-        files.append(write_bytes(temporary, f"{part}/{INDEX_FILE}", canonical(index), modes))
-        flush(temporary / part)
-    return files
+    pieces: dict[str, dict[str, dict[str, object]]] = {}
+    for part in PARTS:
+        own, name = staged.pieces[part], data_file(rank)
+        if own:  # no moments before the first step; and there may be more ranks than tensors
+            files.append(_write_data(plan, f"{part}/{name}", own))
+        pieces[part] = {
+            stored: {"start": piece.start, "stop": piece.stop, "file": name, "key": stored}
+            for stored, piece in own.items()
+        }
+    return Receipt(rank=rank, files=tuple(files), pieces=pieces)
 
 
-def _write_data(
-    temporary: Path, path: str, shapes: Mapping[str, tuple[int, ...]], gathered: Iterator[Tensor | None], modes: Modes
-) -> FileEntry:
-    with HashedFile(temporary, path, modes) as file:
-        writer = SafetensorsWriter(file, shapes)
-        for key in shapes:
-            tensor = next(gathered)
-            assert tensor is not None, "the writer is the first rank"
-            writer.append(key, tensor)
-            del tensor  # before the next one is gathered
+def _write_data(plan: Plan, path: str, own: Mapping[str, StagedPiece]) -> FileEntry:
+    with HashedFile(plan.temporary, path, plan.modes) as file:
+        writer = SafetensorsWriter(file, {stored: tuple(piece.values.shape) for stored, piece in own.items()})
+        for stored, piece in own.items():
+            writer.append(stored, piece.values)
         return writer.close()
 
 
-def _write_manifest(temporary: Path, draft: Manifest, files: list[FileEntry], modes: Modes) -> Manifest:
-    """Write the manifest, which gets its name when complete, and make every name in the directory durable."""
-    manifest = replace(draft, files=tuple(sorted(files, key=lambda entry: entry.path)))
-    write_bytes(temporary, f"{MANIFEST_FILE}.tmp", manifest.to_bytes(), modes)
+def _publish(plan: Plan, staged: Staged, receipts: Sequence[Receipt]) -> Manifest:
+    """Complete the checkpoint that all ranks have written, and give it its name."""
+    assert FROZEN in plan.fingerprints or not staged.has_frozen, "the manifest identifies what is frozen"
+    extra: dict[str, dict[str, object]] = {
+        "model": {"aliases": dict(staged.aliases)},
+        "optimizer": {"steps": dict(staged.steps)},
+    }
+    files = [entry for receipt in receipts for entry in receipt.files]
+    for part in PARTS:
+        index = {"tensors": _index(staged.shapes[part], [receipt.pieces[part] for receipt in receipts]), **extra[part]}
+        files.append(write_bytes(plan.temporary, f"{part}/{INDEX_FILE}", canonical(index), plan.modes))
+        flush(plan.temporary / part)
+    for part in PARTS:  # nothing is published that no reader would take
+        TensorReader(plan.temporary, part, frozenset(entry.path for entry in files))
+    files.append(write_bytes(plan.temporary, TRAINER_FILE, plan.trainer.to_bytes(), plan.modes))
+    manifest = plan.manifest(files)
+    _write_manifest(plan, manifest)
+    if _make_way(plan.published, manifest):
+        _rename(plan.temporary, plan.published)
+        return manifest
+    shutil.rmtree(plan.temporary)
+    flush(plan.checkpoints_dir)  # who wrote the existing one may have been killed before it did
+    return verify(plan.published).manifest
+
+
+def _index(
+    shapes: Mapping[str, tuple[int, ...]], pieces: Sequence[Mapping[str, Mapping[str, object]]]
+) -> dict[str, object]:
+    """The `tensors` field of an index: where each tensor is, in order."""
+    index: dict[str, object] = {}
+    for stored, shape in shapes.items():
+        found = sorted((of[stored] for of in pieces if stored in of), key=lambda piece: (piece["start"], piece["stop"]))
+        index[stored] = {"shape": list(shape), "dtype": DTYPE, "pieces": found}
+    return index
+
+
+def _write_manifest(plan: Plan, manifest: Manifest) -> None:
+    """Write the manifest, which gets its name when complete, and make every name in the folder durable."""
+    temporary = plan.temporary
+    write_bytes(temporary, f"{MANIFEST_FILE}.tmp", manifest.to_bytes(), plan.modes)
     os.rename(temporary / f"{MANIFEST_FILE}.tmp", temporary / MANIFEST_FILE)
     flush(temporary)
-    return manifest
 
 
 def _make_way(published: Path, manifest: Manifest) -> bool:
@@ -208,7 +248,7 @@ def _make_way(published: Path, manifest: Manifest) -> bool:
     return True
 
 
-def _publish(temporary: Path, published: Path) -> None:
+def _rename(temporary: Path, published: Path) -> None:
     """Give a checkpoint its name. One that may not last is taken back.
 
     The next try of the step would otherwise find a checkpoint of the same bytes, and take it for durable.

@@ -1,30 +1,40 @@
-"""The saves of an attempt: a checkpoint each, and what happens if the disk cannot store one.
+"""The saves of an attempt: a checkpoint each, written while training continues, and what happens if a disk stores none.
 
-In: where the run stands at a step. Out: a checkpoint; or, on every rank, the reason why there is none. Kept: the
-newest checkpoint, and since when saves have failed.
+In: where the run stands at a step. Out: a checkpoint, some steps later; or, on every rank, the reason why there is
+none. Kept: the newest checkpoint, and since when saves have failed.
+
+Training waits while the state is copied (`checkpoint.staging`); a thread of each rank writes it (`checkpoint.writer`).
+One save is written at a time. With each step the ranks tell each other what has become of it (`words`), so that all of
+them know at the same step that it ended (`hear`). A save that is due before that waits for it once, for `_PATIENCE_S`
+seconds, and is skipped if it takes longer; the last save of a run waits as long as it takes.
 
 After a failed save training continues. It is tried again after a share of `run.saves_may_fail_for`, or when the next
-save is due, if that is sooner. A run ends where saves have failed for that time, or where its last one has failed
-`LAST_TRIES` times. The clock of rank 0 decides for all.
+save is due, if that is sooner. A run ends where saves have failed for that time, where one has not ended in that time,
+or where the last one has failed `LAST_TRIES` times. The clock of rank 0 decides for all.
 """
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from time import monotonic
+from typing import NamedTuple
 
 from data.progress_line import clock_time
 from data.recipe.interval import seconds
 from pretrain.checkpoint.best import Best
-from pretrain.checkpoint.commit import commit
+from pretrain.checkpoint.commit import Plan, commit
 from pretrain.checkpoint.free_space import require_room
 from pretrain.checkpoint.load import Verified
-from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, Topology, TrainerState
+from pretrain.checkpoint.manifest import Manifest, Topology, TrainerState, checkpoint_name
 from pretrain.checkpoint.retention import retain
+from pretrain.checkpoint.staging import Staging
+from pretrain.checkpoint.writer import Write
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import NamedState
 from pretrain.run.directory import RunDirectory
-from pretrain.run.errors import CheckpointError, StorageError
+from pretrain.run.errors import PeerError, StorageError
 from pretrain.run.settings import RunSettings
 from pretrain.run.versions import versions
 
@@ -34,13 +44,39 @@ _PAUSE_S = 10.0
 """Pause between these."""
 _TRIES = 6
 """How often a save is tried at least in the time that saves may fail."""
+_PATIENCE_S = 2.0
+"""How long a save that is due waits for the one that is being written, and the end of an attempt too."""
+_LOOK_S = 1.0
+"""How often the ranks tell each other of the last save."""
 
-Tell = Callable[[str, int], None]
-"""Is called with why a save failed and what follows, and with how many have failed in this attempt."""
+Note = Callable[[TrainerState, Mapping[str, object]], None]
+"""Writes down what became of the save of a state."""
+
+
+class Words(NamedTuple):
+    """What each rank tells the others of the save that is being written, as numbers that are summed over ranks."""
+
+    writing: int = 0
+    """Whether this rank has not ended its part; rank 0 ends when the checkpoint is published."""
+    failed: int = 0
+    """Whether its part has failed."""
+    overdue: int = 0
+    """Rank 0: whether the save takes longer than saves may fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A save that is being written."""
+
+    state: TrainerState
+    write: Write[Manifest | None]
+    stall_s: float
+    tries_left: int | None
+    """Of the last save; None of others."""
 
 
 class Saves:
-    """The saves of one attempt, and since when they have failed.
+    """The saves of one attempt, and since when they have failed. Every rank has one and calls it at the same time.
 
     Args:
         run: where the checkpoints are.
@@ -50,6 +86,7 @@ class Saves:
         fingerprints: for the manifest.
         settings: how many checkpoints stay, who may read them, and for how long saves may fail.
         newest: the checkpoint that the attempt starts from.
+        note: writes a line about a save.
     """
 
     def __init__(
@@ -61,9 +98,10 @@ class Saves:
         fingerprints: Mapping[str, str],
         settings: RunSettings,
         newest: Verified | None,
+        note: Note = lambda state, values: None,
     ) -> None:
         self._run, self._engine, self._named, self._attempt = run, engine, named, attempt
-        self._fingerprints, self._settings = fingerprints, settings
+        self._fingerprints, self._settings, self._note = fingerprints, settings, note
         self._bytes = sum(file.size for file in newest.manifest.files) if newest else None
         self._most_s = seconds("run.saves_may_fail_for", settings.saves_may_fail_for)
         self._parent = newest.manifest_sha256 if newest else None  # on the writer only, later ones too
@@ -72,8 +110,16 @@ class Saves:
         self._step = newest.manifest.step if newest else -1
         self._first, self._latest = 0.0, 0.0  # of the failed saves since the newest checkpoint, by rank 0's clock
         self._fails = False
+        self._staging, self._number = Staging(), 0
+        self._touching: threading.Thread | None = None
+        self._begun: _Begun | None = None
+        self._has_waited = False  # for the save that is being written
+        self.say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
+        """Tells the user of what failed."""
         self.failed = 0
         """Saves of this attempt that failed, tries included."""
+        self.skipped = 0
+        """Saves of this attempt that were due while another one was written."""
 
     def require_room(self, num_stored: int, *, with_best: bool) -> None:
         """Refuse to begin where the disk has no room for the checkpoints that the run will keep; collective.
@@ -89,100 +135,199 @@ class Saves:
         size = 4 * num_stored if self._bytes is None else self._bytes
         self._engine.on_main(lambda: require_room(self._run.checkpoints, kept=kept, checkpoint_bytes=size))
 
+    def make_ready(self) -> None:
+        """Have the buffers of a save before the first one is due; once the optimizer has its moments."""
+        pieces = self._named.pieces()
+        self._touching = threading.Thread(target=self._staging.make_ready, args=(pieces,), name="staging", daemon=True)
+        self._touching.start()
+
     @property
     def due(self) -> bool:
         """Whether a save that failed is to be tried again, by this rank's clock, so that one rank decides for all."""
         return self._fails and monotonic() - self._latest >= self._most_s / _TRIES
 
-    def save(self, state: TrainerState, tell: Tell, *, last: bool = False, again: bool = False) -> bool:
-        """Commit a checkpoint unless the step has one; collective.
+    @property
+    def is_writing(self) -> bool:
+        """Whether a save has begun of whose end not all ranks know."""
+        return self._begun is not None
+
+    def words(self) -> Words:
+        """What this rank has to tell the others with the next step."""
+        if self._begun is None:
+            return Words()
+        write = self._begun.write
+        is_late = self._engine.is_main and not write.has_ended and write.seconds >= self._most_s
+        return Words(not write.has_ended, write.error is not None, is_late)
+
+    def hear(self, words: Words) -> None:
+        """Learn what has become of the save that is being written; collective.
+
+        Args:
+            words: the sums over ranks.
+
+        Raises:
+            StorageError: no save has succeeded for too long; `PeerError` on the other ranks.
+            CheckpointError: rank 0 may not write this run's checkpoints any more; likewise.
+        """
+        if self._begun is None:
+            return
+        if words.failed:
+            self._begun.write.give_up()
+        if not words.writing:
+            self._conclude(self._begun)
+        elif words.overdue:
+            self._give_up(
+                f"the save of step {self._begun.state.step} has not ended in {clock_time(self._most_s)} "
+                f"(run.saves_may_fail_for = {self._settings.saves_may_fail_for!r})"
+            )
+
+    def save(self, state: TrainerState, *, waits: bool = False, last: bool = False, again: bool = False) -> bool:
+        """Begin to save unless the step has a checkpoint; collective.
 
         Args:
             state: of the current step.
-            tell: called if the save fails.
-            last: whether the run ends with this one, which is then tried again.
-            again: whether to commit one also where the step has one, whose record has changed.
+            waits: whether to return only when the checkpoint is published, or could not be.
+            last: whether the run ends with this one, which is then waited for, and tried again.
+            again: whether to save also where the step has a checkpoint, whose record has changed.
 
         Returns:
-            Whether a checkpoint was committed.
+            Whether a save was begun; with `waits` or `last`, whether a checkpoint was published.
 
         Raises:
             StorageError: no save has succeeded for too long; `PeerError` on the other ranks.
         """
+        waits = waits or last
+        if self._begun and not self.wait(patiently=waits):
+            self.skipped += 1
+            return False
         if self._step == state.step and not again:
             return False
         for left in range(LAST_TRIES - 1 if last else 0, -1, -1):
-            reason, for_s = self._commit(state)
-            self._fails = reason is not None
-            if reason is None:
+            self._begin(state, left if last else None)
+            if not waits:
                 return True
-            self.failed += 1
-            so_far = f"saves have failed for {clock_time(for_s)}"
+            self.wait(patiently=True)
+            if not self._fails:
+                return True
             if left:
-                tell(f"{reason}; {left} more {'tries' if left > 1 else 'try'}, {_PAUSE_S:.0f} s apart", self.failed)
                 time.sleep(_PAUSE_S)
-            elif last:
-                tell(reason, self.failed)
-                self._give_up(f"the last save has failed {LAST_TRIES} times: {reason}")
-            elif for_s >= self._most_s:
-                tell(reason, self.failed)
-                self._give_up(f"{so_far} (run.saves_may_fail_for = {self._settings.saves_may_fail_for!r}): {reason}")
-            else:
-                tell(
-                    f"{reason}; training continues, {self._newest_in_words()}; {so_far}, and the run ends if they do "
-                    f"for {self._settings.saves_may_fail_for} (run.saves_may_fail_for)",
-                    self.failed,
-                )
         return False
 
-    def _commit(self, state: TrainerState) -> tuple[str | None, float]:
-        """Try to save.
+    def wait(self, *, patiently: bool) -> bool:
+        """Wait for the save that is being written, if there is one; collective.
+
+        Args:
+            patiently: whether to wait as long as it takes; else once for `_PATIENCE_S`.
 
         Returns:
-            None, or the reason why the disk could not store it; and for how many seconds saves have failed. On every
-            rank what rank 0 found.
+            Whether none is being written any more.
+
+        Raises:
+            StorageError: as of `hear`.
         """
-        full: str | None = None
-        failure: CheckpointError | None = None
-        try:
-            committed = commit(
-                self._run.checkpoints,
-                state=self._named,
-                trainer=state,
-                attempt=self._attempt,
-                parent=self._parent,
-                fingerprints=self._fingerprints,
-                topology=Topology(
-                    world_size=self._engine.world_size, engine=self._engine.name, precision=self._engine.precision
-                ),
-                versions=versions(),
-                is_writer=self._engine.is_main,
-                shared=self._settings.shared,
+        while self._begun:
+            may_wait = patiently or not self._has_waited
+            self._begun.write.wait((_LOOK_S if patiently else _PATIENCE_S) if may_wait else 0.0)
+            step = self._begun.state.step
+            self.hear(Words(*(sum(each) for each in zip(*self._engine.gather(self.words()), strict=True))))
+            if self._begun and not patiently:
+                if may_wait:
+                    self.say(f"save skipped: the checkpoint of step {step} is still being written; training continues")
+                self._has_waited = True
+                return False
+        return True
+
+    def close(self) -> None:
+        """Let a save that is being written end if it does so soon; the attempt is over, and no other rank is asked."""
+        if self._begun:
+            self._begun.write.wait(_PATIENCE_S)
+
+    def _begin(self, state: TrainerState, tries_left: int | None) -> None:
+        """Copy the state, and have it written."""
+        if self._touching:
+            self._touching.join()
+            self._touching = None
+        began, engine = time.perf_counter(), self._engine
+        self._number += 1
+        self._has_waited = False
+        staged = self._staging.stage(self._named)
+        plan = Plan(
+            checkpoints_dir=self._run.checkpoints,
+            trainer=state,
+            attempt=self._attempt,
+            parent=self._parent,
+            fingerprints=self._fingerprints,
+            topology=Topology(world_size=engine.world_size, engine=engine.name, precision=engine.precision),
+            versions=versions(),
+            number=self._number,
+            shared=self._settings.shared,
+        )
+        rank, keep = engine.rank, self._settings.keep_checkpoints
+
+        def work(is_given_up: Callable[[], bool]) -> Manifest | None:
+            manifest = commit(plan, staged, rank=rank, is_given_up=is_given_up)
+            if rank == 0:
+                try:
+                    retain(plan.checkpoints_dir, keep=keep, committed=plan.published, best=Best.of(state).step)
+                except OSError as error:
+                    words = f"{plan.published} is saved, older ones were not removed: {error}"
+                    print(words, file=sys.stderr, flush=True)
+            return manifest
+
+        self._begun = _Begun(state, Write(work), time.perf_counter() - began, tries_left)
+
+    def _conclude(self, begun: _Begun) -> None:
+        """All ranks have ended their parts: note the checkpoint, or why there is none; collective."""
+        error, self._begun = begun.write.error, None
+        reason = error.reason if isinstance(error, StorageError) else None
+        # Whether the error is of the run, which ends by it, and not of a disk.
+        ends = self._engine.gather(
+            None if error is None else (reason is None, reason or f"{type(error).__name__}: {error}")
+        )
+        if error is not None and reason is None:
+            raise error
+        failures = [(rank, *end) for rank, end in enumerate(ends) if end is not None]
+        for rank, is_of_the_run, text in failures:
+            if is_of_the_run:
+                raise PeerError(f"rank {rank} failed: {text}")
+        if failures:
+            self._tell_failure(begun, failures[-1][-1])  # rank 0 only gave up where another one had failed
+            return
+        if self._engine.is_main:
+            assert begun.write.result is not None, "rank 0 publishes"
+            self._parent = begun.write.result.self_sha256
+        self._fails = False
+        self.newest, self._step = self._run.checkpoints / checkpoint_name(begun.state.step), begun.state.step
+        self._note(begun.state, {"checkpoint_s": begun.write.seconds, "stall_s": begun.stall_s})
+
+    def _tell_failure(self, begun: _Begun, reason: str) -> None:
+        """Say what failed and what follows; collective."""
+
+        def since() -> float:
+            self._latest = monotonic()
+            self._first = self._first if self._fails else self._latest
+            return self._latest - self._first
+
+        for_s = self._engine.on_main(since)
+        self._fails = True
+        self.failed += 1
+        so_far, left = f"saves have failed for {clock_time(for_s)}", begun.tries_left
+        setting = self._settings.saves_may_fail_for
+        if left:
+            follows = f"; {left} more {'tries' if left > 1 else 'try'}, {_PAUSE_S:.0f} s apart"
+        elif left == 0:
+            follows, ends = "", f"the last save has failed {LAST_TRIES} times"
+        elif for_s >= self._most_s:
+            follows, ends = "", f"{so_far} (run.saves_may_fail_for = {setting!r})"
+        else:
+            follows = (
+                f"; training continues, {self._newest_in_words()}; {so_far}, and the run ends if they do for {setting} "
+                "(run.saves_may_fail_for)"
             )
-        except StorageError as error:  # on the writer, after the last collective of `commit`
-            full = error.reason  # not the error, whose traceback would hold this frame and so the run's lock
-        except CheckpointError as error:
-            failure = error
-
-        def conclude() -> tuple[str | None, str, float]:
-            if full is not None:
-                self._latest = monotonic()
-                self._first = self._first if self._fails else self._latest
-                return full, "", self._latest - self._first
-            if failure:
-                raise failure
-            keep, best = self._settings.keep_checkpoints, Best.of(state).step
-            try:
-                self._parent = Manifest.from_bytes((committed / MANIFEST_FILE).read_bytes()).self_sha256
-                retain(self._run.checkpoints, keep=keep, committed=committed, best=best)
-            except OSError as error:
-                print(f"{committed} is saved, older ones were not removed: {error}", file=sys.stderr, flush=True)
-            return None, committed.name, 0.0
-
-        reason, name, for_s = self._engine.on_main(conclude)
-        if reason is None:
-            self.newest, self._step = self._run.checkpoints / name, state.step
-        return reason, for_s
+        self.say(f"save failed: {reason}{follows}")
+        self._note(begun.state, {"save_error": f"{reason}{follows}", "failed_saves": self.failed})
+        if not follows:
+            self._give_up(f"{ends}: {reason}")
 
     def _newest_in_words(self) -> str:
         return f"the newest checkpoint is {self.newest.name}" if self.newest else "there is no checkpoint yet"

@@ -2,8 +2,8 @@
 
 `model/index.json` and `optimizer/index.json` map each tensor to name, shape, dtype and pieces
 `[start, stop)` of its flattened form, each piece a tensor of a safetensors file in the same folder.
-The writer here stores a whole tensor as one piece in its own shape under its own name, so that any
-safetensors reader sees it; the reader puts any set of pieces together.
+Each rank writes one file of a part, in which a tensor that it stores whole has its own shape under its own name, so
+that any safetensors reader sees it, and a piece is flat; the reader puts any set of pieces together.
 """
 
 import contextlib
@@ -26,7 +26,6 @@ from pretrain.checkpoint.manifest import FileEntry, require_relative_path
 
 PARTS = ("model", "optimizer")
 INDEX_FILE = "index.json"
-DATA_FILE = "00000.safetensors"
 DTYPE = "F32"  # safetensors' name; masters and moments are fp32 under every engine
 
 
@@ -38,6 +37,11 @@ class Modes(NamedTuple):
 
 
 PRIVATE, SHARED = Modes(0o700, 0o600), Modes(0o777, 0o666)
+
+
+def data_file(rank: int) -> str:
+    """Name of the file that a rank writes in the folder of each part."""
+    return f"{rank:05d}.safetensors"
 
 
 class HashedFile:
@@ -110,15 +114,6 @@ class SafetensorsWriter:
         """Flush to the device and describe the file."""
         assert not self._expected, f"promised, not written: {self._expected[-1]}"
         return self._file.close()
-
-
-def index_of_whole_tensors(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """The `tensors` field of an index in which each tensor is one piece of `DATA_FILE`."""
-    index = {}
-    for key, shape in shapes.items():
-        piece = {"start": 0, "stop": math.prod(shape), "file": DATA_FILE, "key": key}
-        index[key] = {"shape": list(shape), "dtype": DTYPE, "pieces": [piece]}
-    return index
 
 
 class TensorReader:

@@ -1,9 +1,9 @@
 """State by name: parameters and optimizer moments as whole fp32 tensors, whatever the engine.
 
-In: the model and optimizer that an engine prepared. Out: one tensor at a time under the parameter names of the plain
-module, so that no file knows which engine wrote it. Kept across restarts: trained parameters, moments and the
-optimizer's step per parameter. Not kept: frozen parameters, which are read again from their source, and learning rate
-and other group settings, which belong to the recipe.
+In: the model and optimizer that an engine prepared. Out: what this rank stores of each tensor, under the parameter
+names of the plain module, so that no reader needs the engine that wrote it. Kept across restarts: trained parameters,
+moments and the optimizer's step per parameter. Not kept: frozen parameters, which are read again from their source, and
+learning rate and other group settings, which belong to the recipe.
 
 There is one `NamedState` for each way of holding state. `TorchState` serves every engine of torch's own: one process
 and DDP, where each rank holds every tensor whole, and FSDP2 and HSDP, where a tensor is a DTensor.
@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from pretrain.engine.spans import Read, Span, dealt, gathered, is_first_rank, whole_on_host
+from pretrain.engine.spans import Piece, Read, Span, dealt, storers, stores
 
 # Path components that torch.compile and activation checkpointing put into parameter names.
 _WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module"})
@@ -59,7 +59,7 @@ def named_parameters(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[st
 
 
 class NamedState(ABC):
-    """What a checkpoint needs of an engine: the names of parameters, and the whole tensors of each.
+    """What a checkpoint needs of an engine: the names of parameters, and which part of each tensor this rank stores.
 
     Args:
         model: as an engine prepared it.
@@ -79,7 +79,7 @@ class NamedState(ABC):
 
     @property
     def frozen(self) -> Sequence[str]:
-        """Names of the parameters that are not trained, likewise: `shape`, `gather` and `scatter` take them, too."""
+        """Names of the parameters that are not trained, likewise: `shape` and `scatter` take them, too."""
         return tuple(name for name, parameter in self._parameters.items() if not parameter.requires_grad)
 
     @property
@@ -127,11 +127,10 @@ class NamedState(ABC):
         """Whole shape of a parameter and of each of its moments."""
 
     @abstractmethod
-    def gather(self, name: str, key: str) -> Tensor | None:
-        """Whole fp32 tensor on the first rank's CPU, None on the others, which copy nothing; collective.
+    def pieces(self) -> list[Piece]:
+        """What this rank stores: parameters and moments in the order of `names`; ranks do not communicate.
 
-        `key` is "param" or one of `moments(name)`. May share memory with the live tensor: write or copy it before the
-        next step.
+        Over all ranks, the pieces of a tensor cover it once.
         """
 
     @abstractmethod
@@ -210,13 +209,24 @@ class TorchState(NamedState):
         """Shape of a parameter and of each of its moments."""
         return tuple(self._parameters[name].shape)
 
-    def gather(self, name: str, key: str) -> Tensor | None:
-        """Whole fp32 tensor on the first rank's CPU; it shares memory with the live one if that is one."""
-        tensor = self._tensor(name, key).detach()
-        if isinstance(tensor, DTensor):
-            group, spans = _rows(tensor)
-            return whole_on_host(gathered(tensor.to_local().flatten(), spans, group), tensor.shape)
-        return whole_on_host(tensor, tensor.shape) if is_first_rank() else None
+    def pieces(self) -> list[Piece]:
+        """What this rank stores: its rows of DTensors, and of what all ranks hold whole, its share of the tensors."""
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        sources = {name: ["param", *self.moments(name)] for name in self.names}
+        whole = [name for name in sources if not isinstance(self._parameters[name], DTensor)]
+        storer = storers({name: len(sources[name]) * self._parameters[name].numel() for name in whole})
+        found = []
+        for name, keys in sources.items():
+            for key in keys:
+                tensor = self._tensor(name, key).detach()
+                span, is_stored = (0, tensor.numel()), storer.get(name) == rank
+                if isinstance(tensor, DTensor):
+                    group, spans = _rows(tensor)
+                    span = spans[dist.get_rank(group)]
+                    is_stored = stores(span, tensor.numel(), group)
+                if is_stored:
+                    found.append(Piece(name, key, *span, _local(tensor)))
+        return found
 
     def begin_load(self) -> None:
         """Allocate the moments of parameters that have none yet: zeros, at step 0."""

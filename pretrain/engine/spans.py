@@ -1,15 +1,12 @@
-"""Spans: a tensor that ranks hold in parts, and how it becomes whole on one of them.
+"""Spans: a tensor that ranks hold in parts, and which part of it each of them stores.
 
-In: this rank's part of a tensor, and the range `[start, stop)` of its flattened form that each rank holds. Out: the
-whole tensor on the first rank; or this rank's part, filled from a file or a draw. Kept: nothing.
-
-Owners send their parts to the first rank alone, one tensor at a time: an all-gather would give every rank a whole
-tensor that it does not need.
+In: the range `[start, stop)` of a flattened tensor that each rank holds. Out: what this rank writes to a checkpoint, or
+its part, filled from a file or a draw. Kept: nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -19,9 +16,17 @@ Read = Callable[[int, int], Tensor]
 """A range `[start, stop)` of a flattened tensor: ``(stop - start,)`` float32 on the host."""
 
 
-def is_first_rank() -> bool:
-    """Whether whole tensors are put together on this rank; true if there is one process."""
-    return not dist.is_initialized() or dist.get_rank() == 0
+class Piece(NamedTuple):
+    """The part of a tensor that this rank stores."""
+
+    name: str
+    """Of the parameter."""
+    key: str
+    """"param", or the key of a moment."""
+    start: int
+    stop: int
+    live: Tensor
+    """Elements `[start, stop)` of the flattened tensor as this rank holds them; the next step changes them."""
 
 
 def dealt(size: int, ranks: int, unit: int) -> list[Span]:
@@ -29,41 +34,26 @@ def dealt(size: int, ranks: int, unit: int) -> list[Span]:
     return [(min(rank * unit, size), min((rank + 1) * unit, size)) for rank in range(ranks)]
 
 
-def gathered(part: Tensor, spans: Sequence[Span], group: dist.ProcessGroup) -> Tensor | None:
-    """The whole flattened tensor on the first rank, None on the others; collective.
+def stores(span: Span, size: int, group: dist.ProcessGroup) -> bool:
+    """Whether this rank stores its span of a tensor of `size` elements that `group` holds one copy of.
 
-    Args:
-        part: what this rank holds, flattened and contiguous, on the device that `group` sends from.
-        spans: of every rank of `group`, in its order; together they cover the tensor.
-        group: the ranks that hold one copy. A group without the first rank holds another copy, and sends nothing.
+    Of several copies, the one that the first rank has a part of is stored. A tensor without elements is stored once.
     """
     if dist.get_global_rank(group, 0) != 0:
-        return None
-    if dist.get_rank(group) != 0:
-        if part.numel():
-            _exchange([dist.P2POp(dist.isend, part, group=group, group_peer=0)])
-            if part.is_cuda:
-                # NCCL's `wait` lets the stream wait, not the host: this rank would queue the sends of a whole
-                # checkpoint in milliseconds, and each send's timeout runs from then on while the first rank writes.
-                torch.cuda.current_stream(part.device).synchronize()
-        return None
-    whole = part.new_empty(sum(stop - start for start, stop in spans))
-    whole[slice(*spans[0])] = part
-    _exchange(
-        [
-            dist.P2POp(dist.irecv, whole[start:stop], group=group, group_peer=peer)
-            for peer, (start, stop) in enumerate(spans)
-            if peer and start < stop
-        ]
-    )
-    return whole
+        return False
+    return span[0] < span[1] or (size == 0 and dist.get_rank(group) == 0)
 
 
-def _exchange(messages: list[dist.P2POp]) -> None:
-    for message in dist.batch_isend_irecv(messages) if messages else ():
-        message.wait()
+def storers(sizes: Mapping[str, int]) -> dict[str, int]:
+    """The rank that stores each tensor that all ranks hold whole: the largest first, to whom has the least so far.
 
-
-def whole_on_host(tensor: Tensor | None, shape: Sequence[int]) -> Tensor | None:
-    """What `gathered` returned, in the tensor's `shape`, float32 on the host."""
-    return None if tensor is None else tensor.reshape(tuple(shape)).to("cpu", torch.float32)
+    Args:
+        sizes: by name, alike on every rank.
+    """
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    loads = [0] * ranks
+    chosen = {}
+    for name in sorted(sizes, key=lambda name: -sizes[name]):
+        chosen[name] = loads.index(min(loads))
+        loads[chosen[name]] += sizes[name]
+    return chosen

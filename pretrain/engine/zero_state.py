@@ -1,6 +1,6 @@
 """State by name under ZeRO, where one flat float32 tensor per parameter group holds this rank's part of every tensor.
 
-In: DeepSpeed's engine. Out: whole tensors, one at a time. Kept: nothing of its own.
+In: DeepSpeed's engine. Out: this rank's part of each tensor. Kept: nothing of its own.
 
 The only module that knows DeepSpeed's internals: `fp32_partitioned_groups_flat`, `single_partition_of_fp32_groups` and
 others have no public form. DeepSpeed's version is bounded in setup.cfg, and the resume matrix of the tests guards them.
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pretrain.engine.named_state import NamedState, prime, require_held
-from pretrain.engine.spans import Read, Span, dealt, gathered, is_first_rank, whole_on_host
+from pretrain.engine.spans import Piece, Read, Span, dealt, stores
 
 
 class ZeroState(NamedState):
@@ -36,7 +36,6 @@ class ZeroState(NamedState):
         self._zero = cast(Any, engine).optimizer
         self._inner: torch.optim.Optimizer = self._zero.optimizer
         self._steps: dict[int, int] = {}
-        self._device: torch.device = cast(Any, engine).device
         self._is_cut = hasattr(self._zero, "fp32_partitioned_groups_flat")  # stage 3: the parameters too
         if self._is_cut:
             self._flats, groups = self._zero.fp32_partitioned_groups_flat, self._zero.fp16_groups
@@ -50,14 +49,16 @@ class ZeroState(NamedState):
         parameter = self._parameters[name]
         return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
-    def gather(self, name: str, key: str) -> Tensor | None:
-        """Whole fp32 tensor on the first rank's CPU; collective."""
-        if self._is_whole(name):
-            return whole_on_host(self._parameters[name].detach(), self.shape(name)) if is_first_rank() else None
-        part, spans, group = self._part(name, key)
-        start, stop = spans[dist.get_rank(group)]
-        held = part.detach()[: stop - start].to(self._device)
-        return whole_on_host(gathered(held, spans, group), self.shape(name))
+    def pieces(self) -> list[Piece]:
+        """What this rank stores: its partitions without their padding."""
+        found = []
+        for name in self.names:
+            for key in ("param", *self.moments(name)):
+                part, spans, group = self._part(name, key)
+                start, stop = span = spans[dist.get_rank(group)]
+                if stores(span, math.prod(self.shape(name)), group):
+                    found.append(Piece(name, key, start, stop, part.detach()[: stop - start]))
+        return found
 
     def begin_load(self) -> None:
         """Allocate the moments of partitions that have none yet: zeros, at step 0."""

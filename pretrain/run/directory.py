@@ -170,12 +170,22 @@ class RunDirectory:
         """Write the recipe to run.json; once the run has trained, later starts must agree with it."""
         self._write({"recipe": asdict(recipe), "versions": versions()})
 
-    def bind(self, recipe: Any) -> None:
-        """Write the recipe, now that the run has trained: to run.json, and as a file if it was chosen for the run."""
-        self.describe_recipe(recipe)
-        if self._written and not self.recipe.exists():
-            with placed(self.recipe):
-                write_whole(self.recipe, self._written)
+    def bind(self, recipe: Any, *, tells: bool = True) -> bool:
+        """Write the recipe, now that the run has trained: to run.json, and as a file if it was chosen for the run.
+
+        Returns:
+            Whether the disk could store it; if not, the run continues, and with `tells` the reason is printed.
+        """
+        try:
+            self.describe_recipe(recipe)
+            if self._written and not self.recipe.exists():
+                with placed(self.recipe):
+                    write_whole(self.recipe, self._written)
+        except OSError as error:
+            if tells:
+                print(f"{error.filename}: {said(error)}; tried again after each step", file=sys.stderr, flush=True)
+            return False
+        return True
 
     def require_longer(self, total_tokens: int, seen: int) -> None:
         """Refuse to shorten a run to tokens that it has trained on: it would end in the middle of its schedule.

@@ -13,15 +13,20 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from pretrain.checkpoint import (
+    Plan,
     Topology,
     TrainerState,
     commit,
+    saves,
 )
 from pretrain.checkpoint.canonical import canonical
+from pretrain.checkpoint.staging import Staging
 from pretrain.checkpoint.tensors import HashedFile
+from pretrain.checkpoint.writer import Write
 from pretrain.engine.named_state import TorchState
 
 
@@ -67,15 +72,19 @@ def trainer_at(step: int) -> TrainerState:
 
 
 def save(folder: Path, state: Any, step: int, **changes: Any) -> Path:
+    """Save as this rank, without a thread."""
+    staging = changes.pop("staging", None) or Staging()
+    rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     fields: dict[str, Any] = {
         "attempt": 1,
         "parent": None,
         "fingerprints": {"identity": "a", "schedule": "b", "corpus": "c", "split": "d"},
-        "topology": Topology(world_size=1, engine="single", precision="no"),
+        "topology": Topology(world_size=ranks, engine="single", precision="no"),
         "versions": {"torch": torch.__version__},
-        "is_writer": True,
     }
-    return commit(folder, state=state, trainer=trainer_at(step), **{**fields, **changes})
+    plan = Plan(checkpoints_dir=folder, trainer=trainer_at(step), **{**fields, **changes})
+    commit(plan, staging.stage(state), rank=rank)
+    return plan.published
 
 
 def write_two(folder: Path) -> Path:
@@ -114,6 +123,19 @@ def full_disk(failing: Container[int]) -> AbstractContextManager[Any]:
         return entry
 
     return mock.patch.object(HashedFile, "close", faulty)
+
+
+class _AtOnce(Write[Any]):
+    """A save that has ended when training continues, in its thread nevertheless."""
+
+    def __init__(self, work: Any) -> None:
+        super().__init__(work)
+        assert self.wait(60)
+
+
+def written_at_once() -> AbstractContextManager[Any]:
+    """Every save has ended before the next step begins, so that a test can say which step learns of it."""
+    return mock.patch.object(saves, "Write", _AtOnce)
 
 
 def clock_of(seconds: float) -> Callable[[], float]:

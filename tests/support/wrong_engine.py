@@ -35,7 +35,7 @@ from pretrain.model.context import group_of
 from pretrain.model.obstacle import Obstacle
 from pretrain.run import due
 from pretrain.run.directory import RunDirectory
-from support.checkpoint_run import clock_of, full_disk
+from support.checkpoint_run import clock_of, full_disk, written_at_once
 from support.held_state import held
 from support.jobs import half_frozen
 
@@ -230,11 +230,12 @@ def _resident(field: str) -> int:
 def full_disk_twice() -> AbstractContextManager[Any]:
     """The second save finds no room, and none from the fourth on.
 
-    By the clock of rank 0, saves in consecutive steps are half an hour apart; by the others', no time passes.
+    By the clock of rank 0, failures in consecutive steps are half an hour apart; by the others', no time passes.
     """
     stack = ExitStack()
     stack.enter_context(full_disk({2, *range(4, 1000)}))
-    clock = clock_of(0.0 if int(os.environ["RANK"]) else 900.0)
+    stack.enter_context(written_at_once())
+    clock = clock_of(0.0 if int(os.environ["RANK"]) else 1800.0)
     stack.enter_context(mock.patch.object(saves, "monotonic", clock))
     return stack
 

@@ -225,7 +225,7 @@ def test_two_ranks_save_and_restore(tmp_path: Path) -> None:
         assert state.names[0] == "embed.weight"
         train(parallel, optimizer, 0, 3)
         run = tmp_path / "run"
-        save(run, state, 3, is_writer=index == 0)
+        save(run, state, 3)
         train(parallel, optimizer, 3, 5)
         uninterrupted = everything(model, optimizer)
         torch.distributed.barrier()

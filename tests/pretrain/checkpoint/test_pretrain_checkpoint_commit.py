@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from pretrain.checkpoint import (
     CheckpointError,
@@ -231,36 +230,6 @@ def test_every_failing_call_leaves_nothing_published(
         assert sorted(p.name for p in two.iterdir()) == ["step-000000003", "step-000000004"]
     count = calls
     verify(save(two, state, 5))
-
-
-class Counting:
-    """A state that counts its collectives."""
-
-    def __init__(self, inner: TorchState) -> None:
-        self.inner = inner
-        self.gathered: list[tuple[str, str]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def gather(self, name: str, key: str) -> torch.Tensor:
-        self.gathered.append((name, key))
-        return self.inner.gather(name, key)
-
-
-def test_a_writer_that_fails_stays_in_the_collectives(two: Path) -> None:
-    """Otherwise the other ranks wait in them until they time out."""
-    model, optimizer = build()
-    train(model, optimizer, 0, 1)
-    other = Counting(TorchState(model, optimizer))
-    assert save(two, other, 9, is_writer=False) == two / "step-000000009"
-    assert len(other.gathered) == 18
-    failing = Counting(TorchState(model, optimizer))
-    (two / "file").write_text("")
-    with pytest.raises(CheckpointError):
-        save(two / "file/below", failing, 9)
-    assert failing.gathered == other.gathered
-    assert len(find(two)) == 2
 
 
 def test_same_bytes_again_keep_what_is_there(two: Path) -> None:

@@ -24,7 +24,7 @@ from pretrain.optimizer.groups import ParameterGroup
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.step import train_step
 from support.assays.small_run import write
-from support.checkpoint_run import build, clock_of, fill, mount_small_disk, save, train
+from support.checkpoint_run import build, clock_of, fill, mount_small_disk, save, train, written_at_once
 from support.forked import NO_FILTER, RefusedFlushes, forked, refuse, status_of
 from support.jobs import fine_tuning_job
 from support.launching import lines
@@ -118,7 +118,8 @@ def test_a_disk_that_fails_is_trained_past_and_ends_the_run_in_the_end(
             mount_small_disk(root, "8m")
         pretrain.loop.train_step = step  # in this process alone
         words = [str(recipe), "run.checkpoint_every=1", "run.saves_may_fail_for=10 min"]
-        with mock.patch.object(saves, "monotonic", clock_of(300)), redirect_stderr(io.StringIO()) as heard:
+        clock = mock.patch.object(saves, "monotonic", clock_of(600))
+        with clock, written_at_once(), redirect_stderr(io.StringIO()) as heard:
             status = program(words)
         said = heard.getvalue()
         assert status == 74, said
@@ -136,7 +137,7 @@ def test_a_disk_that_fails_is_trained_past_and_ends_the_run_in_the_end(
         assert "Traceback" not in said
         assert [verify(path).manifest.step for path in find(root / "checkpoints")] == [2, 1]
         if not is_full:  # else the disk took no line
-            assert [line["step"] for line in lines(root / "metrics.jsonl") if "loss" in line] == [1, 2, 3, 4]
+            assert [line["step"] for line in lines(root / "metrics.jsonl") if "loss" in line] == [1, 2, 3, 4, 5]
             assert [line["exit"] for line in lines(root / "attempts.jsonl") if "exit" in line] == ["storage"]
 
     child(work)

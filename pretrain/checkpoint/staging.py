@@ -1,0 +1,90 @@
+"""Staging: what this rank stores of a checkpoint, copied to the host, so that training continues while it is written.
+
+In: the live state between two steps. Out: `Staged`, float32 on the host, which no step changes. Kept: the buffers, for
+the next save: a buffer that is used for the first time costs ten times as much as the copy, because the system finds
+its pages one by one.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pretrain.engine.named_state import NamedState
+from pretrain.engine.spans import Piece
+
+
+class StagedPiece(NamedTuple):
+    """A range of one stored tensor."""
+
+    start: int
+    stop: int
+    values: Tensor
+    """(stop - start,) float32 on the host, or in the tensor's shape if it is all of it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Staged:
+    """A checkpoint's tensors: all of their names and shapes, and the values that this rank stores.
+
+    The two parts are `model`, parameters by name, and `optimizer`, moments as ``exp_avg/NAME``.
+    """
+
+    shapes: Mapping[str, Mapping[str, tuple[int, ...]]]
+    """Part -> stored name -> whole shape, alike on every rank."""
+    pieces: Mapping[str, Mapping[str, StagedPiece]]
+    """Part -> stored name -> what this rank stores of it."""
+    aliases: Mapping[str, str]
+    """Second names of tied parameters -> the name they are stored under."""
+    steps: Mapping[str, int]
+    """Optimizer step of each parameter."""
+    has_frozen: bool
+    """Whether there are parameters that are not trained, and so not stored."""
+
+
+class Staging:
+    """The buffers of one rank; they take as much memory of the host as the part of the state that the rank stores."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, str], Tensor] = {}
+
+    def make_ready(self, pieces: Sequence[Piece]) -> None:
+        """Have buffers for these pieces, with memory that the system has found already."""
+        self._buffers = {piece[:2]: self._buffer(piece) for piece in pieces}
+
+    def stage(self, state: NamedState) -> Staged:
+        """Copy what this rank stores; this is all that training waits for. It fills the buffers of the last call."""
+        pieces = state.pieces()
+        copied = {piece[:2]: self._buffer(piece) for piece in pieces}
+        for piece in pieces:
+            copied[piece[:2]].copy_(piece.live.reshape(-1), non_blocking=True)
+        self._buffers = copied
+        if any(piece.live.is_cuda for piece in pieces):
+            torch.cuda.current_stream().synchronize()
+        return _staged(state, pieces, copied)
+
+    def _buffer(self, piece: Piece) -> Tensor:
+        """The buffer of a piece; one that is made now is written to, as only that gives it memory."""
+        size = piece.stop - piece.start
+        known = self._buffers.get(piece[:2])
+        if known is not None and known.numel() == size:
+            return known
+        return torch.empty(size, dtype=torch.float32, pin_memory=piece.live.is_cuda).fill_(0)
+
+
+def _staged(state: NamedState, pieces: Sequence[Piece], values: Mapping[tuple[str, str], Tensor]) -> Staged:
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {
+        "model": {name: state.shape(name) for name in state.names},
+        "optimizer": {f"{key}/{name}": state.shape(name) for name in state.names for key in state.moments(name)},
+    }
+    own: dict[str, dict[str, StagedPiece]] = {part: {} for part in shapes}
+    for piece in pieces:
+        part, stored = ("model", piece.name) if piece.key == "param" else ("optimizer", f"{piece.key}/{piece.name}")
+        flat, shape = values[piece[:2]], shapes[part][stored]
+        is_whole = piece.start == 0 and piece.stop == math.prod(shape)
+        own[part][stored] = StagedPiece(piece.start, piece.stop, flat.view(shape) if is_whole else flat)
+    steps = {name: state.step_of(name) for name in state.names}
+    return Staged(shapes=shapes, pieces=own, aliases=dict(state.aliases), steps=steps, has_frozen=bool(state.frozen))

@@ -1,0 +1,62 @@
+"""The writer: a thread of this rank that writes one checkpoint while training continues.
+
+In: what is to be done. Out: its result or its error, once the main thread asks. Kept: nothing.
+
+Nobody joins the thread without a limit: one that waits for a disk that does not answer cannot be ended, and must keep
+neither a step nor the end of the process waiting.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Write(Generic[T]):
+    """What one thread does, from now on.
+
+    Args:
+        work: is called in the thread, with what says whether it is given up.
+    """
+
+    def __init__(self, work: Callable[[Callable[[], bool]], T]) -> None:
+        self._work, self._given_up, self._has_ended = work, threading.Event(), threading.Event()
+        self._began = time.perf_counter()
+        self._took: float | None = None
+        self._result: T | None = None
+        self.error: BaseException | None = None
+        """What ended it, if anything did; to be read once it has ended."""
+        threading.Thread(target=self._run, name="checkpoint", daemon=True).start()
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken so far, or took."""
+        return time.perf_counter() - self._began if self._took is None else self._took
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is a result or an error."""
+        return self._has_ended.is_set()
+
+    @property
+    def result(self) -> T | None:
+        """What it returned; None if it has not ended, or by an error."""
+        return self._result
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for its end, at most so long; whether it has ended."""
+        return self._has_ended.wait(seconds)
+
+    def give_up(self) -> None:
+        """Have it wait for nothing that other ranks would do; what it does itself, it does to the end."""
+        self._given_up.set()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._work(self._given_up.is_set)
+        except BaseException as error:  # raised again by the main thread
+            self.error = error
+        self._took = time.perf_counter() - self._began
+        self._has_ended.set()
