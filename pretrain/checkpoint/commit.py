@@ -59,7 +59,7 @@ class Plan:
     topology: Topology
     versions: Mapping[str, str]
     number: int = 0
-    """Of the save in this attempt: no two have one folder, also where a step is saved again."""
+    """The number of the save in this attempt: no two have one folder, also where a step is saved again."""
     shared: bool = False
     """Whether others may read it, as far as the umask admits them."""
 

@@ -72,7 +72,7 @@ class _Begun:
     write: Write[Manifest | None]
     stall_s: float
     tries_left: int | None
-    """Of the last save; None of others."""
+    """How often the last save of a run is tried again; None for others."""
 
 
 class Saves:

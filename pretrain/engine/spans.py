@@ -20,7 +20,7 @@ class Piece(NamedTuple):
     """The part of a tensor that this rank stores."""
 
     name: str
-    """Of the parameter."""
+    """The parameter's."""
     key: str
     """"param", or the key of a moment."""
     start: int

@@ -21,7 +21,17 @@ from support.places import ROOT
 
 STEP_KEYS = {
     *("step", "tokens", "attempt", "time", "loss", "learning_rate", "grad_norm", "tokens_per_s", "targets"),
-    *("loader_wait", "flops_per_s", "mfu", "padding", "document_tokens", "imbalance", "skipped_steps", "failed_saves"),
+    *(
+        "loader_wait",
+        "flops_per_s",
+        "mfu",
+        "padding",
+        "document_tokens",
+        "imbalance",
+        "skipped_steps",
+        "failed_saves",
+        "skipped_saves",
+    ),
 }
 SCORE_KEYS = {"perplexity", "low", "high", "unigram", "gain", "gain_low", "gain_high", "sequences", "targets"}
 
