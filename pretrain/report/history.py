@@ -132,8 +132,8 @@ def read_history(root: Path) -> History:
         root=root,
         described=described,
         columns=_columns([line for line in kept if "loss" in line]),
-        step=kept[-1]["step"] if kept else 0,
-        tokens=kept[-1]["tokens"] if kept else 0,
+        step=max((line["step"] for line in kept), default=0),  # a save's line is later than its step
+        tokens=max((line["tokens"] for line in kept), default=0),
         course=course(kept, trained_as(described.get("recipe", {}).get("data", {}).get("mask", {}))),
         validations=tuple(
             Validation(line["step"], float(line["tokens"]), _time(line), line["validation"], str(line.get("set", "")))

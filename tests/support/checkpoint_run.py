@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Container
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,7 +25,7 @@ from pretrain.checkpoint import (
     saves,
 )
 from pretrain.checkpoint.canonical import canonical
-from pretrain.checkpoint.staging import Staging
+from pretrain.checkpoint.staging import Staged, Staging
 from pretrain.checkpoint.tensors import HashedFile
 from pretrain.checkpoint.writer import Write
 from pretrain.engine.named_state import TorchState
@@ -71,10 +72,7 @@ def trainer_at(step: int) -> TrainerState:
     return TrainerState(step=step, tokens_seen=1000 * step, cursor=cursor, chain=chain, skipped_steps=1)
 
 
-def save(folder: Path, state: Any, step: int, **changes: Any) -> Path:
-    """Save as this rank, without a thread."""
-    staging = changes.pop("staging", None) or Staging()
-    rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+def plan_of(folder: Path, step: int, ranks: int = 1, **changes: Any) -> Plan:
     fields: dict[str, Any] = {
         "attempt": 1,
         "parent": None,
@@ -82,7 +80,14 @@ def save(folder: Path, state: Any, step: int, **changes: Any) -> Path:
         "topology": Topology(world_size=ranks, engine="single", precision="no"),
         "versions": {"torch": torch.__version__},
     }
-    plan = Plan(checkpoints_dir=folder, trainer=trainer_at(step), **{**fields, **changes})
+    return Plan(checkpoints_dir=folder, trainer=trainer_at(step), **{**fields, **changes})
+
+
+def save(folder: Path, state: Any, step: int, **changes: Any) -> Path:
+    """Save as this rank, without a thread."""
+    rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    staging = changes.pop("staging", None) or Staging()
+    plan = plan_of(folder, step, ranks, **changes)
     commit(plan, staging.stage(state), rank=rank)
     return plan.published
 
@@ -112,13 +117,22 @@ def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
         assert torch.equal(a[name], b[name]), name
 
 
-def full_disk(failing: Container[int]) -> AbstractContextManager[Any]:
-    """The saves of these numbers, from 1, find the disk full when the weights are written and the moments are not."""
+def shares(state: TorchState, ranks: int) -> list[Staged]:
+    """What each of several ranks would store of a state: every so manieth tensor."""
+    whole = Staging().stage(state)
+    return [
+        replace(whole, pieces={part: dict(list(own.items())[rank::ranks]) for part, own in whole.pieces.items()})
+        for rank in range(ranks)
+    ]
+
+
+def full_disk(failing: Container[int], rank: int = 0) -> AbstractContextManager[Any]:
+    """The saves of these numbers, from 1, find the rank's disk full when it wrote weights and no moments."""
     close, saves = HashedFile.close, itertools.count(1)
 
     def faulty(self: HashedFile) -> Any:
         entry = close(self)
-        if self._path == "model/00000.safetensors" and next(saves) in failing:
+        if self._path == f"model/{rank:05d}.safetensors" and next(saves) in failing:
             raise OSError(errno.ENOSPC, "No space left on device")
         return entry
 

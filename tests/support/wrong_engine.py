@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -240,6 +240,14 @@ def full_disk_twice() -> AbstractContextManager[Any]:
     return stack
 
 
+def full_on_rank_1() -> AbstractContextManager[Any]:
+    """The second save finds the disk of rank 1 full."""
+    stack = ExitStack()
+    stack.enter_context(full_disk({2} if os.environ["RANK"] == "1" else (), rank=1))
+    stack.enter_context(written_at_once() if os.environ["RANK"] == "1" else nullcontext())
+    return stack
+
+
 def full_at_the_first_step() -> AbstractContextManager[Any]:
     """run.json is written at the start, and then finds no room after the first two steps."""
     write, times = RunDirectory.describe_recipe, itertools.count(1)
@@ -303,6 +311,7 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         say_first_weights,
         measured,
         full_disk_twice,
+        full_on_rank_1,
         full_at_the_first_step,
         compiles_on_rank_0,
         fails_on_rank_1,

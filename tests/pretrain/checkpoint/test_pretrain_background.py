@@ -1,0 +1,268 @@
+"""Saves that are written while training continues: what they hold, and what a disk that does not answer costs."""
+
+import io
+import itertools
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pretrain.loop
+from pretrain.__main__ import main
+from pretrain.checkpoint import StorageError, commit, find, restore, saves, sweep, verify
+from pretrain.checkpoint.staging import Staged, Staging
+from pretrain.checkpoint.writer import Write
+from pretrain.engine.named_state import TorchState
+from pretrain.step import train_step
+from support.checkpoint_run import assert_same, build, everything, plan_of, shares, train
+from support.forked import forked, status_of
+from support.launching import lines
+from support.places import ROOT
+from support.rank_pool import RankPool
+
+EACH_STEP = ("run.checkpoint_every=1", "run.keep_checkpoints=50", "run.log_every=1")
+
+
+def test_a_save_holds_what_was_there_when_it_began(tmp_path: Path) -> None:
+    model, optimizer = build()
+    train(model, optimizer, 0, 3)
+    state, staging, begin = TorchState(model, optimizer), Staging(), threading.Event()
+    before = everything(model, optimizer)
+    for step in (3, 4):  # in the same buffers
+        staged = staging.stage(state)
+        plan = plan_of(tmp_path, step)
+        begin.clear()
+        write = Write(lambda _, plan=plan, staged=staged: (begin.wait(20), commit(plan, staged)))
+        before = everything(model, optimizer)
+        train(model, optimizer, step, step + 1)
+        begin.set()
+        assert write.wait(20)
+        assert write.error is None
+        other, moments = build(seed=9)
+        restore(verify(plan.published), TorchState(other, moments))
+        assert_same(everything(other, moments), before)
+
+
+def test_the_memory_of_a_save_is_there_before_the_first_one(tmp_path: Path) -> None:
+    model, optimizer = build()
+    train(model, optimizer, 0, 1)
+    state, staging = TorchState(model, optimizer), Staging()
+    staging.make_ready(state.pieces())
+    kept = {name: buffer.data_ptr() for name, buffer in staging._buffers.items()}
+    staging.stage(state)
+    assert {name: buffer.data_ptr() for name, buffer in staging._buffers.items()} == kept
+    assert len(kept) == 18
+
+
+class Blocked:
+    """A disk that answers no flush of a step's files until it is told to."""
+
+    def __init__(self, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answers, self.met = threading.Event(), False
+        fsync, name = os.fsync, f"step-{step:09d}"
+
+        def waiting(handle: int) -> None:
+            if f".tmp-{name}" in os.readlink(f"/proc/self/fd/{handle}"):
+                self.met = True
+                self.answers.wait(60)
+            fsync(handle)
+
+        monkeypatch.setattr(os, "fsync", waiting)
+
+
+def test_steps_continue_while_the_disk_does_not_answer(
+    recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers after the fifth step; what was due meanwhile is skipped, and told once."""
+    disk, began, times = Blocked(2, monkeypatch), time.monotonic(), []
+    monkeypatch.setattr(saves, "_PATIENCE_S", 0.05)
+
+    def step(*arguments: Any, **how: Any) -> Any:
+        times.append(time.monotonic() - began)
+        if len(times) == 6:
+            disk.answers.set()
+            time.sleep(0.5)  # the save ends meanwhile
+        return train_step(*arguments, **how)
+
+    monkeypatch.setattr(pretrain.loop, "train_step", step)
+    with redirect_stderr(io.StringIO()) as said:
+        assert main([str(recipe_in(tmp_path)), "schedule.total_tokens=5_000", *EACH_STEP]) == 0
+    root = tmp_path / "run"
+    assert disk.met
+    assert [verify(path).manifest.step for path in find(root / "checkpoints")][::-1] == [1, 2, 6, 7]
+    skipped = [line for line in said.getvalue().splitlines() if line.startswith("save skipped")]
+    assert skipped == ["save skipped: the checkpoint of step 2 is still being written; training continues"]
+    metrics = lines(root / "metrics.jsonl")
+    assert [line["skipped_saves"] for line in metrics if "loss" in line] == [0, 0, 0, 1, 2, 3, 3]
+    assert [line["step"] for line in metrics if "checkpoint_s" in line] == [1, 2, 6, 7]
+    assert all(0 <= line["stall_s"] <= line["checkpoint_s"] for line in metrics if "checkpoint_s" in line)
+
+
+def test_a_disk_that_never_answers_ends_the_run(recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the time that saves may fail for; nothing waits for the thread that hangs."""
+    disk = Blocked(2, monkeypatch)
+    monkeypatch.setattr(saves, "_PATIENCE_S", 0.05)
+    words = ("schedule.total_tokens=200_000", "run.saves_may_fail_for=1 s", *EACH_STEP)
+    with redirect_stderr(io.StringIO()) as said:
+        assert main([str(recipe_in(tmp_path)), *words]) == 74
+    disk.answers.set()
+    (error,) = (line for line in said.getvalue().splitlines() if line.startswith("error: "))
+    assert error == (
+        f"error: {tmp_path / 'run/checkpoints'}: the run ends, as the save of step 2 has not ended in 0:01 "
+        "(run.saves_may_fail_for = '1 s'); the newest checkpoint is step-000000001; free space or mend the disk, and "
+        "start again: the run continues from there"
+    )
+    assert [line["exit"] for line in lines(tmp_path / "run/attempts.jsonl") if "exit" in line] == ["storage"]
+
+
+def test_rank_0_publishes_what_all_ranks_have_written(tmp_path: Path) -> None:
+    model, optimizer = build()
+    train(model, optimizer, 0, 2)
+    parts, plan = shares(TorchState(model, optimizer), 3), plan_of(tmp_path, 2, ranks=3)
+    first = Write(lambda is_given_up: commit(plan, parts[0], is_given_up=is_given_up))
+    assert commit(plan, parts[2], rank=2) is None
+    assert not first.wait(0.2)
+    assert commit(plan, parts[1], rank=1) is None
+    assert first.wait(20)
+    found = verify(plan.published)
+    assert first.result == found.manifest
+    files = {entry.path for entry in found.manifest.files}
+    data = {f"{part}/0000{rank}.safetensors" for part in ("model", "optimizer") for rank in range(3)}
+    assert files == data | {"model/index.json", "optimizer/index.json", "trainer.json"}
+    assert os.listdir(tmp_path) == ["step-000000002"]
+    other, moments = build(seed=9)
+    restore(found, TorchState(other, moments))
+    assert_same(everything(other, moments), everything(model, optimizer))
+
+
+def test_a_save_whose_other_part_never_comes_is_given_up(tmp_path: Path) -> None:
+    model, optimizer = build()
+    train(model, optimizer, 0, 2)
+    parts = shares(TorchState(model, optimizer), 2)
+    first = Write(lambda is_given_up: commit(plan_of(tmp_path, 2, ranks=2), parts[0], is_given_up=is_given_up))
+    assert not first.wait(0.2)
+    first.give_up()
+    assert first.wait(20)
+    assert isinstance(first.error, StorageError)
+    assert first.error.reason == "step 2 was not saved: it was given up"
+    assert os.listdir(tmp_path) == []
+    commit(plan_of(tmp_path, 2, ranks=2), parts[1], rank=1)  # late: its folder is swept by the next save
+    again = plan_of(tmp_path, 3, ranks=2, number=1)
+    commit(again, parts[1], rank=1)
+    commit(again, parts[0])
+    assert os.listdir(tmp_path) == ["step-000000003"]
+
+
+def test_a_kill_of_either_rank_before_each_change_of_the_disk(tmp_path: Path) -> None:
+    """In the first, second and third save: what was there loads, and the same save can be made again."""
+    model, optimizer = build()
+    base, ends = tmp_path / "base", []
+    base.mkdir()
+    for step in (1, 2, 3):
+        train(model, optimizer, step - 1, step)
+        parts = shares(TorchState(model, optimizer), 2)
+        before = list(range(step - 1, 0, -1))
+
+        for victim in (0, 1):
+            for fatal in itertools.count(1):
+                run = tmp_path / f"run-{step}-{victim}-{fatal}"
+                shutil.copytree(base, run)
+                ended, other = save_with_a_kill(run, parts, step, attempt=1, victim=victim, fatal=fatal)
+                ends.append((victim, ended))
+                assert (ended, other) == (0, 0) or (ended == -signal.SIGKILL and other == victim)
+                found = [verify(path).manifest.step for path in find(run)]
+                assert found in ([step, *before], [step, *before][1:])
+                assert found[0:1] == [step] or ended
+                assert sweep(run) == [] or ended
+                if not ended:
+                    break
+            assert save_with_a_kill(run, parts, step, attempt=2, victim=0, fatal=1000) == [
+                0,
+                0,
+            ]  # again, and for what is there already
+            other_model, moments = build(seed=9)
+            restore(verify(run / f"step-{step:09d}"), TorchState(other_model, moments))
+            assert_same(everything(other_model, moments), everything(model, optimizer))
+        shutil.rmtree(base)
+        run.rename(base)
+    kills = [victim for victim, ended in ends if ended]
+    assert kills.count(0) > 3 * 15
+    assert kills.count(1) > 3 * 6
+
+
+def save_with_a_kill(
+    run: Path, parts: Sequence[Staged], step: int, *, attempt: int, victim: int, fatal: int
+) -> list[int]:
+    """How both ranks of a save end, the victim first, which is killed before its call of this number."""
+    gone = run.with_suffix(".gone")
+
+    def work(rank: int) -> None:
+        if rank == victim:
+            die_before(fatal)
+        commit(plan_of(run, step, ranks=2, attempt=attempt), parts[rank], rank=rank, is_given_up=gone.exists)
+
+    pids = [forked(lambda rank=rank: work(rank)) for rank in (0, 1)]
+    ended = status_of(pids[victim])
+    if ended:
+        gone.touch()
+    return [ended, status_of(pids[1 - victim])]
+
+
+def die_before(fatal: int) -> None:
+    """Kill this process before its `fatal`-th change of the disk."""
+    count = itertools.count(1)
+
+    def watched(real: Any) -> Any:
+        def call(*arguments: Any, **how: Any) -> Any:
+            if next(count) == fatal:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*arguments, **how)
+
+        return call
+
+    for name in ("mkdir", "fsync", "rename", "unlink", "rmdir"):
+        setattr(os, name, watched(getattr(os, name)))
+
+
+@pytest.mark.launch
+@pytest.mark.xdist_group("engines")
+@pytest.mark.parametrize("engine", ["ddp", pytest.param("zero3", marks=pytest.mark.slow)])
+def test_a_disk_that_another_rank_finds_full_costs_one_save(
+    engine: str, pool: RankPool, recipe_in, tmp_path: Path
+) -> None:
+    words = [recipe_in(tmp_path), "schedule.total_tokens=5_000", *EACH_STEP]
+    ended = pool.run(2, ROOT / f"accelerate_configs/{engine}.yaml", words, fault="full_on_rank_1")
+    assert ended.statuses == (0, 0), ended.output
+    root = tmp_path / "run"
+    assert [verify(path).manifest.step for path in find(root / "checkpoints")][::-1] == [1, 3, 4, 5, 6, 7]
+    (failed,) = (line for line in lines(root / "metrics.jsonl") if "save_error" in line)
+    assert failed["step"] == 2
+    assert failed["save_error"].startswith("step 2 was not saved: rank 1: No space left on device; training continues")
+    assert [path.name for path in (root / "checkpoints").iterdir() if path.name.startswith(".")] == []
+
+
+def test_tensors_that_all_ranks_hold_are_dealt_by_bytes(tmp_path: Path) -> None:
+    def rank(index: int) -> None:
+        store = torch.distributed.FileStore(str(tmp_path / "store"), 3)
+        torch.distributed.init_process_group("gloo", store=store, rank=index, world_size=3)
+        model, optimizer = build(width=8)
+        train(model, optimizer, 0, 1)
+        own = [(piece.name, piece.key, piece.stop - piece.start) for piece in TorchState(model, optimizer).pieces()]
+        dealt: list[Any] = [None] * 3
+        torch.distributed.all_gather_object(dealt, own)
+        assert sorted(name for each in dealt for *name, _ in each) == sorted(
+            [name, key] for name, _ in model.named_parameters() for key in ("param", "exp_avg", "exp_avg_sq")
+        )
+        # The embedding alone; a matrix and the bias of the head; the other matrix and both other biases.
+        assert [sum(size for *_, size in each) for each in dealt] == [3 * 88, 3 * (64 + 11), 3 * (64 + 8 + 8)]
+
+    pids = [forked(lambda index=index: rank(index)) for index in range(3)]
+    assert [status_of(pid) for pid in pids] == [0, 0, 0]
