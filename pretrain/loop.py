@@ -26,6 +26,7 @@ from pretrain.checkpoint.continued import changed_precision, opened, require_sam
 from pretrain.checkpoint.frozen import fill_frozen
 from pretrain.checkpoint.load import Verified, newest_valid, restore
 from pretrain.checkpoint.manifest import BEST, ENTRIES, FROZEN, LOSS_SCALE, TrainerState
+from pretrain.checkpoint.pace import SaveDue
 from pretrain.checkpoint.retention import sweep
 from pretrain.checkpoint.saves import Saves, Words
 from pretrain.engine.engine import Engine
@@ -39,6 +40,7 @@ from pretrain.run.attempts import recorded
 from pretrain.run.directory import NOTHING, Allowed, RunDirectory
 from pretrain.run.due import Due
 from pretrain.run.identity import fingerprints_of
+from pretrain.run.settings import planned_saves
 from pretrain.run.stop import Stopped
 from pretrain.screen import Pause, Screen, report_of, tracker_rows
 from pretrain.step import Reading, Told, train_step
@@ -155,7 +157,8 @@ class Training(Generic[S]):
         self.validations = Validations(job, engine, self.log, run, self.state)
         self.saves = Saves(run, engine, self.named, attempt, fingerprints, recipe.run, checkpoint, self.log.line)
         if not self.is_over:
-            self.saves.require_room(self.num_stored, with_best=job.selection is not None)
+            steps = recipe.schedule.total_tokens // (recipe.data.bins_per_step * recipe.data.bin_tokens)
+            self.saves.require_room(self.num_stored, with_best=job.selection is not None, steps=steps)
         self.skipped_in_a_row, self.seconds = 0, 0.0  # seconds of training
         self.bound: bool | None = None  # None: not tried yet
 
@@ -223,7 +226,7 @@ class Training(Generic[S]):
         """The screen of this attempt, which has said what is trained."""
         settings, state = self.recipe.run, self.state
         pauses = (
-            Pause("save", interval("run.checkpoint_every", settings.checkpoint_every), 0.0),
+            Pause("save", planned_saves(settings.checkpoint_every, settings.may_lose), 0.0),
             Pause("validation", interval("run.evaluate_every", settings.evaluate_every), self.job.validation_tokens()),
         )
         plan = loader.plan if self.engine.is_main else None
@@ -236,7 +239,7 @@ class Training(Generic[S]):
         settings, schedule = self.recipe.run, self.recipe.schedule
         alone, settled = self.engine.world_size == 1, False
         lines = Due("run.log_every", settings.log_every)
-        checkpoints = Due("run.checkpoint_every", settings.checkpoint_every)
+        checkpoints = SaveDue(settings, self.saves, self.engine.world_size, screen.say)
         validations = Due("run.evaluate_every", settings.evaluate_every)
         clock = Clock()
         started = time.perf_counter()

@@ -5,7 +5,7 @@ staging (the copy that is written while training continues), receipts (how ranks
 commit (written under a temporary name, then published under the final one), load (find, verify, restore), frozen (how
 parameters that are not trained are identified), best (which one a job selects), retention (what is kept), free_space
 (whether the disk has room for that), writer (a thread beside training), saves (all of an attempt, and what happens if
-the disk refuses one).
+the disk refuses one), pace (how often one is due).
 """
 
 from pretrain.checkpoint.canonical import InvalidCheckpoint

@@ -7,19 +7,27 @@ that a crash in the middle leaves no `step-*` that is half gone.
 import os
 import secrets
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from data.durable import flush
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.commit import TEMPORARY
 from pretrain.checkpoint.load import find
-from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, UnknownForm, checkpoint_name
+from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, UnknownForm, checkpoint_name, step_of_name
 
 TRASH = ".trash-"
 
 
-def retain(checkpoints_dir: Path, *, keep: int, committed: Path, best: int = 0) -> list[Path]:
-    """Delete all but the newest `keep` checkpoints and the best one; call it after a commit, with its result.
+def retain(
+    checkpoints_dir: Path,
+    *,
+    keep: int,
+    committed: Path,
+    best: int = 0,
+    stays: Callable[[int], bool] = lambda step: False,
+) -> list[Path]:
+    """Delete all but the newest `keep` checkpoints, the best one and those that stay; call it after a commit.
 
     A folder of such a name stays if it has no manifest, another version's, or files that its manifest does not list.
 
@@ -28,6 +36,7 @@ def retain(checkpoints_dir: Path, *, keep: int, committed: Path, best: int = 0) 
         keep: how many stay, 1 or more. With 1, damage to the only one ends the run.
         committed: the checkpoint just committed; it stays, whatever its step.
         best: step of the best checkpoint, which stays too; 0 where there is none.
+        stays: whether the checkpoint of a step is kept for good.
 
     Returns:
         The paths that are gone.
@@ -40,8 +49,12 @@ def retain(checkpoints_dir: Path, *, keep: int, committed: Path, best: int = 0) 
     present = find(checkpoints_dir)
     if committed not in present or not (committed / MANIFEST_FILE).is_file():
         raise ValueError(f"{committed} is no committed checkpoint of {checkpoints_dir}")
-    stays = {committed, checkpoints_dir / checkpoint_name(best)}
-    surplus = [path for path in present[keep:] if path not in stays and _holds_nothing_else(path)]
+    kept = {committed, checkpoints_dir / checkpoint_name(best)}
+    surplus = [
+        path
+        for path in present[keep:]
+        if path not in kept and not stays(step_of_name(path.name) or 0) and _holds_nothing_else(path)
+    ]
     for path in surplus:
         trash = checkpoints_dir / f"{TRASH}{path.name}-{secrets.token_hex(4)}"
         os.rename(path, trash)

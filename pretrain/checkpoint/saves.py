@@ -16,8 +16,10 @@ or where the last one has failed `LAST_TRIES` times. The clock of rank 0 decides
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import median
 from time import monotonic
 from typing import NamedTuple
 
@@ -46,11 +48,24 @@ _TRIES = 6
 """How often a save is tried at least in the time that saves may fail."""
 _PATIENCE_S = 2.0
 """How long a save that is due waits for the one that is being written, and the end of an attempt too."""
+_LATEST = 5
+"""Saves whose cost counts."""
 _LOOK_S = 1.0
 """How often the ranks tell each other of the last save."""
 
 Note = Callable[[TrainerState, Mapping[str, object]], None]
 """Writes down what became of the save of a state."""
+
+
+class Cost(NamedTuple):
+    """What a save costs."""
+
+    stall_s: float
+    """How long training waited for it."""
+    save_s: float
+    """How long it took until it was published."""
+    num_bytes: int
+    """Size of the checkpoint."""
 
 
 class Words(NamedTuple):
@@ -116,22 +131,25 @@ class Saves:
         self._has_waited = False  # for the save that is being written
         self.say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
         """Tells the user of what failed."""
+        self._costs: deque[Cost] = deque(maxlen=_LATEST)
         self.failed = 0
         """Saves of this attempt that failed, tries included."""
         self.skipped = 0
         """Saves of this attempt that were due while another one was written."""
 
-    def require_room(self, num_stored: int, *, with_best: bool) -> None:
+    def require_room(self, num_stored: int, *, with_best: bool, steps: int) -> None:
         """Refuse to begin where the disk has no room for the checkpoints that the run will keep; collective.
 
         Args:
             num_stored: float32 numbers that a checkpoint will hold, for a run that has none yet.
             with_best: whether the best checkpoint stays beside the newest ones.
+            steps: that the run has at least, some of whose checkpoints may stay for good.
 
         Raises:
             StorageError: it has none; `PeerError` on the other ranks.
         """
-        kept = self._settings.keep_checkpoints + with_best
+        for_good = steps // self._settings.keep_checkpoints_every if self._settings.keep_checkpoints_every else 0
+        kept = max(self._settings.keep_checkpoints, for_good) + with_best  # the newest ones may be such, too
         size = 4 * num_stored if self._bytes is None else self._bytes
         self._engine.on_main(lambda: require_room(self._run.checkpoints, kept=kept, checkpoint_bytes=size))
 
@@ -145,6 +163,11 @@ class Saves:
     def due(self) -> bool:
         """Whether a save that failed is to be tried again, by this rank's clock, so that one rank decides for all."""
         return self._fails and monotonic() - self._latest >= self._most_s / _TRIES
+
+    @property
+    def cost(self) -> Cost | None:
+        """What a save costs, as the latest ones did in the median; None before the first one, and but on rank 0."""
+        return Cost(*(median(each) for each in zip(*self._costs, strict=True))) if self._costs else None
 
     @property
     def is_writing(self) -> bool:
@@ -197,7 +220,7 @@ class Saves:
             StorageError: no save has succeeded for too long; `PeerError` on the other ranks.
         """
         waits = waits or last
-        if self._begun and not self.wait(patiently=waits):
+        if self._begun and not self.wait(patiently=waits or self._settings.stays(state.step)):
             self.skipped += 1
             return False
         if self._step == state.step and not again:
@@ -262,13 +285,14 @@ class Saves:
             number=self._number,
             shared=self._settings.shared,
         )
-        rank, keep = engine.rank, self._settings.keep_checkpoints
+        rank, keep, stays = engine.rank, self._settings.keep_checkpoints, self._settings.stays
 
         def work(is_given_up: Callable[[], bool]) -> Manifest | None:
             manifest = commit(plan, staged, rank=rank, is_given_up=is_given_up)
             if rank == 0:
                 try:
-                    retain(plan.checkpoints_dir, keep=keep, committed=plan.published, best=Best.of(state).step)
+                    best = Best.of(state).step
+                    retain(plan.checkpoints_dir, keep=keep, committed=plan.published, best=best, stays=stays)
                 except OSError as error:
                     words = f"{plan.published} is saved, older ones were not removed: {error}"
                     print(words, file=sys.stderr, flush=True)
@@ -296,6 +320,8 @@ class Saves:
         if self._engine.is_main:
             assert begun.write.result is not None, "rank 0 publishes"
             self._parent = begun.write.result.self_sha256
+            size = sum(file.size for file in begun.write.result.files)
+            self._costs.append(Cost(begun.stall_s, begun.write.seconds, size))
         self._fails = False
         self.newest, self._step = self._run.checkpoints / checkpoint_name(begun.state.step), begun.state.step
         self._note(begun.state, {"checkpoint_s": begun.write.seconds, "stall_s": begun.stall_s})

@@ -17,6 +17,7 @@ from pretrain.proposal.corpus import CorpusFacts, SplitFacts
 from pretrain.proposal.estimates import tokens_per_s
 from pretrain.proposal.machine import Machine
 from pretrain.proposal.memory import memory_of
+from pretrain.run.settings import MAY_LOSE, planned_saves
 
 _MOST_OVER = 1.05
 """Share of its time that a plan may take: saves and validations are counted whole."""
@@ -147,10 +148,9 @@ def plan_of(
     number = shape.num_parameters
     training = 1 - split.held_proteins / corpus.proteins
     distinct = (corpus.distinct or corpus.proteins) / corpus.proteins
-    evaluate_every, checkpoint_every = (
-        interval(name, given.get(name) or rules.INTERVALS[name])
-        for name in ("run.evaluate_every", "run.checkpoint_every")
-    )
+    intervals = {**rules.INTERVALS, "run.may_lose": MAY_LOSE, **given}
+    evaluate_every = interval("run.evaluate_every", intervals["run.evaluate_every"])
+    checkpoint_every = planned_saves(intervals["run.checkpoint_every"], intervals["run.may_lose"])
     ends_s = rules.START_S + rules.END_S + (rules.COMPILE_S if machine.kind == "cuda" else 0.0)
     save_s = rules.SAVED_BYTES * number / rules.DISK_BYTES_PER_S
 

@@ -6,9 +6,23 @@ In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from data.recipe.interval import UNIT, Every, interval, seconds
+from data.recipe.interval import UNIT, Every, Interval, interval, seconds
 from data.recipe.setting import OPERATIONAL, SCHEDULE, Section, setting
 from data.recipe.settings import seed_setting
+
+AUTO = "auto"
+"""The value of `checkpoint_every` by which a run chooses the interval itself."""
+MAY_LOSE = "30 min"
+"""Default of `may_lose`."""
+
+
+def planned_saves(checkpoint_every: Every, may_lose: str) -> Interval:
+    """The interval between saves as far as it is known before there was one: "auto" is at most `may_lose`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return interval("run.checkpoint_every", may_lose if checkpoint_every == AUTO else checkpoint_every)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,9 +40,31 @@ class RunSettings(Section):
         OPERATIONAL, "most validation proteins scored at a time", 2000, "sequences", at_least=1
     )
     checkpoint_every: Every = setting(
-        OPERATIONAL, "between two checkpoints; the last step has one in any case", "10 min", UNIT
+        OPERATIONAL,
+        "between two checkpoints; the last step has one in any case",
+        "10 min",
+        f"{UNIT}; 'auto': what saves cost and how often machines fail",
+    )
+    gpu_hours_per_failure: float = setting(
+        OPERATIONAL,
+        "hours of one GPU (or of one process on CPUs) between two failures, for checkpoint_every = 'auto'",
+        8000.0,
+        above=0,
+    )
+    may_lose: str = setting(
+        OPERATIONAL,
+        "most training that a failure may undo, for checkpoint_every = 'auto'",
+        MAY_LOSE,
+        "a time: '30 s', '10 min', '2 h'",
     )
     keep_checkpoints: int = setting(OPERATIONAL, "newest checkpoints that are kept", 2, at_least=1)
+    keep_checkpoints_every: int | None = setting(
+        OPERATIONAL,
+        "multiples of so many steps are saved and kept for good, beside the newest; none: no such checkpoints",
+        None,
+        "steps",
+        at_least=1,
+    )
     shared: bool = setting(
         OPERATIONAL,
         "whether others may read the run's checkpoints, as far as your umask lets them; if not, they are yours alone",
@@ -46,9 +82,18 @@ class RunSettings(Section):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
-        for name in ("log_every", "evaluate_every", "checkpoint_every"):
+        for name in ("log_every", "evaluate_every"):
             interval(f"run.{name}", getattr(self, name))
-        seconds("run.saves_may_fail_for", self.saves_may_fail_for)
+        for name in ("saves_may_fail_for", "may_lose"):
+            seconds(f"run.{name}", getattr(self, name))
+        try:
+            planned_saves(self.checkpoint_every, self.may_lose)
+        except ValueError as error:
+            raise ValueError(f"{error}, or 'auto'") from None
+
+    def stays(self, step: int) -> bool:
+        """Whether the checkpoint of this step is kept for good."""
+        return self.keep_checkpoints_every is not None and step % self.keep_checkpoints_every == 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,104 @@
+"""The pace of saves: when a checkpoint is due, also where `run.checkpoint_every` is "auto".
+
+In: what saves cost, as this attempt measured it; how often the machine fails. Out: whether a save is due. Kept: when
+the last one began.
+
+The interval is Young's: sqrt(2 C M), with C the time that training waits for a save and M the mean time between two
+failures of all processes together (J. W. Young, A first order approximation to the optimum checkpoint interval, 1974).
+Then the saves and what failures undo, half an interval each, cost the same.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from data.progress_line import clock_time
+from data.recipe.interval import Interval, seconds
+from pretrain.checkpoint.saves import Saves
+from pretrain.run.due import Due
+from pretrain.run.settings import AUTO, RunSettings
+
+_FIRST_S = 60.0
+"""The first save, of which the others' pace follows, is due after so much time."""
+_OF_A_SAVE = 1.5
+"""An interval is at least so many times as long as a save takes, so that one has ended when the next one is due."""
+_OTHER = 1.25
+"""A pace that differs by less than this factor from the one that was told last is not told again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often checkpoints are saved, and what that costs."""
+
+    seconds: float
+    """Between two saves."""
+    stall_s: float
+    """How long training waits for one."""
+    save_s: float
+    """How long it takes until one is published."""
+    failure_s: float
+    """Mean time between two failures of the run."""
+    num_bytes: int
+    """Size of a checkpoint."""
+
+    @property
+    def loss(self) -> float:
+        """The share of time that saves and repeated training are expected to cost; starts are not in it."""
+        return self.stall_s / self.seconds + self.seconds / (2 * self.failure_s)
+
+    def in_words(self) -> str:
+        """A line for the screen."""
+        return (
+            f"checkpoint every {clock_time(self.seconds)} (auto): a save stalls training for {self.stall_s:.2g} s and "
+            f"takes {self.save_s:.2g} s, a failure is expected every {self.failure_s / 3600:,.0f} h; expected loss "
+            f"{self.loss:.2g} of the time, at most {clock_time(self.seconds + self.save_s)} of training at a failure; "
+            f"{self.num_bytes / 1e6:,.0f} MB each, {self.num_bytes * 3600 / self.seconds / 1e9:,.2f} GB written an hour"
+        )
+
+
+def pace(stall_s: float, save_s: float, num_bytes: int, processes: int, settings: RunSettings) -> Pace:
+    """The pace that a save of this cost asks for.
+
+    Args:
+        stall_s: how long training waits for a save.
+        save_s: how long one takes until it is published.
+        num_bytes: size of a checkpoint.
+        processes: that train together; each is counted as a GPU.
+        settings: how often one fails, and how much training a failure may cost at most.
+    """
+    failure_s = 3600 * settings.gpu_hours_per_failure / processes
+    best = math.sqrt(2 * stall_s * failure_s)
+    most = seconds("run.may_lose", settings.may_lose) - save_s  # what is being written is lost, too
+    return Pace(max(_OF_A_SAVE * save_s, min(most, best)), stall_s, save_s, failure_s, num_bytes)
+
+
+class SaveDue(Due):
+    """When a save is due.
+
+    Args:
+        settings: say at which interval; "auto" begins with a save after a minute.
+        saves: those of the attempt, which know what they cost.
+        processes: that train together.
+        say: tells the user the pace that was chosen.
+    """
+
+    def __init__(self, settings: RunSettings, saves: Saves, processes: int, say: Callable[[str], None]) -> None:
+        self._is_auto = settings.checkpoint_every == AUTO
+        super().__init__("run.checkpoint_every", f"{_FIRST_S} s" if self._is_auto else settings.checkpoint_every)
+        self._settings, self._saves, self._processes, self._say = settings, saves, processes, say
+        self._told: Pace | None = None
+
+    def at(self, step: int) -> bool:
+        """Whether a save is due with this step, on every rank: also of one that stays for good."""
+        return super().at(step) or self._settings.stays(step)
+
+    def by_clock(self, *, first: bool = False, last: bool = False) -> bool:
+        """Whether the interval has passed by this rank's clock; "auto" is what the latest save asks for."""
+        if self._is_auto and self._saves.cost:
+            found = pace(*self._saves.cost, self._processes, self._settings)
+            self._interval = Interval(None, found.seconds)
+            told = self._told.seconds if self._told else 0.0
+            if not told / _OTHER < found.seconds < told * _OTHER:
+                self._told = found
+                self._say(found.in_words())
+        return super().by_clock(first=first, last=last)
