@@ -53,7 +53,7 @@ PRETRAIN_ROOMS: dict[str, tuple[str, ...]] = {
     "checkpoint": ("run", "engine"),
     "recovery": ("run", "checkpoint"),
     "evaluation": ("model", "engine", "run"),
-    "proposal": ("model", "telemetry"),
+    "proposal": ("model", "run", "telemetry"),
     "report": ("run", "evaluation"),
     "card": ("run", "evaluation", "report"),
     "ship": ("model", "engine", "run", "checkpoint", "evaluation", "card"),
