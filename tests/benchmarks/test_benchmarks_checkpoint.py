@@ -1,0 +1,24 @@
+"""The benchmark of checkpoints: it runs to its last line, and both sides save as much."""
+
+import json
+
+import pytest
+
+from benchmarks import checkpoint
+
+
+@pytest.mark.slow
+def test_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint.main(["--quick"])
+    said = capsys.readouterr().out
+    found = json.loads(said.splitlines()[-1])
+    assert [row["work"] for row in found["rows"]] == [
+        "8m: stall, seconds",
+        "8m: first stall, seconds",
+        "8m: a step beside a save",
+        "8m: stall",
+    ]
+    assert all(row["ratio"] > 0 for row in found["rows"])
+    # Weights and two moments of 7.5 million parameters, float32.
+    assert "90.2 MB; save_state" in said
+    assert said.count("90.2 MB") == 2
