@@ -5,7 +5,7 @@ BIN := .venv/bin
 PACKAGES := $(foreach package,data pretrain finetune,$(if $(wildcard $(package)/*.py),$(package)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pretrain test test-engines test-slow prove check format bench gpu clean
+.PHONY: help setup pretrain test test-engines test-slow prove chaos check format bench gpu clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -40,6 +40,14 @@ test-slow: setup ## the tests that take longest
 prove: setup ## before a release: every combination of engine, world and model, and deliberate breaks of every contract
 	$(PYTEST) -m "prove and not canary"
 	$(BIN)/python -m tests.support.mutations
+
+# A ledger in runs/chaos keeps what was done: 10,000 kills may take several calls.
+KILLS ?= 1000
+SEED ?= 0
+ENGINE ?= ddp
+
+chaos: setup ## kill training KILLS times and compare each end with the uninterrupted run's, byte by byte
+	PYTHONPATH=tests $(BIN)/python -m support.chaos --kills $(KILLS) --seed $(SEED) --engine $(ENGINE)
 
 check: setup ## lint, formatting and types
 	$(BIN)/ruff check .

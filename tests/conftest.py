@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from data.sources.synthetic import Families, write_corpus
 from pretrain.report import page
 from support.checkpoint_run import write_two
 from support.cpu_limit import pytest_addoption, pytest_runtest_call
 from support.forgotten_runs import measure_peak_once
+from support.inputs.run_of_seconds import small_families, write_recipe_of_seconds
 from support.kept_runs import Trained
 from support.rank_pool import RankPool
 
@@ -29,37 +29,6 @@ os.environ["ACCELERATE_MIXED_PRECISION"] = "no"  # of runs inside pytest: they a
 signal.signal(signal.SIGINT, signal.default_int_handler)
 write_last_report = page.write_last_report
 page.write_last_report = lambda root: None  # half of a run of a second; a test that needs it asks for `last_report`
-
-RECIPE = """
-[run]
-directory = "{folder}/run"
-log_every = 1
-evaluate_every = 1000
-checkpoint_every = 10
-validation_sequences = 40
-
-[model]
-preset = "esm2_60k"
-
-[data]
-sources = ["{fasta}"]
-clusters = "{clusters}"
-store_dir = "{folder}/stores"
-validation_fraction = 0.15
-crop_tokens = 100
-bin_tokens = 128
-bins_per_step = 7             # divisible by neither 2 nor 3: ranks get unequal numbers of bins and targets
-window_sequences = 64         # many windows and several passes within a run of seconds
-
-[optimizer]
-eps = 1e-6                    # at 1e-8 one gradient element that starts near 1e-8 turns rounding into whole updates
-
-[schedule]
-peak_lr = 1e-3
-warmup_tokens = 0             # under a warm-up nothing moves, and any engine agrees with any other
-total_tokens = 22_000
-"""
-
 
 _whole_collections = 0
 
@@ -95,8 +64,7 @@ def last_report(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def families_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """FASTA and cluster table of 40 small synthetic families."""
-    families = Families(num_families=40, members_per_family=4, mean_residues=60, max_residues=150)
-    return write_corpus(tmp_path_factory.mktemp("families"), families)
+    return small_families(tmp_path_factory.mktemp("families"))
 
 
 @pytest.fixture(scope="session")
@@ -104,11 +72,7 @@ def recipe_in(families_files: tuple[Path, Path]):
     """Writes the recipe of a run of seconds into a folder, and says where it is."""
 
     def write_recipe(folder: Path) -> Path:
-        fasta, clusters = families_files
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "recipe.toml"
-        path.write_text(RECIPE.format(folder=folder, fasta=fasta, clusters=clusters))
-        return path
+        return write_recipe_of_seconds(folder, *families_files)
 
     return write_recipe
 

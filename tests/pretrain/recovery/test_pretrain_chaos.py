@@ -1,0 +1,48 @@
+"""Runs that are killed again and again end as if nothing had happened: the same bytes, and no sample twice or never."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.chaos.campaign import EVERY, Campaign, Killed
+from support.launching import LIMIT_S, environment
+from support.places import ROOT
+
+pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
+
+
+def assert_unharmed(found: Killed, kills: int) -> None:
+    assert found.same
+    assert found.kills == kills
+    assert found.in_saves >= kills // 6  # a third waits for a save; some of these come when it has just ended
+    assert 0 < found.most_lost <= 2 * EVERY
+
+
+@pytest.mark.canary
+def test_a_run_that_is_killed_ten_times_ends_the_same(recipe_in, tmp_path: Path) -> None:
+    campaign = Campaign(tmp_path / "runs", recipe_in(tmp_path), tokens=60_000)
+    assert_unharmed(campaign.killed("ddp", 3, seed=1, most_kills=10), 10)
+
+
+@pytest.mark.slow
+def test_runs_that_are_killed_sixty_times_end_the_same(recipe_in, tmp_path: Path) -> None:
+    campaign = Campaign(tmp_path / "runs", recipe_in(tmp_path), tokens=150_000)
+    for ranks in (2, 3):
+        assert_unharmed(campaign.killed("ddp", ranks, seed=2, most_kills=30), 30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["fsdp2", "zero2"])
+def test_the_command_kills_under_other_engines(engine: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "support.chaos", "--kills", "10", "--engine", engine, "--folder", str(tmp_path)]
+    done = subprocess.run(
+        words, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["kills"], found["others"]) == (10, 0)
+    again = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert again.stdout.splitlines() == done.stdout.splitlines()[-1:], "the ledger has all of them"

@@ -1,0 +1,58 @@
+"""Kill runs until a ledger has as many kills as asked for.
+
+    make chaos KILLS=1000 SEED=0
+
+In: numbers of kills and of the campaign. Out: a line for each run, and one JSON object at the end; the exit status is 1
+where a run did not end as the uninterrupted one. Kept: `runs/chaos/`, with the ledger, so that a second call continues
+where the first was interrupted; a run that ended otherwise stays there, with what its processes printed.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+
+from support.chaos.campaign import Campaign, Ledger, continued
+from support.forgotten_runs import measure_peak_once
+from support.inputs.run_of_seconds import small_families, write_recipe_of_seconds
+from support.launching import IMPORTED
+from support.places import ROOT
+
+WORLDS = {"ddp": (2, 3), "fsdp2": (2, 3), "zero2": (2, 3)}
+TOKENS = 150_000
+"""About 200 steps, which some forty kills end."""
+
+
+def main() -> int:
+    """Kill; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0, help="of the campaign; another one kills at other times")
+    parser.add_argument("--engine", choices=WORLDS, default="ddp")
+    parser.add_argument("--folder", type=Path, default=ROOT / "runs/chaos", help="for runs and the ledger")
+    options = parser.parse_args()
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    deepspeed = ("deepspeed",) if options.engine.startswith("zero") else ()
+    for name in (*IMPORTED, "numba", "pretrain.__main__", *deepspeed):
+        importlib.import_module(name)
+    folder = options.folder
+    (folder / "families").mkdir(parents=True, exist_ok=True)
+    recipe = write_recipe_of_seconds(folder, *small_families(folder / "families"))
+    measure_peak_once()
+    campaign = Campaign(folder, recipe, TOKENS)
+    worlds = [(options.engine, ranks) for ranks in WORLDS[options.engine]]
+    ledger = Ledger(folder / "ledger.jsonl", options.seed, options.engine)
+    for found in continued(ledger, campaign, worlds, options.kills):
+        print(found, flush=True)
+    entries = ledger.entries()
+    sums = {name: sum(entry[name] for entry in entries) for name in ("kills", "in_saves", "before_training", "seconds")}
+    others = sum(not entry["same"] for entry in entries)
+    most_lost = max((entry["most_lost"] for entry in entries), default=0)
+    print(json.dumps({**sums, "runs": len(entries), "most_lost": most_lost, "others": others}))
+    return int(others > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
