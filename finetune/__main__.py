@@ -3,9 +3,8 @@
     python -m finetune recipes/mine.toml
     accelerate launch --config_file accelerate_configs/ddp.yaml -m finetune recipes/mine.toml run.seed=1
 
-In: a recipe, which `python -m finetune.look` writes; overrides. Out: a run directory, exit status 0; 2 for a mistake in
-the input, 74 if the disk is full or cannot store a checkpoint, 130 and 143 after Ctrl-C and SIGTERM, 1 for anything
-else.
+In: a recipe, which `python -m finetune.look` writes; overrides. Out: a run directory; exit status 0, or that of the
+class of what ended it (`pretrain.run.classes`).
 """
 
 import argparse

@@ -3,9 +3,8 @@
     python -m pretrain your.fasta.gz --minutes 10
     accelerate launch --config_file accelerate_configs/ddp.yaml -m pretrain recipes/quickstart.toml run.seed=1
 
-In: sources, for which a recipe is chosen, or a recipe; overrides. Out: a run directory, exit status 0; 2 for a mistake
-in the input, 74 if the disk is full or cannot store a checkpoint, 130 and 143 after Ctrl-C and SIGTERM, 1 for anything
-else.
+In: sources, for which a recipe is chosen, or a recipe; overrides. Out: a run directory; exit status 0, or that of the
+class of what ended it (`pretrain.run.classes`).
 """
 
 import argparse

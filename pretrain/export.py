@@ -4,7 +4,7 @@
     python -m pretrain.export runs/quickstart --step 12000 --dtype bfloat16 --largest-file 2GB
 
 In: a run directory with a checkpoint; the run may be training. Out: its `export/`, and a line with the step and the
-place; exit status 2 for a mistake in the input. `pretrain.ship` does the work.
+place; exit status 78 for a mistake in the input. `pretrain.ship` does the work.
 """
 
 import argparse
@@ -13,32 +13,25 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from data.disk_error import CLOSED, one_line
+from pretrain.engine.command import Parser, answered
 from pretrain.model.weights.io import LARGEST_FILE, StoredType
 from pretrain.run.directory import RunDirectory
 from pretrain.ship.export import Stored, export
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Export a checkpoint of a run; the exit status, 2 for a mistake in the input."""
-    options = _parser().parse_args(arguments)
+    """Export a checkpoint of a run; the exit status."""
+    return answered(lambda: _export(_parser().parse_args(arguments)))
+
+
+def _export(options: argparse.Namespace) -> None:
     stored = Stored(step=options.step, dtype=options.dtype, largest_file=options.largest_file)
-    try:
-        path, step = export(RunDirectory(options.run), stored=stored)
-    except (ValueError, RuntimeError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ValueError) else 1
-    except OSError as error:
-        if error.errno not in CLOSED:
-            raise
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        return 1
+    path, step = export(RunDirectory(options.run), stored=stored)
     print(f"step {step}: {path}")
-    return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m pretrain.export", description=str(__doc__).split("\n")[0])
+def _parser() -> Parser:
+    parser = Parser(prog="python -m pretrain.export", description=str(__doc__).split("\n")[0])
     parser.add_argument("run", type=Path, help="run directory")
     parser.add_argument("--step", type=int, metavar="N", help="step of the checkpoint; the newest whole one without it")
     types = get_args(StoredType)

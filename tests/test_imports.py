@@ -54,7 +54,7 @@ PRETRAIN_ROOMS: dict[str, tuple[str, ...]] = {
     "recovery": ("run", "checkpoint"),
     "evaluation": ("model", "engine", "run"),
     "proposal": ("model", "run", "telemetry"),
-    "report": ("run", "evaluation"),
+    "report": ("engine", "run", "evaluation"),
     "card": ("run", "evaluation", "report"),
     "ship": ("model", "engine", "run", "checkpoint", "evaluation", "card"),
     "contacts": ("model", "engine", "ship"),

@@ -3,7 +3,7 @@
     python -m finetune.look assays.csv
     python -m finetune.look variants.csv --wild-type wt.fasta --init facebook/esm2_t6_8M_UR50D
 
-In: a table, options. Out: words, a recipe with a reason for every value; exit status 0, 2 for a mistake in the input.
+In: a table, options. Out: words, a recipe with a reason for every value; exit status 0, 78 for a mistake in the input.
 """
 
 import argparse

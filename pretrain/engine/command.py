@@ -1,7 +1,7 @@
-"""A command that trains: what it prints when it ends other than well, and its exit status.
+"""A command: what it prints when it ends other than well, and its exit status.
 
-In: what the command does. Out: the status: 0; 2 for a mistake in the input, 74 if the disk is full or cannot store a
-checkpoint, 130 and 143 after Ctrl-C and SIGTERM, 1 for anything else. Kept: nothing.
+In: what the command does. Out: the status, which is 0 or that of the class of the error (`pretrain.run.classes`).
+Kept: nothing.
 """
 
 import argparse
@@ -14,11 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from data.disk_error import CLOSED, one_line
+from data.disk_error import CLOSED, FULL, one_line
 from data.recipe.origin import COMMAND_LINE
+from pretrain.run.classes import INPUT, INTERRUPTED, PEER, STORAGE, class_of
 from pretrain.run.directory import Allowed
 from pretrain.run.error_file import tell_launcher
-from pretrain.run.errors import PeerError, StorageError, is_no_room
+from pretrain.run.errors import CheckpointError, PeerError
 from pretrain.run.stop import Stopped
 
 _PATIENCE_S = 5.0
@@ -42,16 +43,13 @@ def answered(body: Callable[[], None], *, is_alone: bool = False) -> int:
         body()
     except Stopped as stopped:
         return _stopped(stopped, rank)
-    except (ValueError, FloatingPointError) as error:
-        return _mistake(error, str(error), rank)
     except KeyboardInterrupt:
         if rank == 0:
             print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)
-        return 130
+        return INTERRUPTED.status
     except Exception as error:
-        if isinstance(error, OSError) and (error.errno in CLOSED or is_no_room(error)):
-            return _mistake(error, one_line(error), rank)
-        return _report(error, rank)
+        is_line = isinstance(error, CheckpointError) or class_of(error) in (INPUT, STORAGE)
+        return _mistake(error, rank) if is_line else _report(error, rank)
     return 0
 
 
@@ -91,13 +89,14 @@ def _say(line: str) -> None:
     tell_launcher(line)
 
 
-def _mistake(error: Exception, text: str, rank: int) -> int:
-    """Print one line about a mistake in the input or a full disk; return the exit status."""
+def _mistake(error: Exception, rank: int) -> int:
+    """Print one line about a mistake in the input, a full disk or a checkpoint; return the exit status."""
     # Rank 0 mostly has the same error, and prints it first.
     if rank and (status := _ended_while_waiting()):
         return status
+    text = one_line(error) if isinstance(error, OSError) and error.errno in CLOSED | FULL else str(error)
     _say(f"error: {f'rank {rank}: ' if rank else ''}{text}")
-    return os.EX_IOERR if is_no_room(error) else 2
+    return class_of(error).status
 
 
 def _report(error: Exception, rank: int) -> int:
@@ -106,17 +105,14 @@ def _report(error: Exception, rank: int) -> int:
     Returns:
         The exit status.
     """
-    if isinstance(error, StorageError):
-        _say(f"error: {error}")
-        return os.EX_IOERR
     if rank == 0:
         traceback.print_exception(error)
         tell_launcher("".join(traceback.format_exception_only(error)).rstrip())
     elif isinstance(error, PeerError):
-        return _ended_while_waiting() or 1  # to end first would make this rank the one that the launcher tells of
+        return _ended_while_waiting() or PEER.status  # to end first would make the launcher tell of this rank
     else:
         _say(f"rank {rank}: {type(error).__name__}: {error}")
-    return 1
+    return class_of(error).status
 
 
 def _ended_while_waiting() -> int | None:
@@ -131,11 +127,11 @@ def _ended_while_waiting() -> int | None:
 def judged(body: Callable[[], bool]) -> int:
     """Run a comparison: 1 where `body` says that its second side is worse, 0 where it does not.
 
-    Whatever prevents an answer is 2, or the status that `answered` gives it unless that is 1, which is an answer.
+    Whatever prevents an answer has the status of its class, which is never 1.
     """
     said: list[bool] = []
     status = answered(lambda: said.append(body()))
-    return int(said == [True]) if status == 0 else max(status, 2)
+    return status or int(said == [True])
 
 
 def require_free(out: Path | None, *, overwrites: bool) -> None:

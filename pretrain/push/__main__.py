@@ -5,7 +5,8 @@
 
 In: a finished folder (an export, a bundle, an adapter of peft's), or a run; the name of a repository. The token comes
 from HF_TOKEN, or from a login with `hf auth login`, and from nowhere else. Out: one commit, and a line with it; exit
-status 0, 2 for a mistake in the input, 1 if it could not be pushed. `pretrain.push.commit` does the work.
+status 0; 1 where `--only-if-better-than` or `--patience` ended it, 78 for a mistake in the input, 70 if it could not be
+pushed. `pretrain.push.commit` does the work.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from pretrain.run.classes import INTERRUPTED, class_of
 from pretrain.run.redaction import redacted
 
 if TYPE_CHECKING:
@@ -45,14 +47,14 @@ def main(arguments: list[str] | None = None) -> int:
         return _push(options)
     except KeyboardInterrupt:
         print("interrupted; the same command continues, and sends only what is missing", file=sys.stderr)
-        return 130
+        return INTERRUPTED.status
     except ValueError as error:
         print(f"error: {redacted(str(error))}", file=sys.stderr)
-        return 2
+        return class_of(error).status
     except Exception as error:
         text = str(error) if isinstance(error, (RuntimeError, OSError)) else traceback.format_exc()
         print(f"error: {redacted(text)}", file=sys.stderr)
-        return 1
+        return class_of(error).status
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -18,14 +18,13 @@ from typing import NamedTuple
 
 from pretrain.checkpoint.load import find
 from pretrain.run import records
+from pretrain.run.classes import INPUT, PEER, STORAGE, is_of_a_peer
 from pretrain.run.directory import RunDirectory
 
 SAME, IDLE = 3, 10
 OPTION = "--despite-failures"
-_MENDED_OUTSIDE = ("input", "storage")
+_MENDED_OUTSIDE = (INPUT.name, STORAGE.name)
 """Classes of failures that are no failures of the run if nothing was trained yet."""
-_OF_A_PEER = ("DistBackendError", "DistNetworkError", "DistStoreError", "DistError")
-_OF_GLOO = "gloo/transport"
 
 
 class Cause(NamedTuple):
@@ -155,7 +154,7 @@ def _first_causes(run: RunDirectory) -> dict[int, Cause]:
     causes: dict[int, tuple[str, Cause]] = {}
     for path in sorted(run.rank_file(0).parent.glob("rank-*.jsonl")):
         for line in records.read(path):
-            is_victim = line["class"] == "peer" or line["error"] in _OF_A_PEER or _OF_GLOO in line["message"]
+            is_victim = line["class"] == PEER.name or is_of_a_peer(line["error"], line["message"])
             before = causes.get(line["attempt"])
             if not is_victim and (before is None or line["time"] < before[0]):
                 names = ("rank", "error", "message", "step", "phase", "class")

@@ -11,18 +11,20 @@ import sys
 import time
 from pathlib import Path
 
-from data.disk_error import CLOSED, one_line
+from data.disk_error import CLOSED, FULL, one_line
+from pretrain.engine.command import Parser
 from pretrain.report.history import read_history
 from pretrain.report.page import write_report
 from pretrain.report.pictures import write_pictures
+from pretrain.run.classes import INPUT, INTERRUPTED, class_of
 
 _EVERY_S = 15
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Draw a report, once or until the run ends; the exit status."""
-    options = _parser().parse_args(arguments)
     try:
+        options = _parser().parse_args(arguments)
         if options.pictures:
             print(*write_pictures(options.run, options.pictures), sep="\n")
             return 0
@@ -30,15 +32,15 @@ def main(arguments: list[str] | None = None) -> int:
             _watch(options.run, options.watch)
         path = write_report(options.run)
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED.status
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return INPUT.status
     except OSError as error:
-        if error.errno not in CLOSED:
+        if error.errno not in CLOSED | FULL:
             raise
         print(f"error: {one_line(error)}", file=sys.stderr)
-        return 2
+        return class_of(error).status
     print(path)
     return 0
 
@@ -51,8 +53,8 @@ def _watch(run: Path, every_s: int) -> None:
         write_report(run, every_s)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m pretrain.report", description=str(__doc__).split("\n")[0])
+def _parser() -> Parser:
+    parser = Parser(prog="python -m pretrain.report", description=str(__doc__).split("\n")[0])
     parser.add_argument("run", type=Path, help="run directory")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(

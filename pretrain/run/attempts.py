@@ -3,7 +3,8 @@
 In: an exception. Out: one JSON line in ranks/rank-NNNNN.jsonl and one in attempts.jsonl; or, of the first start of a
 run, nothing at all if it was refused or stopped before its first step. Kept: nothing.
 
-An error of the class "error" is recorded in any case, because its files are needed to understand it.
+An error of the class "error" is recorded in any case, because its files are needed to understand it; so is a
+connection that was lost, because a rank that was killed has recorded nothing.
 """
 
 import sys
@@ -12,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from data.disk_error import CLOSED
 from pretrain.run import records
+from pretrain.run.classes import ERROR, FINISHED, PEER, ExitClass, class_of
 from pretrain.run.directory import RunDirectory
-from pretrain.run.errors import PeerError, StorageError, is_no_room
+from pretrain.run.errors import PeerError
 from pretrain.run.stop import Stopped
 
 
@@ -39,31 +40,30 @@ def recorded(
     try:
         yield
     except BaseException as error:
-        where, exit_class = position(), _exit_class(error)
+        where, exit_class = position(), class_of(error)
         if isinstance(error, Stopped):
             error.checkpoint = newest()
             error.outcome += f" at step {where['step']}" if where["step"] else " before the first step"
         began = attempt > 1 or where["step"] or run.has_trained
         with _as_far_as_the_disk_goes(run):
-            if began or exit_class == "error" or (rank == 0 and not run.remove()):
+            needed = exit_class is ERROR or (exit_class is PEER and not isinstance(error, PeerError))
+            if began or needed or (rank == 0 and not run.remove()):
                 _record(run, rank, attempt, error, exit_class, where)
         raise
     if rank == 0:
         with _as_far_as_the_disk_goes(run):
-            run.end_attempt(attempt, "finished")
+            run.end_attempt(attempt, FINISHED.name)
 
 
 def _record(
-    run: RunDirectory, rank: int, attempt: int, error: BaseException, exit_class: str, where: dict[str, object]
+    run: RunDirectory, rank: int, attempt: int, error: BaseException, exit_class: ExitClass, where: dict[str, object]
 ) -> None:
-    if isinstance(error, Stopped):
-        exit_class = error.outcome
-    else:
+    if not isinstance(error, Stopped):
         line = {
             "time": records.now(),
             "attempt": attempt,
             "rank": rank,
-            "class": exit_class,
+            "class": exit_class.name,
             **where,
             "error": type(error).__name__,
             "message": str(error),
@@ -72,7 +72,7 @@ def _record(
         with _as_far_as_the_disk_goes(run):
             records.append(run.rank_file(rank), line)
     if rank == 0:
-        run.end_attempt(attempt, exit_class)
+        run.end_attempt(attempt, error.outcome if isinstance(error, Stopped) else exit_class.name)
 
 
 @contextmanager
@@ -82,14 +82,3 @@ def _as_far_as_the_disk_goes(run: RunDirectory) -> Iterator[None]:
         yield
     except OSError as error:
         print(f"{run.root}: how the attempt ended was not written down: {error}", file=sys.stderr, flush=True)
-
-
-def _exit_class(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt):
-        return "stopped" if isinstance(error, Stopped) else "interrupted"
-    if isinstance(error, PeerError):
-        return "peer"
-    if isinstance(error, StorageError) or is_no_room(error):
-        return "storage"
-    closed = isinstance(error, OSError) and error.errno in CLOSED
-    return "input" if isinstance(error, (ValueError, FloatingPointError)) or closed else "error"

@@ -160,5 +160,5 @@ def test_two_runs_by_the_command(folder: Path, tmp_path: Path, capfd: pytest.Cap
         ([run, other], "predictions.csv: No such file or directory; start the run again"),
         ([run, run, "--task", "nothing"], "--task 'nothing' is none of those that both define"),
     ):
-        assert main([*map(str, arguments)]) == 2
+        assert main([*map(str, arguments)]) == 78
         assert expected in capfd.readouterr().err

@@ -65,7 +65,7 @@ def test_fasta_is_read_and_an_output_is_never_replaced_unasked(
     out = tmp_path / "out.csv"
     out.write_text("mine")
     bundle = folder / "run" / "bundle"
-    assert predict([str(bundle), str(tmp_path / "in.fasta"), "-o", str(out)]) == 2
+    assert predict([str(bundle), str(tmp_path / "in.fasta"), "-o", str(out)]) == 78
     assert out.read_text() == "mine"
     assert "--overwrite" in capfd.readouterr().err
     assert predict([str(bundle), str(tmp_path / "in.fasta"), "-o", str(out), "--overwrite"]) == 0
@@ -77,7 +77,7 @@ def test_a_row_without_a_protein_is_named_or_left_out(
 ) -> None:
     (tmp_path / "in.csv").write_text(f"sequence,n\n{letters(5, 14)},1\n,2\n")
     arguments = [str(folder / "run"), str(tmp_path / "in.csv"), "-o", str(tmp_path / "out.csv")]
-    assert predict(arguments) == 2
+    assert predict(arguments) == 78
     said = capfd.readouterr().err
     assert "row 3" in said
     assert "Fill it, or give --leave-out" in said
@@ -144,7 +144,7 @@ def test_a_table_is_predicted_part_by_part(
     ):  # fmt: skip
         (tmp_path / "bad.csv").write_text("sequence,n\n" + "".join(f"{each},0\n" for each in [*whole, wrong]))
         arguments = [bundle, str(tmp_path / "bad.csv"), "-o", str(tmp_path / "bad_out.csv")]
-        assert predict(arguments if wrong[:2] != "MM" else [*arguments, "--too-long", "refuse"]) == 2
+        assert predict(arguments if wrong[:2] != "MM" else [*arguments, "--too-long", "refuse"]) == 78
         assert said in capfd.readouterr().err
         assert not (tmp_path / "bad_out.csv").exists()
 
@@ -199,7 +199,7 @@ def test_a_prediction_that_is_no_number_is_an_error_with_its_row(
     parts = parts_of(np.zeros(1, np.uint64), np.zeros(1, np.int8), np.zeros(1, np.int64), np.full(1, -1, np.int16))
     write_bundle(tmp_path / "nan", bundle.manifest, tensors, ["a"], parts)
     (tmp_path / "in.csv").write_text(f"sequence\n{letters(5, 14)}\n")
-    assert predict([str(tmp_path / "nan"), str(tmp_path / "in.csv"), "-o", str(tmp_path / "o.csv")]) == 2
+    assert predict([str(tmp_path / "nan"), str(tmp_path / "in.csv"), "-o", str(tmp_path / "o.csv")]) == 78
     said = capfd.readouterr().err
     assert "row 2" in said
     assert "not a number for 'kd'" in said
@@ -224,6 +224,6 @@ def test_pairs_of_residues_are_refused_or_left_out_by_name(
     assert predict([str(tmp_path / "both"), str(tmp_path / "in.csv"), "-o", str(tmp_path / "o.csv")]) == 0
     assert "tasks about pairs of residues are not written: contact" in capfd.readouterr().err
     assert [*rows(tmp_path / "o.csv")[0]] == ["sequence", "kd", "note"]
-    assert predict([str(tmp_path / "alone"), str(tmp_path / "in.csv"), "-o", str(tmp_path / "no.csv")]) == 2
+    assert predict([str(tmp_path / "alone"), str(tmp_path / "in.csv"), "-o", str(tmp_path / "no.csv")]) == 78
     assert "row by row: pairs of residues have no cells in a table (contact)" in capfd.readouterr().err
     assert not (tmp_path / "no.csv").exists()

@@ -54,7 +54,7 @@ def test_an_adapter_is_pushed_and_loads_in_peft(hub: Hub, folder: Path, tmp_path
 
 @pytest.mark.parametrize("more", [[], ["--watch"]])
 def test_of_a_run_the_bundle_is_to_be_named(hub: Hub, folder: Path, capsys: pytest.CaptureFixture, more) -> None:
-    assert main([str(folder / "run"), NAME, *more]) == 2
+    assert main([str(folder / "run"), NAME, *more]) == 78
     said = f"error: {folder}/run is a fine-tuning run; when it has finished, name its bundle: {folder}/run/bundle\n"
     assert capsys.readouterr().err == said
     assert hub.faulty.requests == []

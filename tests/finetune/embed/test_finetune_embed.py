@@ -145,7 +145,7 @@ def test_a_long_sequence_is_read_in_windows(
 ) -> None:
     letters = proteins(60, 4)[0][1] + proteins(60, 4)[1][1]
     long = [("long", letters), ("short", "MKVLAW")]
-    embed("--max-tokens", 32, status=2, of=long)
+    embed("--max-tokens", 32, status=78, of=long)
     assert "1 of 2 sequences have more than the 30 residues that --max-tokens 32 allows" in capfd.readouterr().err
     out = embed("--max-tokens", 32, "--too-long", "windows", "--pooling", "residue", of=long)
     found = rows_of(out)
@@ -217,7 +217,7 @@ def test_a_finished_table_is_left_alone(embed: Callable[..., Path], capfd: pytes
     embed()
     assert "out.parquet: it is whole already" in capfd.readouterr().out
     assert out.read_bytes() == content
-    embed("--pooling", "begin", status=2)
+    embed("--pooling", "begin", status=78)
     assert "out.parquet exists, of other pooling; give another name" in capfd.readouterr().err
     assert not out.with_name(".out.parquet.embedding").exists()
     embed("--pooling", "begin", "--overwrite")
@@ -240,7 +240,7 @@ def test_wrong_options_are_refused(
     capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    embed(*options, status=2)
+    embed(*options, status=78)
     assert re.search(said, capfd.readouterr().err)
     assert [path.name for path in tmp_path.iterdir()] == ["in.fasta"]
 
@@ -249,7 +249,7 @@ def test_wrong_files_are_refused(
     embed: Callable[..., Path], model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def refused(*words: object) -> str:
-        assert main([str(word) for word in words]) == 2
+        assert main([str(word) for word in words]) == 78
         return capfd.readouterr().err
 
     (tmp_path / "in.fasta").write_text(">a\nMKV\n")
@@ -275,7 +275,7 @@ def test_a_number_that_float16_does_not_hold_is_refused(
         return found
 
     monkeypatch.setattr(jobs.Embedder, "__call__", large)
-    embed("--dtype", "float16", status=2)
+    embed("--dtype", "float16", status=78)
     assert "'p1' has a number of 7e+04 in layer 2, and float16 ends at 65,504" in capfd.readouterr().err
 
 

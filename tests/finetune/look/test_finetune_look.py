@@ -95,9 +95,9 @@ def test_a_table_without_a_protein_says_what_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert look(saved(tmp_path, lines("mutant,score", ["A1P", "A2C"] * 5, list(range(10))))) == 2
+    assert look(saved(tmp_path, lines("mutant,score", ["A1P", "A2C"] * 5, list(range(10))))) == 78
     assert "name a FASTA file of it with --wild-type" in capsys.readouterr().err
-    assert look(saved(tmp_path, lines("smiles,score", ["CCO", "c1ccccc1"] * 5, numbers(10)))) == 2
+    assert look(saved(tmp_path, lines("smiles,score", ["CCO", "c1ccccc1"] * 5, numbers(10)))) == 78
     assert "has no protein: it needs a column of sequences" in capsys.readouterr().err
     assert not (tmp_path / "recipes").exists()
 
@@ -113,7 +113,7 @@ def test_a_recipe_is_written_over_only_if_nobody_changed_it(
     assert look(table) == 0
     path = tmp_path / "recipes" / "table.toml"
     path.write_text(path.read_text() + "# mine\n")
-    assert look(table) == 2
+    assert look(table) == 78
     assert "was not written by this command alone" in capsys.readouterr().err
     assert path.read_text().endswith("# mine\n")
 

@@ -212,12 +212,12 @@ def test_a_column_of_other_weights_is_not_taken_for_finished(
 ) -> None:
     assert run(place, "--model", str(models[0])) == 0
     stamps = {path: path.read_bytes() for path in (place / "assays").iterdir()}
-    assert run(place, "--model", str(models[1])) == 2
+    assert run(place, "--model", str(models[1])) == 78
     assert f"has a column 'small:{FIT}' already, of other weights" in capsys.readouterr().err
-    assert run(place, "--model", str(models[0]), "--window", "whole") == 2
+    assert run(place, "--model", str(models[0]), "--window", "whole") == 78
     assert {path: path.read_bytes() for path in (place / "assays").iterdir()} == stamps
     (place / "assays" / "zymogen_scores.json").unlink()
-    assert run(place, "--model", str(models[0])) == 2
+    assert run(place, "--model", str(models[0])) == 78
     assert "which this command did not write" in capsys.readouterr().err
 
 
@@ -257,7 +257,7 @@ def test_a_mistake_is_one_line(
 ) -> None:
     (place / "reference.csv").write_text(text)
     before = {path: path.read_bytes() for path in (place / "assays").iterdir()}
-    assert run(place, "--model", str(models[0]), *words) == 2
+    assert run(place, "--model", str(models[0]), *words) == 78
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert expected in last
     assert {path: path.read_bytes() for path in (place / "assays").iterdir()} == before
@@ -267,7 +267,7 @@ def test_a_table_without_measurements_is_refused_before_anything_is_scored(
     models: tuple[Path, Path], place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (place / "assays" / "B_1.csv").write_text("mutant,mutated_sequence\nS2A," + mutated(OTHER, "S2A") + "\n")
-    assert run(place, "--model", str(models[0])) == 2
+    assert run(place, "--model", str(models[0])) == 78
     assert "'DMS_score'" in capsys.readouterr().err
     assert "small" not in (place / "assays" / "A_1.csv").read_text()
 

@@ -81,7 +81,7 @@ def test_targets_by_name_and_sequences_instead_of_mutations(model: Path, tmp_pat
 def test_a_mistake_is_one_line(
     model: Path, tmp_path: Path, text: str, words: tuple[str, ...], expected: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(model, tmp_path, text, *words) == 2
+    assert run(model, tmp_path, text, *words) == 78
     said = capfd.readouterr().err.strip().splitlines()[-1]
     assert expected in said
     assert "data." not in said
@@ -94,14 +94,14 @@ def test_a_target_that_is_no_protein_and_an_occupied_output(
     (tmp_path / "in.csv").write_text("mutant\nK2R\n")
     (tmp_path / "out.csv").write_text("mine")
     command = [str(model), str(tmp_path / "in.csv"), "-o", str(tmp_path / "out.csv"), "--target-seq"]
-    assert main([*command, TARGET]) == 2
+    assert main([*command, TARGET]) == 78
     assert "out.csv exists; give another name with -o, or replace it with --overwrite" in capfd.readouterr().err
     assert (tmp_path / "out.csv").read_text() == "mine"
-    assert main([*command, "MK1", "--overwrite"]) == 2
+    assert main([*command, "MK1", "--overwrite"]) == 78
     assert "--target-seq 'MK1'" in capfd.readouterr().err
     assert main([*command, TARGET, "--overwrite"]) == 0
     assert [row["mutant"] for row in rows_of(tmp_path / "out.csv")] == ["K2R"]
-    assert main([str(tmp_path / "none"), *command[1:], TARGET, "--overwrite"]) == 2
+    assert main([str(tmp_path / "none"), *command[1:], TARGET, "--overwrite"]) == 78
     assert "none" in capfd.readouterr().err
 
 
@@ -109,6 +109,6 @@ def test_several_processes_are_refused(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert run(model, tmp_path, "mutant\nK2R\n") == 2
+    assert run(model, tmp_path, "mutant\nK2R\n") == 78
     assert "error: 2 processes were started, and each would do and write the same" in capsys.readouterr().err
     assert not (tmp_path / "out.csv").exists()

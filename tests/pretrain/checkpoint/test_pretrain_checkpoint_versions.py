@@ -170,7 +170,7 @@ def test_a_run_of_another_version_is_refused_in_one_line(
     before = everything_on_disk(tmp_path / "run/checkpoints")
     capsys.readouterr()
     monkeypatch.setattr(pretrain.checkpoint.manifest, "SCHEMA", "zymogen.checkpoint/2")
-    assert main(words) == 2
+    assert main(words) == 78
     (error,) = capsys.readouterr().err.splitlines()
     assert error.startswith(f"error: {tmp_path / 'run/checkpoints/step-00000000'}")
     assert "schema: got 'zymogen.checkpoint/1', allowed 'zymogen.checkpoint/2'" in error

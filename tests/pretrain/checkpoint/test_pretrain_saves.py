@@ -160,7 +160,7 @@ def test_what_ends_an_evaluation_costs_no_step(recipe_in, tmp_path: Path, monkey
 
     run = Run(recipe_in(tmp_path))
     monkeypatch.setattr(pretrain.masked_language_job, "evaluate", no_memory)
-    assert run.start("run.evaluate_every=2") == 1
+    assert run.start("run.evaluate_every=2") == 70
     (of_rank,) = lines(run.root / "ranks/rank-00000.jsonl")
     assert (of_rank["phase"], of_rank["step"], of_rank["message"]) == ("validate", 2, "out of memory")
     assert run.steps == [1, 2]
@@ -361,7 +361,7 @@ def test_every_rank_learns_that_a_save_failed(
     config = ROOT / f"accelerate_configs/{engine}.yaml"
     ended = pool.run(2, config, words, fault="full_disk_twice", program=program)
     # A rank that saw a peer fail ends with 1, or is ended by the launcher while it still closes its connections.
-    assert ended.statuses in ((74, 1), (74, ENDED)), ended.output
+    assert ended.statuses in ((74, 71), (74, ENDED)), ended.output
     assert run.steps == [1, 3]  # after the second save it went on in step, and when the sixth had failed it ended
     (error,) = ended.errors()
     # A validation that selects waits for its save, so that the clock is looked at before the next step, too.

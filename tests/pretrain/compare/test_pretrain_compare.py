@@ -104,6 +104,6 @@ def test_the_exit_status_is_the_answer(run: Path, tmp_path: Path, capfd: pytest.
         ([str(tmp_path / "a"), str(tmp_path / "b")], "lies in a run, whose held-out proteins could be scored"),
         ([first, str(run / "checkpoints/step-000000009")], "step-000000009"),
     ):
-        assert main(arguments) == 2
+        assert main(arguments) == 78
         (said,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
         assert expected in said

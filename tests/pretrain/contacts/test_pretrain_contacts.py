@@ -308,7 +308,7 @@ def test_bad_input_is_one_error(case: str, structures: Path, tmp_path: Path, cap
             said = f"{found.parent} is no folder; make it, or give another name with -o"
         words = ["-o", str(found)]
     capsys.readouterr()  # what saving printed
-    assert main([str(model), str(where), "--write", *words]) == 2
+    assert main([str(model), str(where), "--write", *words]) == 78
     err = capsys.readouterr().err
     (error,) = [line for line in err.splitlines() if line.startswith("error: ")]
     assert "Traceback" not in err

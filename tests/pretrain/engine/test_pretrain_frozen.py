@@ -235,7 +235,7 @@ def test_a_run_is_continued_on_the_weights_that_it_began_with(
     first = transformers_io.read(str(published))[1]
     for spread in (("zero3", 2), ("single", 1)):
         done = on_base(pool, recipe, published, spread, 4_000, SECOND)
-        assert done.status == 2, done.output
+        assert done.status == 78, done.output
         assert done.errors()[0] == (
             f"error: {run.newest} was trained on other frozen parameters, which it does not hold: their content hash "
             f"was {run.fingerprint}, and is now {content_hash({name: first[name]() for name in FROZEN})}; put back the "
@@ -243,7 +243,7 @@ def test_a_run_is_continued_on_the_weights_that_it_began_with(
         )
     for fault, words in ((OTHER, "16 missing in the checkpoint"), (None, "16 missing in the checkpoint")):
         done = on_base(pool, recipe, published, ("single", 1), 4_000, fault)
-        assert done.status == 2, done.output
+        assert done.status == 78, done.output
         assert f"error: {run.newest}: parameters that are trained differ: {words}" in done.output
         assert "and freeze what it froze" in done.output
     assert {path: path.read_bytes() for path in before} == before

@@ -51,7 +51,7 @@ def test_nothing_is_written_without_torchrun_or_without_its_folder(
 
 
 def test_a_mistake_is_told(error_file: Path, capsys: pytest.CaptureFixture) -> None:
-    assert main(["none.toml"]) == 2
+    assert main(["none.toml"]) == 78
     line = capsys.readouterr().err.rstrip("\n")
     assert line.startswith("error: on the command line: recipe none.toml: No such file")
     assert json.loads(error_file.read_text())["message"].splitlines()[-1] == line
@@ -64,7 +64,7 @@ def test_an_error_of_the_program_is_told_in_its_last_line(
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr("pretrain.__main__._train", fail)
-    assert main([str(recipe_in(tmp_path))]) == 1
+    assert main([str(recipe_in(tmp_path))]) == 70
     assert capsys.readouterr().err.startswith("Traceback")
     assert json.loads(error_file.read_text())["message"].splitlines()[-1] == "RuntimeError: out of memory"
 
@@ -79,7 +79,7 @@ def test_what_only_saw_another_fail_tells_nothing(
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr("pretrain.engine.command.time.sleep", slept.append)
     monkeypatch.setattr("pretrain.__main__._train", fail)
-    assert main([str(recipe_in(tmp_path))]) == 1
+    assert main([str(recipe_in(tmp_path))]) == 71
     assert (capsys.readouterr().err, error_file.exists()) == ("", False)
     assert slept == [5.0]  # rank 0 ends first, and is the one that the launcher tells of
 

@@ -253,7 +253,7 @@ def test_what_cannot_be_scored_is_one_line(
         ([run, "--crop-tokens", "2"], "begin, one residue and end are 3 tokens"),
     ):
         before = written.read_bytes()
-        assert main([*map(str, arguments)]) == 2
+        assert main([*map(str, arguments)]) == 78
         (said,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
         assert expected in said
         assert written.read_bytes() == before

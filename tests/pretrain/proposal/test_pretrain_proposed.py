@@ -123,7 +123,7 @@ def test_mistakes_are_named_before_anything_is_read(pool: RankPool, tmp_path: Pa
         ([fasta, at, "peak_lr=1e-3"], "a setting is written with its section, such as schedule.peak_lr=1e-3"),
     ):
         ended = pool.run(1, config("single"), arguments)
-        assert (ended.status, len(ended.errors())) == (2, 1), ended.output
+        assert (ended.status, len(ended.errors())) == (78, 1), ended.output
         assert said in ended.output
     run.mkdir()
     (run / "run.json").touch()
@@ -142,7 +142,7 @@ def test_a_directory_of_other_sources_is_refused(started, pool: RankPool, tmp_pa
     other = tmp_path / "other.fasta"
     other.write_text(">a\nMKTAYIAK\n")
     ended = pool.run(1, config("single"), [other, f"run.directory={tmp_path / 'run'}"])
-    assert ended.status == 2
+    assert ended.status == 78
     assert "choose another for" in ended.output
     shutil.rmtree(tmp_path / "run/checkpoints")
     (tmp_path / "run/recipe.toml").unlink()

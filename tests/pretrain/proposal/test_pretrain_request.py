@@ -274,7 +274,7 @@ def test_an_outline_is_of_one_process(
 ) -> None:
     (here / "your.fasta").write_text(">a\nMKV\n")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert main(["your.fasta", "--plan", "--untimed"]) == 2
+    assert main(["your.fasta", "--plan", "--untimed"]) == 78
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: on the command line: --untimed estimates what one process does, and 4 were launched")
     assert not (here / "runs").exists()

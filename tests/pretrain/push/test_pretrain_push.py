@@ -271,7 +271,7 @@ def test_a_token_on_the_command_line_is_refused_and_not_shown(
 ) -> None:
     folder = write_export(tmp_path / "export")
     secret = "hf_anotherTokenThatIsSecret"
-    assert main([word.format(secret).replace("FOLDER", str(folder)) for word in words]) == 2
+    assert main([word.format(secret).replace("FOLDER", str(folder)) for word in words]) == 78
     printed = "".join(capfd.readouterr())
     assert printed.count("\n") == 1
     assert printed.startswith("error: ")
@@ -288,7 +288,7 @@ def test_a_token_on_the_command_line_is_refused_and_not_shown(
     ],
 )
 def test_words_that_do_not_go_together(hub: Hub, tmp_path: Path, capfd, words: list[str], said: str) -> None:
-    assert main([str(write_export(tmp_path / "export")), NAME, *words]) == 2
+    assert main([str(write_export(tmp_path / "export")), NAME, *words]) == 78
     printed = capfd.readouterr().err
     assert printed.startswith("error: ")
     assert printed.endswith(f"{said}\n")
@@ -299,7 +299,7 @@ def test_a_token_in_the_hubs_address_is_refused_and_not_shown(
     hub: Hub, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", f"http://me:{TOKEN}@{hub.url.removeprefix('http://')}")
-    assert main([str(write_export(tmp_path / "export")), NAME]) == 2
+    assert main([str(write_export(tmp_path / "export")), NAME]) == 78
     said = "error: HF_ENDPOINT holds a user or a password; leave them out, and set HF_TOKEN or log in\n"
     assert capfd.readouterr() == ("", said)
     assert hub.faulty.requests == []
@@ -308,7 +308,7 @@ def test_a_token_in_the_hubs_address_is_refused_and_not_shown(
 def test_no_token(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     folder = write_export(tmp_path / "export")
     monkeypatch.delenv("HF_TOKEN")
-    assert main([str(folder), NAME]) == 2
+    assert main([str(folder), NAME]) == 78
     assert capfd.readouterr().err == "error: there is no token: log in with `hf auth login`, or set HF_TOKEN\n"
     (tmp_path / "token").write_text(TOKEN)  # that of a login
     assert main([str(folder), NAME]) == 0
@@ -332,7 +332,7 @@ def test_no_secret_is_left_by_a_push_that_fails(
     before = contents(folder)
     monkeypatch.setattr("pretrain.push.commit.Backoff", lambda: recorded()[0])
     hub.begin(Fault("503", kind=("PUT", "put")))
-    assert main([str(root), NAME]) == 1
+    assert main([str(root), NAME]) == 70
     said = capfd.readouterr()
     assert said.err == "error: lab/model: the hub answers 503, fault 503\n"
     (line,) = [json.loads(line) for line in (root / "alerts.jsonl").read_text().splitlines()]

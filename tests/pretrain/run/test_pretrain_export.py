@@ -246,7 +246,7 @@ def test_a_run_without_a_checkpoint_is_one_error(
         (folder / "run.json").write_text(json.dumps({k: described[k] for k in ("format", "recipe", "versions")}))
     elif left == "all but checkpoints":
         shutil.copy(run / "run.json", folder)
-    assert export.main([str(folder)]) == 2
+    assert export.main([str(folder)]) == 78
     (error,) = capsys.readouterr().err.splitlines()
     assert error.startswith("error: ")
     assert str(folder) in error
@@ -344,7 +344,7 @@ def test_init_that_is_not_there_is_one_error(
     run: Path, recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     words = [str(recipe_in(tmp_path)), "model.preset=none", "schedule.total_tokens=900"]
-    assert main([*words, f"model.init={tmp_path / 'absent'}"]) == 2
+    assert main([*words, f"model.init={tmp_path / 'absent'}"]) == 78
     said = capsys.readouterr().err
     assert said.count("error: ") == 1
     assert f"error: {tmp_path / 'absent'}: no transformers model can be read there; give a directory" in said

@@ -52,7 +52,7 @@ def test_a_run_of_passes_is_the_run_of_as_many_tokens(recipe_in, tmp_path: Path)
     assert (schedule["total_tokens"], schedule["passes"]) == (total, None)
     assert 2000 < total <= lines(run / "metrics.jsonl")[-1]["tokens"] < total + 900  # a step less at most
     assert main([str(path), f"schedule.total_tokens={total}"]) == 0  # another way to say the same
-    assert main([*words, "schedule.passes=0.26"]) == 2
+    assert main([*words, "schedule.passes=0.26"]) == 78
     assert [line["exit"] for line in lines(run / "attempts.jsonl") if "exit" in line] == ["finished", "finished"]
 
 
@@ -65,7 +65,7 @@ def _corpora(recipe: Recipe):
 
 
 def test_sources_are_given_a_time(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["your.fasta", "schedule.passes=3"]) == 2
+    assert main(["your.fasta", "schedule.passes=3"]) == 78
     assert "schedule.passes is for a recipe; where one is chosen for sequences, --minutes" in capfd.readouterr().err
 
 

@@ -171,10 +171,10 @@ def test_closed_folders_are_one_line(folder: Path, capfd: pytest.CaptureFixture[
             status = main(arguments)
             said = capfd.readouterr()
             (line,) = [line for line in said.err.splitlines() if line.startswith("error: ")] or [""]
-            if status != 2 or str(path) not in line or "Traceback" in said.err:
+            if status != 78 or str(path) not in line or "Traceback" in said.err:
                 wrong[" ".join(arguments)] = (status, said)
         assert wrong == {}
-        assert export_main([str(closed / "run")]) == 2
+        assert export_main([str(closed / "run")]) == 78
         assert re.search(f"error: {closed}.*Permission denied", capfd.readouterr().err)
 
     assert without_rights(work) == 0, capfd.readouterr().err
@@ -220,7 +220,7 @@ def test_a_run_without_locks_has_a_lease_while_it_lasts(
 
     def start_attempt(run: RunDirectory, *arguments: int, **how: bool) -> int:
         seen.append(json.loads((run.root / LEASE).read_text())["pid"])
-        assert main(words(folder, "schedule.total_tokens=1800", "--allow-schedule-change")) == 2
+        assert main(words(folder, "schedule.total_tokens=1800", "--allow-schedule-change")) == 78
         return started(run, *arguments, **how)
 
     monkeypatch.setattr(RunDirectory, "start_attempt", start_attempt)

@@ -150,7 +150,7 @@ def test_attempts_tell_why_each_began_and_how_it_ended(
 
     assert main([*words, "schedule.total_tokens=1_300"]) == 0  # 2 steps
     failing(RuntimeError, at=4)
-    assert main([*words, "schedule.total_tokens=5_900"]) == 1  # steps 3 to 5; the checkpoint is of step 4
+    assert main([*words, "schedule.total_tokens=5_900"]) == 70  # steps 3 to 5; the checkpoint is of step 4
     assert "RuntimeError: the machine is on fire" in capsys.readouterr().err
     failing(KeyboardInterrupt, at=1)
     assert main([*words, "schedule.total_tokens=5_900"]) == 130

@@ -1,0 +1,94 @@
+"""How a start may end: the classes, with exit status, what each is recognised by, what it concerns and what helps.
+
+In: an exception, or what an earlier start wrote down of its end. Out: an `ExitClass`. Kept: nothing.
+
+This is the one place that decides. The statuses are those of sysexits.h, so that a batch system can tell them apart.
+Torch is not imported, because a command line is read before it is; its exceptions are recognised by their names.
+"""
+
+import os
+from signal import Signals
+from typing import NamedTuple
+
+from data.disk_error import CLOSED
+from pretrain.run.errors import PeerError, StorageError, is_no_room
+from pretrain.run.stop import Stopped
+
+
+class ExitClass(NamedTuple):
+    """One way in which a start ends."""
+
+    name: str
+    """What the records of a run call it."""
+    status: int
+    """Exit status of the process."""
+    signal: str
+    """What it is recognised by."""
+    scope: str
+    """What it concerns."""
+    remedy: str
+    """What to do about it."""
+    is_deterministic: bool | None
+    """Whether another start, with nothing changed, ends in the same way; None where only another start can tell."""
+
+
+FINISHED = ExitClass("finished", os.EX_OK, "the last token is trained and exported", "the run", "nothing", None)
+ERROR = ExitClass(
+    *("error", os.EX_SOFTWARE, "any other exception", "one rank: its process, its device, or the program"),
+    *("start again; three equal ends in a row are refused", None),
+)
+PEER = ExitClass(
+    *("peer", os.EX_OSERR, "a collective, or another rank's call, that failed because a rank or the network went away"),
+    *("the communicator: another rank, its machine, or the network", "start again; the first cause is another rank's"),
+    False,
+)
+STORAGE = ExitClass(
+    *("storage", os.EX_IOERR, "a full disk or quota, or a checkpoint that cannot be written or read", "the storage"),
+    *("free space or repair it, then start again", True),
+)
+PREEMPTED = ExitClass(
+    *("preempted", os.EX_TEMPFAIL, "no line of its end: it was killed, or its machine went away", "the machine"),
+    *("start again", False),
+)
+INPUT = ExitClass(
+    *("input", os.EX_CONFIG, "a mistake in recipe, files, rights or launch, or a run that diverged", "what was given"),
+    *("mend what its line names, then start again", True),
+)
+INTERRUPTED = ExitClass(
+    *("interrupted", 128 + Signals.SIGINT, "SIGINT (Ctrl-C)", "the start", "start again when you want it", False),
+)
+TERMINATED = ExitClass(
+    *("terminated", 128 + Signals.SIGTERM, "SIGTERM", "the start", "start again when you want it", False),
+)
+CLASSES = (FINISHED, ERROR, PEER, STORAGE, PREEMPTED, INPUT, INTERRUPTED, TERMINATED)
+
+_OF_A_PEER = ("DistBackendError", "DistNetworkError", "DistStoreError", "DistError")
+_OF_GLOO = "gloo/transport"
+
+
+def class_of(error: BaseException) -> ExitClass:
+    """The class of a start, or of another command, that an exception ends."""
+    if isinstance(error, Stopped):
+        return INTERRUPTED if error.by == Signals.SIGINT else TERMINATED
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, StorageError) or is_no_room(error):
+        return STORAGE
+    if isinstance(error, PeerError) or is_of_a_peer(type(error).__name__, str(error)):
+        return PEER
+    closed = isinstance(error, OSError) and error.errno in CLOSED
+    return INPUT if isinstance(error, (ValueError, FloatingPointError)) or closed else ERROR
+
+
+def class_of_record(end: str | None) -> ExitClass:
+    """The class of a start, from what its end is called in the records of any version; None where there is no end."""
+    if end is None:
+        return PREEMPTED
+    if end.startswith("stopped by "):
+        return INTERRUPTED if "SIGINT" in end else TERMINATED
+    return next((each for each in CLASSES if each.name == end), ERROR)
+
+
+def is_of_a_peer(error: str, message: str) -> bool:
+    """Whether an exception of this name says that another rank, or the network, went away."""
+    return error in _OF_A_PEER or _OF_GLOO in message
