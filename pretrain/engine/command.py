@@ -20,10 +20,10 @@ from pretrain.run.classes import INPUT, INTERRUPTED, PEER, STORAGE, class_of
 from pretrain.run.directory import Allowed
 from pretrain.run.error_file import tell_launcher
 from pretrain.run.errors import CheckpointError, PeerError
-from pretrain.run.stop import Stopped
+from pretrain.run.stop import Stopped, heed
 
 _PATIENCE_S = 5.0
-"""How long other ranks wait for rank 0 to report a mistake in the input."""
+"""How long a rank waits for the one that failed first, or may report the same mistake, to end."""
 
 
 def answered(body: Callable[[], None], *, is_alone: bool = False) -> int:
@@ -35,7 +35,7 @@ def answered(body: Callable[[], None], *, is_alone: bool = False) -> int:
     """
     rank = int(os.environ.get("RANK", "0"))
     try:
-        if is_alone and (processes := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        if is_alone and (processes := _processes()) > 1:
             raise ValueError(
                 f"{processes} processes were started, and each would do and write the same; this command is one "
                 "process: start it with python -m, without a launcher"
@@ -51,6 +51,10 @@ def answered(body: Callable[[], None], *, is_alone: bool = False) -> int:
         is_line = isinstance(error, CheckpointError) or class_of(error) in (INPUT, STORAGE)
         return _mistake(error, rank) if is_line else _report(error, rank)
     return 0
+
+
+def _processes() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def may_be_allowed(parser: argparse.ArgumentParser) -> None:
@@ -100,24 +104,44 @@ def _mistake(error: Exception, rank: int) -> int:
 
 
 def _report(error: Exception, rank: int) -> int:
-    """Rank 0 prints where it failed; another rank prints one line, unless it only saw a peer fail.
+    """Rank 0 prints where it failed; another rank prints one line.
 
     Returns:
         The exit status.
     """
+    if class_of(error) is PEER and (rank or _processes() > 1):
+        return _report_consequence(error, rank)
     if rank == 0:
         traceback.print_exception(error)
         tell_launcher("".join(traceback.format_exception_only(error)).rstrip())
-    elif isinstance(error, PeerError):
-        return _ended_while_waiting() or PEER.status  # to end first would make the launcher tell of this rank
     else:
-        _say(f"rank {rank}: {type(error).__name__}: {error}")
+        _say("; ".join((f"rank {rank}: {type(error).__name__}: {error}", *getattr(error, "__notes__", ()))))
     return class_of(error).status
 
 
+def _report_consequence(error: Exception, rank: int) -> int:
+    """Print one line that names the first cause, where it is known; return the exit status.
+
+    Rank 0 prints it at once, another rank only if nobody ends it, and none where rank 0 has printed what it failed by.
+    The launcher tells of the rank that ends first, so this one waits for that.
+    """
+    cause = "; ".join(getattr(error, "__notes__", ())) or str(error)
+    line = f"rank {rank} ended because another rank, or the network, failed: {cause}"
+    if rank == 0:
+        print(line, file=sys.stderr, flush=True)
+    if status := _ended_while_waiting():
+        return status
+    if rank == 0:
+        tell_launcher(line)
+    elif not isinstance(error, PeerError):
+        _say(line)
+    return PEER.status
+
+
 def _ended_while_waiting() -> int | None:
-    """Wait for rank 0 to end; the exit status if the launcher, as it does then, ends this rank too."""
+    """Wait for the rank that failed first; the exit status if the launcher, when that has ended, ends this one too."""
     try:
+        heed()  # it may have done so already
         time.sleep(_PATIENCE_S)
     except Stopped as stopped:
         return stopped.status

@@ -1,7 +1,7 @@
 """The breaker: a run whose starts fail again and again is not started once more, until somebody asks for it by name.
 
-In: what a run directory says of its starts. Out: an error with the cause, before anything is read or built. Kept:
-nothing.
+In: what a run directory says of its starts. Out: an error with the cause, before anything is read or built; else a
+line on standard error about how the last start failed. Kept: nothing.
 
 A batch system that repeats a start repeats a failure, too. Two patterns are taken for such a loop:
 
@@ -12,50 +12,20 @@ A batch system that repeats a start repeats a failure, too. Two patterns are tak
   are taken away often.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from pretrain.checkpoint.load import find
-from pretrain.run import records
-from pretrain.run.classes import INPUT, PEER, STORAGE, is_of_a_peer
+from pretrain.recovery.starts import Start, last_failure, starts
+from pretrain.run.attempts import Failure
+from pretrain.run.classes import INPUT, STORAGE
 from pretrain.run.directory import RunDirectory
 
 SAME, IDLE = 3, 10
 OPTION = "--despite-failures"
 _MENDED_OUTSIDE = (INPUT.name, STORAGE.name)
 """Classes of failures that are no failures of the run if nothing was trained yet."""
-
-
-class Cause(NamedTuple):
-    """The first error of a start."""
-
-    rank: int
-    error: str
-    """Name of the exception's class."""
-    message: str
-    step: int
-    phase: str
-    exit_class: str
-
-    @property
-    def is_of_the_run(self) -> bool:
-        """Whether another start would meet it again, and may have trained for long until then."""
-        return self.phase != "start" or self.exit_class not in _MENDED_OUTSIDE
-
-
-class Start(NamedTuple):
-    """One start of a run."""
-
-    attempt: int
-    base_step: int
-    """Step of the checkpoint that it began with; 0 without one."""
-    exit: str
-    """How it ended; "killed" where it could not say."""
-    was_asked_for: bool
-    """Whether it was made with `OPTION`, when it would have been refused."""
-    cause: Cause | None
-    """What failed first, if anything did."""
 
 
 def require_progress(run: RunDirectory, *, despite_failures: bool) -> bool:
@@ -71,40 +41,21 @@ def require_progress(run: RunDirectory, *, despite_failures: bool) -> bool:
     Raises:
         ValueError: it is refused.
     """
-    newest = max((int(path.name.removeprefix("step-")) for path in find(run.checkpoints)), default=0)
-    reason = _reason(run, starts(run), newest)
+    all_starts = starts(run)
+    reason = refusal(run, all_starts)
     if reason is not None and not despite_failures:
         raise ValueError(
             f"{run.root}: {reason}; another start would most likely end like these: mend the cause, then start with "
             f"{OPTION}, which counts from there, or choose another run.directory"
         )
+    if failed := last_failure(run, all_starts):
+        print(failed, file=sys.stderr, flush=True)
     return reason is not None
 
 
-def starts(run: RunDirectory) -> list[Start]:
-    """All starts of a run, in order."""
-    begun: dict[int, dict[str, object]] = {}
-    ended: dict[int, str] = {}
-    for line in records.read(run.attempts):
-        if "exit" in line:
-            ended[line["attempt"]] = line["exit"]
-        else:
-            begun[line["attempt"]] = line
-    causes = _first_causes(run)
-    return [
-        Start(
-            number,
-            int(str(line["base_step"])),
-            ended.get(number, "killed"),
-            bool(line.get("despite_failures")),
-            causes.get(number),
-        )
-        for number, line in sorted(begun.items())
-    ]
-
-
-def _reason(run: RunDirectory, all_starts: Sequence[Start], newest: int) -> str | None:
+def refusal(run: RunDirectory, all_starts: Sequence[Start]) -> str | None:
     """Why the next start is refused, if it is."""
+    newest = max((int(path.name.removeprefix("step-")) for path in find(run.checkpoints)), default=0)
     counted = _counted(all_starts)
     same = [start.cause for start in counted[-SAME:]]
     last = same[-1] if same else None
@@ -144,22 +95,14 @@ def _without_checkpoint(counted: Sequence[Start], newest: int) -> Iterator[Start
         found = start.base_step
 
 
-def _alike(cause: Cause | None, other: Cause) -> bool:
+def _alike(cause: Failure | None, other: Failure) -> bool:
     """Whether two errors are one. Their messages may differ in addresses, times and processes."""
-    return cause is not None and cause.is_of_the_run and (cause.error, cause.step) == (other.error, other.step)
+    return cause is not None and _is_of_the_run(cause) and (cause.error, cause.step) == (other.error, other.step)
 
 
-def _first_causes(run: RunDirectory) -> dict[int, Cause]:
-    """The earliest error of each attempt that is not the consequence of another rank's end."""
-    causes: dict[int, tuple[str, Cause]] = {}
-    for path in sorted(run.rank_file(0).parent.glob("rank-*.jsonl")):
-        for line in records.read(path):
-            is_victim = line["class"] == PEER.name or is_of_a_peer(line["error"], line["message"])
-            before = causes.get(line["attempt"])
-            if not is_victim and (before is None or line["time"] < before[0]):
-                names = ("rank", "error", "message", "step", "phase", "class")
-                causes[line["attempt"]] = line["time"], Cause(*(line[name] for name in names))
-    return {attempt: cause for attempt, (_, cause) in causes.items()}
+def _is_of_the_run(cause: Failure) -> bool:
+    """Whether another start would meet it again, and may have trained for long until then."""
+    return cause.phase != "start" or cause.exit_class not in _MENDED_OUTSIDE
 
 
 def _first_line(message: str) -> str:

@@ -32,33 +32,69 @@ class ExitClass(NamedTuple):
     """Whether another start, with nothing changed, ends in the same way; None where only another start can tell."""
 
 
-FINISHED = ExitClass("finished", os.EX_OK, "the last token is trained and exported", "the run", "nothing", None)
+FINISHED = ExitClass(
+    name="finished",
+    status=os.EX_OK,
+    signal="the last token is trained, and the model is exported",
+    scope="nothing failed",
+    remedy="nothing is left to do",
+    is_deterministic=None,
+)
 ERROR = ExitClass(
-    *("error", os.EX_SOFTWARE, "any other exception", "one rank: its process, its device, or the program"),
-    *("start again; three equal ends in a row are refused", None),
+    name="error",
+    status=os.EX_SOFTWARE,
+    signal="any other exception",
+    scope="one rank: its process, its device, or the program",
+    remedy="start again; after three equal ends the next start is refused",
+    is_deterministic=None,
 )
 PEER = ExitClass(
-    *("peer", os.EX_OSERR, "a collective, or another rank's call, that failed because a rank or the network went away"),
-    *("the communicator: another rank, its machine, or the network", "start again; the first cause is another rank's"),
-    False,
+    name="peer",
+    status=os.EX_OSERR,
+    signal="a collective, or a call of another rank, that failed because a rank or the network went away",
+    scope="the communicator: another rank, its machine, or the network",
+    remedy="start again",
+    is_deterministic=False,
 )
 STORAGE = ExitClass(
-    *("storage", os.EX_IOERR, "a full disk or quota, or a checkpoint that cannot be written or read", "the storage"),
-    *("free space or repair it, then start again", True),
+    name="storage",
+    status=os.EX_IOERR,
+    signal="a full disk or quota, or a checkpoint that cannot be written or read",
+    scope="the storage",
+    remedy="free space or repair it, then start again",
+    is_deterministic=True,
 )
 PREEMPTED = ExitClass(
-    *("preempted", os.EX_TEMPFAIL, "no line of its end: it was killed, or its machine went away", "the machine"),
-    *("start again", False),
+    name="preempted",
+    status=os.EX_TEMPFAIL,
+    signal="no line of its end: it was killed, or its machine went away",
+    scope="the machine",
+    remedy="start again",
+    is_deterministic=False,
 )
 INPUT = ExitClass(
-    *("input", os.EX_CONFIG, "a mistake in recipe, files, rights or launch, or a run that diverged", "what was given"),
-    *("mend what its line names, then start again", True),
+    name="input",
+    status=os.EX_CONFIG,
+    signal="a mistake in recipe, files, rights or launch, a start that is refused, or a run that diverged",
+    scope="what was given",
+    remedy="mend what its line names, then start again",
+    is_deterministic=True,
 )
 INTERRUPTED = ExitClass(
-    *("interrupted", 128 + Signals.SIGINT, "SIGINT (Ctrl-C)", "the start", "start again when you want it", False),
+    name="interrupted",
+    status=128 + Signals.SIGINT,
+    signal="SIGINT (Ctrl-C)",
+    scope="nothing failed",
+    remedy="start again when it is wanted",
+    is_deterministic=False,
 )
 TERMINATED = ExitClass(
-    *("terminated", 128 + Signals.SIGTERM, "SIGTERM", "the start", "start again when you want it", False),
+    name="terminated",
+    status=128 + Signals.SIGTERM,
+    signal="SIGTERM",
+    scope="nothing failed",
+    remedy="start again when it is wanted",
+    is_deterministic=False,
 )
 CLASSES = (FINISHED, ERROR, PEER, STORAGE, PREEMPTED, INPUT, INTERRUPTED, TERMINATED)
 

@@ -53,10 +53,10 @@ FLOAT32 = ("--mixed_precision", "no")
 """Engines, worlds and resumes are compared to the last bits; the files in `accelerate_configs/` say bf16."""
 
 
-def command(arguments: Sequence[object], processes: int, config: Path = DDP) -> list[str]:
+def command(arguments: Sequence[object], processes: int, config: Path = DDP, program: str = "pretrain") -> list[str]:
     """The command line that a user would type, in float32."""
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
-    return [*launcher, "--num_processes", str(processes), *FLOAT32, "-m", "pretrain", *map(str, arguments)]
+    return [*launcher, "--num_processes", str(processes), *FLOAT32, "-m", program, *map(str, arguments)]
 
 
 def environment() -> dict[str, str]:

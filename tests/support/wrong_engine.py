@@ -282,6 +282,18 @@ def fails_on_rank_1() -> AbstractContextManager[Any]:
     return mock.patch.object(loop, "train_step", faulty)
 
 
+def killed_on_rank_0() -> AbstractContextManager[Any]:
+    """Rank 0 is killed in the fourth step."""
+    train_step, steps = loop.train_step, itertools.count(1)
+
+    def faulty(step: Any, model: Any, optimizer: Any, engine: Engine, **how: Any) -> Any:
+        if next(steps) == 4 and engine.rank == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return train_step(step, model, optimizer, engine, **how)
+
+    return mock.patch.object(loop, "train_step", faulty)
+
+
 def hang() -> AbstractContextManager[Any]:
     """Rank 1 does nothing, for ever."""
     train = loop.train
@@ -315,6 +327,7 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         full_at_the_first_step,
         compiles_on_rank_0,
         fails_on_rank_1,
+        killed_on_rank_0,
         hang,
         half_frozen.every_second_frozen,
         half_frozen.every_other_second_frozen,

@@ -11,74 +11,44 @@ import pytest
 
 import pretrain.loop
 from pretrain.__main__ import main
-from pretrain.recovery.breaker import IDLE, SAME, require_progress, starts
-from pretrain.run import records
-from pretrain.run.directory import RunDirectory
+from pretrain.recovery.breaker import IDLE, SAME, require_progress
+from pretrain.recovery.starts import starts
 from support.forked import in_process
+from support.inputs.written_runs import WrittenStarts
 from support.kept_runs import STEPS_12, Trained
 from support.launching import DDP, bit_equal, end_of, lines
 from support.rank_pool import RankPool
 
 
-class Written:
-    """A run directory with starts as a run writes them down."""
-
-    def __init__(self, root: Path) -> None:
-        self.run = RunDirectory(root)
-        self.number = 0
-
-    def start(self, base_step: int = 0, exit_class: str | None = "error", **more: object) -> None:
-        """One start; with no class it was killed. `more` stands in the line of its beginning."""
-        self.number += 1
-        begun = {"attempt": self.number, "time": "t", "world_size": 2, "base_step": base_step, "cause": "fresh", **more}
-        records.append(self.run.attempts, begun)
-        if exit_class is not None:
-            self.run.end_attempt(self.number, exit_class)
-
-    def error(self, rank: int = 0, step: int = 7, *, at: str = "12:00", **changed: object) -> None:
-        """An error of a rank in the last start."""
-        line: dict[str, Any] = {
-            **{"time": at, "attempt": self.number, "rank": rank, "class": "error", "step": step, "phase": "train"},
-            **{"error": "RuntimeError", "message": f"no kernel at 0x{self.number:x}", "traceback": ""},
-        }
-        records.append(self.run.rank_file(rank), line | changed)
-
-    def failed(self, times: int, step: int = 7, exit_class: str = "error", **changed: object) -> None:
-        for _ in range(times):
-            self.start(exit_class=exit_class)
-            self.error(step=step, **{"class": exit_class} | changed)
-
-    def saved(self, step: int) -> None:
-        (self.run.checkpoints / f"step-{step:09d}").mkdir(parents=True)
-
-    def refusal(self) -> str | None:
-        try:
-            assert require_progress(self.run, despite_failures=False) is False
-        except ValueError as error:
-            assert require_progress(self.run, despite_failures=True) is True
-            return str(error)
-        assert require_progress(self.run, despite_failures=True) is False
-        return None
+def refusal(written: WrittenStarts) -> str | None:
+    """Why the next start is refused; whether it would be is the same where somebody asks for it."""
+    try:
+        assert require_progress(written.run, despite_failures=False) is False
+    except ValueError as error:
+        assert require_progress(written.run, despite_failures=True) is True
+        return str(error)
+    assert require_progress(written.run, despite_failures=True) is False
+    return None
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Written:
-    return Written(tmp_path)
+def written(tmp_path: Path) -> WrittenStarts:
+    return WrittenStarts(tmp_path)
 
 
-def test_the_same_error_at_the_same_step(written: Written, tmp_path: Path) -> None:
-    assert written.refusal() is None
+def test_the_same_error_at_the_same_step(written: WrittenStarts, tmp_path: Path) -> None:
+    assert refusal(written) is None
     written.failed(SAME - 1)
-    assert written.refusal() is None
+    assert refusal(written) is None
     written.failed(1)
-    assert written.refusal() == (
+    assert refusal(written) == (
         f"{tmp_path}: the last 3 starts ended at step 7 by the same error: RuntimeError: no kernel at 0x3 (rank 0; "
         "ranks/rank-00000.jsonl has the traceback); another start would most likely end like these: mend the cause, "
         "then start with --despite-failures, which counts from there, or choose another run.directory"
     )
 
 
-def test_a_checkpoint_made_meanwhile_does_not_hide_it(written: Written) -> None:
+def test_a_checkpoint_made_meanwhile_does_not_hide_it(written: WrittenStarts) -> None:
     """The step is the same: what was saved before it does not lead past it."""
     written.start()
     written.error()
@@ -86,31 +56,31 @@ def test_a_checkpoint_made_meanwhile_does_not_hide_it(written: Written) -> None:
     for _ in range(2):
         written.start(base_step=5)
         written.error()
-    assert "the last 3 starts" in (written.refusal() or "")
+    assert "the last 3 starts" in (refusal(written) or "")
 
 
 @pytest.mark.parametrize(
     "changed", [{"step": 8}, {"error": "IndexError"}, {"class": "peer"}, {"message": "[gloo/transport/tcp/pair.cc:1]"}]
 )
-def test_another_error_or_step_or_victims_are_no_loop(written: Written, changed: dict[str, Any]) -> None:
+def test_another_error_or_step_or_victims_are_no_loop(written: WrittenStarts, changed: dict[str, Any]) -> None:
     written.failed(2)
     written.start()
     written.error(**changed)
-    assert written.refusal() is None
+    assert refusal(written) is None
 
 
 @pytest.mark.parametrize("exit_class", [None, "stopped by SIGTERM at step 7", "interrupted"])
-def test_ends_without_an_error_are_no_loop_of_three(written: Written, exit_class: str | None) -> None:
+def test_ends_without_an_error_are_no_loop_of_three(written: WrittenStarts, exit_class: str | None) -> None:
     for _ in range(IDLE - 1):
         written.start(exit_class=exit_class)
-    assert written.refusal() is None
+    assert refusal(written) is None
     written.start(exit_class=exit_class)
-    assert (written.refusal() or "").startswith(
+    assert (refusal(written) or "").startswith(
         f"{written.run.root}: the last 10 starts made no checkpoint (10 x {exit_class or 'killed'})"
     )
 
 
-def test_the_first_error_of_all_ranks_is_the_cause(written: Written) -> None:
+def test_the_first_error_of_all_ranks_is_the_cause(written: WrittenStarts) -> None:
     """Also where rank 0 was killed, or ended as a consequence."""
     for number in range(SAME):
         written.start(exit_class=None if number else "error")
@@ -118,50 +88,50 @@ def test_the_first_error_of_all_ranks_is_the_cause(written: Written) -> None:
         written.error(rank=1, at="12:02", step=9, error="KeyError")
         written.error(rank=2, at="12:00", error="IndexError", message="out of range\nof the second dimension")
     assert [start.cause and start.cause.rank for start in starts(written.run)] == [2, 2, 2]
-    assert "by the same error: IndexError: out of range (rank 2; ranks/rank-00002.jsonl" in (written.refusal() or "")
+    assert "by the same error: IndexError: out of range (rank 2; ranks/rank-00002.jsonl" in (refusal(written) or "")
 
 
 @pytest.mark.parametrize("exit_class", ["input", "storage"])
-def test_mistakes_found_before_the_training_are_mended_outside(written: Written, exit_class: str) -> None:
+def test_mistakes_found_before_the_training_are_mended_outside(written: WrittenStarts, exit_class: str) -> None:
     written.failed(SAME, exit_class=exit_class, phase="start")
-    assert written.refusal() is None
+    assert refusal(written) is None
     written.failed(SAME, exit_class=exit_class)  # it diverges, or its saves fail: hours into the start
-    assert "the last 3 starts" in (written.refusal() or "")
+    assert "the last 3 starts" in (refusal(written) or "")
 
 
-def test_starts_without_a_checkpoint(written: Written) -> None:
+def test_starts_without_a_checkpoint(written: WrittenStarts) -> None:
     written.saved(5)
     written.start(base_step=0, exit_class=None)  # it made step 5
     for _ in range(IDLE - 1):
         written.start(base_step=5, exit_class=None)
-    assert written.refusal() is None
+    assert refusal(written) is None
     written.start(base_step=5)
     written.error(step=6)
-    assert written.refusal() == (
+    assert refusal(written) == (
         f"{written.run.root}: the last 10 starts made no checkpoint (9 x killed, 1 x error; the last error was "
         "RuntimeError: no kernel at 0xb); another start would most likely end like these: mend the cause, then start "
         "with --despite-failures, which counts from there, or choose another run.directory"
     )
     written.saved(6)
-    assert written.refusal() is None
+    assert refusal(written) is None
 
 
 @pytest.mark.parametrize("kind", ["asked for", "finished"])
-def test_counting_begins_again(written: Written, kind: str) -> None:
+def test_counting_begins_again(written: WrittenStarts, kind: str) -> None:
     written.failed(SAME)
     if kind == "finished":
         written.start(exit_class="finished")
     else:
         written.start(despite_failures=True)
         written.error()
-        assert written.refusal() is None
+        assert refusal(written) is None
         written.failed(1)
-        assert written.refusal() is None
+        assert refusal(written) is None
         written.failed(1)
-        assert written.refusal() is not None
+        assert refusal(written) is not None
         return
     written.failed(SAME - 1)
-    assert written.refusal() is None
+    assert refusal(written) is None
 
 
 # Through the command ------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from typing import Any
 
 from pretrain.evaluation.figures import Figure, Figures
 from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION
-from pretrain.run.directory import FORMAT, PREDICTIONS_FORMAT
+from pretrain.run import records
+from pretrain.run.directory import FORMAT, PREDICTIONS_FORMAT, RunDirectory
 
 MASK = {"select_prob": 0.15, "mask_prob": 0.8, "random_prob": 0.1, "select_stages": []}
 BEGAN = datetime(2026, 11, 1, 8, tzinfo=UTC)
@@ -210,3 +211,35 @@ def measure(root: Path) -> Path:
     (root / CONTACTS).write_text(json.dumps(contacts("own")))
     (root / ASSAYS).write_text(assays())
     return root
+
+
+class WrittenStarts:
+    """A run directory with starts as a run writes them down."""
+
+    def __init__(self, root: Path) -> None:
+        self.run = RunDirectory(root)
+        self.number = 0
+
+    def start(self, base_step: int = 0, exit_class: str | None = "error", **more: object) -> None:
+        """One start; with no class it was killed. `more` stands in the line of its beginning."""
+        self.number += 1
+        begun = {"attempt": self.number, "time": "t", "world_size": 2, "base_step": base_step, "cause": "fresh", **more}
+        records.append(self.run.attempts, begun)
+        if exit_class is not None:
+            self.run.end_attempt(self.number, exit_class)
+
+    def error(self, rank: int = 0, step: int = 7, *, at: str = "12:00", **changed: object) -> None:
+        """An error of a rank in the last start."""
+        line: dict[str, Any] = {
+            **{"time": at, "attempt": self.number, "rank": rank, "class": "error", "step": step, "phase": "train"},
+            **{"error": "RuntimeError", "message": f"no kernel at 0x{self.number:x}", "traceback": ""},
+        }
+        records.append(self.run.rank_file(rank), line | changed)
+
+    def failed(self, times: int, step: int = 7, exit_class: str = "error", **changed: object) -> None:
+        for _ in range(times):
+            self.start(exit_class=exit_class)
+            self.error(step=step, **{"class": exit_class} | changed)
+
+    def saved(self, step: int) -> None:
+        (self.run.checkpoints / f"step-{step:09d}").mkdir(parents=True)

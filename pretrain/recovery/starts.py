@@ -1,0 +1,91 @@
+"""The starts of a run: when each began and ended, how, and which error was the first of it.
+
+In: a run directory. Out: a `Start` for each; a line about the last one. Kept: nothing. Torch is not imported.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pretrain.run import records
+from pretrain.run.attempts import Failure, failures, first_cause
+from pretrain.run.classes import FINISHED, INTERRUPTED, TERMINATED, ExitClass, class_of_record
+from pretrain.run.directory import RunDirectory
+
+KILLED = "killed"
+_AS_ASKED = (FINISHED, INTERRUPTED, TERMINATED)
+
+
+class Start(NamedTuple):
+    """One start of a run."""
+
+    attempt: int
+    base_step: int
+    """Step of the checkpoint that it began with; 0 without one."""
+    exit: str
+    """How it ended; `KILLED` where it could not say, also while it trains."""
+    was_asked_for: bool
+    """Whether somebody asked for it by name, when it would have been refused."""
+    errors: tuple[Failure, ...]
+    """Those of all ranks, the earliest first."""
+    world_size: int
+    began: str
+    """Time, in ISO 8601."""
+    ended: str | None
+    """The same; None where it could not say."""
+
+    @property
+    def cause(self) -> Failure | None:
+        """What failed first, if anything did."""
+        return first_cause(self.errors)
+
+    @property
+    def exit_class(self) -> ExitClass:
+        """The class of its first cause, also where rank 0 was ended or killed after it; else what rank 0 says."""
+        said = class_of_record(None if self.exit == KILLED else self.exit)
+        return said if self.cause is None or said is FINISHED else class_of_record(self.cause.exit_class)
+
+    def why(self, run: RunDirectory) -> str:
+        """What it ended by, in words; empty where it ended as it was asked to, and where nothing is known."""
+        if self.exit_class in _AS_ASKED:
+            return ""
+        if self.cause:
+            return self.cause.line(run)
+        if self.exit == KILLED:
+            return "it was killed, or its machine went away"
+        lost = "another rank was killed, or its machine or the network went away; "
+        return f"{lost}{self.errors[0].line(run)}" if self.errors else ""
+
+
+def starts(run: RunDirectory) -> list[Start]:
+    """All starts of a run, in order."""
+    begun: dict[int, dict[str, Any]] = {}
+    ended: dict[int, dict[str, Any]] = {}
+    for line in records.read(run.attempts):
+        (ended if "exit" in line else begun)[line["attempt"]] = line
+    errors = failures(run)
+    return [
+        Start(
+            attempt=number,
+            base_step=int(line["base_step"]),
+            exit=ended.get(number, {}).get("exit", KILLED),
+            was_asked_for=bool(line.get("despite_failures")),
+            errors=tuple(errors.get(number, ())),
+            world_size=int(line["world_size"]),
+            began=str(line["time"]),
+            ended=ended.get(number, {}).get("time"),
+        )
+        for number, line in sorted(begun.items())
+    ]
+
+
+def last_failure(run: RunDirectory, all_starts: Sequence[Start]) -> str | None:
+    """A line about how the last start failed, which may not have been able to print it; None where it did not fail."""
+    last = all_starts[-1] if all_starts else None
+    if last is None or last.exit_class in _AS_ASKED:
+        return None
+    why = last.why(run)
+    if last.exit == KILLED and not last.cause:
+        return f"the last start (attempt {last.attempt}): {why}"
+    first = last.cause or next(iter(last.errors), None)
+    at = f" at step {first.step:,}" if first else ""
+    return f"the last start (attempt {last.attempt}) ended as {last.exit_class.name}{at}{why and ': '}{why}"
