@@ -52,6 +52,7 @@ PRETRAIN_ROOMS: dict[str, tuple[str, ...]] = {
     "engine": ("model", "run", "optimizer"),
     "checkpoint": ("run", "engine"),
     "recovery": ("run", "checkpoint"),
+    "inspect": ("engine", "run", "checkpoint", "recovery"),
     "evaluation": ("model", "engine", "run"),
     "proposal": ("model", "run", "telemetry"),
     "report": ("engine", "run", "evaluation"),

@@ -40,10 +40,15 @@ class Failure(NamedTuple):
         """Whether it only says that another rank, or the network, went away."""
         return self.exit_class == PEER.name or is_of_a_peer(self.error, self.message)
 
-    def line(self, run: RunDirectory) -> str:
-        """What failed, and where more of it is; `run` is the one that it is of."""
+    @property
+    def brief(self) -> str:
+        """What failed, in a line."""
         first = next(iter(self.message.strip().splitlines()), "no message")
-        return f"rank {self.rank}: {self.error}: {first}; its traceback is in {run.rank_file(self.rank)}"
+        return f"rank {self.rank}: {self.error}: {first}"
+
+    def line(self, run: RunDirectory) -> str:
+        """The same, and where more of it is; `run` is the one that it is of."""
+        return f"{self.brief}; its traceback is in {run.rank_file(self.rank)}"
 
 
 def failures(run: RunDirectory) -> dict[int, list[Failure]]:

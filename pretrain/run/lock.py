@@ -1,8 +1,8 @@
 """The lock that lets only one process at a time train in a run directory.
 
-In: the directory. Out: `RunLock`. Kept: run.lock, whose lock the kernel releases when its holder ends, for
-whatever reason. On a file system without locks: run.lease, which names its holder. The holder removes it at its end,
-and another process takes it over if the holder is certainly gone.
+In: the directory. Out: `RunLock`; whether a process holds it. Kept: run.lock, whose lock the kernel releases when its
+holder ends, for whatever reason. On a file system without locks: run.lease, which names its holder. The holder removes
+it at its end, and another process takes it over if the holder is certainly gone.
 """
 
 import fcntl
@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import socket
+import time
 import weakref
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,8 @@ from data.durable import machine, written_beside
 from pretrain.run import records
 
 LOCK, LEASE = "run.lock", "run.lease"
+_MOMENT_S = 0.1
+"""For how long a lock is waited for: a process that asks whether it is held takes it for less than that."""
 
 
 class RunLock:
@@ -43,7 +46,11 @@ class RunLock:
     def __init__(self, root: Path) -> None:
         self._file: IO[str] = (root / LOCK).open("a")
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:  # by one that trains, or by one that asks
+                time.sleep(_MOMENT_S)
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
                 f"{root}: another process trains in this directory; wait for it, or choose another run.directory"
@@ -62,6 +69,26 @@ class RunLock:
             if not _taken_over(lease, holder):
                 raise ValueError(_refusal(lease)) from None
         weakref.finalize(self, _release, lease, holder)
+
+
+def is_held(root: Path) -> bool:
+    """Whether a process trains in a run directory, or may for all that can be seen from here; nothing stays of asking.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if not (root / LOCK).exists():
+        return False
+    with (root / LOCK).open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            return (root / LEASE).exists() and not _is_gone(root / LEASE)
+    return False
 
 
 def _create(path: Path, holder: dict[str, Any]) -> None:

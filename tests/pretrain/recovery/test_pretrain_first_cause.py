@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pretrain.inspect.__main__ import main as inspect
 from pretrain.recovery.breaker import require_progress
 from pretrain.recovery.starts import starts
 from support.inputs.written_runs import WrittenStarts
@@ -88,6 +89,7 @@ def test_what_failed_first_is_read_last_and_once_more_at_the_next_start(
 
     done = launch(["fails_on_rank_1", *words], 2, program="support.jobs.faulty_program")
     assert done.status == 1  # the launcher's own
+    assert inspect(["attempts", str(tmp_path / "run"), "--last"]) == 70
     assert done.output.splitlines()[-2] == cause
     assert re.findall("^rank 0.*", done.output, re.MULTILINE) == [consequence]
     assert "gloo" not in done.output
@@ -105,4 +107,5 @@ def test_what_failed_first_is_read_last_and_once_more_at_the_next_start(
 
     done = pool.run(2, DDP, words)
     assert done.statuses == (0, 0), done.output
+    assert inspect(["attempts", str(tmp_path / "run"), "--last"]) == 0
     assert done.output.count(cause) == done.outputs[0].count(last % 2) == 1

@@ -223,7 +223,7 @@ class WrittenStarts:
     def start(self, base_step: int = 0, exit_class: str | None = "error", **more: object) -> None:
         """One start; with no class it was killed. `more` stands in the line of its beginning."""
         self.number += 1
-        begun = {"attempt": self.number, "time": "t", "world_size": 2, "base_step": base_step, "cause": "fresh", **more}
+        begun = {"attempt": self.number, "time": records.now(), "world_size": 2, "base_step": base_step, **more}
         records.append(self.run.attempts, begun)
         if exit_class is not None:
             self.run.end_attempt(self.number, exit_class)
