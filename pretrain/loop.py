@@ -35,6 +35,7 @@ from pretrain.job import Built, Job, Scores, TrainingRecipe
 from pretrain.log import Log, flat_settings
 from pretrain.optimizer.build import build_optimizer, learning_rate, num_stored
 from pretrain.recovery.breaker import require_progress
+from pretrain.recovery.watchdog import watched
 from pretrain.run import stop
 from pretrain.run.attempts import recorded
 from pretrain.run.directory import NOTHING, Allowed, RunDirectory
@@ -110,7 +111,8 @@ def train(
 
     with stop.deferred():
         attempt, base_step, chosen = engine.on_main(begin)
-        with recorded(run, engine.rank, attempt, position, newest), stop.consequences(), stop.at_once():
+        watching = watched(run, engine.rank, engine.world_size, attempt, position)
+        with recorded(run, engine.rank, attempt, position, newest), stop.consequences(), stop.at_once(), watching:
             job = open_job(recipe, engine)
             engine.on_main(lambda: run.describe_corpus(job.description()))
             engine.on_main(lambda: engine.start_trackers(flat_settings(recipe), run.root))
@@ -253,8 +255,7 @@ class Training(Generic[S]):
             rate = learning_rate(schedule, self.state.tokens_seen + step.num_tokens)
             told = Told(stop.word(), *self.saves.words())
             if self.engine.is_main:
-                saves_again = not self.saves.is_writing and (checkpoints.by_clock() or self.saves.due)
-                told = told._replace(save=saves_again, validate=validations.by_clock())
+                told = told._replace(save=checkpoints.by_clock(), validate=validations.by_clock())
             outcome = train_step(
                 step,
                 self.model,
@@ -281,8 +282,6 @@ class Training(Generic[S]):
                     self.log.step(self.state, step, outcome, report, speed, self.saves)
                     lines.done()
                 screen.report(report, shows_mfu=self.engine.device.type == "cuda")
-            if not settled:
-                self.saves.make_ready()
             settled = True
             self._hear(outcome.told)
             stop.obey(outcome.told.stop)

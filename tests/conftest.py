@@ -14,7 +14,7 @@ from pretrain.report import page
 from support.checkpoint_run import write_two
 from support.cpu_limit import pytest_addoption, pytest_runtest_call
 from support.forgotten_runs import measure_peak_once
-from support.inputs.run_of_seconds import small_families, write_recipe_of_seconds
+from support.jobs.run_of_seconds import small_families, write_recipe_of_seconds
 from support.kept_runs import Trained
 from support.rank_pool import RankPool
 

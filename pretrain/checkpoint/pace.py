@@ -93,7 +93,10 @@ class SaveDue(Due):
         return super().at(step) or self._settings.stays(step)
 
     def by_clock(self, *, first: bool = False, last: bool = False) -> bool:
-        """Whether the interval has passed by this rank's clock; "auto" is what the latest save asks for."""
+        """Whether the interval has passed by this rank's clock, or a save that failed is to be tried again.
+
+        While another save is being written, none is due. "auto" is what the latest saves ask for.
+        """
         if self._is_auto and self._saves.cost:
             found = pace(*self._saves.cost, self._processes, self._settings)
             self._interval = Interval(None, found.seconds)
@@ -101,4 +104,4 @@ class SaveDue(Due):
             if not told / _OTHER < found.seconds < told * _OTHER:
                 self._told = found
                 self._say(found.in_words())
-        return super().by_clock(first=first, last=last)
+        return not self._saves.is_writing and (super().by_clock(first=first, last=last) or self._saves.due)

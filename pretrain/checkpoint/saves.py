@@ -153,12 +153,6 @@ class Saves:
         size = 4 * num_stored if self._bytes is None else self._bytes
         self._engine.on_main(lambda: require_room(self._run.checkpoints, kept=kept, checkpoint_bytes=size))
 
-    def make_ready(self) -> None:
-        """Have the buffers of a save before the first one is due; once the optimizer has its moments."""
-        pieces = self._named.pieces()
-        self._touching = threading.Thread(target=self._staging.make_ready, args=(pieces,), name="staging", daemon=True)
-        self._touching.start()
-
     @property
     def due(self) -> bool:
         """Whether a save that failed is to be tried again, by this rank's clock, so that one rank decides for all."""
@@ -183,7 +177,9 @@ class Saves:
         return Words(not write.has_ended, write.error is not None, is_late)
 
     def hear(self, words: Words) -> None:
-        """Learn what has become of the save that is being written; collective.
+        """Learn what has become of the save that is being written; collective, after every step.
+
+        After the first one, when the optimizer has its moments, the buffers of saves are made ready in a thread.
 
         Args:
             words: the sums over ranks.
@@ -192,6 +188,11 @@ class Saves:
             StorageError: no save has succeeded for too long; `PeerError` on the other ranks.
             CheckpointError: rank 0 may not write this run's checkpoints any more; likewise.
         """
+        if self._touching is None:
+            self._touching = threading.Thread(
+                target=self._staging.make_ready, args=(self._named.pieces(),), name="staging", daemon=True
+            )
+            self._touching.start()
         if self._begun is None:
             return
         if words.failed:
@@ -269,7 +270,6 @@ class Saves:
         """Copy the state, and have it written."""
         if self._touching:
             self._touching.join()
-            self._touching = None
         began, engine = time.perf_counter(), self._engine
         self._number += 1
         self._has_waited = False

@@ -1,4 +1,5 @@
-"""What keeps a run from failing for ever: starts that would only repeat a failure are refused.
+"""What keeps a run from failing, or waiting, for ever.
 
-Read starts, which reads what a run directory says of them, then breaker, which refuses one more.
+Read starts, which reads what a run directory says of them, then breaker, which refuses one that would only repeat a
+failure, and watchdog, which ends ranks that wait in vain.
 """

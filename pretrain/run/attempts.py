@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pretrain.run import records
-from pretrain.run.classes import ERROR, FINISHED, PEER, ExitClass, class_of, is_of_a_peer
+from pretrain.run.classes import ERROR, FINISHED, HANG, PEER, ExitClass, class_of, is_of_a_peer
 from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import PeerError
 from pretrain.run.stop import Stopped
@@ -38,7 +38,7 @@ class Failure(NamedTuple):
     @property
     def is_consequence(self) -> bool:
         """Whether it only says that another rank, or the network, went away."""
-        return self.exit_class == PEER.name or is_of_a_peer(self.error, self.message)
+        return self.error != HANG and (self.exit_class == PEER.name or is_of_a_peer(self.error, self.message))
 
     @property
     def brief(self) -> str:

@@ -98,6 +98,8 @@ TERMINATED = ExitClass(
 )
 CLASSES = (FINISHED, ERROR, PEER, STORAGE, PREEMPTED, INPUT, INTERRUPTED, TERMINATED)
 
+HANG = "Hang"
+"""What the records of a run call a rank that waited in vain; it is the cause, where no rank failed by itself."""
 _OF_A_PEER = ("DistBackendError", "DistNetworkError", "DistStoreError", "DistError")
 _OF_GLOO = "gloo/transport"
 

@@ -54,6 +54,7 @@ def test_the_interval_lies_between_what_may_be_lost_and_what_a_save_takes() -> N
 
 class _Saves:
     cost: Cost | None = None
+    is_writing = due = False
 
 
 def test_saves_are_due_at_the_pace_of_the_latest_ones(monkeypatch: pytest.MonkeyPatch) -> None:

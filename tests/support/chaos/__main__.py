@@ -16,7 +16,7 @@ from pathlib import Path
 
 from support.chaos.campaign import Campaign, Ledger, continued
 from support.forgotten_runs import measure_peak_once
-from support.inputs.run_of_seconds import small_families, write_recipe_of_seconds
+from support.jobs.run_of_seconds import small_families, write_recipe_of_seconds
 from support.launching import IMPORTED
 from support.places import ROOT
 

@@ -15,6 +15,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -78,15 +79,15 @@ class Campaign:
         Raises:
             AssertionError: a start ended by itself other than well, or lost more than it may.
         """
-        reference = self._reference(engine, ranks)
+        reference = self.reference(engine, ranks)
         draw, run = random.Random(seed), self._folder / f"{engine}-{ranks}-{seed}"
         shutil.rmtree(run, ignore_errors=True)
         began, kills, in_saves, early, most_lost, reached, newest = time.monotonic(), 0, 0, 0, 0, 0, 0
         while True:
-            pids = self._start(run, engine, ranks)
+            pids = self.start(run, engine, ranks)
             is_killed = kills < most_kills and self._kill(run, pids, draw)
             if not is_killed:
-                self._await_end(run, pids)
+                self.await_end(run, pids)
             starts = [line for line in lines(run / "attempts.jsonl") if "base_step" in line]
             base = starts[-1]["base_step"] if len(starts) > kills else newest
             lost = max(reached - base, 0)
@@ -116,17 +117,18 @@ class Campaign:
             shutil.rmtree(run)
         return found
 
-    def _reference(self, engine: str, ranks: int) -> Manifest:
+    def reference(self, engine: str, ranks: int) -> Manifest:
+        """The last checkpoint of a run that nobody killed."""
         if (engine, ranks) not in self._references:
             run = self._folder / f"{engine}-{ranks}"
             if not (run / "export").exists():
                 shutil.rmtree(run, ignore_errors=True)
-                self._await_end(run, self._start(run, engine, ranks))
+                self.await_end(run, self.start(run, engine, ranks))
             self._references[engine, ranks] = verify(find(run / "checkpoints")[0]).manifest
         return self._references[engine, ranks]
 
-    def _start(self, run: Path, engine: str, ranks: int) -> list[int]:
-        """Fork the ranks of a start."""
+    def start(self, run: Path, engine: str, ranks: int) -> list[int]:
+        """Fork the ranks of a start; what they print is beside the run directory."""
         words = [str(self._recipe), *_OPTIONS, f"run.directory={run}", f"schedule.total_tokens={self._tokens}"]
         config = ROOT / f"accelerate_configs/{engine}.yaml"
         run.parent.mkdir(exist_ok=True)
@@ -157,7 +159,12 @@ class Campaign:
         ends = [os.waitpid(pid, 0)[1] for pid in pids]
         return os.WTERMSIG(ends[victim]) == signal.SIGKILL
 
-    def _await_end(self, run: Path, pids: Sequence[int]) -> None:
+    def await_end(self, run: Path, pids: Sequence[int]) -> None:
+        """Wait until all ranks have ended well.
+
+        Raises:
+            AssertionError: one has not.
+        """
         ends = {pid: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids if pid}
         assert set(ends.values()) == {0}, run.with_suffix(".log").read_text()[-4000:]
 
@@ -173,6 +180,7 @@ def _rank(words: Sequence[str], variables: dict[str, str], log: Path) -> None:
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)
     os.dup2(file, 2)
+    sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))  # not pytest's
     from pretrain.__main__ import main
 
     os._exit(main(list(words)))

@@ -1,0 +1,170 @@
+"""The watchdog: several ranks that wait for one that will never come end, and say which one it is.
+
+In: where this rank stands. Out: the end of this process, with status 71. Kept: `ranks/rank-NNNNN.alive`, a few bytes
+that a thread of each rank writes twice a second, until the rank ends.
+
+A rank that is stopped, or whose machine hangs, closes no connection: its peers wait in a collective until the process
+group's timeout, which is as long as the longest build. Two things are watched once training has begun:
+
+- A rank whose file has not changed for `FLOOR_S`, while this one makes no progress either. Its process stands still.
+- No step, although all ranks are training, for `_TIMES` times as long as the longest one so far, and at least
+  `FLOOR_S`. Something waits for what does not come: a collective, a loader.
+
+A rank that validates, saves or publishes may take its time, as may everything at a start. Clocks of machines are not
+compared: each rank times by its own how long another one's file has stayed the same. One that finds that it stood still
+itself begins again to count. One process has nobody that waits for it, and is not watched.
+"""
+
+import faulthandler
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pretrain.run import records
+from pretrain.run.classes import HANG, PEER
+from pretrain.run.directory import RunDirectory
+from pretrain.run.error_file import tell_launcher
+
+FLOOR_S = 30.0
+"""Shortest time without progress that counts."""
+_TIMES = 20
+_LOOK_S = 0.5
+_STOOD_STILL_S = 5.0
+"""If so much time lies between two looks, this process was stopped, or starved, itself."""
+_TRAINING = "train"
+_STARTING = "start"
+
+
+@contextmanager
+def watched(
+    run: RunDirectory, rank: int, ranks: int, attempt: int, position: Callable[[], dict[str, object]]
+) -> Iterator[None]:
+    """Context of one attempt, in which this rank and the others are watched.
+
+    Args:
+        run: where the signs of life are.
+        rank: number of this process.
+        ranks: how many there are; one is not watched.
+        attempt: number of the attempt.
+        position: step and phase, at any time.
+    """
+    if ranks == 1:
+        yield
+        return
+    watchdog = _Watchdog(run, rank, ranks, attempt, position)
+    thread = threading.Thread(target=watchdog.watch, name="watchdog", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        watchdog.is_over.set()
+        thread.join(_STOOD_STILL_S)
+        with suppress(OSError):
+            watchdog.file(rank).unlink()
+
+
+class _Watchdog:
+    """What one rank sees of all."""
+
+    def __init__(
+        self, run: RunDirectory, rank: int, ranks: int, attempt: int, position: Callable[[], dict[str, object]]
+    ) -> None:
+        self._run, self._rank, self._attempt, self._position = run, rank, attempt, position
+        self._others = [other for other in range(ranks) if other != rank]
+        self._seen: dict[int, tuple[str, float]] = {}
+        """Other rank -> the content of its file, and since when it is the same."""
+        self._where: dict[str, object] = {}
+        self._since = self._looked = time.monotonic()
+        self._longest_s: float | None = None
+        """The longest step so far; the first one of a start is not counted, as it sets much up."""
+        self._number = 0
+        self.is_over = threading.Event()
+
+    def file(self, rank: int) -> Path:
+        """Where a rank shows that it lives."""
+        return self._run.rank_file(rank).with_suffix(".alive")
+
+    def watch(self) -> None:
+        """Look until it is over."""
+        while not self.is_over.wait(_LOOK_S):
+            if self._look():
+                reason = self._reason()
+                if reason is not None:
+                    self._end(reason)
+
+    def _look(self) -> bool:
+        """See where all ranks stand; whether there is something to judge."""
+        now, where = time.monotonic(), self._position()
+        if now - self._looked > _STOOD_STILL_S:
+            self._since = now
+            self._seen = {rank: (content, now) for rank, (content, _) in self._seen.items()}
+        self._looked = now
+        if where["phase"] == _STARTING:
+            return False
+        if where != self._where:
+            phases = {where["phase"], self._where.get("phase")}
+            if phases == {_TRAINING}:
+                self._longest_s = max(self._longest_s or 0.0, now - self._since)
+            self._where, self._since = where, now
+        self._number += 1
+        with suppress(OSError):  # a full disk: the saves tell of it
+            path = self.file(self._rank)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{self._attempt} {self._number} {where['step']} {where['phase']}")
+        for rank in self._others:
+            content = _content(self.file(rank))
+            if content is None or not content.startswith(f"{self._attempt} "):
+                self._seen.pop(rank, None)  # it has not begun, or has ended
+            elif self._seen.get(rank, ("", 0.0))[0] != content:
+                self._seen[rank] = content, now
+        return True
+
+    def _reason(self) -> str | None:
+        """Why this rank waits in vain, if it does."""
+        waits_s = self._looked - self._since
+        silent = [rank for rank, (_, since) in self._seen.items() if self._looked - since > FLOOR_S]
+        if silent and waits_s > FLOOR_S:
+            return f"{self._stand(silent[0])} and gives no sign of life: its process was stopped, or its machine hangs"
+        if self._longest_s is None or waits_s <= max(FLOOR_S, _TIMES * self._longest_s):
+            return None
+        phases = {content.split(" ")[3] for content, _ in self._seen.values()} | {self._where["phase"]}
+        if phases != {_TRAINING}:
+            return None
+        last = min([self._rank, *self._seen], key=self._step)
+        return f"{self._stand(last)}, no rank after an earlier one, and none has taken a step for {waits_s:.0f} s"
+
+    def _step(self, rank: int) -> int:
+        return int(str(self._where["step"])) if rank == self._rank else int(self._seen[rank][0].split(" ")[2])
+
+    def _stand(self, rank: int) -> str:
+        phase = self._where["phase"] if rank == self._rank else self._seen[rank][0].split(" ")[3]
+        return f"rank {rank} was last seen after step {self._step(rank)} (phase {phase})"
+
+    def _end(self, reason: str) -> None:
+        """End this process, which may wait where no exception reaches it."""
+        faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+        line = {
+            **{"time": records.now(), "attempt": self._attempt, "rank": self._rank, "class": PEER.name},
+            **self._where,
+            **{"error": HANG, "message": reason, "traceback": ""},
+        }
+        with suppress(OSError):
+            records.append(self._run.rank_file(self._rank), line)
+            if self._rank == 0:
+                self._run.end_attempt(self._attempt, PEER.name)
+        words = f"error: rank {self._rank} waited in vain: {reason}; the stacks of its threads are above"
+        print(words, file=sys.stderr, flush=True)
+        tell_launcher(words)
+        os._exit(PEER.status)
+
+
+def _content(path: Path) -> str | None:
+    try:
+        content = path.read_text()
+    except OSError:
+        return None
+    return content if content.count(" ") == 3 else None

@@ -1,0 +1,143 @@
+"""Ranks that wait for one that will never come end soon, and say which one it is."""
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pretrain.checkpoint import find, verify
+from pretrain.recovery import watchdog
+from pretrain.run.directory import RunDirectory
+from support.chaos.campaign import Campaign
+from support.forked import status_of
+from support.launching import lines, until
+
+WINDOW_S = 3.0
+
+
+@pytest.mark.launch
+@pytest.mark.xdist_group("engines")
+@pytest.mark.parametrize("stopped", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_a_rank_that_is_stopped_is_named_and_the_run_continues(
+    stopped: int, recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "FLOOR_S", WINDOW_S)  # the ranks are forked from here
+    campaign = Campaign(tmp_path / "runs", recipe_in(tmp_path), tokens=60_000)
+    reference = campaign.reference("ddp", 2)
+    run = tmp_path / "runs/stopped"
+    log = run.with_suffix(".log")
+    pids = campaign.start(run, "ddp", 2)
+    until(lambda: any(line["step"] > 10 for line in lines(run / "metrics.jsonl")), log)
+    os.kill(pids[stopped], signal.SIGSTOP)
+    began = time.monotonic()
+    assert status_of(pids[1 - stopped]) == 71, log.read_text()
+    assert WINDOW_S < time.monotonic() - began < WINDOW_S + 20
+    os.kill(pids[stopped], signal.SIGKILL)
+    assert status_of(pids[stopped]) == -signal.SIGKILL
+    (record,) = lines(run / f"ranks/rank-{1 - stopped:05d}.jsonl")
+    assert (record["class"], record["error"]) == ("peer", "Hang")
+    words = rf"rank {stopped} was last seen after step \d+ \(phase (train|checkpoint)\) and gives no sign of life: its "
+    assert re.match(words, record["message"]), record["message"]
+    said = log.read_text()
+    assert f"error: rank {1 - stopped} waited in vain: rank {stopped} was last seen after step" in said
+    assert "Current thread" in said
+    campaign.await_end(run, campaign.start(run, "ddp", 2))
+    assert (
+        f"rank {1 - stopped}: Hang: rank {stopped} was last seen after step" in log.read_text()
+    )  # what the next start says
+    assert verify(find(run / "checkpoints")[0]).manifest.files == reference.files
+    assert not list(run.glob("ranks/*.alive")) or stopped
+
+
+class Ranks:
+    """Three ranks, seen by the first; time passes when it is told to."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.run = 1000.0, RunDirectory(folder)
+        monkeypatch.setattr(watchdog.time, "monotonic", lambda: self.now)
+        self.stands: dict[int, tuple[int, str]] = dict.fromkeys(range(3), (0, "start"))
+        self.watchdog: Any = watchdog._Watchdog(self.run, 0, 3, 7, self.position)
+        self.watchdog.file(0).parent.mkdir()
+        self.beats = 0
+
+    def position(self) -> dict[str, object]:
+        return dict(zip(("step", "phase"), self.stands[0], strict=True))
+
+    def after(self, seconds: float, silent: int | None = None) -> str | None:
+        """What the first rank finds after so many seconds in which nobody moves; `silent` gives no sign."""
+        reason = None
+        while seconds > 0:
+            self.now, seconds, self.beats = self.now + 0.5, seconds - 0.5, self.beats + 1
+            for rank in (1, 2):
+                if rank != silent:
+                    step, phase = self.stands[rank]
+                    self.watchdog.file(rank).write_text(f"7 {self.beats} {step} {phase}")
+            if self.watchdog._look():
+                reason = self.watchdog._reason()
+        return reason
+
+    def all_at(self, step: int, phase: str = "train") -> None:
+        self.stands = dict.fromkeys(range(3), (step, phase))
+
+
+@pytest.fixture
+def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ranks:
+    return Ranks(tmp_path, monkeypatch)
+
+
+def test_nothing_is_judged_before_training_begins(ranks: Ranks) -> None:
+    assert ranks.after(70) is None
+    ranks.all_at(1)
+    assert ranks.after(70) is None  # nor before a step was timed: it may be compiled
+
+
+def test_steps_that_end_are_progress_however_long_they_take(ranks: Ranks) -> None:
+    for step in range(1, 6):
+        ranks.all_at(step)
+        assert ranks.after(4) is None
+    assert ranks.after(20 * 4 - 10) is None
+    ranks.stands[2] = (4, "train")
+    found = ranks.after(60)
+    assert found is not None
+    assert found.startswith(
+        "rank 2 was last seen after step 4 (phase train), no rank after an earlier one, and none has "
+    )
+
+
+def test_the_floor_holds_for_short_steps(ranks: Ranks) -> None:
+    for step in range(1, 6):
+        ranks.all_at(step)
+        assert ranks.after(0.5) is None
+    assert ranks.after(29) is None
+    assert ranks.after(2) is not None
+
+
+def test_a_rank_that_saves_or_validates_may_take_its_time(ranks: Ranks) -> None:
+    for step in range(1, 4):
+        ranks.all_at(step)
+        ranks.after(1)
+    ranks.stands[1] = (3, "validate")
+    assert ranks.after(100) is None
+    found = ranks.after(40, silent=1)
+    assert found is not None
+    assert found.startswith("rank 1 was last seen after step 3 (phase validate) and gives no sign of life: its process")
+
+
+def test_a_process_that_stood_still_itself_begins_anew(ranks: Ranks) -> None:
+    for step in range(1, 4):
+        ranks.all_at(step)
+        ranks.after(1)
+    ranks.now += 3600
+    assert ranks.after(29) is None
+
+
+def test_a_rank_that_has_ended_is_not_waited_for(ranks: Ranks) -> None:
+    ranks.all_at(1, "export")
+    ranks.after(1)
+    ranks.watchdog.file(1).unlink()
+    ranks.stands[0] = (1, "validate")
+    assert ranks.after(70, silent=1) is None
