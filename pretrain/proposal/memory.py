@@ -42,10 +42,12 @@ class Memory(NamedTuple):
     """Parameters, gradients and the optimizer's moments."""
     activations: float
     """What a forward pass keeps, and what the backward pass takes besides."""
+    saves: float
+    """The copy from which a checkpoint is written; 0 on a GPU, as it is on the host."""
 
     @property
     def total(self) -> float:
-        """The sum of the three."""
+        """The sum of all."""
         return sum(self)
 
 
@@ -65,7 +67,13 @@ def memory_of(
         PROCESS_BYTES[machine.kind],
         state_bytes(shape.num_parameters, machine.engine, machine.processes, optimizer),
         activation_bytes(shape, slots, is_16_bit=machine.precision != "no", checkpointing=checkpointing),
+        saved_bytes(shape.num_parameters, machine.processes, optimizer) if machine.kind == "cpu" else 0.0,
     )
+
+
+def saved_bytes(num_parameters: int, processes: int = 1, optimizer: str = "adamw") -> float:
+    """Bytes of the host that one process keeps for saves: its part of parameters and moments, whatever the engine."""
+    return num_parameters * _FLOAT32 * (1 + _MOMENTS[optimizer]) / processes
 
 
 def state_bytes(num_parameters: int, engine: str = "single", processes: int = 1, optimizer: str = "adamw") -> float:

@@ -61,9 +61,12 @@ def test_activations_are_those_that_the_backward_pass_keeps(preset: str) -> None
 def test_a_machine_gives_engine_processes_and_precision() -> None:
     shape = PRESETS["modern_8m"]
     one = memory_of(shape, 4096, LAPTOP, "muon")
-    assert one.total == one.libraries + one.state + one.activations
+    assert one.total == one.libraries + one.state + one.activations + one.saves
     assert (one.libraries, one.state) == (PROCESS_BYTES["cpu"], 12 * shape.num_parameters)
+    assert one.saves == 8 * shape.num_parameters
     half = memory_of(shape, 4096, replace(LAPTOP, precision="bf16", processes=2, engine="ddp"), "adamw")
     assert half.state == 20 * shape.num_parameters
+    assert half.saves == 6 * shape.num_parameters  # each of two processes writes half
+    assert memory_of(shape, 4096, replace(LAPTOP, kind="cuda"), "muon").saves == 0
     assert half.activations == activation_bytes(shape, 4096, is_16_bit=True) < one.activations
     assert memory_of(shape, 4096, LAPTOP, "muon", "layer").activations < half.activations
