@@ -51,7 +51,8 @@ class Command:
     def errors(self) -> list[str]:
         said = self.capsys.readouterr()
         assert "Traceback" not in said.out + said.err
-        return [line for line in said.err.splitlines() if "error" in line.lower()]
+        of_this_start = [line for line in said.err.splitlines() if not line.startswith("the last start (attempt ")]
+        return [line for line in of_this_start if "error" in line.lower()]
 
     def attempts(self) -> list[dict]:
         return lines(self.run / "attempts.jsonl")
