@@ -24,7 +24,7 @@ from pretrain.engine.named_state import TorchState
 from pretrain.step import train_step
 from support.checkpoint_run import assert_same, build, everything, plan_of, shares, train
 from support.forked import forked, status_of
-from support.launching import lines
+from support.launching import lines, until
 from support.places import ROOT
 from support.rank_pool import RankPool
 
@@ -63,10 +63,11 @@ def test_the_memory_of_a_save_is_there_before_the_first_one(tmp_path: Path) -> N
 
 
 class Blocked:
-    """A disk that answers no flush of a step's files until it is told to."""
+    """A disk that answers no flush of a step's files until it is told to; that save alone is not waited for."""
 
     def __init__(self, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.answers, self.met = threading.Event(), False
+        self.answers, self.met, self.steps = threading.Event(), False, 0
+        monkeypatch.setattr(saves, "_PATIENCE_S", 60.0)
         fsync, name = os.fsync, f"step-{step:09d}"
 
         def waiting(handle: int) -> None:
@@ -75,24 +76,34 @@ class Blocked:
                 self.answers.wait(60)
             fsync(handle)
 
+        def taken(*arguments: Any, **how: Any) -> Any:
+            self.steps += 1
+            if self.steps == step + 1:
+                saves._PATIENCE_S = 0.05
+            self.before(self.steps)
+            return train_step(*arguments, **how)
+
         monkeypatch.setattr(os, "fsync", waiting)
+        monkeypatch.setattr(pretrain.loop, "train_step", taken)
+
+    def before(self, step: int) -> None:
+        """Something to do before a step is taken."""
 
 
 def test_steps_continue_while_the_disk_does_not_answer(
     recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It answers after the fifth step; what was due meanwhile is skipped, and told once."""
-    disk, began, times = Blocked(2, monkeypatch), time.monotonic(), []
-    monkeypatch.setattr(saves, "_PATIENCE_S", 0.05)
+    disk = Blocked(2, monkeypatch)
 
-    def step(*arguments: Any, **how: Any) -> Any:
-        times.append(time.monotonic() - began)
-        if len(times) == 6:
+    def answer(step: int) -> None:
+        if step == 6:
             disk.answers.set()
-            time.sleep(0.5)  # the save ends meanwhile
-        return train_step(*arguments, **how)
+            saves._PATIENCE_S = 60.0
+            until(lambda: (tmp_path / "run/checkpoints/step-000000002").exists(), tmp_path / "recipe.toml")
+            time.sleep(0.5)  # its folder is flushed, and the save has ended
 
-    monkeypatch.setattr(pretrain.loop, "train_step", step)
+    disk.before = answer
     with redirect_stderr(io.StringIO()) as said:
         assert main([str(recipe_in(tmp_path)), "schedule.total_tokens=5_000", *EACH_STEP]) == 0
     root = tmp_path / "run"
@@ -109,7 +120,6 @@ def test_steps_continue_while_the_disk_does_not_answer(
 def test_a_disk_that_never_answers_ends_the_run(recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the time that saves may fail for; nothing waits for the thread that hangs."""
     disk = Blocked(2, monkeypatch)
-    monkeypatch.setattr(saves, "_PATIENCE_S", 0.05)
     words = ("schedule.total_tokens=200_000", "run.saves_may_fail_for=1 s", *EACH_STEP)
     with redirect_stderr(io.StringIO()) as said:
         assert main([str(recipe_in(tmp_path)), *words]) == 74
