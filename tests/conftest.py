@@ -30,6 +30,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 write_last_report = page.write_last_report
 page.write_last_report = lambda root: None  # half of a run of a second; a test that needs it asks for `last_report`
 
+
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test that uses the pool is in its group, or the other process of pytest starts a second pool."""
+    for item in items:
+        if "pool" in getattr(item, "fixturenames", ()) and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group("engines"))
+
+
 _whole_collections = 0
 
 
