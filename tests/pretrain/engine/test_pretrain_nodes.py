@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from data.sources.synthetic import Families, write_corpus
-from support.launching import DDP, LIMIT_S, Launched, command, end_of, environment, largest_difference, launch
+from pretrain.__main__ import main
+from support.launching import DDP, LIMIT_S, End, Launched, command, end_of, environment, largest_difference
 from support.places import ROOT
 
 pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("nodes")]
+
+LENGTH = "schedule.total_tokens=5_000"
 
 
 def on_two_nodes(
@@ -21,9 +24,7 @@ def on_two_nodes(
         port = probe.getsockname()[1]
     launchers = []
     for rank, folder in enumerate(folders):
-        words = command(
-            [recipe, "data.store_dir=stores", "schedule.total_tokens=5_000", *overrides], processes, config=config
-        )
+        words = command([recipe, "data.store_dir=stores", LENGTH, *overrides], processes, config=config)
         at = words.index(str(config)) + 1
         place = ["--main_process_ip", "127.0.0.1", "--main_process_port", str(port)]
         words[at:at] = ["--num_machines", "2", "--machine_rank", str(rank), *place]
@@ -42,15 +43,24 @@ def nodes(tmp_path: Path) -> tuple[Path, Path]:
     return folders
 
 
+@pytest.fixture(scope="module")
+def on_one_process(recipe_in, tmp_path_factory: pytest.TempPathFactory) -> End:
+    """Where the same run ends without any launcher."""
+    folder = tmp_path_factory.mktemp("one")
+    assert main([str(recipe_in(folder)), LENGTH]) == 0
+    return end_of(folder / "run")
+
+
 LOCAL = ('data.sources=["families.fasta.gz"]', "data.clusters=clusters.tsv")
 
 
-def test_each_node_builds_its_store_and_trains_the_same(recipe_in, tmp_path: Path, nodes: tuple[Path, Path]) -> None:
+def test_each_node_builds_its_store_and_trains_the_same(
+    recipe_in, tmp_path: Path, nodes: tuple[Path, Path], on_one_process: End
+) -> None:
     for done in on_two_nodes(recipe_in(tmp_path / "two"), nodes, *LOCAL):
         assert done.status == 0, done.output
     assert [len(list(node.glob("stores/*/store.json"))) for node in nodes] == [1, 1]
-    assert launch([recipe_in(tmp_path / "one"), "schedule.total_tokens=5_000"], 1).status == 0
-    assert end_of(tmp_path / "two/run").chain == end_of(tmp_path / "one/run").chain
+    assert end_of(tmp_path / "two/run").chain == on_one_process.chain
 
 
 def test_nodes_with_other_files_do_not_train(recipe_in, tmp_path: Path, nodes: tuple[Path, Path]) -> None:
@@ -69,14 +79,19 @@ def test_nodes_with_other_files_do_not_train(recipe_in, tmp_path: Path, nodes: t
     ids=["hsdp", "zero3", "fsdp2-context"],
 )
 def test_engines_that_shard_go_over_two_nodes(
-    recipe_in, tmp_path: Path, nodes: tuple[Path, Path], engine: str, processes: int, overrides: tuple[str, ...]
+    recipe_in,
+    tmp_path: Path,
+    nodes: tuple[Path, Path],
+    on_one_process: End,
+    engine: str,
+    processes: int,
+    overrides: tuple[str, ...],
 ) -> None:
     """Copies on each node, shards over both, and groups that share batches inside of one."""
     config = ROOT / f"accelerate_configs/{engine}.yaml"
     recipe = recipe_in(tmp_path / "two")
     for done in on_two_nodes(recipe, nodes, *LOCAL, *overrides, config=config, processes=processes):
         assert done.status == 0, done.output
-    assert launch([recipe_in(tmp_path / "one"), "schedule.total_tokens=5_000"], 1).status == 0
-    two, one = end_of(tmp_path / "two/run"), end_of(tmp_path / "one/run")
-    assert two.chain == one.chain
-    assert largest_difference(two, one) < 2e-6  # what rounding amounts to; 8.4e-3 where something is wrong
+    end = end_of(tmp_path / "two/run")
+    assert end.chain == on_one_process.chain
+    assert largest_difference(end, on_one_process) < 2e-6  # what rounding amounts to; 8.4e-3 where something is wrong
