@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.kept_runs import CONSTANT, STEPS_30, Ended, Trained, yardstick
-from support.launching import DDP, bit_equal, end_of, largest_difference, launch, launch_and_kill, lines
+from support.launching import DDP, bit_equal, end_of, largest_difference, launch_and_kill, lines
 from support.rank_pool import RankPool
 
 pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
@@ -92,12 +92,17 @@ def assert_ended_as(reference: Ended, run: Path, processes: int) -> None:
 
 @pytest.mark.parametrize(("processes", "overrides"), WORLDS)
 def test_a_killed_run_ends_bit_equal(
-    uninterrupted: Uninterrupted, recipe_in, tmp_path: Path, processes: int, overrides: tuple[str, ...]
+    pool: RankPool,
+    uninterrupted: Uninterrupted,
+    recipe_in,
+    tmp_path: Path,
+    processes: int,
+    overrides: tuple[str, ...],
 ) -> None:
     recipe, run = recipe_in(tmp_path), tmp_path / "run"
     launch_and_kill([recipe, *overrides], processes, lambda: past_a_checkpoint(run), tmp_path / "log")
     assert max(line["step"] for line in lines(run / "metrics.jsonl")) < 30
-    resumed = launch([recipe, *overrides], processes)
+    resumed = pool.run(processes, DDP, [recipe, *overrides])
     assert resumed.status == 0, resumed.output
     assert_ended_as(uninterrupted(processes, *overrides), run, processes)
 
