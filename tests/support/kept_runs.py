@@ -3,6 +3,8 @@
 In: where a run is spread and what it trains. Out: `Ended`. Kept: every run, by all that it was given.
 """
 
+import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +80,16 @@ class Trained:
             losses = [line["loss"] for line in lines(folder / "run/metrics.jsonl") if "loss" in line]
             self._made[key] = Ended(folder, end_of(folder / "run"), losses)
         return self._made[key]
+
+
+def as_if_killed(finished: Path, folder: Path) -> Path:
+    """A copy of a finished run, as if it had been killed just before its last save: an earlier checkpoint is newest."""
+    shutil.copytree(finished, folder)
+    shutil.rmtree(max((folder / "run/checkpoints").glob("step-*")))
+    shutil.rmtree(folder / "run/export")
+    attempts = folder / "run/attempts.jsonl"
+    attempts.write_text("".join(line for line in attempts.open() if "exit" not in json.loads(line)))
+    return folder
 
 
 def distances(a: Ended, b: Ended) -> tuple[float, float]:

@@ -20,6 +20,7 @@ from pretrain.model.build import first_model, without_memory
 from pretrain.model.presets import PRESETS
 from pretrain.model.weights import io as transformers_io
 from pretrain.recipe import ModelSettings
+from support.kept_runs import as_if_killed
 from support.launching import End, bit_equal, end_of, largest_difference, lines
 from support.places import ROOT
 from support.rank_pool import Ended, RankPool
@@ -195,9 +196,10 @@ def test_on_the_same_engine_a_run_goes_on_bit_for_bit(
     pool: RankPool, recipe_in, trained: Trained, tmp_path: Path, engine: str
 ) -> None:
     """With three ranks, where the order of a sum shows."""
-    stopped = trained(engine, 3, *CONSTANT, total=8_800)
-    end = continued(pool, recipe_in, stopped.folder, tmp_path, (engine, 3))
-    assert bit_equal(end, trained(engine, 3, *CONSTANT, total=11_800).end)
+    whole = trained(engine, 3, *CONSTANT, total=11_800)
+    killed = as_if_killed(whole.folder, tmp_path / "killed")
+    assert end_of(killed / "run").step == 10
+    assert bit_equal(continued(pool, recipe_in, killed, tmp_path, (engine, 3)), whole.end)
 
 
 @pytest.fixture(scope="module")
