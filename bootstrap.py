@@ -105,6 +105,11 @@ def make_environment() -> None:
     advice = f"Python {version} cannot make an environment; on Debian: apt-get install python3-venv"
     if any(importlib.util.find_spec(name) is None for name in ("venv", "ensurepip")):
         sys.exit(f"setup: {advice}")
+    if VENV.is_symlink():
+        sys.exit(
+            f"setup: {VENV} is a link to {VENV.resolve()}, which this checkout did not make and would empty; "
+            "remove the link, and run the same command again"
+        )
     say(f"making .venv with Python {version}")
     demand(run(sys.executable, "-m", "venv", "--clear", VENV), advice)
 

@@ -282,3 +282,15 @@ def test_what_cannot_be_installed_leaves_no_stamp(project: Project) -> None:
     with pytest.raises(SystemExit, match="the same command continues from here"):
         project.setup()
     assert not (project.folder / ".venv/zymogen-setup").exists()
+
+
+def test_an_environment_that_a_link_leads_to_is_left_alone(project: Project, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / "bin").mkdir(parents=True)
+    (other / "bin/python").write_text("somebody's")
+    (project.folder / ".venv").symlink_to(other)
+    with pytest.raises(
+        SystemExit, match=r"\.venv is a link to .*/other, which this checkout did not make and would emp"
+    ):
+        project.setup()
+    assert (other / "bin/python").read_text() == "somebody's"
