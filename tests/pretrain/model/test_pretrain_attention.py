@@ -8,6 +8,7 @@ where what is off is the matrix products that every backend shares, and each is 
 import copy
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -123,22 +124,36 @@ LENGTHS = (2, 5, 7, 16, 33, 191, 192, 193, 385)
 """Of documents: around the numbers of queries and keys that kernels for a CPU take at a time."""
 
 
+IS_INTEL = "GenuineIntel" in Path("/proc/cpuinfo").read_text()
+
+
 @pytest.mark.parametrize("channels", [12, 16, 24, 64])
 def test_neither_repetition_nor_threads_nor_neighbours_change_a_bit(channels: int) -> None:
+    """Except on an Intel CPU with heads whose rows are no multiple of 64 bytes: repetition alone changes none there.
+
+    MKL takes other instructions by how an array lies in memory, and the kernel gives each thread an array of its own.
+    The gradient of a key is a sum over up to 385 queries, in another order then: some twenty roundings of half an ulp.
+    """
     inputs, threads = drawn(sum(LENGTHS), channels), torch.get_num_threads()
     together = attended(inputs, LENGTHS)
     assert all(map(torch.equal, attended(inputs, LENGTHS), together))
+
+    def equal(x: Tensor, y: Tensor) -> bool:
+        if IS_INTEL and channels % 16:
+            return bool((x - y).abs().max() <= 10 * 2**-23 * y.abs().max())
+        return torch.equal(x, y)
+
     try:
         for number in (1, 2, 3):
             torch.set_num_threads(number)
-            assert all(map(torch.equal, attended(inputs, LENGTHS), together))
+            assert all(map(equal, attended(inputs, LENGTHS), together))
     finally:
         torch.set_num_threads(threads)
     end = 0
     for length in LENGTHS:
         start, end = end, end + length
         alone = attended([x[start:end].contiguous() for x in inputs], (length,))
-        assert all(torch.equal(x, y[start:end]) for x, y in zip(alone, together, strict=True))
+        assert all(equal(x, y[start:end]) for x, y in zip(alone, together, strict=True))
 
 
 def test_scores_far_apart() -> None:

@@ -19,13 +19,16 @@ from pretrain.run.settings import RunSettings
 
 BOUNDS = {
     "at least 1": """
-        run.validation_sequences run.keep_checkpoints
+        run.validation_sequences run.keep_checkpoints run.keep_checkpoints_every
         data.bin_tokens data.bins_per_step data.window_sequences data.bins_per_forward data.prefetch
         data.ingest.max_header_bytes data.ingest.max_line_bytes data.ingest.max_inflation data.ingest.max_source_bytes
         data.ingest.processes parallel.context
     """,
     "at least 0": "optimizer.weight_decay schedule.warmup_tokens",
-    "above 0": "optimizer.eps optimizer.clip_norm schedule.peak_lr schedule.total_tokens schedule.passes",
+    "above 0": """
+        optimizer.eps optimizer.clip_norm schedule.peak_lr schedule.total_tokens schedule.passes
+        run.gpu_hours_per_failure
+    """,
     "in [0, 1)": """
         schedule.warmup model.dropout data.ingest.max_bad_fraction data.validation_fraction optimizer.momentum
         optimizer.betas

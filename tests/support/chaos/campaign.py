@@ -181,8 +181,12 @@ def _rank(words: Sequence[str], variables: dict[str, str], log: Path) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))  # not pytest's
+    from accelerate.state import AcceleratorState, GradientState
+
     from pretrain.__main__ import main
 
+    AcceleratorState._reset_state(reset_partial_state=True)  # of a run that this process trained before it was forked
+    GradientState._reset_state()
     os._exit(main(list(words)))
 
 
