@@ -37,6 +37,7 @@ SMALL = {
     "data.bins_per_step": "4",
     "data.validation_fraction": "0.15",
     "schedule.total_tokens": "3000",
+    "run.validation_sequences": "40",
 }
 
 
@@ -52,8 +53,8 @@ class Checkout:
     """A copy of what git would hand over, with the environment in its place and `your.fasta.gz` in it."""
 
     folder: Path
-    outputs: dict[str, str] = field(default_factory=dict)
-    """What each command that ran has printed."""
+    outputs: dict[str | Path, str] = field(default_factory=dict)
+    """What each command that ran has printed, and by its directory what the one that trained a run has."""
 
     def bash(self, command: str, **environment: str) -> str:
         """What a command prints when it is typed in this folder; it must succeed."""
@@ -95,6 +96,7 @@ class Checkout:
         assert precision == "bf16"
         assert f"The model, as transformers loads it: {run.relative_to(self.folder)}/export" in output
         assert (run / "export" / "model.safetensors").is_file()
+        self.outputs[run] = output
         return run
 
 
@@ -150,8 +152,15 @@ def shape_of(closing_words: str) -> list[str]:
 
 
 def make_pretrain(command: str, checkout: Checkout) -> None:
+    """The whole command, on half of its tokens: what half of them reach, all of them exceed."""
+    recipe = checkout.folder / "recipes/quickstart.toml"
+    whole = recipe.read_text()
+    half, found = re.subn(r"(?m)^total_tokens = 1_600_000$", "total_tokens = 800_000", whole)
+    assert found == 1
+    recipe.write_text(half)
     # An environment knows the place where it was made, and `make setup` would make another one here.
     output = checkout.bash(command.replace("make", "make -o setup", 1))
+    recipe.write_text(whole)
     rows = re.findall(r"^ +(mask-all|80/10/10) +([\d.]+) +[\d.]+ to [\d.]+ +([\d.]+) +([\d.]+)$", output, re.M)
     assert [row[0] for row in rows] == ["mask-all", "80/10/10"]
     for _, model, unigram, floor in rows:
@@ -364,21 +373,15 @@ def next_commands(output: str) -> list[str]:
 @pytest.mark.xdist_group("readme")
 @pytest.mark.timeout(600)
 def test_what_a_run_proposes_runs_as_printed(checkout: Checkout) -> None:
-    chosen = SMALL | {"data.sources": '["your.fasta.gz"]', "run.directory": "runs/proposed"}
-    chosen["model.preset"] = "esm2_60k"
-    recipe = checkout.folder / "recipes" / "proposed.toml"
-    recipe.write_text(
-        "".join(f"{name} = {value if value[0] in '0123456789[' else repr(value)}\n" for name, value in chosen.items())
-    )
-    single = "accelerate launch --config_file accelerate_configs/single.yaml -m pretrain recipes/proposed.toml"
-    fill_in, longer = next_commands(checkout.bash(single))  # too short to propose a larger model
+    run = own_run(checkout)
+    fill_in, longer = next_commands(checkout.outputs[run])  # too short to propose a larger model
 
     assert re.search(r"'token_str': '\S+'", checkout.bash(fill_in))
 
     checkout.bash(longer)
-    starts = [line for line in lines(checkout.folder / "runs/proposed/attempts.jsonl") if "cause" in line]
+    starts = [line for line in lines(run / "attempts.jsonl") if "cause" in line]
     assert [start["cause"] for start in starts] == ["fresh", "continued: attempt 1 ended as finished"]
-    last = lines(checkout.folder / "runs/proposed/metrics.jsonl")[-1]
+    last = lines(run / "metrics.jsonl")[-1]
     assert last["step"] > starts[1]["base_step"] > 0
     assert last["tokens"] >= 6000
 
