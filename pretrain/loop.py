@@ -243,13 +243,14 @@ class Training(Generic[S]):
         lines = Due("run.log_every", settings.log_every)
         checkpoints = SaveDue(settings, self.saves, self.engine.world_size, screen.say)
         validations = Due("run.evaluate_every", settings.evaluate_every)
-        clock = Clock()
-        started = time.perf_counter()
+        clock, started = Clock(), time.perf_counter()
         if self.validations.lack(self.state.step) and (validations.at(self.state.step) or self.is_over):
             self._select(screen)  # a signal ended the validation of this step, which was saved without one
         while not self.is_over:
             with clock.waiting(), stop.at_once(alone):  # with several ranks, the others would wait for this one's step
+                self.phase = "load"
                 step = next(loader)
+                self.phase = "train"
             if not settled:
                 self.engine.settle(self.model, step.batches[0])
             rate = learning_rate(schedule, self.state.tokens_seen + step.num_tokens)
