@@ -10,9 +10,9 @@ group's timeout, which is as long as the longest build. Two things are watched o
 - No step, although all ranks are training, for `_TIMES` times as long as the longest one so far, and at least
   `FLOOR_S`. They wait in a collective for what does not come.
 
-A rank that waits for its data, validates, saves or publishes may take its time, as may everything at a start. Clocks of machines are not
-compared: each rank times by its own how long another one's file has stayed the same. One that finds that it stood still
-itself begins again to count. One process has nobody that waits for it, and is not watched.
+A rank that waits for its data, validates, saves or publishes may take its time, as may everything at a start. Clocks of
+machines are not compared: each rank times by its own how long another one's file has stayed the same. One that finds
+that it stood still itself begins again to count. One process has nobody that waits for it, and is not watched.
 """
 
 import faulthandler
