@@ -17,7 +17,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
-from safetensors.torch import load_file
 from torch import Tensor
 
 from data.batches.batch import Batch
@@ -33,7 +32,7 @@ from support.inputs.raw_store import Records, plan_over, write_store
 from support.jobs import length_job
 from support.jobs.length_job import LONG, LengthContents, LengthModel
 from support.kept_runs import STEP_1, STEPS_16, Trained, config, distances, yardstick
-from support.launching import bit_equal, end_of, largest_difference, lines
+from support.launching import bit_equal, end_of, largest_difference, lines, whole_tensors
 from support.places import ROOT
 from support.rank_pool import RankPool
 
@@ -221,7 +220,7 @@ def test_what_a_run_of_it_leaves(job_trained: Trained) -> None:
     for line in steps:
         assert line["loss"] == line["loss/length"] + 0.5 * line["loss/is_long"]
     assert set(validation["validation"]["length"]) == {"squared_error", "cross_entropy"}
-    exported = load_file(run / "export/00000.safetensors")
+    exported = whole_tensors(run / "export")
     assert all(torch.equal(exported[name], tensor) for name, tensor in trained.end.tensors.items() if "/" not in name)
 
 
