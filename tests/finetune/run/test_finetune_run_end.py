@@ -54,8 +54,8 @@ def test_only_what_is_missing_is_computed(tmp_path: Path) -> None:
     text = (root / "found.json").read_text()
     # Cut off while the page was drawn; then neither models nor baselines were asked again; then nothing at all.
     assert text == (
-        '{"cut": [1, [false, 1]], "continued": [0, [true, 0]], "complete": [0, [true, 0], true], "again": 1, '
-        '"other settings": 1}'
+        '{"cut": [70, [false, 1]], "continued": [0, [true, 0]], "complete": [0, [true, 0], true], "again": 70, '
+        '"other settings": 70}'
     ), done.output
     said = f"{root / 'scores.json'} holds the results of these models on these labels; --again computes them once more"
     assert done.output.count(said) == 1

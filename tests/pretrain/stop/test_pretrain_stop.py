@@ -19,6 +19,7 @@ from pretrain.checkpoint import saves
 from pretrain.engine.engine import Engine
 from pretrain.run import stop
 from pretrain.run.directory import RunDirectory
+from support.checkpoint_run import written_at_once
 from support.forked import in_process
 from support.kept_runs import STEPS_12, Trained
 from support.launching import DDP, bit_equal, end_of, lines
@@ -121,7 +122,7 @@ REST = [pytest.param(phase, marks=pytest.mark.slow) for phase in PHASES if phase
 @pytest.mark.parametrize("phase", [*SHOWN, *REST])
 def test_in_every_phase(run: Run, when: Callable[..., None], phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
     holder, name, how, step = PHASES[phase]
-    with monkeypatch.context():
+    with monkeypatch.context(), written_at_once():
         when(holder, name, SIGINT, **how)
         assert run.start() == 130
     if step is None:
