@@ -6,11 +6,11 @@
 In: models of presets with the moments of AdamW, drawn bins. Out: a table and the JSON line of `benchmarks.report`.
 Kept: nothing; both sides write to the temporary directory.
 
-A round takes a step alone, begins a save, takes a step beside it, waits until it is published, and saves by
-Accelerate's `save_state`, all of whose time is a stall. Ours is what a run does: `checkpoint.staging` in the main
-thread, `checkpoint.commit` in a `checkpoint.writer`, buffers made ready before the first save, which is counted.
-`save_state` neither flushes what it writes to the disk nor hashes it; it has a round that warms it up. On a GPU the
-copy goes through the bus, which is not measured here: the share printed for one is computed, from 20 GB/s.
+A round takes a step alone, begins a save, takes steps beside it until it is published, and saves by Accelerate's
+`save_state`, all of whose time is a stall. Ours is what a run does: `checkpoint.staging` in the main thread,
+`checkpoint.commit` in a `checkpoint.writer`, buffers made ready before the first save, which is counted. `save_state`
+neither flushes what it writes to the disk nor hashes it; it has a round that warms it up. On a GPU the copy goes
+through the bus, which is not measured here: the share printed for one is computed, from 20 GB/s.
 """
 
 import argparse
@@ -40,6 +40,7 @@ CPU = torch.device("cpu")
 BARS = {"8m": 0.03, "35m": 0.1}
 """Most seconds that a step waits, from the first save on."""
 BESIDE = 1.1
+_MOST_STEPS = 30
 _BUS_BYTES_PER_S = 20e9
 _FINGERPRINTS = dict.fromkeys(("identity", "schedule", "corpus", "split"), "-")
 
@@ -51,7 +52,9 @@ class Measured(NamedTuple):
     stall: float
     save: float
     beside: float
-    """The step after a save began, over one alone."""
+    """The median step of those that a save was written beside, over the median step alone."""
+    steps: float
+    """How many steps a save was written beside."""
     verify: float
     load: float
     num_bytes: int
@@ -70,14 +73,18 @@ def measure(preset: str, rounds: int, folder: Path) -> Measured:
     train(trained, bins, "fp32", CPU)
     state, staging = TorchState(model, optimizer), Staging()
     staging.make_ready(state.pieces())
-    stalls, saves, alone, beside, theirs = [], [], [], [], []
+    stalls, saves, alone, beside, counts, theirs = [], [], [], [], [], []
     for number in range(1, rounds + 1):
         alone.append(_seconds(lambda: train(trained, bins, "fp32", CPU)))
         began = time.perf_counter()
         plan, staged = _plan(folder / "ours", number), staging.stage(state)
         write: Write[Manifest | None] = Write(lambda _, plan=plan, staged=staged: commit(plan, staged))
         stalls.append(time.perf_counter() - began)
-        beside.append(_seconds(lambda: train(trained, bins, "fp32", CPU)))
+        steps = []
+        while not write.has_ended and len(steps) < _MOST_STEPS:
+            steps.append(_seconds(lambda: train(trained, bins, "fp32", CPU)))
+        beside += steps
+        counts.append(len(steps))
         while not write.wait(60.0):
             pass
         if write.error:
@@ -96,6 +103,7 @@ def measure(preset: str, rounds: int, folder: Path) -> Measured:
         median(stalls),
         median(saves),
         median(beside) / median(alone),
+        median(counts),
         median(verified),
         median(loaded),
         _size(newest),
@@ -139,10 +147,10 @@ def main(arguments: list[str] | None = None) -> None:
             found = measure(preset, 3 if quick else 20, Path(folder))
         chosen = pace(found.stall, found.save, found.num_bytes, 1, RunSettings(directory="-"))
         print(
-            f"{preset}: stall {found.stall:.4f} s (first {found.first_stall:.4f}), published after {found.save:.3f} s, "
-            f"verified in {found.verify:.3f} s, verified and loaded in {found.load:.3f} s, "
-            f"{found.num_bytes / 1e6:.1f} MB; save_state: stall {found.their_stall:.4f} s, loaded in "
-            f"{found.their_load:.3f} s, {found.their_bytes / 1e6:.1f} MB"
+            f"{preset}: stall {found.stall:.4f} s (first {found.first_stall:.4f}), published after {found.save:.3f} s "
+            f"beside {found.steps:.0f} steps, verified in {found.verify:.3f} s, verified and loaded in "
+            f"{found.load:.3f} s, {found.num_bytes / 1e6:.1f} MB; save_state: stall {found.their_stall:.4f} s, "
+            f"loaded in {found.their_load:.3f} s, {found.their_bytes / 1e6:.1f} MB"
         )
         shares = {"60 s": 60.0, "600 s": 600.0, f"auto ({chosen.seconds:.0f} s)": chosen.seconds}
         print(f"{preset}: share of the time: " + ", ".join(f"{s}: {found.stall / t:.1e}" for s, t in shares.items()))

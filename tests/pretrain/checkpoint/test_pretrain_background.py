@@ -5,6 +5,7 @@ import itertools
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -49,6 +50,14 @@ def test_a_save_holds_what_was_there_when_it_began(tmp_path: Path) -> None:
         other, moments = build(seed=9)
         restore(verify(plan.published), TorchState(other, moments))
         assert_same(everything(other, moments), before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a thread has turns of its own on Linux")
+def test_a_save_asks_for_few_turns_beside_training() -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    write = Write(lambda _: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+    assert write.wait(20)
+    assert (write.result, os.getpriority(os.PRIO_PROCESS, 0)) == (19, before)
 
 
 def test_the_memory_of_a_save_is_there_before_the_first_one(tmp_path: Path) -> None:
