@@ -45,6 +45,12 @@ def members(recipe: Recipe, assays: Assays) -> Iterator[Member]:
             parts = [f"fold-{fold}"] * bool(folds) + [f"seed-{recipe.run.seed + number}"] * (seeds > 1)
             name = "-".join(parts)
             directory = str(Path(recipe.run.directory) / name) if name else recipe.run.directory
-            run = replace(recipe.run, directory=directory, seed=recipe.run.seed + number, seeds=1)
+            url = (
+                f"{recipe.run.checkpoint_url}/{name}"
+                if name and recipe.run.checkpoint_url
+                else recipe.run.checkpoint_url
+            )
+            seed = recipe.run.seed + number
+            run = replace(recipe.run, directory=directory, checkpoint_url=url, seed=seed, seeds=1)
             schedule = recipe.schedule.in_tokens(length)
             yield Member(name, replace(recipe, run=run, schedule=schedule), of_fold, fold if folds else None)

@@ -24,7 +24,7 @@ from data.recipe.interval import interval
 from pretrain.checkpoint.best import Best
 from pretrain.checkpoint.continued import changed_precision, opened, require_same_run
 from pretrain.checkpoint.frozen import fill_frozen
-from pretrain.checkpoint.load import Verified, newest_valid, restore
+from pretrain.checkpoint.load import Verified, restore
 from pretrain.checkpoint.manifest import BEST, ENTRIES, FROZEN, LOSS_SCALE, TrainerState
 from pretrain.checkpoint.pace import SaveDue
 from pretrain.checkpoint.retention import sweep
@@ -35,6 +35,7 @@ from pretrain.job import Built, Job, Scores, TrainingRecipe
 from pretrain.log import Log, flat_settings
 from pretrain.optimizer.build import build_optimizer, learning_rate, num_stored
 from pretrain.recovery.breaker import require_progress
+from pretrain.recovery.elsewhere import newest_anywhere, numbered
 from pretrain.recovery.watchdog import watched
 from pretrain.run import stop
 from pretrain.run.attempts import recorded
@@ -55,10 +56,8 @@ S = TypeVar("S", bound=Scores)
 _Opens = Callable[[R, Engine], Job[S]]
 
 _MOST_SKIPPED = 3
-"""Steps in a row without a finite gradient that end a run: the weights are at fault then, not the data.
-
-In fp16 a loss scale above 1 may be the cause. Such a step halves the scale and does not count.
-"""
+"""Steps in a row without a finite gradient that end a run: the weights are at fault then, not the data. In fp16 a loss
+scale above 1 may be the cause; such a step halves the scale and does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +92,11 @@ def train(
             asked_for = require_progress(run, despite_failures=allowed.despite_failures)
             sweep(run.checkpoints)
             with stop.at_once():
-                found = newest_valid(run.checkpoints, writer=True)
+                found = newest_anywhere(run, recipe, recipe.run, allowed)
             step = found.trainer.step if found else 0
             if found:
                 run.require_longer(recipe.schedule.total_tokens, found.trainer.tokens_seen)
-            attempt = run.start_attempt(engine.world_size, step, despite_failures=asked_for)
+            attempt = numbered(run, recipe.run, engine.world_size, step, despite_failures=asked_for)
         return attempt, step, (found.path, found.manifest_sha256) if found else None
 
     training: Training[S] | None = None

@@ -26,6 +26,7 @@ from pretrain.checkpoint.manifest import (
     TrainerState,
     checkpoint_name,
 )
+from pretrain.checkpoint.object_store.stored import Bucket, prefix_of
 from pretrain.checkpoint.receipts import GivenUp, Receipt, collect
 from pretrain.checkpoint.staging import Staged, StagedPiece
 from pretrain.checkpoint.tensors import (
@@ -62,6 +63,8 @@ class Plan:
     """The number of the save in this attempt: no two have one folder, also where a step is saved again."""
     shared: bool = False
     """Whether others may read it, as far as the umask admits them."""
+    bucket: Bucket | None = None
+    """Where the checkpoint is stored, too: the save succeeds in both places or fails."""
 
     @property
     def published(self) -> Path:
@@ -71,7 +74,12 @@ class Plan:
     @property
     def temporary(self) -> Path:
         """Where it is written."""
-        return self.checkpoints_dir / f"{TEMPORARY}{self.published.name}-a{self.attempt}-{self.number:08d}"
+        return self.checkpoints_dir / f"{TEMPORARY}{self.prefix}"
+
+    @property
+    def prefix(self) -> str:
+        """The name that no other save of the run has."""
+        return prefix_of(self.trainer.step, self.attempt, self.number)
 
     @property
     def modes(self) -> Modes:
@@ -123,6 +131,8 @@ def commit(
             _sweep(plan)
         _make_folders(plan)
         receipt = _write_own(plan, staged, rank)
+        if plan.bucket:
+            plan.bucket.put(plan.temporary, plan.prefix, (entry.path for entry in receipt.files))
         if rank:
             receipt.leave(plan.temporary)
             return None
@@ -200,8 +210,13 @@ def _publish(plan: Plan, staged: Staged, receipts: Sequence[Receipt]) -> Manifes
     files.append(write_bytes(plan.temporary, TRAINER_FILE, plan.trainer.to_bytes(), plan.modes))
     manifest = plan.manifest(files)
     _write_manifest(plan, manifest)
-    if _make_way(plan.published, manifest):
-        _rename(plan.temporary, plan.published)
+    is_new = make_way(plan.published, manifest)
+    if plan.bucket:  # first: what is there alone is fetched, and what is here alone is lost with the machine
+        rest = (*(f"{part}/{INDEX_FILE}" for part in PARTS), TRAINER_FILE)
+        plan.bucket.put(plan.temporary, plan.prefix, rest)
+        plan.bucket.publish(plan.prefix, manifest, plan.checkpoints_dir.parent)
+    if is_new:
+        give_name(plan.temporary, plan.published)
         return manifest
     shutil.rmtree(plan.temporary)
     flush(plan.checkpoints_dir)  # who wrote the existing one may have been killed before it did
@@ -227,7 +242,7 @@ def _write_manifest(plan: Plan, manifest: Manifest) -> None:
     flush(temporary)
 
 
-def _make_way(published: Path, manifest: Manifest) -> bool:
+def make_way(published: Path, manifest: Manifest) -> bool:
     """Free the name of a step that exists already; False if the existing checkpoint is the same."""
     if not os.path.lexists(published):
         return True
@@ -248,7 +263,7 @@ def _make_way(published: Path, manifest: Manifest) -> bool:
     return True
 
 
-def _rename(temporary: Path, published: Path) -> None:
+def give_name(temporary: Path, published: Path) -> None:
     """Give a checkpoint its name. One that may not last is taken back.
 
     The next try of the step would otherwise find a checkpoint of the same bytes, and take it for durable.

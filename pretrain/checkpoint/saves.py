@@ -30,6 +30,7 @@ from pretrain.checkpoint.commit import Plan, commit
 from pretrain.checkpoint.free_space import require_room
 from pretrain.checkpoint.load import Verified
 from pretrain.checkpoint.manifest import Manifest, Topology, TrainerState, checkpoint_name
+from pretrain.checkpoint.object_store.stored import Bucket
 from pretrain.checkpoint.retention import retain
 from pretrain.checkpoint.staging import Staging
 from pretrain.checkpoint.writer import Write
@@ -126,6 +127,7 @@ class Saves:
         self._first, self._latest = 0.0, 0.0  # of the failed saves since the newest checkpoint, by rank 0's clock
         self._fails = False
         self._staging, self._number = Staging(), 0
+        self._bucket = Bucket(settings.checkpoint_url) if settings.checkpoint_url else None
         self._touching: threading.Thread | None = None
         self._begun: _Begun | None = None
         self._has_waited = False  # for the save that is being written
@@ -284,6 +286,7 @@ class Saves:
             versions=versions(),
             number=self._number,
             shared=self._settings.shared,
+            bucket=self._bucket,
         )
         rank, keep, stays = engine.rank, self._settings.keep_checkpoints, self._settings.stays
 
@@ -293,6 +296,9 @@ class Saves:
                 try:
                     best = Best.of(state).step
                     retain(plan.checkpoints_dir, keep=keep, committed=plan.published, best=best, stays=stays)
+                    if plan.bucket:
+                        kept = {best} if best else frozenset()
+                        plan.bucket.retain(plan.prefix, keep=keep, kept=lambda step: step in kept or stays(step))
                 except OSError as error:
                     words = f"{plan.published} is saved, older ones were not removed: {error}"
                     print(words, file=sys.stderr, flush=True)

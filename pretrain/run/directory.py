@@ -120,7 +120,7 @@ class RunDirectory:
             self._remove_folders()
             raise ValueError(f"{self.root}: {said(error)}; choose another run.directory") from error
         if self.has_trained:
-            self._check_identity(recipe, allow_schedule_change)
+            self.require_same(recipe, allow_schedule_change)
         else:
             self.describe_recipe(recipe)
 
@@ -248,20 +248,21 @@ class RunDirectory:
             raise ValueError(f"{path}: format is {content.get('format')!r}, this version reads {FORMAT!r}")
         return content
 
-    def start_attempt(self, world_size: int, step: int, *, despite_failures: bool = False) -> int:
+    def start_attempt(self, world_size: int, step: int, *, despite_failures: bool = False, after: int = 0) -> int:
         """Number the attempt that starts now, and write down its first step and its cause.
 
         Args:
             world_size: processes that train together.
             step: that of the checkpoint from which it begins; 0 without one.
             despite_failures: whether it would have been refused if nobody had asked for it by name.
+            after: the last attempt that is known to another place than attempts.jsonl.
 
         Raises:
             OSError: the disk cannot store it; the error names the file.
         """
         path = self.attempts
         lines = list(records.read(path))
-        attempt = max((line["attempt"] for line in lines), default=0) + 1
+        attempt = max(self.last_attempt(), after) + 1
         ended = {line["attempt"]: line["exit"] for line in lines if "exit" in line}
         how = ended.get(attempt - 1, "killed")
         how = f"was {how}" if how.startswith("stopped") else f"ended as {how}"
@@ -294,8 +295,19 @@ class RunDirectory:
         """Where one rank writes its errors."""
         return self.root / _RANKS / f"rank-{rank:05d}.jsonl"
 
-    def _check_identity(self, recipe: Any, allow_schedule_change: bool) -> None:
-        written = self.read()["recipe"], json.loads(json.dumps(asdict(recipe)))  # lists, not tuples
+    def last_attempt(self) -> int:
+        """The number of the last start; 0 without any."""
+        return max((line["attempt"] for line in records.read(self.attempts)), default=0)
+
+    def require_same(
+        self, recipe: Any, allow_schedule_change: bool, described: Mapping[str, Any] | None = None
+    ) -> None:
+        """Check that run.json, or what it is to become, describes the run of this recipe.
+
+        Raises:
+            ValueError: it describes another one; `ScheduleDiffersError` if only the schedule differs.
+        """
+        written = (described or self.read())["recipe"], json.loads(json.dumps(asdict(recipe)))  # lists, not tuples
         before, after = (dict(_flat(_resolved(recipe, each))) for each in written)
         said_before, said_now = map(dict, map(_flat, written))
         refused = [SettingClass.IDENTITY]

@@ -16,9 +16,15 @@ class PeerError(RuntimeError):
 
 
 class CheckpointError(RuntimeError):
-    """Saving or finding a checkpoint failed for a cause outside the run: disk, rights, damage."""
+    """Saving or finding a checkpoint failed for a cause outside the run: disk, rights, damage.
 
-    def __init__(self, path: Path, reason: str, remedy: str) -> None:
+    Args:
+        path: of the place; a URL is one, too.
+        reason: what is wrong there.
+        remedy: what to do.
+    """
+
+    def __init__(self, path: Path | str, reason: str, remedy: str) -> None:
         super().__init__(f"{path}: {reason}; {remedy}")
         self.path = path
         self.reason = reason

@@ -3,6 +3,7 @@
 In: values of a recipe. Out: a frozen dataclass whose values are checked. Kept: nothing.
 """
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -10,6 +11,8 @@ from data.recipe.interval import UNIT, Every, Interval, interval, seconds
 from data.recipe.setting import OPERATIONAL, SCHEDULE, Section, setting
 from data.recipe.settings import seed_setting
 
+_URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/(?!\.\.?(/|$))[\w.=+-]+)+")
+"""Places in stores that can make an object only if there is none; only S3 was tried."""
 AUTO = "auto"
 """The value of `checkpoint_every` by which a run chooses the interval itself."""
 MAY_LOSE = "30 min"
@@ -70,6 +73,12 @@ class RunSettings(Section):
         "whether others may read the run's checkpoints, as far as your umask lets them; if not, they are yours alone",
         False,
     )
+    checkpoint_url: str | None = setting(
+        OPERATIONAL,
+        "place in an object store, of this run alone, that has each checkpoint, too; another machine continues from it",
+        None,
+        "a URL: 's3://bucket/name'",
+    )
     saves_may_fail_for: str = setting(
         OPERATIONAL,
         "how long saves may fail before the run ends, from the first one that failed",
@@ -86,6 +95,11 @@ class RunSettings(Section):
             interval(f"run.{name}", getattr(self, name))
         for name in ("saves_may_fail_for", "may_lose"):
             seconds(f"run.{name}", getattr(self, name))
+        if self.checkpoint_url is not None and not _URL.fullmatch(self.checkpoint_url):
+            raise ValueError(
+                f"run.checkpoint_url: got {self.checkpoint_url!r}, allowed is 's3://bucket/name', where name is this "
+                "run's alone; keys and the address of another store than Amazon's are read from the environment (AWS_*)"
+            )
         try:
             planned_saves(self.checkpoint_every, self.may_lose)
         except ValueError as error:

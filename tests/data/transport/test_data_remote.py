@@ -14,6 +14,7 @@ from data.transport.broken_stream import BrokenStream
 from data.transport.byte_stream import ByteStream
 from support.inputs.faulty_server import Clock
 from support.inputs.packed_bytes import LIMITS, PACKED, TEXT, read
+from support.object_store.server import BUCKET, S3Server
 
 
 class Server(BaseHTTPRequestHandler):
@@ -164,28 +165,15 @@ def test_a_file_system_that_ends_early() -> None:
         assert str(caught.value) == said
 
 
-def test_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    pytest.importorskip("s3fs")
-    import botocore.session
-
-    for name, value in (("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "b"), ("DEFAULT_REGION", "us-east-1")):
-        monkeypatch.setenv(f"AWS_{name}", value)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        client = botocore.session.get_session().create_client("s3")
-        client.create_bucket(Bucket="proteins")
-        client.put_object(Bucket="proteins", Key="a.fasta.gz", Body=gzip.compress(TEXT))
-        tag = client.put_object(Bucket="proteins", Key="a.fasta", Body=TEXT)["ETag"]
-        assert read("s3://proteins/a.fasta.gz") == read("s3://proteins/a.fasta") == TEXT
-        assert read("s3://proteins/a.fasta", 1_000_000) == TEXT[1_000_000:]
-        stamp = ByteStream("s3://proteins/a.fasta", LIMITS).stamp()
-        assert stamp[:3] == ["s3://proteins/a.fasta", len(TEXT), f"ETag={tag}"]
-        with pytest.raises(ValueError, match=r"s3://proteins/none: no such file; check data.sources"):
-            read("s3://proteins/none")
+def test_object_store() -> None:
+    with S3Server() as server:
+        server.put("a.fasta.gz", gzip.compress(TEXT))
+        tag = server.put("a.fasta", TEXT)
+        url = f"s3://{BUCKET}/a.fasta"
+        assert read(f"{url}.gz") == read(url) == TEXT
+        assert read(url, 1_000_000) == TEXT[1_000_000:]
+        assert ByteStream(url, LIMITS).stamp()[:3] == [url, len(TEXT), f"ETag={tag}"]
+        with pytest.raises(ValueError, match=rf"s3://{BUCKET}/none: no such file; check data.sources"):
+            read(f"s3://{BUCKET}/none")
         with pytest.raises(ValueError, match=r"s3://nobody/none: cannot be reached: .* bucket does not exist"):
             read("s3://nobody/none")
-    finally:
-        server.stop()

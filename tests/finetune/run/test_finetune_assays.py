@@ -105,11 +105,13 @@ def test_the_fingerprint_is_of_labels_and_not_of_what_a_missing_cell_holds(assay
 
 def test_members_are_folds_times_seeds(tmp_path: Path) -> None:
     words = ("split.folds=3", "run.seeds=2", "run.seed=7", "schedule.total_tokens=none", "schedule.passes=2")
-    recipe = read(Recipe, write(tmp_path), [*words, "split.fractions=[0.8, 0.1, 0.1]"])
+    words += ("split.fractions=[0.8, 0.1, 0.1]", "run.checkpoint_url=s3://bucket/assays")
+    recipe = read(Recipe, write(tmp_path), list(words))
     assays = open_assays(recipe, prepare(recipe))
     found = list(members(recipe, assays))
     assert [m.name for m in found] == [f"fold-{fold}-seed-{seed}" for fold in range(3) for seed in (7, 8)]
     assert [m.recipe.run.directory for m in found] == [f"{recipe.run.directory}/{m.name}" for m in found]
+    assert [m.recipe.run.checkpoint_url for m in found] == [f"s3://bucket/assays/{m.name}" for m in found]
     assert [(m.recipe.run.seed, m.recipe.run.seeds) for m in found] == [(7, 1), (8, 1)] * 3
     tested = [set(m.assays.records(TEST).tolist()) for m in found[::2]]
     assert set.union(*tested) == set(np.flatnonzero(assays.is_labelled).tolist())

@@ -1,0 +1,174 @@
+"""Runs whose machine is gone: the same command continues on another one, from what an object store holds."""
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pretrain.loop
+from pretrain.__main__ import main
+from pretrain.checkpoint import find, verify
+from pretrain.checkpoint.object_store.stored import Bucket
+from support.chaos.campaign import Campaign
+from support.kept_runs import STEPS_12
+from support.launching import End, bit_equal, end_of, lines, until
+from support.object_store.server import S3Server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with S3Server() as running:
+        yield running
+
+
+@pytest.fixture
+def killed_at(monkeypatch: pytest.MonkeyPatch):
+    """Has this process get a signal in a step, once."""
+    train_step = pretrain.loop.train_step
+
+    def arrange(step: int) -> None:
+        calls = [0]
+
+        def signalling(*arguments, **how):
+            calls[0] += 1
+            if calls[0] == step:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return train_step(*arguments, **how)
+
+        monkeypatch.setattr(pretrain.loop, "train_step", signalling)
+
+    return arrange
+
+
+@pytest.fixture
+def reference(recipe_in, tmp_path: Path) -> End:
+    """The end of a run that nothing happened to."""
+    assert main([str(recipe_in(tmp_path / "reference")), *STEPS_12]) == 0
+    return end_of(tmp_path / "reference/run")
+
+
+def start(recipe: Path, url: str, *more: str) -> int:
+    return main([str(recipe), *STEPS_12, "run.checkpoint_every=4", f"run.checkpoint_url={url}", *more])
+
+
+def test_a_run_continues_where_it_never_was(
+    recipe_in, reference: End, server: S3Server, killed_at, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    recipe, url, run = recipe_in(tmp_path), server.new_url(), tmp_path / "run"
+    killed_at(5)
+    assert start(recipe, url) > 128
+    before = lines(run / "metrics.jsonl")
+    shutil.rmtree(run)
+    assert start(recipe, url) == 0
+    assert f"fetched: {url}/step-000000005-a1-00000002 -> {run}/checkpoints/step-000000005\n" in capsys.readouterr().err
+    end = end_of(run)
+    assert (end.step, end.chain, end.tokens_seen) == (reference.step, reference.chain, reference.tokens_seen)
+    assert bit_equal(end, reference)
+    starts = [line for line in lines(run / "attempts.jsonl") if "base_step" in line]
+    assert [(line["attempt"], line["base_step"]) for line in starts] == [(1, 0), (2, 5)]
+    steps = [line["step"] for line in lines(run / "metrics.jsonl") if "loss" in line]
+    assert steps == sorted(set(steps))  # of both machines
+    assert [line["step"] for line in before if "loss" in line][:3] == steps[:3]
+    # What it kept is what the store keeps, and the finished run is not trained once more.
+    kept = [verify(path).manifest for path in find(run / "checkpoints")]
+    assert [(each.attempt, each.step) for each in kept] == [each[:2] for each in Bucket(url).saves()]
+    shutil.rmtree(run)
+    assert start(recipe, url) == 0
+    assert end_of(run).step == 12
+    assert lines(run / "attempts.jsonl")[-2]["base_step"] == 12
+
+
+def test_lost_and_damaged_checkpoints_are_fetched(
+    recipe_in, server: S3Server, killed_at, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    recipe, url, run = recipe_in(tmp_path), server.new_url(), tmp_path / "run"
+    killed_at(9)
+    assert start(recipe, url) > 128
+    (newest, *_) = find(run / "checkpoints")
+    (newest / "trainer.json").write_text("{}")
+    bucket = Bucket(url)
+    bucket._objects.write(f"{bucket.saves()[0].prefix}/trainer.json", b"{}")  # the store's newest, too
+    shutil.rmtree(run / "checkpoints/step-000000008")
+    assert start(recipe, url) == 0
+    said = capsys.readouterr().err
+    assert "checkpoint rejected: step-000000009: " in said
+    assert f"checkpoint rejected: {url}/step-000000009-a1-00000003: " in said
+    assert lines(run / "attempts.jsonl")[2]["base_step"] == 8
+
+
+def test_another_run_is_refused(recipe_in, server: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    recipe, url, run = recipe_in(tmp_path), server.new_url(), tmp_path / "run"
+    assert start(recipe, url) == 0
+    assert start(recipe, url, "run.directory=other", "run.seed=5") == 78
+    assert "run.seed was 0, is 5" in capsys.readouterr().err
+    assert not Path("other").exists()
+    # A directory that missed starts of another machine is not that run's newest any more.
+    os.rename(run, tmp_path / "earlier")
+    assert start(recipe, url, "--allow-schedule-change", "schedule.total_tokens=10_000") == 0
+    os.rename(run, tmp_path / "later")
+    os.rename(tmp_path / "earlier", run)
+    assert start(recipe, url, "--allow-schedule-change", "schedule.total_tokens=12_000") == 78
+    said = capsys.readouterr().err
+    assert f"{run} knows 1 starts of the run, and {url} has a checkpoint of start 2" in said
+
+
+@pytest.mark.slow
+def test_a_store_that_does_not_answer_is_a_disk_that_does_not(
+    recipe_in, reference: End, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    recipe, run = recipe_in(tmp_path), tmp_path / "run"
+    with S3Server() as server:
+        url, train_step, calls = server.new_url(), pretrain.loop.train_step, [0]
+
+        def unplugging(*arguments, **how):
+            calls[0] += 1
+            if calls[0] == 6:
+                until(lambda: len(Bucket(url).saves()) == 1 and Bucket(url).saves()[0].is_whole, recipe)
+                server.stop()
+            if calls[0] == 9:
+                time.sleep(2)  # until the save of step 8 has failed
+            if calls[0] == 10:
+                server.start()
+            return train_step(*arguments, **how)
+
+        monkeypatch.setattr(pretrain.loop, "train_step", unplugging)
+        assert start(recipe, url) == 0
+        assert "save failed: step 8 was not saved: " in capsys.readouterr().err
+        assert bit_equal(end_of(run), reference)
+        assert [each.step for each in Bucket(url).saves()] == [12, 4]
+        server.stop()
+        assert start(recipe, url, "--allow-schedule-change", "schedule.total_tokens=10_000") == 74
+        assert f"error: {url}: EndpointConnectionError: Could not connect" in capsys.readouterr().err
+        assert len(lines(run / "attempts.jsonl")) == 2
+
+
+def saves_told(run: Path) -> int:
+    return len([line for line in lines(run / "metrics.jsonl") if "checkpoint_s" in line])
+
+
+@pytest.mark.slow
+@pytest.mark.launch
+@pytest.mark.xdist_group("engines")
+def test_two_ranks_that_are_killed_continue_in_a_new_directory(recipe_in, server: S3Server, tmp_path: Path) -> None:
+    recipe = recipe_in(tmp_path)
+    campaign = Campaign(tmp_path / "runs", recipe, tokens=40_000)
+    reference = campaign.reference("ddp", 2)
+    recipe.write_text(recipe.read_text().replace("[run]", f'[run]\ncheckpoint_url = "{server.new_url()}"'))
+    run = tmp_path / "runs/elsewhere"
+    for kills in range(4):
+        pids = campaign.start(run, "ddp", 2)
+        if kills < 3:
+            until(lambda count=2 * kills + 2: saves_told(run) >= count, run.with_suffix(".log"), 60)
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            shutil.rmtree(run)
+    campaign.await_end(run, pids)
+    bases = [line["base_step"] for line in lines(run / "attempts.jsonl") if "base_step" in line]
+    assert len(bases) == 4
+    assert bases == sorted(set(bases))
+    assert verify(find(run / "checkpoints")[0]).manifest.files == reference.files

@@ -1,0 +1,1 @@
+"""A server of an object store on this machine."""
