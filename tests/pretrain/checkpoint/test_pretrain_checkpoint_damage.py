@@ -178,7 +178,7 @@ def test_manifest_is_parsed_strictly(two: Path, change: str) -> None:
 
 
 def test_manifest_round_trip_and_not_json() -> None:
-    entry = FileEntry(path="model/a.safetensors", size=3, sha256="0" * 64)
+    entry = FileEntry(path="model/a.safetensors", size=3, hashes=("0" * 64,))
     manifest = Manifest(
         step=7,
         attempt=2,
