@@ -23,10 +23,10 @@ Check = Callable[[Verified], None]
 
 
 class _Verdict(NamedTuple):
-    """What a rank has to say of its share."""
+    """What a rank found in its share."""
 
     word: int
-    """Of a signal (`run.stop`); what was left of the share is not compared then."""
+    """That of a signal (`run.stop`); what was left of the share is not compared then."""
     invalid: tuple[str, str] | None = None
     """Reason and message: the bytes are not what was written."""
     failed: tuple[bool, str, str] | None = None
