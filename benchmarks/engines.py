@@ -22,7 +22,6 @@ import torch
 from benchmarks.launch import launched
 from benchmarks.report import Row, report
 from pretrain.checkpoint.load import newest_valid
-from pretrain.checkpoint.tensors import TensorReader
 
 SETTINGS = (
     "model.preset=esm2_60k",
@@ -74,7 +73,7 @@ def trained(folder: Path, case: Case) -> Run:
         checkpoint = newest_valid(run / "checkpoints", writer=False)
     if checkpoint is None:
         sys.exit(f"{run} has no checkpoint")
-    reader = TensorReader(checkpoint.path, "model", frozenset(f.path for f in checkpoint.manifest.files))
+    reader = checkpoint.tensors("model")
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return Run(
         {tensor: reader.read(tensor) for tensor in reader.shapes}, [line["loss"] for line in lines if "loss" in line]

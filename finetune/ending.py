@@ -116,7 +116,7 @@ def _inputs(recipe: Recipe, assays: Assays, trained: Sequence[Trained]) -> str:
     models = []
     for one in trained:
         best, newest = best_valid(one.run.checkpoints), newest_valid(one.run.checkpoints, writer=False)
-        weights = sorted((file.path, file.sha256) for file in best.manifest.files)
+        weights = sorted((file.path, file.hashes) for file in best.manifest.files)
         models.append([one.member.name, best.trainer.step, weights, newest.trainer.step if newest else 0])
     settings = [asdict(part) for part in (recipe.model, recipe.split, recipe.adaptation, recipe.losses, *recipe.tasks)]
     searches = searched_by() if assays.store.num_records else ""

@@ -34,7 +34,6 @@ from finetune.recipe import Recipe
 from finetune.splits.parts import NAMES, TRAIN, VALIDATION
 from finetune.tables.mutations import read_wild_types
 from pretrain.checkpoint.best import best_valid
-from pretrain.checkpoint.tensors import TensorReader
 from pretrain.engine.encoder_setup import set_up_encoder
 from pretrain.engine.engine import Engine
 from pretrain.job import Built, Job, Objective, Selection
@@ -271,7 +270,7 @@ class FineTuneJob(Job[FineTuneScores]):
     def publish(self, run: RunDirectory) -> None:
         """The bundle, of the best checkpoint."""
         checkpoint, assays, recipe = best_valid(run.checkpoints), self.assays, self.recipe
-        reader = TensorReader(checkpoint.path, "model", frozenset(entry.path for entry in checkpoint.manifest.files))
+        reader = checkpoint.tensors("model")
         described, step = run.model(), checkpoint.trainer.step
         scored = [
             line["validation"]

@@ -22,7 +22,7 @@ from data.order.plan import Cursor
 from data.progress_line import WorkLine
 from data.recipe.interval import interval
 from pretrain.checkpoint.best import Best
-from pretrain.checkpoint.continued import changed_precision, opened, require_same_run
+from pretrain.checkpoint.continued import Check, changed_precision, on_main_with_all, opened, require_same_run
 from pretrain.checkpoint.frozen import fill_frozen
 from pretrain.checkpoint.load import Verified, restore
 from pretrain.checkpoint.manifest import BEST, ENTRIES, FROZEN, LOSS_SCALE, TrainerState
@@ -87,12 +87,12 @@ def train(
     recipe.schedule.require_tokens()
     run = RunDirectory(Path(recipe.run.directory), written)
 
-    def begin() -> tuple[int, int, tuple[Path, str] | None]:
+    def begin(check: Check) -> tuple[int, int, tuple[Path, str] | None]:
         with run.claimed(recipe, allow_schedule_change=allowed.schedule_change):
             asked_for = require_progress(run, despite_failures=allowed.despite_failures)
             sweep(run.checkpoints)
             with stop.at_once():
-                found = newest_anywhere(run, recipe, recipe.run, allowed)
+                found = newest_anywhere(run, recipe, recipe.run, allowed, check)
             step = found.trainer.step if found else 0
             if found:
                 run.require_longer(recipe.schedule.total_tokens, found.trainer.tokens_seen)
@@ -109,7 +109,7 @@ def train(
         return training.saves.newest if training else chosen[0] if chosen else None
 
     with stop.deferred():
-        attempt, base_step, chosen = engine.on_main(begin)
+        attempt, base_step, chosen = on_main_with_all(engine, begin)
         watching = watched(run, engine.rank, engine.world_size, attempt, position)
         with recorded(run, engine.rank, attempt, position, newest), stop.consequences(), stop.at_once(), watching:
             job = open_job(recipe, engine)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from data.durable import flush
 from pretrain.checkpoint.canonical import InvalidCheckpoint, canonical
-from pretrain.checkpoint.load import quarantine, verify
+from pretrain.checkpoint.load import quarantine, require_exact_files, verify
 from pretrain.checkpoint.manifest import (
     FROZEN,
     MANIFEST_FILE,
@@ -205,10 +205,11 @@ def _publish(plan: Plan, staged: Staged, receipts: Sequence[Receipt]) -> Manifes
         index = {"tensors": _index(staged.shapes[part], [receipt.pieces[part] for receipt in receipts]), **extra[part]}
         files.append(write_bytes(plan.temporary, f"{part}/{INDEX_FILE}", canonical(index), plan.modes))
         flush(plan.temporary / part)
-    for part in PARTS:  # nothing is published that no reader would take
-        TensorReader(plan.temporary, part, frozenset(entry.path for entry in files))
     files.append(write_bytes(plan.temporary, TRAINER_FILE, plan.trainer.to_bytes(), plan.modes))
     manifest = plan.manifest(files)
+    require_exact_files(plan.temporary, manifest)  # nothing is published that no reader would take
+    for part in PARTS:
+        TensorReader(plan.temporary, part, manifest.entries)
     _write_manifest(plan, manifest)
     is_new = make_way(plan.published, manifest)
     if plan.bucket:  # first: what is there alone is fetched, and what is here alone is lost with the machine

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from pretrain.checkpoint.load import Verified, require_same_frozen
 from pretrain.checkpoint.manifest import FROZEN
-from pretrain.checkpoint.tensors import TensorReader
 from pretrain.engine.named_state import NamedState, Weights, fill
 
 
@@ -92,8 +91,7 @@ def read_whole(checkpoint: Verified, names: Iterable[str], frozen: Weights | Non
         ValueError: the checkpoint does not hold all of them and there is no `frozen`, or another one than that it was
             trained on.
     """
-    listed = frozenset(entry.path for entry in checkpoint.manifest.files)
-    reader = TensorReader(checkpoint.path, "model", listed)
+    reader = checkpoint.tensors("model")
     whole = {name: reader.read(name) for name in reader.shapes}
     absent = sorted(set(names) - whole.keys() - reader.aliases.keys())
     if absent and frozen is None:

@@ -1,16 +1,16 @@
 """Find the newest checkpoint that is whole, and put it into a model and optimizer.
 
 In: a directory of `step-*` checkpoints, any of which may be damaged. Out: a `Verified` one whose every byte matched its
-manifest, or an error; None only where there never was a checkpoint. On many ranks the writer calls `newest_valid`,
-broadcasts path and manifest hash, and the others call `open_checkpoint`; then all ranks call `restore`.
+manifest, or an error; None only where there never was a checkpoint. One process calls `newest_valid`, many ranks deal
+its work (`checkpoint.blocks.shares`); then all ranks call `restore`, which hashes once more what it reads.
 """
 
 import errno
-import hashlib
 import os
 import stat
 import sys
-from collections.abc import Set
+from collections.abc import Callable, Iterable, Iterator, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from data.durable import flush
+from pretrain.checkpoint.blocks.hashes import HashedBlocks, num_blocks
+from pretrain.checkpoint.blocks.shares import Share, share_of
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.manifest import (
     ENTRIES,
@@ -59,6 +61,10 @@ class Verified:
         """Identity of the checkpoint: broadcast it with the path; parent of the next commit."""
         return self.manifest.self_sha256
 
+    def tensors(self, part: str) -> TensorReader:
+        """What reads the tensors of one of `PARTS`."""
+        return TensorReader(self.path, part, self.manifest.entries)
+
 
 def find(checkpoints_dir: Path) -> list[Path]:
     """Paths named like a checkpoint, newest step first; says nothing about what is in them."""
@@ -69,12 +75,19 @@ def find(checkpoints_dir: Path) -> list[Path]:
     return [path for _, path in sorted(named, reverse=True)]
 
 
-def newest_valid(checkpoints_dir: Path, writer: bool) -> Verified | None:
+def newest_valid(
+    checkpoints_dir: Path, writer: bool, check: Callable[[Verified], None] | None = None
+) -> Verified | None:
     """The newest checkpoint whose every byte matches its manifest.
 
     Each one that does not is reported on stderr and in `rejected`, and with `writer` moved to
     `.quarantine/<name>-<reason>`. One that does, but was written by another version, ends the search. Where one
     vanishes while it is read, because the run trains and keeps a few, the search begins again.
+
+    Args:
+        checkpoints_dir: where they are.
+        writer: whether this process is the one that may move them.
+        check: compares the data files of one with their hashes; `check_data` where it is not given.
 
     Returns:
         None where there is no checkpoint, nor one in quarantine.
@@ -89,7 +102,7 @@ def newest_valid(checkpoints_dir: Path, writer: bool) -> Verified | None:
     while found:
         path = found.pop(0)
         try:
-            return replace(verify(path), rejected=tuple(rejected))
+            return replace(verify(path, check), rejected=tuple(rejected))
         except InvalidCheckpoint as error:
             if not writer and not os.path.lexists(path) and gone < _MOST_GONE:
                 found, gone = find(checkpoints_dir), gone + 1  # a run that trains removed it, after a newer one
@@ -111,24 +124,57 @@ def newest_valid(checkpoints_dir: Path, writer: bool) -> Verified | None:
     return None
 
 
-def verify(path: Path) -> Verified:
+def verify(path: Path, check: Callable[[Verified], None] | None = None) -> Verified:
     """Check a whole checkpoint: manifest, list of files, sizes, hashes, index, headers.
+
+    Args:
+        path: of the checkpoint.
+        check: compares the data files with their hashes; `check_data` where it is not given.
 
     Raises:
         InvalidCheckpoint: the first thing that is wrong, and `reason` in one word.
         OtherVersion: every byte is as it was written, in a form that this version does not know.
         StorageError: it could not be read, for lack of rights or file handles.
     """
-    return _open(path, every_byte=True)
+    checkpoint = _open(path)
+    (check or check_data)(checkpoint)
+    return checkpoint
+
+
+def check_data(
+    checkpoint: Verified, shares: Iterable[Share] | None = None, is_stopped: Callable[[], bool] = lambda: False
+) -> None:
+    """Compare the data files with their hashes, and their headers with the indexes.
+
+    Args:
+        checkpoint: whose.
+        shares: the blocks to compare; None: all.
+        is_stopped: asked before each; what is left is not compared then.
+
+    Raises:
+        InvalidCheckpoint: the first thing that is wrong.
+        OtherVersion, StorageError: as of `verify`.
+    """
+    path = checkpoint.path
+    with _named_errors(path), _form_of(path, checkpoint.manifest):
+        readers = {part: checkpoint.tensors(part) for part in PARTS}
+        for file, first, last in share_of(checkpoint.manifest.files) if shares is None else shares:
+            if is_stopped():
+                return
+            part, _, name = file.path.partition("/")
+            if part in readers:
+                readers[part].check(name, first, last)
+            else:
+                HashedBlocks(path / file.path, file.size, file.hashes).check(first, last)
 
 
 def open_checkpoint(path: Path, manifest_sha256: str) -> Verified:
-    """A checkpoint that another rank verified and chose; its data files are not hashed again.
+    """A checkpoint that another rank found and chose; its data files are not hashed.
 
     Raises:
         InvalidCheckpoint: what this rank sees is not what was chosen.
     """
-    checkpoint = _open(path, every_byte=False)
+    checkpoint = _open(path)
     if checkpoint.manifest_sha256 != manifest_sha256:
         raise InvalidCheckpoint(
             "manifest",
@@ -169,13 +215,13 @@ def restore(
     Raises:
         ValueError: names, shapes, ties, moments or frozen parameters of the checkpoint are not those of `state`.
         OtherVersion: the run has state that this version does not know, and would silently continue without.
+        StorageError: what was verified is read differently now.
     """
     unknown = sorted(checkpoint.trainer.entries.keys() - known)
     if unknown:
         what = f"{TRAINER_FILE} has the entries {unknown[:5]}, known are {sorted(known)}"
         raise OtherVersion(checkpoint.path, checkpoint.manifest.versions, what)
-    listed = frozenset(entry.path for entry in checkpoint.manifest.files)
-    model, optimizer = (TensorReader(checkpoint.path, part, listed) for part in PARTS)
+    model, optimizer = map(checkpoint.tensors, PARTS)
     here = f"{checkpoint.path}: "
     shapes = {name: state.shape(name) for name in state.names}
     has_frozen = bool(state.frozen) or FROZEN in checkpoint.manifest.fingerprints
@@ -196,12 +242,16 @@ def restore(
     _require_same_names(here + "optimizer moments", set(optimizer.shapes), set(moments) - fresh)
     expected = {moment: shapes[name] for moment, name in moments.items()}
     _require_same_shapes(here, optimizer.shapes, expected)
-    for name in shapes:
-        state.scatter(name, "param", partial(model.read_span, name))
-        state.set_step(name, optimizer.steps[name])
-    for moment, name in moments.items():
-        read = _zeros if moment in fresh else partial(optimizer.read_span, moment)
-        state.scatter(name, moment.partition("/")[0], read)
+    try:
+        for name in shapes:
+            state.scatter(name, "param", partial(model.read_span, name))
+            state.set_step(name, optimizer.steps[name])
+        for moment, name in moments.items():
+            read = _zeros if moment in fresh else partial(optimizer.read_span, moment)
+            state.scatter(name, moment.partition("/")[0], read)
+    except InvalidCheckpoint as error:
+        remedy = "start again: if it is damaged it is put aside, and the one before it is used"
+        raise StorageError(checkpoint.path, f"it has changed since it was verified: {error}", remedy) from error
     state.end_load()
     return checkpoint.trainer
 
@@ -210,8 +260,9 @@ def _zeros(start: int, stop: int) -> Tensor:
     return torch.zeros(stop - start)
 
 
-def _open(path: Path, *, every_byte: bool) -> Verified:
-    try:
+def _open(path: Path) -> Verified:
+    """A checkpoint all of whose JSON is right; of its data files, the sizes are."""
+    with _named_errors(path):
         if path.is_symlink():
             raise InvalidCheckpoint("link", f"{path.name} is a link")
         try:
@@ -220,35 +271,44 @@ def _open(path: Path, *, every_byte: bool) -> Verified:
             raise OtherVersion(path, error.writer, str(error)) from error
         if step_of_name(path.name) != manifest.step:
             raise InvalidCheckpoint("step", f"{path.name} holds step {manifest.step}")
-        _require_exact_files(path, manifest)
+        require_exact_files(path, manifest)
         for entry in manifest.files:
-            if every_byte or entry.path.endswith(".json"):
-                _require_hash(path / entry.path, entry.sha256)
-        trainer = _understood(path, manifest)
+            if entry.path.endswith(".json"):
+                HashedBlocks(path / entry.path, entry.size, entry.hashes).check(0, num_blocks(entry.size))
+        with _form_of(path, manifest):
+            trainer = TrainerState.from_bytes((path / TRAINER_FILE).read_bytes())
+            checkpoint = Verified(path=path, manifest=manifest, trainer=trainer)
+            for part in PARTS:
+                checkpoint.tensors(part)
         if trainer.step != manifest.step:
             raise InvalidCheckpoint("step", f"trainer at {trainer.step}, name {path.name}")
+    return checkpoint
+
+
+@contextmanager
+def _named_errors(path: Path) -> Iterator[None]:
+    """Context in which an error of the disk says whether the checkpoint is damaged, or this machine cannot read it."""
+    try:
+        yield
     except OSError as error:
-        if error.errno in _DAMAGE or isinstance(error, FileNotFoundError):  # that of safetensors has no number
+        if error.errno in _DAMAGE:
             raise InvalidCheckpoint("unreadable", f"{path.name}: {error}") from error
         remedy = "make it readable for this user and start again"
         raise StorageError(path, f"cannot be read: {error}", remedy) from error
-    return Verified(path=path, manifest=manifest, trainer=trainer)
 
 
-def _understood(path: Path, manifest: Manifest) -> TrainerState:
-    """The trainer's record, after both indexes were read; their hashes are right, so they were written like that."""
+@contextmanager
+def _form_of(path: Path, manifest: Manifest) -> Iterator[None]:
+    """Context in which hashes are right: content of another form was written like that, by another version."""
     try:
-        trainer = TrainerState.from_bytes((path / TRAINER_FILE).read_bytes())
-        for part in PARTS:
-            TensorReader(path, part, frozenset(entry.path for entry in manifest.files))
+        yield
     except InvalidCheckpoint as error:
         if error.reason not in FORM:
             raise
         raise OtherVersion(path, manifest.versions, str(error)) from error
-    return trainer
 
 
-def _require_exact_files(path: Path, manifest: Manifest) -> None:
+def require_exact_files(path: Path, manifest: Manifest) -> None:
     """Require exactly the listed regular files, of the listed sizes, and no links."""
     sizes: dict[str, int] = {}
     for folder, folders, files in os.walk(path):
@@ -269,13 +329,6 @@ def _require_exact_files(path: Path, manifest: Manifest) -> None:
     for name, size in listed.items():
         if sizes[name] != size:
             raise InvalidCheckpoint("size", f"{name}: {sizes[name]} bytes, manifest says {size}")
-
-
-def _require_hash(path: Path, sha256: str) -> None:
-    with path.open("rb") as file:
-        actual = hashlib.file_digest(file, "sha256").hexdigest()
-    if actual != sha256:
-        raise InvalidCheckpoint("hash", f"{path.name}: sha256 {actual}, manifest says {sha256}")
 
 
 def require_same_frozen(checkpoint: Verified, found: str | None) -> None:

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
+from pretrain.checkpoint.blocks.hashes import num_blocks
 from pretrain.checkpoint.canonical import (
     InvalidCheckpoint,
     Kinds,
@@ -47,6 +48,7 @@ _NAME = re.compile(r"step-(\d{9,})")
 _ENTRY = re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)*")
 
 _FILE: Kinds = {"path": (str,), "size": (int,), "sha256": (str,)}
+_LARGE_FILE: Kinds = {"path": (str,), "size": (int,), "blocks": (list,)}
 _TOPOLOGY: Kinds = {"world_size": (int,), "engine": (str,), "precision": (str,)}
 _TRAINER: Kinds = {
     **dict.fromkeys(("step", "tokens_seen", "skipped_steps"), (int,)),
@@ -167,18 +169,43 @@ class TrainerState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileEntry:
-    """One file of a checkpoint: path relative to it, size in bytes, lower-case hex SHA-256."""
+    """One file of a checkpoint: path relative to it, size in bytes, lower-case hex SHA-256 of its blocks.
+
+    In JSON a file of one block has it as `sha256`, which is that of the file, and a larger one has the list `blocks`
+    (`checkpoint.blocks.hashes`). Earlier versions wrote `sha256` for files of any size.
+    """
 
     path: str
     size: int
-    sha256: str
+    hashes: tuple[str, ...]
+    """A SHA-256 for each block, or one of the whole file."""
 
     def __post_init__(self) -> None:
-        """Check types, path and hash."""
-        require_fields("file", asdict(self), _FILE)
+        """Check path and hashes."""
         require_relative_path(self.path)
-        if not _SHA256.fullmatch(self.sha256):
-            raise InvalidCheckpoint("format", f"{self.path}: sha256 {self.sha256!r} is not one")
+        for found in self.hashes:
+            if not (isinstance(found, str) and _SHA256.fullmatch(found)):
+                raise InvalidCheckpoint("format", f"{self.path}: sha256 {found!r} is not one")
+        if len(self.hashes) not in (1, wanted := num_blocks(self.size)):
+            text = f"{self.path}: {len(self.hashes)} hashes, allowed {wanted} for {self.size} bytes"
+            raise InvalidCheckpoint("format", text)
+
+    @classmethod
+    def from_record(cls, record: object) -> Self:
+        """From an object of JSON; raises InvalidCheckpoint."""
+        is_large = isinstance(record, dict) and "blocks" in record
+        fields = require_fields("file", record, _LARGE_FILE if is_large else _FILE)
+        hashes = tuple(fields["blocks"]) if is_large else (fields["sha256"],)
+        if is_large and len(hashes) < 2:
+            raise InvalidCheckpoint("format", f"file.blocks: got {hashes}, allowed 2 or more")
+        return cls(path=fields["path"], size=fields["size"], hashes=hashes)
+
+    def record(self) -> dict[str, Any]:
+        """The fields as JSON has them."""
+        only = len(self.hashes) == 1
+        return {"path": self.path, "size": self.size} | (
+            {"sha256": self.hashes[0]} if only else {"blocks": list(self.hashes)}
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -230,6 +257,11 @@ class Manifest:
             raise InvalidCheckpoint("path", f"manifest.files: got {paths[:8]}, allowed each path once, in order")
 
     @property
+    def entries(self) -> dict[str, FileEntry]:
+        """The files by path."""
+        return {entry.path: entry for entry in self.files}
+
+    @property
     def self_sha256(self) -> str:
         """Hash of the canonical manifest without this field; the checkpoint's identity."""
         return hashlib.sha256(canonical(self._record())).hexdigest()
@@ -260,16 +292,15 @@ class Manifest:
                 raise InvalidCheckpoint("schema", f"schema: got {fields.get('schema')!r}, allowed {SCHEMA!r}")
             require_fields("manifest", fields, _MANIFEST)
             topology = Topology(**require_fields("topology", fields.pop("topology"), _TOPOLOGY))
-            listed = [FileEntry(**require_fields("file", f, _FILE)) for f in fields.pop("files")]
-            return cls(**fields, topology=topology, files=tuple(listed))
+            listed = tuple(map(FileEntry.from_record, fields.pop("files")))
+            return cls(**fields, topology=topology, files=listed)
         except InvalidCheckpoint as error:
             if error.reason not in FORM:
                 raise
             raise UnknownForm(str(error), value.get("versions")) from error
 
     def _record(self) -> dict[str, Any]:
-        record = asdict(self)
-        return {**record, "files": list(record["files"])}
+        return {**asdict(self), "files": [entry.record() for entry in self.files]}
 
 
 def _trainer_kinds(value: object) -> Kinds:

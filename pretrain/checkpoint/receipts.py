@@ -43,7 +43,7 @@ class Receipt:
         fields = require_fields(
             "receipt", parse_canonical(raw, "receipt"), {"rank": (int,), "files": (list,), "pieces": (dict,)}
         )
-        return cls(**{**fields, "files": tuple(FileEntry(**entry) for entry in fields["files"])})
+        return cls(**{**fields, "files": tuple(map(FileEntry.from_record, fields["files"]))})
 
     def leave(self, temporary: Path) -> None:
         """Give rank 0 the receipt, whole. It need not survive a power cut: nothing is published then."""
@@ -51,7 +51,7 @@ class Receipt:
         folder.mkdir(exist_ok=True)
         path = folder / f"rank-{self.rank:05d}.json"
         unfinished = path.with_suffix(".new")
-        unfinished.write_bytes(canonical({**asdict(self), "files": [asdict(entry) for entry in self.files]}))
+        unfinished.write_bytes(canonical({**asdict(self), "files": [entry.record() for entry in self.files]}))
         os.rename(unfinished, path)
 
 

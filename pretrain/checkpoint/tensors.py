@@ -3,30 +3,34 @@
 `model/index.json` and `optimizer/index.json` map each tensor to name, shape, dtype and pieces
 `[start, stop)` of its flattened form, each piece a tensor of a safetensors file in the same folder.
 Each rank writes one file of a part, in which a tensor that it stores whole has its own shape under its own name, so
-that any safetensors reader sees it, and a piece is flat; the reader puts any set of pieces together.
+that any safetensors reader sees it, and a piece is flat; the reader puts any set of pieces together. It hashes what it
+reads in the buffer that it then uses (`checkpoint.blocks`), so that nothing can change between check and use.
 """
 
 import contextlib
-import errno
-import hashlib
 import json
 import math
 import os
 import struct
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from pretrain.checkpoint.blocks.hashes import BlockHashes, HashedBlocks
 from pretrain.checkpoint.canonical import InvalidCheckpoint, parse_canonical, require_fields
 from pretrain.checkpoint.manifest import FileEntry, require_relative_path
 
 PARTS = ("model", "optimizer")
 INDEX_FILE = "index.json"
 DTYPE = "F32"  # safetensors' name; masters and moments are fp32 under every engine
+_MOST_HEADER_BYTES = 100_000_000
+"""The limit of the safetensors format."""
+_OPEN = 4
+"""Data files that are open at once, with a block of memory each: a reader may take turns between some."""
 
 
 class Modes(NamedTuple):
@@ -45,19 +49,19 @@ def data_file(rank: int) -> str:
 
 
 class HashedFile:
-    """A new file that knows the hash and number of the bytes written to it; `close` fsyncs it."""
+    """A new file that knows the hashes and number of the bytes written to it; `close` fsyncs it."""
 
     def __init__(self, folder: Path, path: str, modes: Modes = PRIVATE) -> None:
         self._path = path
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         self._file = os.fdopen(os.open(folder / path, flags, modes.file), "wb")
-        self._hash = hashlib.sha256()
+        self._hashes = BlockHashes()
         self._size = 0
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes."""
         self._file.write(data)
-        self._hash.update(data)
+        self._hashes.update(data)
         self._size += len(data)
 
     def close(self) -> FileEntry:
@@ -70,7 +74,7 @@ class HashedFile:
             self._file.close()
         if on_disk != self._size:
             raise OSError(f"{self._path}: wrote {self._size} bytes, the file has {on_disk}")
-        return FileEntry(path=self._path, size=self._size, sha256=self._hash.hexdigest())
+        return FileEntry(path=self._path, size=self._size, hashes=self._hashes.hexdigests())
 
     def __enter__(self) -> Self:
         """The file itself."""
@@ -116,30 +120,75 @@ class SafetensorsWriter:
         return self._file.close()
 
 
+class _DataFile(HashedBlocks):
+    """A safetensors file of which any range can be read; its header is read when it is first needed."""
+
+    def __init__(self, checkpoint: Path, entry: FileEntry) -> None:
+        super().__init__(checkpoint / entry.path, entry.size, entry.hashes)
+        self._header: dict[str, Any] | None
+        self._begin, self._header = 0, None
+
+    def begin_of(self, name: str, piece: Mapping[str, Any]) -> int:
+        """Where the data of a piece of a tensor begin in the file.
+
+        Raises:
+            InvalidCheckpoint: the header does not say the same of the piece as the index, or there is none.
+        """
+        where = f"{name} in {self.path.name}"
+        if self._header is None:
+            self._begin, self._header = self._parsed(self.path.name)
+        try:
+            tensor = self._header[piece["key"]]
+            dtype, shape, (start, stop) = tensor["dtype"], tensor["shape"], tensor["data_offsets"]
+            count = math.prod(shape)
+            is_inside = 0 <= start and stop - start == 4 * count and self._begin + stop <= self.size
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidCheckpoint("tensors", f"{where}: {type(error).__name__}: {error}") from error
+        if dtype != DTYPE:
+            raise InvalidCheckpoint("dtype", f"{where}: got {dtype}, allowed {DTYPE}")
+        if count != piece["stop"] - piece["start"]:
+            raise InvalidCheckpoint("pieces", f"{where}: {count} elements for {piece}")
+        if not is_inside:
+            raise InvalidCheckpoint("tensors", f"{where}: it lies at [{start}, {stop}) of {self.size} bytes")
+        return self._begin + int(start)
+
+    def _parsed(self, path: str) -> tuple[int, dict[str, Any]]:
+        """Where the data begin, and the header: a record for each key."""
+        if self.size < 8:
+            raise InvalidCheckpoint("tensors", f"{path}: {self.size} bytes are no safetensors file")
+        (length,) = struct.unpack("<Q", self.read(0, 8))
+        begin = 8 + int(length)
+        if length > _MOST_HEADER_BYTES or begin > self.size:
+            raise InvalidCheckpoint("tensors", f"{path}: a header of {length} bytes in a file of {self.size}")
+        try:
+            header = json.loads(bytes(self.read(8, begin)))
+        except (ValueError, RecursionError) as error:
+            raise InvalidCheckpoint("tensors", f"{path}: its header is not JSON: {error}") from error
+        return begin, header if isinstance(header, dict) else {}
+
+
 class TensorReader:
     """Reads the tensors of one part, `model` or `optimizer`, from any set of pieces.
 
-    Opening reads the index and the headers of all data files and checks them against each other, so
-    that a read afterwards can fail only where the disk does.
+    Opening reads the index and checks that its pieces cover each tensor. A data file is opened when a tensor is read
+    from it, and its header compared with the index.
 
     Args:
         checkpoint: directory of the checkpoint.
         part: one of `PARTS`.
-        listed: paths that the manifest lists; a piece elsewhere is refused.
+        listed: the files that the manifest lists, by path; a piece elsewhere is refused.
 
     Raises:
         InvalidCheckpoint: pieces that leave a gap, overlap, lie in an unlisted file, or whose size
-            or dtype is not what the index says.
+            or dtype is not what the index says; or bytes that are not what was written.
     """
 
-    def __init__(self, checkpoint: Path, part: str, listed: frozenset[str]) -> None:
-        self._folder = checkpoint / part
-        self._part = part
-        self._listed = listed
-        self._files: dict[str, Any] = {}
+    def __init__(self, checkpoint: Path, part: str, listed: Mapping[str, FileEntry]) -> None:
+        self._checkpoint, self._part, self._listed = checkpoint, part, listed
+        self._files: OrderedDict[str, _DataFile] = OrderedDict()
         fields: dict[str, tuple[type, ...]] = {"tensors": (dict,)}
         fields |= {"aliases": (dict,)} if part == "model" else {"steps": (dict,)}
-        raw = parse_canonical((self._folder / INDEX_FILE).read_bytes(), f"{part}/{INDEX_FILE}")
+        raw = parse_canonical((checkpoint / part / INDEX_FILE).read_bytes(), f"{part}/{INDEX_FILE}")
         index = require_fields(f"{part}/{INDEX_FILE}", raw, fields)
         self._index: dict[str, dict[str, Any]] = index["tensors"]
         self.aliases: dict[str, str] = index.get("aliases", {})
@@ -150,7 +199,6 @@ class TensorReader:
         require_fields("steps", self.steps, dict.fromkeys(self.steps, (int,)))
         for name, tensor in self._index.items():
             self._check(name, tensor)
-        self._files.clear()
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -165,19 +213,30 @@ class TensorReader:
     def read_span(self, name: str, start: int, stop: int) -> Tensor:
         """The range `[start, stop)` of a flattened tensor, ``(stop - start,)`` fp32 on the CPU.
 
-        Only the rows of a matrix that contain part of the range are read, and nothing stays mapped into memory.
+        Only the blocks that contain part of the range are read, and nothing stays mapped into memory.
         """
         span = torch.empty(stop - start, dtype=torch.float32)
+        content = span.numpy().data.cast("B") if len(span) else memoryview(b"")
         for piece in self._index[name]["pieces"]:
             first, last = max(start, piece["start"]), min(stop, piece["stop"])
             if first < last:
-                with self._open(piece["file"]) as file:
-                    part = _flat_part(file, piece["key"], first - piece["start"], last - piece["start"])
-                span[first - start : last - start] = part
+                file = self._open(piece["file"])
+                begin = file.begin_of(name, piece) + 4 * (first - piece["start"])
+                file.read_into(begin, content[4 * (first - start) : 4 * (last - start)])
         return span
 
+    def check(self, file: str, first: int, last: int) -> None:
+        """Compare blocks `[first, last)` of a data file with their hashes, and with the first one the header."""
+        opened = self._open(file)
+        opened.check(first, last)
+        if first == 0:
+            for name, tensor in self._index.items():
+                for piece in tensor["pieces"]:
+                    if piece["file"] == file:
+                        opened.begin_of(name, piece)
+
     def _check(self, name: str, tensor: dict[str, Any]) -> None:
-        """Check that the pieces of one tensor cover it exactly, and that the data files agree."""
+        """Check that the pieces of one tensor cover it exactly, in files that the manifest lists."""
         require_fields(name, tensor, {"shape": (list,), "dtype": (str,), "pieces": (list,)})
         if tensor["dtype"] != DTYPE:
             raise InvalidCheckpoint("dtype", f"{name}: got {tensor['dtype']!r}, allowed {DTYPE!r}")
@@ -194,53 +253,20 @@ class TensorReader:
                 what = "overlap" if start < end else "gap"
                 raise InvalidCheckpoint("pieces", f"{name}: {what}: piece [{start}, {stop}) where {end} is next")
             end = stop
-            self._check_data(name, piece)
+            require_relative_path(piece["file"])
+            if f"{self._part}/{piece['file']}" not in self._listed:
+                raise InvalidCheckpoint("pieces", f"{self._part}/{piece['file']} is not in the manifest")
         if end != size:
             raise InvalidCheckpoint("pieces", f"{name}: pieces end at {end}, the tensor at {size}")
 
-    def _check_data(self, name: str, piece: dict[str, Any]) -> None:
-        """Check that the header of the data file says the same of this piece as the index."""
-        file, key = piece["file"], piece["key"]
-        try:
-            data = self._headers(file).get_slice(key)
-            count, dtype = math.prod(data.get_shape()), data.get_dtype()
-        except SafetensorError as error:
-            raise InvalidCheckpoint("tensors", f"{name} in {self._part}/{file}: {error}") from error
-        if dtype != DTYPE:
-            raise InvalidCheckpoint("dtype", f"{name} in {file}: got {dtype}, allowed {DTYPE}")
-        if count != piece["stop"] - piece["start"]:
-            raise InvalidCheckpoint("pieces", f"{name} in {file}: {count} elements for {piece}")
-
-    def _open(self, file: str) -> Any:
-        path = self._folder / file
-        try:
-            return safe_open(path, framework="pt", device="cpu")
-        except RuntimeError as error:  # torch opens it once more, and has this error for every reason
-            if path.exists():
-                raise
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
-
-    def _headers(self, file: str) -> Any:
-        """The file, opened once for all that is to be checked."""
+    def _open(self, file: str) -> _DataFile:
+        """A data file, which stays open while others are not needed more."""
         if file not in self._files:
-            require_relative_path(file)
-            if f"{self._part}/{file}" not in self._listed:
-                raise InvalidCheckpoint("pieces", f"{self._part}/{file} is not in the manifest")
-            self._files[file] = self._open(file)
+            if len(self._files) == _OPEN:
+                self._files.popitem(last=False)
+            self._files[file] = _DataFile(self._checkpoint, self._listed[f"{self._part}/{file}"])
+        self._files.move_to_end(file)
         return self._files[file]
-
-
-def _flat_part(file: Any, key: str, start: int, stop: int) -> Tensor:
-    """The range `[start, stop)` of a flattened tensor, read row by row."""
-    data = file.get_slice(key)
-    shape = data.get_shape()
-    if not shape:
-        scalar: Tensor = file.get_tensor(key)
-        return scalar.flatten()
-    row = math.prod(shape[1:])
-    first = start // row
-    rows: Tensor = data[first : -(-stop // row)]
-    return rows.flatten()[start - first * row : stop - first * row]
 
 
 def write_bytes(folder: Path, path: str, content: bytes, modes: Modes = PRIVATE) -> FileEntry:

@@ -2,10 +2,12 @@
 
     python -m pretrain.inspect attempts runs/own
     python -m pretrain.inspect attempts runs/own --last
+    python -m pretrain.inspect verify runs/own
 
-In: a run directory; a process may be training in it. Out: a table of its starts; with `--last` what the last one ended
-by, and the exit status of its class, because launchers end with 1 whatever it was. Exit status 69 where it still
-trains, 78 where the next start would be refused, or for a mistake on the command line.
+In: a run directory; a process may be training in it. Out: with `attempts` a table of its starts; with `--last` what the
+last one ended by, and the exit status of its class, because launchers end with 1 whatever it was. Exit status 69 where
+it still trains, 78 where the next start would be refused, or for a mistake on the command line. With `verify` a table
+of its checkpoints, every byte of which is compared with its hash; exit status 74 where one is damaged.
 """
 
 import argparse
@@ -19,8 +21,18 @@ from pretrain.run.classes import CLASSES
 def main(arguments: list[str] | None = None) -> int:
     """Answer what the command line asks; the exit status."""
     answers: list[int] = []
-    status = answered(lambda: answers.append(_attempts(_parser().parse_args(arguments))), is_alone=True)
+    status = answered(lambda: answers.append(_answer(_parser().parse_args(arguments))), is_alone=True)
     return status or answers[0]
+
+
+def _answer(options: argparse.Namespace) -> int:
+    return _verify(options) if options.command == "verify" else _attempts(options)
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from pretrain.inspect.verified import verified  # imports torch
+
+    return verified(options.path, lambda line: print(line, flush=True))
 
 
 def _attempts(options: argparse.Namespace) -> int:
@@ -35,7 +47,7 @@ def _attempts(options: argparse.Namespace) -> int:
 
 def _parser() -> Parser:
     parser = Parser(prog="python -m pretrain.inspect", description=str(__doc__).split("\n")[0])
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     attempts = commands.add_parser(
         "attempts",
         help="how the starts of a run ended",
@@ -49,6 +61,17 @@ def _parser() -> Parser:
     attempts.add_argument(
         "--last", action="store_true", help="the last start alone, with the exit status of the class of its end"
     )
+    verify = commands.add_parser(
+        "verify",
+        help="whether the checkpoints of a run are whole, to the last byte",
+        description="Whether the checkpoints of a run are whole, to the last byte. Nothing is changed.",
+        epilog="exit statuses:\n"
+        "    0  all are whole\n"
+        "   74  one is damaged, or cannot be read\n"
+        "   78  one is of another version, or there is none\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verify.add_argument("path", type=Path, metavar="RUN_OR_CHECKPOINT", help="run directory, or one checkpoint in it")
     return parser
 
 

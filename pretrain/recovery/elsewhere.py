@@ -18,6 +18,7 @@ from pathlib import Path
 from data.durable import write_whole
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.commit import TEMPORARY, give_name, make_way
+from pretrain.checkpoint.continued import Check
 from pretrain.checkpoint.load import Verified, newest_valid, verify
 from pretrain.checkpoint.manifest import OtherVersion, UnknownForm, checkpoint_name
 from pretrain.checkpoint.object_store.stored import Bucket, Saved
@@ -29,7 +30,9 @@ from pretrain.run.settings import RunSettings
 _FETCHED = f"{TEMPORARY}step-fetched"
 
 
-def newest_anywhere(run: RunDirectory, recipe: object, settings: RunSettings, allowed: Allowed) -> Verified | None:
+def newest_anywhere(
+    run: RunDirectory, recipe: object, settings: RunSettings, allowed: Allowed, check: Check
+) -> Verified | None:
     """The newest checkpoint that is whole, fetched if need be; rank 0 only, which has claimed the directory.
 
     Args:
@@ -37,6 +40,7 @@ def newest_anywhere(run: RunDirectory, recipe: object, settings: RunSettings, al
         recipe: of this start, which a run that another machine began must have had, too.
         settings: the recipe's section of the run.
         allowed: what this start may do.
+        check: compares the data files of a checkpoint with their hashes.
 
     Returns:
         It, or None where the run begins.
@@ -46,9 +50,9 @@ def newest_anywhere(run: RunDirectory, recipe: object, settings: RunSettings, al
         ValueError: the store has another run, or the directory is not the run's newest.
     """
     if settings.checkpoint_url is None:
-        return newest_valid(run.checkpoints, writer=True)
+        return newest_valid(run.checkpoints, writer=True, check=check)
     with _answered(settings.checkpoint_url):
-        return _newest(run, recipe, settings, allowed, Bucket(settings.checkpoint_url))
+        return _newest(run, recipe, settings, allowed, Bucket(settings.checkpoint_url), check)
 
 
 def numbered(run: RunDirectory, settings: RunSettings, world_size: int, step: int, *, despite_failures: bool) -> int:
@@ -84,11 +88,11 @@ def _answered(url: str) -> Iterator[None]:
 
 
 def _newest(
-    run: RunDirectory, recipe: object, settings: RunSettings, allowed: Allowed, bucket: Bucket
+    run: RunDirectory, recipe: object, settings: RunSettings, allowed: Allowed, bucket: Bucket, check: Check
 ) -> Verified | None:
     refused = None
     try:
-        local = newest_valid(run.checkpoints, writer=True)
+        local = newest_valid(run.checkpoints, writer=True, check=check)
     except (StorageError, OtherVersion):
         raise
     except CheckpointError as error:

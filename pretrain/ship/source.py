@@ -15,7 +15,6 @@ from torch import nn
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.frozen import ContentHash
 from pretrain.checkpoint.load import Verified, find, newest_valid, verify
-from pretrain.checkpoint.tensors import TensorReader
 from pretrain.model.build import without_memory
 from pretrain.model.encoder import Encoder
 from pretrain.model.initial import FirstWeight
@@ -107,7 +106,7 @@ def _of_run(run: RunDirectory, part: str, chosen: Path | None = None) -> Source:
 
 
 def _of_checkpoint(checkpoint: Verified, shape: EsmShape, part: str) -> dict[str, FirstWeight]:
-    reader = TensorReader(checkpoint.path, "model", frozenset(entry.path for entry in checkpoint.manifest.files))
+    reader = checkpoint.tensors("model")
     names = [name for name, _ in without_memory(shape).named_parameters() if name.startswith(part)]
     missing = [name for name in names if name not in reader.shapes]
     if missing:

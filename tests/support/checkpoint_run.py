@@ -195,6 +195,28 @@ def rewrite_manifest(path: Path, change: Callable[[dict[str, Any]], object], sig
     (path / "manifest.json").write_bytes(canonical(value))
 
 
+def write_ranks(folder: Path, ranks: int, step: int = 4) -> Path:
+    """One checkpoint of a step whose tensors are dealt to several files, as ranks under DDP write them."""
+    model, optimizer = build()
+    train(model, optimizer, 0, min(step, 5))
+    plan = plan_of(folder, step, ranks)
+    for rank, own in reversed(list(enumerate(shares(TorchState(model, optimizer), ranks)))):
+        commit(plan, own, rank=rank)
+    return plan.published
+
+
+def as_before_blocks(path: Path) -> Path:
+    """The manifest as earlier versions wrote it: one hash for a file of any size."""
+
+    def one_hash(manifest: dict[str, Any]) -> None:
+        for file in manifest["files"]:
+            if file.pop("blocks", None):
+                file["sha256"] = hashlib.sha256((path / file["path"]).read_bytes()).hexdigest()
+
+    rewrite_manifest(path, one_hash, sign=True)
+    return path
+
+
 def rewrite_trainer(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Another trainer's record, as a writer would have put it there: the manifest vouches for it."""
     value = json.loads((path / "trainer.json").read_text())

@@ -27,7 +27,6 @@ from data.batches.batch import Batch, Targets
 from data.batches.loader import Step
 from pretrain import loop
 from pretrain.checkpoint import saves
-from pretrain.checkpoint.tensors import TensorReader
 from pretrain.engine.engine import Engine
 from pretrain.model import compute, layer, linear
 from pretrain.model.attention import sdpa
@@ -161,8 +160,7 @@ def compare_what_was_restored() -> AbstractContextManager[Any]:
 
     def compared(checkpoint: Any, state: Any, *rest: Any, **how: Any) -> Any:
         trainer = restore(checkpoint, state, *rest, **how)
-        listed = frozenset(f.path for f in checkpoint.manifest.files)
-        model, optimizer = (TensorReader(checkpoint.path, part, listed) for part in ("model", "optimizer"))
+        model, optimizer = map(checkpoint.tensors, ("model", "optimizer"))
         steps = json.loads((checkpoint.path / "optimizer/index.json").read_text())["steps"]
         kept = {key for name in state.names for key in (f"{moment}/{name}" for moment in state.moments(name))}
         assert kept == set(optimizer.shapes)

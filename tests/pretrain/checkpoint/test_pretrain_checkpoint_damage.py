@@ -17,14 +17,29 @@ from pretrain.checkpoint import (
     InvalidCheckpoint,
     Manifest,
     OtherVersion,
+    StorageError,
     Topology,
+    Verified,
     find,
     newest_valid,
     open_checkpoint,
+    restore,
     verify,
 )
+from pretrain.checkpoint.blocks import hashes
+from pretrain.checkpoint.blocks.shares import share_of
+from pretrain.checkpoint.load import check_data
 from pretrain.checkpoint.manifest import FileEntry, UnknownForm
-from support.checkpoint_run import files_of, flip, rewrite_manifest, trainer_at
+from pretrain.engine.named_state import TorchState
+from support.checkpoint_run import (
+    as_before_blocks,
+    build,
+    files_of,
+    flip,
+    rewrite_manifest,
+    trainer_at,
+    write_ranks,
+)
 
 
 def test_every_flipped_byte_is_detected(two: Path) -> None:
@@ -42,6 +57,62 @@ def test_every_flipped_byte_is_detected(two: Path) -> None:
                 verify(path)
         file.write_bytes(raw)
     assert verify(path).manifest.step == 4
+
+
+LAYOUTS = [(ranks, before) for ranks in (1, 2, 3, 5) for before in (False, True)]
+"""Ranks that wrote a file of each part, and whether the manifest is of the time before blocks had hashes."""
+
+
+def damaged_at_random(folder: Path, seed: int, count: int) -> None:
+    """Flips and truncations of any file of every layout: none is verified, by one rank or several, and none is read."""
+    draw, done = random.Random(seed), 0
+    for ranks, before in LAYOUTS:
+        path = write_ranks(folder / f"{ranks}-{before}", ranks)
+        good = verify(as_before_blocks(path) if before else path)
+        state = TorchState(*build(seed=9))
+        restore(good, state)
+        files = {file: file.read_bytes() for file in files_of(path)}
+        assert len(files) == 2 * ranks + 4
+        assert (b'"blocks"' in files[path / "manifest.json"]) is not before
+        for _ in range(count // len(LAYOUTS)):
+            file, raw = draw.choice(list(files.items()))
+            offset = draw.randrange(len(raw))
+            if draw.random() < 0.25:
+                os.truncate(file, offset)
+            else:
+                with file.open("r+b") as changed:
+                    changed.seek(offset)
+                    changed.write(bytes([raw[offset] ^ 1 << draw.randrange(8)]))
+            with pytest.raises(InvalidCheckpoint):
+                verify(path)
+            if file.suffix == ".safetensors":
+                assert any(dealt_finds(good, rank, 3) for rank in range(3))
+                with pytest.raises(StorageError, match="has changed since it was verified"):
+                    restore(good, state)
+            file.write_bytes(raw)
+            done += 1
+        assert verify(path) == good
+    assert done == count
+
+
+def dealt_finds(checkpoint: Verified, rank: int, ranks: int) -> bool:
+    """Whether a rank finds its share of the blocks damaged."""
+    try:
+        check_data(checkpoint, share_of(checkpoint.manifest.files, rank, ranks))
+    except InvalidCheckpoint:
+        return True
+    return False
+
+
+def test_damage_at_random_places_is_never_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashes, "BLOCK_BYTES", 512)
+    damaged_at_random(tmp_path, seed=0, count=160)
+
+
+@pytest.mark.prove
+def test_ten_thousand_damages_are_never_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashes, "BLOCK_BYTES", 512)
+    damaged_at_random(tmp_path, seed=1, count=10_000)
 
 
 def test_whitespace_in_the_manifest_is_an_edit(two: Path) -> None:
@@ -178,7 +249,7 @@ def test_manifest_is_parsed_strictly(two: Path, change: str) -> None:
 
 
 def test_manifest_round_trip_and_not_json() -> None:
-    entry = FileEntry(path="model/a.safetensors", size=3, sha256="0" * 64)
+    entry = FileEntry(path="model/a.safetensors", size=3, hashes=("0" * 64,))
     manifest = Manifest(
         step=7,
         attempt=2,
