@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-_NICE = 19
-"""The fewest turns that may be asked for without a scheduler of its own: 15 parts of 1,024 beside a busy thread."""
+_NICE = 10
+"""About a tenth of the turns of a busy thread: a save that got fewer would never end beside other programs."""
 
 
 class Write(Generic[T]):

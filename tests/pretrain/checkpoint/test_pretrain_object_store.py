@@ -124,14 +124,14 @@ def test_a_save_that_is_killed_at_any_request_is_none(
 
 def test_the_newest_the_best_and_what_is_not_ours_stay(bucket: Bucket, tmp_path: Path) -> None:
     saved(tmp_path, bucket, 1, 2, 3, 4, 5, 6)
-    mine = ("step-000000001-a1-00000001/notes.txt", "notes/a", "step-000000009")
+    mine = ("step-000000001-a1-00000001/mine.txt", "mine/a", "step-000000009")
     for name in mine:
         bucket._objects.write(name, b"mine")
     saved(tmp_path, bucket, 7, attempt=2)  # a later start, which this one may not touch
     gone = bucket.retain("step-000000006-a1-00000006", keep=2, kept=lambda step: step in (2, 3))
     assert gone == [f"step-00000000{step}-a1-0000000{step}" for step in (5, 4, 1)]
     assert steps(bucket) == [7, 6, 3, 2]
-    assert {name for name in bucket._objects.names() if name.endswith(("notes.txt", "notes/a", "009"))} == set(mine)
+    assert {name for name in bucket._objects.names() if name.endswith(("mine.txt", "mine/a", "009"))} == set(mine)
 
 
 def test_an_earlier_start_saves_no_more(bucket: Bucket, tmp_path: Path) -> None:

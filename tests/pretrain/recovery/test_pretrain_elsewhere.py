@@ -100,6 +100,7 @@ def test_lost_and_damaged_checkpoints_are_fetched(
     assert lines(run / "attempts.jsonl")[2]["base_step"] == 8
 
 
+@pytest.mark.slow
 def test_another_run_is_refused(recipe_in, server: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     recipe, url, run = recipe_in(tmp_path), server.new_url(), tmp_path / "run"
     assert start(recipe, url) == 0

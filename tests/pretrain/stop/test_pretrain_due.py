@@ -10,6 +10,7 @@ from data.recipe.toml_file import documented, read
 from pretrain.__main__ import main
 from pretrain.recipe import Recipe
 from pretrain.run import due
+from support.checkpoint_run import written_at_once
 from support.kept_runs import STEPS_12, Trained
 from support.launching import DDP, bit_equal, end_of, lines
 from support.rank_pool import RankPool
@@ -31,7 +32,8 @@ def test_by_the_clock(recipe_in, trained: Trained, tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(due, "monotonic", lambda: now[0])
     monkeypatch.setattr(pretrain.loop, "train_step", seven_seconds)
-    assert main([str(recipe_in(tmp_path)), *STEPS_12, *TIMES]) == 0
+    with written_at_once():
+        assert main([str(recipe_in(tmp_path)), *STEPS_12, *TIMES]) == 0
     metrics = lines(tmp_path / "run/metrics.jsonl")
     assert [line["step"] for line in metrics if "loss" in line] == [1, 3, 5, 7, 9, 11, 12]
     # What the clock says before a step is done after it.
