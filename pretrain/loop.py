@@ -46,8 +46,8 @@ from pretrain.run.settings import planned_saves
 from pretrain.run.stop import Stopped
 from pretrain.screen import Pause, Screen, report_of, tracker_rows
 from pretrain.step import Reading, Told, train_step
+from pretrain.telemetry.kept_peak import peak_of_all
 from pretrain.telemetry.memory import most_bytes
-from pretrain.telemetry.peak import peak
 from pretrain.telemetry.speed import Clock
 from pretrain.validations import Validations
 
@@ -180,8 +180,7 @@ class Training(Generic[S]):
             lines = self.job.set_up(model)
         self.opening_lines = lines + changed_precision(checkpoint, engine.precision)
         engine.on_main(lambda: self.run.describe_compute(self.opening_lines))
-        # Summed over ranks: their devices may differ, and on a CPU they share its cores while they measure.
-        self.peak_flops = sum(engine.gather(peak(engine.device, engine.compute_dtype, built.width).flops))
+        self.peak_flops = peak_of_all(engine, self.run, engine.compute_dtype, built.width)
         self.weights = torch.tensor([objective.weight for objective in self.job.objectives], device=engine.device)
         optimizer = build_optimizer(self.job.parameter_groups(model), self.recipe.optimizer)
         self.num_stored = num_stored(optimizer)
