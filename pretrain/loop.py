@@ -22,7 +22,7 @@ from data.order.plan import Cursor
 from data.progress_line import WorkLine
 from data.recipe.interval import interval
 from pretrain.checkpoint.best import Best
-from pretrain.checkpoint.continued import Check, changed_precision, on_main_with_all, opened, require_same_run
+from pretrain.checkpoint.continued import Check, changes, on_main_with_all, opened, require_same_run
 from pretrain.checkpoint.frozen import fill_frozen
 from pretrain.checkpoint.load import Verified, restore
 from pretrain.checkpoint.manifest import BEST, ENTRIES, FROZEN, LOSS_SCALE, TrainerState
@@ -46,8 +46,8 @@ from pretrain.run.settings import planned_saves
 from pretrain.run.stop import Stopped
 from pretrain.screen import Pause, Screen, report_of, tracker_rows
 from pretrain.step import Reading, Told, train_step
+from pretrain.telemetry.kept_peak import peak_of_all
 from pretrain.telemetry.memory import most_bytes
-from pretrain.telemetry.peak import peak
 from pretrain.telemetry.speed import Clock
 from pretrain.validations import Validations
 
@@ -178,10 +178,9 @@ class Training(Generic[S]):
         engine, model = self.engine, built.model
         with WorkLine("setting the model up", after_s=2.0, speaks=engine.is_main):
             lines = self.job.set_up(model)
-        self.opening_lines = lines + changed_precision(checkpoint, engine.precision)
+        self.opening_lines = lines + changes(checkpoint, engine)
         engine.on_main(lambda: self.run.describe_compute(self.opening_lines))
-        # Summed over ranks: their devices may differ, and on a CPU they share its cores while they measure.
-        self.peak_flops = sum(engine.gather(peak(engine.device, engine.compute_dtype, built.width).flops))
+        self.peak_flops = peak_of_all(engine, self.run, engine.compute_dtype, built.width)
         self.weights = torch.tensor([objective.weight for objective in self.job.objectives], device=engine.device)
         optimizer = build_optimizer(self.job.parameter_groups(model), self.recipe.optimizer)
         self.num_stored = num_stored(optimizer)

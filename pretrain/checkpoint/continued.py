@@ -1,6 +1,6 @@
 """The checkpoint that a start continues from: verified by all ranks together, opened on each, compared with the start.
 
-In: where it is, or a verified one. Out: an error, or a line that says what differs. Kept: nothing.
+In: where it is, or a verified one. Out: an error, or a table of what differs. Kept: nothing.
 
 Rank 0 searches (`load.newest_valid`); of each checkpoint that it finds, every rank compares a share of the blocks with
 their hashes, and all of them are right or none is used.
@@ -13,9 +13,11 @@ from typing import NamedTuple, TypeVar
 from pretrain.checkpoint.blocks.shares import share_of
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.load import Verified, check_data, open_checkpoint
+from pretrain.engine.engine import Engine
 from pretrain.engine.ranks import Ranks
 from pretrain.run import stop
 from pretrain.run.errors import CheckpointError, StorageError
+from pretrain.run.versions import versions
 
 T = TypeVar("T")
 Check = Callable[[Verified], None]
@@ -107,11 +109,30 @@ def require_same_run(checkpoint: Verified, fingerprints: Mapping[str, str]) -> N
             )
 
 
-def changed_precision(checkpoint: Verified | None, precision: str) -> list[str]:
-    """A line if the run continues in another precision than its newest checkpoint was trained in."""
-    if checkpoint is None or (before := checkpoint.manifest.topology.precision) == precision:
+def changes(checkpoint: Verified | None, engine: Engine) -> list[str]:
+    """What differs between the start that wrote a checkpoint and this one, as a table; nothing if nothing does.
+
+    All of it may differ. The table says where to look if the run does not end as it did before.
+    """
+    if checkpoint is None:
         return []
-    return [
-        f"precision: {precision} from here on; up to step {checkpoint.trainer.step} it was {before}: to keep that, "
-        f"launch with --mixed_precision {before}"
+    before, step = checkpoint.manifest.topology, checkpoint.trainer.step
+    rows = [
+        ("processes", before.world_size, engine.world_size),
+        ("engine", before.engine, engine.name),
+        ("precision", before.precision, engine.precision),
     ]
+    present = versions()
+    rows += [(name, then, present.get(name, "none")) for name, then in sorted(checkpoint.manifest.versions.items())]
+    cells = [(name, str(then), str(now)) for name, then, now in rows if then != now]
+    if not cells:
+        return []
+    cells.insert(0, (f"since step {step}", "in the checkpoint", "in this run"))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)).rstrip() for row in cells]
+    if before.precision != engine.precision:
+        lines.append(
+            f"precision: {engine.precision} from here on; up to step {step} it was {before.precision}: to keep that, "
+            f"launch with --mixed_precision {before.precision}"
+        )
+    return lines

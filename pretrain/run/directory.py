@@ -12,6 +12,7 @@ report.html          `pretrain.report` draws it
 """
 
 import json
+import math
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -221,6 +222,18 @@ class RunDirectory:
     def describe_compute(self, lines: list[str]) -> None:
         """Add how this attempt computes to run.json: what "auto" became on this machine."""
         self._write({"compute": lines})
+
+    def describe_peak(self, machines: str, flops: float) -> None:
+        """Keep in run.json what `machines`, a hash, were measured to reach: FLOPs per second of all of them."""
+        self._write({"peak": {"machines": machines, "flops": flops}})
+
+    def peak(self, machines: str) -> float | None:
+        """What was kept of these machines; None if nothing was."""
+        kept = self.read().get("peak")
+        if not isinstance(kept, dict) or kept.get("machines") != machines:
+            return None
+        flops = kept.get("flops")
+        return flops if isinstance(flops, float) and 0 < flops < math.inf else None
 
     def model(self) -> dict[str, Any]:
         """The architecture that run.json describes.

@@ -14,10 +14,20 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 
 BLOCK_BYTES = 16 << 20
+_READ_BYTES = 1 << 20
+"""Bytes that are hashed while the processor's cache still has them."""
+
+
+class _Hash(Protocol):
+    """What takes the bytes of a file in order."""
+
+    def update(self, data: memoryview, /) -> None:
+        """Take the next ones."""
 
 
 def num_blocks(size: int) -> int:
@@ -111,8 +121,9 @@ class HashedBlocks:
             self._has_blocks()
             if index >= len(self._hashes):
                 return memoryview(b"")
-            block = self._read(index)
-            self._require(hashlib.sha256(block).hexdigest(), self._hashes[index], f", block {index}")
+            found = hashlib.sha256()
+            self._read(index, found)
+            self._require(found.hexdigest(), self._hashes[index], f", block {index}")
             self._held = index
         return self._buffer[: block_bytes(self.size, index, index + 1)]
 
@@ -122,27 +133,27 @@ class HashedBlocks:
             return True
         whole, blocks = hashlib.sha256(), BlockHashes()
         for index in range(num_blocks(self.size)):
-            block = self._read(index)
-            whole.update(block)
-            blocks.update(block)
+            self._read(index, whole, blocks)
         self._require(whole.hexdigest(), self._hashes[0])
         self._hashes = blocks.hexdigests()
         return False
 
-    def _read(self, index: int) -> memoryview:
-        """The bytes of a block, as they are on the disk."""
+    def _read(self, index: int, *hashes: _Hash) -> None:
+        """Fill the buffer with a block as it is on the disk, and hash what is in the buffer."""
         self._held = -1
         if not len(self._buffer):
             self._buffer = memoryview(bytearray(min(BLOCK_BYTES, self.size)))
         start = index * BLOCK_BYTES
         block, filled = self._buffer[: block_bytes(self.size, index, index + 1)], 0
         while filled < len(block):
-            count = os.preadv(self._descriptor, [block[filled:]], start + filled)
+            part = block[filled : filled + _READ_BYTES]
+            count = os.preadv(self._descriptor, [part], start + filled)
             if not count:
                 text = f"{self.path.name}: {start + filled} bytes, manifest says {self.size}"
                 raise InvalidCheckpoint("size", text)
+            for each in hashes:
+                each.update(part[:count])
             filled += count
-        return block
 
     def _require(self, found: str, wanted: str, where: str = "") -> None:
         if found != wanted:
