@@ -21,6 +21,8 @@ from signal import Signals
 from pretrain.run.errors import CheckpointError
 
 SIGNALS = (Signals.SIGINT, Signals.SIGTERM)
+STATUS = {Signals.SIGINT: 128 + Signals.SIGINT, Signals.SIGTERM: os.EX_TEMPFAIL}
+"""What a process ends with that a signal stopped. SIGTERM is what schedulers send: the same command continues."""
 _SAME_S = 2.0
 """For so long after the first signal, another one counts as the same."""
 _WORDS = {Signals.SIGINT: 1, Signals.SIGTERM: 1 << 32}
@@ -62,8 +64,8 @@ class Stopped(KeyboardInterrupt):
 
     @property
     def status(self) -> int:
-        """The exit status of the process, as a shell gives it."""
-        return 128 + self.by
+        """The exit status of the process."""
+        return STATUS[self.by]
 
 
 def received() -> Signals | None:
@@ -190,4 +192,4 @@ def _listen(pipe: int) -> None:
                 told = True
                 print(f"{by.name}: {_ENDS}", file=sys.stderr, flush=True)
             if time.monotonic() - _state.since > _SAME_S:
-                os._exit(128 + by)
+                os._exit(STATUS[by])

@@ -82,7 +82,7 @@ def when(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return arrange
 
 
-@pytest.mark.parametrize(("by", "status"), [(SIGINT, 130), (SIGTERM, 143)])
+@pytest.mark.parametrize(("by", "status"), [(SIGINT, 130), (SIGTERM, 75)])
 def test_the_step_is_finished_and_saved(run: Run, when: Callable[..., None], by: Signals, status: int) -> None:
     when(pretrain.loop, "train_step", by, at=5)
     handlers = [signal.getsignal(each) for each in (SIGINT, SIGTERM)]
@@ -144,7 +144,7 @@ def test_a_validation_between_saves_costs_no_step(
     run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     when(Engine, "stop_together", SIGTERM, at=3)
-    assert run.start("run.evaluate_every=7") == 143
+    assert run.start("run.evaluate_every=7") == 75
     assert run.saved() == [7]
     assert not any("validation" in line for line in lines(run.root / "metrics.jsonl"))
     run.assert_goes_on()
@@ -153,11 +153,11 @@ def test_a_validation_between_saves_costs_no_step(
 def test_a_folder_that_was_there_stays(run: Run, when: Callable[..., None], tmp_path: Path) -> None:
     when(Engine, "settle", SIGTERM)
     (tmp_path / "run").mkdir()
-    assert run.start() == 143
+    assert run.start() == 75
     assert list(run.root.iterdir()) == []
     when(Engine, "settle", SIGTERM)
     deep = tmp_path / "new/deep/run"
-    assert run.start(f"run.directory={deep}") == 143
+    assert run.start(f"run.directory={deep}") == 75
     assert not (tmp_path / "new").exists()
 
 
@@ -178,7 +178,7 @@ def test_a_finished_run_is_not_called_stopped(
 def test_what_is_not_of_the_start_stays(run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Engine, "settle", lambda *_: (run.root / "notes.txt").write_text("mine"))
     when(Engine, "settle", SIGTERM)
-    assert run.start() == 143
+    assert run.start() == 75
     assert (run.root / "notes.txt").read_text() == "mine"
     assert run.attempts() == ["fresh", "stopped by SIGTERM before the first step"]
     run.assert_goes_on()
@@ -206,7 +206,7 @@ def test_a_second_signal_ends_at_once(run: Run, monkeypatch: pytest.MonkeyPatch)
         pretrain.loop.train_step = endless
         run.start()
 
-    assert in_process(started) == 143
+    assert in_process(started) == 75
     assert 0.7 < time.monotonic() - began < 30
     assert run.saved() == []
     run.assert_goes_on()
@@ -214,7 +214,7 @@ def test_a_second_signal_ends_at_once(run: Run, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.launch
 @pytest.mark.xdist_group("engines")
-@pytest.mark.parametrize(("fault", "by", "status"), [("interrupted", SIGINT, 130), ("terminated", SIGTERM, 143)])
+@pytest.mark.parametrize(("fault", "by", "status"), [("interrupted", SIGINT, 130), ("terminated", SIGTERM, 75)])
 def test_one_rank_stops_all(pool: RankPool, run: Run, trained: Trained, fault: str, by: Signals, status: int) -> None:
     done = pool.run(3, DDP, run.words, fault=fault)
     assert done.statuses == (status,) * 3, done.output
