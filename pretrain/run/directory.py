@@ -12,7 +12,9 @@ report.html          `pretrain.report` draws it
 """
 
 import json
+import os
 import shutil
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -272,6 +274,8 @@ class RunDirectory:
             "world_size": world_size,
             "base_step": step,
             "cause": cause,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
         }
         if despite_failures:
             line["despite_failures"] = True

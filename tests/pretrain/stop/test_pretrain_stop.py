@@ -1,7 +1,9 @@
 """Ctrl-C and SIGTERM: the run ends in order, the same command continues, and nothing shows at the end."""
 
+import errno
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,7 @@ import pretrain.report.page
 import pretrain.ship.export as ship
 from pretrain.__main__ import main
 from pretrain.checkpoint import saves
+from pretrain.checkpoint.commit import Plan
 from pretrain.engine.engine import Engine
 from pretrain.run import stop
 from pretrain.run.directory import RunDirectory
@@ -181,6 +184,48 @@ def test_what_is_not_of_the_start_stays(run: Run, when: Callable[..., None], mon
     assert run.start() == 75
     assert (run.root / "notes.txt").read_text() == "mine"
     assert run.attempts() == ["fresh", "stopped by SIGTERM before the first step"]
+    run.assert_goes_on()
+
+
+@pytest.mark.parametrize(("save_s", "saved"), [(0.1, 5), (100.0, 4)])
+def test_the_last_save_is_begun_if_it_fits(
+    run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch, save_s: float, saved: int
+) -> None:
+    monkeypatch.setattr(saves.Saves, "cost", saves.Cost(0.0, save_s, 1))
+    when(pretrain.loop, "train_step", SIGTERM, at=5)
+    assert run.start("run.checkpoint_every=2", "run.grace_s=100") == 75
+    assert run.saved()[-1] == saved
+    newest = run.root / f"checkpoints/step-{saved:09d}"
+    why = "not saved, as a save takes up to 2e+02 s, and 80 s were left of the 80 s for it (run.grace_s = 100)"
+    said = f"saved: {newest}" if saved == 5 else f"{why}; the run continues from {newest}"
+    assert run.last_line().startswith(f"stopped by SIGTERM at step 5; {said}")
+    assert run.attempts() == ["fresh", "stopped by SIGTERM at step 5"]
+    run.assert_goes_on()
+
+
+@pytest.mark.parametrize("at", [4, 5])
+def test_a_save_that_does_not_end_gets_what_is_left(
+    run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """The one that is being written when the signal comes, and the last one."""
+    commit, may_end = saves.commit, threading.Event()
+
+    def blocked(plan: Plan, *arguments: object, **how: object) -> object:
+        if plan.trainer.step == at:
+            may_end.wait(60)
+            raise OSError(errno.EIO, "blocked")
+        return commit(plan, *arguments, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saves, "commit", blocked)
+        when(pretrain.loop, "train_step", SIGTERM, at=5)
+        began = time.monotonic()
+        assert run.start("run.checkpoint_every=2", "run.grace_s=2") == 75
+        assert time.monotonic() - began < 20
+    may_end.set()
+    said = run.last_line()
+    assert said.startswith(f"stopped by SIGTERM at step 5; not saved, as the save of step {at} had not ended, and 0 s ")
+    assert run.saved()[-1] == {4: 2, 5: 4}[at]
     run.assert_goes_on()
 
 
