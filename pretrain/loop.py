@@ -110,7 +110,7 @@ def train(
 
     with stop.deferred():
         attempt, base_step, chosen = on_main_with_all(engine, begin)
-        watching = watched(run, engine.rank, engine.world_size, attempt, position)
+        watching = watched(run, engine.rank, engine.world_size, attempt, position, recipe.run.grace_s)
         with recorded(run, engine.rank, attempt, position, newest), stop.consequences(), stop.at_once(), watching:
             job = open_job(recipe, engine)
             engine.on_main(lambda: run.describe_corpus(job.description()))
@@ -216,9 +216,8 @@ class Training(Generic[S]):
             try:
                 self._take_steps(loader, screen)
             except Stopped as stopped:
-                if not (stopped.agreed or self.engine.world_size == 1):
-                    raise
-                if self.state.step:
+                agreed = stopped.agreed or self.engine.world_size == 1
+                if self.state.step and agreed and not stopped.unsaved:
                     self.save(is_last=True)
                 raise
 
@@ -252,9 +251,9 @@ class Training(Generic[S]):
             if not settled:
                 self.engine.settle(self.model, step.batches[0])
             rate = learning_rate(schedule, self.state.tokens_seen + step.num_tokens)
-            told = Told(stop.word(), *self.saves.words())
+            told = Told(stop.word(), *self.saves.words(), save=stop.save_asked() and not self.saves.is_writing)
             if self.engine.is_main:
-                told = told._replace(save=checkpoints.by_clock(), validate=validations.by_clock())
+                told = told._replace(save=told.save or checkpoints.by_clock(), validate=validations.by_clock())
             outcome = train_step(
                 step,
                 self.model,

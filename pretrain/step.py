@@ -31,7 +31,7 @@ class Told(NamedTuple):
     failed: int = 0
     overdue: int = 0
     save: int = 0
-    """Rank 0: whether its clock says that a checkpoint is due."""
+    """Rank 0: whether its clock says that a checkpoint is due. Any rank: whether SIGUSR1 asks for one."""
     validate: int = 0
     """Rank 0: whether its clock says that a validation is due."""
 

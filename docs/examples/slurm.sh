@@ -1,19 +1,28 @@
 #!/bin/bash
-# Two nodes of eight GPUs under Slurm: sbatch docs/examples/slurm.sh recipes/esm2_650m.toml
+# Two nodes of eight GPUs under Slurm, from one requeue to the next until the run has ended:
+#     sbatch docs/examples/slurm.sh runs/esm2_650m recipes/esm2_650m.toml 'data.sources=["uniref50.fasta.gz"]'
 #SBATCH --job-name=zymogen
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1      # one launcher a node; it starts a process for each GPU
 #SBATCH --gpus-per-node=8
 #SBATCH --cpus-per-task=64
 #SBATCH --time=24:00:00
-#SBATCH --requeue                # the same command goes on from the last checkpoint
+#SBATCH --signal=B:TERM@300      # five minutes before the time is over, this script gets SIGTERM
+#SBATCH --requeue                # Slurm starts the same command again where a node fails, too
+#SBATCH --open-mode=append
 
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR}"
 source .venv/bin/activate
+run=$1
+shift
+records() { { wc -l <"${run}/attempts.jsonl"; } 2>/dev/null || echo 0; } # a start and its end are a line each
+before=$(records)
 
 address=$(scontrol show hostnames "${SLURM_JOB_NODELIST}" | head -n 1)
 port=$((20000 + SLURM_JOB_ID % 10000)) # two jobs may share a node
+grace=240
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${grace} # launchers wait so long for the processes to which they pass SIGTERM on
 
 srun --kill-on-bad-exit=1 bash -c '
     exec accelerate launch --config_file accelerate_configs/hsdp.yaml \
@@ -22,4 +31,19 @@ srun --kill-on-bad-exit=1 bash -c '
         --parallelism_config_dp_replicate_size "${SLURM_NNODES}" \
         --parallelism_config_dp_shard_size "${SLURM_GPUS_ON_NODE}" \
         --main_process_ip "$0" --main_process_port "$1" --mixed_precision bf16 \
-        -m pretrain "${@:2}"' "${address}" "${port}" "$@"
+        -m pretrain "${@:2}"' "${address}" "${port}" "$@" "run.directory=${run}" "run.grace_s=${grace}" &
+step=$!
+stopped=
+trap 'stopped=yes; kill -TERM "${step}"' TERM # srun passes it on
+until wait "${step}" || ! kill -0 "${step}" 2>/dev/null; do :; done # a signal ends a wait before the step ends
+
+# Launchers end with 1 whatever happened: the run itself knows.
+status=0
+python -m pretrain.inspect attempts "${run}" --last || status=$?
+if [[ $(records) -eq ${before} ]]; then # it ended before the run began, and what was said is of an earlier start
+    status=$([[ ${stopped} ]] && echo 75 || echo 1)
+fi
+case ${status} in
+70 | 71 | 75) scontrol requeue "${SLURM_JOB_ID}" ;; # the run itself refuses a start that only repeats a failure
+*) exit "${status}" ;;
+esac

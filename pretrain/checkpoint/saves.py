@@ -36,8 +36,10 @@ from pretrain.checkpoint.staging import Staging
 from pretrain.checkpoint.writer import Write
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import NamedState
+from pretrain.run import stop
 from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import PeerError, StorageError
+from pretrain.run.grace import Grace
 from pretrain.run.settings import RunSettings
 from pretrain.run.versions import versions
 
@@ -49,6 +51,8 @@ _TRIES = 6
 """How often a save is tried at least in the time that saves may fail."""
 _PATIENCE_S = 2.0
 """How long a save that is due waits for the one that is being written, and the end of an attempt too."""
+_MARGIN = 2.0
+"""The last save of a run that a signal stops is begun if so many times what saves take is left of `run.grace_s`."""
 _LATEST = 5
 """Saves whose cost counts."""
 _LOOK_S = 1.0
@@ -126,6 +130,7 @@ class Saves:
         self._step = newest.manifest.step if newest else -1
         self._first, self._latest = 0.0, 0.0  # of the failed saves since the newest checkpoint, by rank 0's clock
         self._fails = False
+        self._grace = Grace(settings.grace_s, engine.gather)
         self._staging, self._number = Staging(), 0
         self._bucket = Bucket(settings.checkpoint_url) if settings.checkpoint_url else None
         self._touching: threading.Thread | None = None
@@ -221,6 +226,7 @@ class Saves:
 
         Raises:
             StorageError: no save has succeeded for too long; `PeerError` on the other ranks.
+            Stopped: a signal came, and too little is left of `run.grace_s`.
         """
         waits = waits or last
         if self._begun and not self.wait(patiently=waits or self._settings.stays(state.step)):
@@ -229,6 +235,9 @@ class Saves:
         if self._step == state.step and not again:
             return False
         for left in range(LAST_TRIES - 1 if last else 0, -1, -1):
+            if last:
+                needs_s = _MARGIN * (self.cost.stall_s + self.cost.save_s) if self.cost else 0.0
+                self._grace.require(needs_s, f"a save takes up to {needs_s:.2g} s")
             self._begin(state, left if last else None)
             if not waits:
                 return True
@@ -253,9 +262,11 @@ class Saves:
         """
         while self._begun:
             may_wait = patiently or not self._has_waited
-            self._begun.write.wait((_LOOK_S if patiently else _PATIENCE_S) if may_wait else 0.0)
+            self._begun.write.wait((self._grace.look_s(_LOOK_S) if patiently else _PATIENCE_S) if may_wait else 0.0)
             step = self._begun.state.step
             self.hear(Words(*(sum(each) for each in zip(*self._engine.gather(self.words()), strict=True))))
+            if self._begun and patiently:
+                self._grace.require(0.0, f"the save of step {step} had not ended")
             if self._begun and not patiently:
                 if may_wait:
                     self.say(f"save skipped: the checkpoint of step {step} is still being written; training continues")
@@ -265,7 +276,7 @@ class Saves:
 
     def close(self) -> None:
         """Let a save that is being written end if it does so soon; the attempt is over, and no other rank is asked."""
-        if self._begun:
+        if self._begun and not self._grace.is_running:
             self._begun.write.wait(_PATIENCE_S)
 
     def _begin(self, state: TrainerState, tries_left: int | None) -> None:
@@ -274,6 +285,7 @@ class Saves:
             self._touching.join()
         began, engine = time.perf_counter(), self._engine
         self._number += 1
+        stop.save_begun()
         self._has_waited = False
         staged = self._staging.stage(self._named)
         plan = Plan(

@@ -83,6 +83,9 @@ def _stopped(stopped: Stopped, rank: int) -> int:
         from pretrain.engine.request import command_line
 
         saved = f"saved: {stopped.checkpoint}; to continue" if stopped.checkpoint else "to begin again or continue"
+        if stopped.unsaved:
+            newest = f"the run continues from {stopped.checkpoint}" if stopped.checkpoint else "the run begins again"
+            saved = f"not saved, as {stopped.unsaved}; {newest}: to continue"
         _say(f"{stopped.outcome}; {saved}: {command_line()}")
     return stopped.status
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from pretrain.run import records
 from pretrain.run.attempts import Failure, failures, first_cause
-from pretrain.run.classes import FINISHED, INTERRUPTED, TERMINATED, ExitClass, class_of_record
+from pretrain.run.classes import FINISHED, INTERRUPTED, PREEMPTED, ExitClass, class_of_record
 from pretrain.run.directory import RunDirectory
 
 KILLED = "killed"
-_AS_ASKED = (FINISHED, INTERRUPTED, TERMINATED)
+_AS_ASKED = (FINISHED, INTERRUPTED, PREEMPTED)
 
 
 class Start(NamedTuple):
@@ -44,9 +44,14 @@ class Start(NamedTuple):
         said = class_of_record(None if self.exit == KILLED else self.exit)
         return said if self.cause is None or said is FINISHED else class_of_record(self.cause.exit_class)
 
+    @property
+    def is_as_asked(self) -> bool:
+        """Whether it finished, or ended because a signal asked for that."""
+        return self.exit != KILLED and self.exit_class in _AS_ASKED
+
     def why(self, run: RunDirectory) -> str:
         """What it ended by, in words; empty where it ended as it was asked to, and where nothing is known."""
-        if self.exit_class in _AS_ASKED:
+        if self.is_as_asked:
             return ""
         if self.cause:
             return self.cause.line(run)
@@ -81,7 +86,7 @@ def starts(run: RunDirectory) -> list[Start]:
 def last_failure(run: RunDirectory, all_starts: Sequence[Start]) -> str | None:
     """A line about how the last start failed, which may not have been able to print it; None where it did not fail."""
     last = all_starts[-1] if all_starts else None
-    if last is None or last.exit_class in _AS_ASKED:
+    if last is None or last.is_as_asked:
         return None
     why = last.why(run)
     if last.exit == KILLED and not last.cause:

@@ -67,9 +67,9 @@ STORAGE = ExitClass(
 PREEMPTED = ExitClass(
     name="preempted",
     status=os.EX_TEMPFAIL,
-    signal="no line of its end: it was killed, or its machine went away",
+    signal="SIGTERM, or no line of its end: it was killed, or its machine went away",
     scope="the machine",
-    remedy="start again",
+    remedy="start again: the same command continues",
     is_deterministic=False,
 )
 INPUT = ExitClass(
@@ -88,15 +88,7 @@ INTERRUPTED = ExitClass(
     remedy="start again when it is wanted",
     is_deterministic=False,
 )
-TERMINATED = ExitClass(
-    name="terminated",
-    status=128 + Signals.SIGTERM,
-    signal="SIGTERM",
-    scope="nothing failed",
-    remedy="start again when it is wanted",
-    is_deterministic=False,
-)
-CLASSES = (FINISHED, ERROR, PEER, STORAGE, PREEMPTED, INPUT, INTERRUPTED, TERMINATED)
+CLASSES = (FINISHED, ERROR, PEER, STORAGE, PREEMPTED, INPUT, INTERRUPTED)
 
 HANG = "Hang"
 """What the records of a run call a rank that waited in vain; it is the cause, where no rank failed by itself."""
@@ -107,7 +99,7 @@ _OF_GLOO = "gloo/transport"
 def class_of(error: BaseException) -> ExitClass:
     """The class of a start, or of another command, that an exception ends."""
     if isinstance(error, Stopped):
-        return INTERRUPTED if error.by == Signals.SIGINT else TERMINATED
+        return INTERRUPTED if error.by == Signals.SIGINT else PREEMPTED
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(error, StorageError) or is_no_room(error):
@@ -123,7 +115,7 @@ def class_of_record(end: str | None) -> ExitClass:
     if end is None:
         return PREEMPTED
     if end.startswith("stopped by "):
-        return INTERRUPTED if "SIGINT" in end else TERMINATED
+        return INTERRUPTED if "SIGINT" in end else PREEMPTED
     return next((each for each in CLASSES if each.name == end), ERROR)
 
 

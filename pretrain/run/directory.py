@@ -13,7 +13,9 @@ report.html          `pretrain.report` draws it
 
 import json
 import math
+import os
 import shutil
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -286,6 +288,8 @@ class RunDirectory:
             "world_size": world_size,
             "base_step": step,
             "cause": cause,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
         }
         if despite_failures:
             line["despite_failures"] = True

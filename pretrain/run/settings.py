@@ -85,6 +85,13 @@ class RunSettings(Section):
         "1 h",
         "a time: '30 s', '10 min', '2 h'",
     )
+    grace_s: float | None = setting(
+        OPERATIONAL,
+        "seconds from SIGTERM to SIGKILL: a stopped run saves only if that fits; none: it takes the time it needs",
+        None,
+        "seconds",
+        above=0,
+    )
     trackers: tuple[Literal["wandb", "tensorboard", "trackio"], ...] = setting(
         OPERATIONAL, "experiment trackers beside metrics.jsonl", ()
     )

@@ -1,11 +1,14 @@
-"""Stopping: what Ctrl-C (SIGINT) and SIGTERM do to a run.
+"""Signals to a run: Ctrl-C (SIGINT) and SIGTERM stop it, SIGUSR1 has it save and train on.
 
 In: signals. Out: `Stopped`, raised at once where nothing is lost by that, and where all ranks agree elsewhere. Kept:
-the first signal, and when it came.
+the first signal to stop, and when it came; whether a save was asked for.
 
 The first signal ends a run in order. Launchers repeat theirs within a moment, so what comes within two seconds is still
 the first one; a later one ends the process at once. A thread hears them, as the main thread may be waiting for the
 device or for other ranks.
+
+SIGUSR1 to any rank is told to all with the counts of the next step, and that step is saved. It has an effect on nothing
+before the first step, where there is nothing to save.
 """
 
 import os
@@ -21,6 +24,9 @@ from signal import Signals
 from pretrain.run.errors import CheckpointError
 
 SIGNALS = (Signals.SIGINT, Signals.SIGTERM)
+SAVE = Signals.SIGUSR1
+STATUS = {Signals.SIGINT: 128 + Signals.SIGINT, Signals.SIGTERM: os.EX_TEMPFAIL}
+"""What a process ends with that a signal stopped. SIGTERM is what schedulers send: the same command continues."""
 _SAME_S = 2.0
 """For so long after the first signal, another one counts as the same."""
 _WORDS = {Signals.SIGINT: 1, Signals.SIGTERM: 1 << 32}
@@ -38,6 +44,7 @@ class _State:
     since = 0.0
     deferred = False
     raised = False
+    save_asked = False
 
 
 _state = _State()
@@ -59,16 +66,33 @@ class Stopped(KeyboardInterrupt):
         """The same with the step, for the user."""
         self.checkpoint: Path | None = None
         """The newest one that is known."""
+        self.unsaved: str | None = None
+        """Why what was trained since then is not saved, if it is not."""
 
     @property
     def status(self) -> int:
-        """The exit status of the process, as a shell gives it."""
-        return 128 + self.by
+        """The exit status of the process."""
+        return STATUS[self.by]
 
 
 def received() -> Signals | None:
     """The first signal that this process got, if any."""
     return _state.first
+
+
+def heard_s() -> float | None:
+    """For how many seconds this process has known of the first signal; None if there was none."""
+    return time.monotonic() - _state.since if _state.first else None
+
+
+def save_asked() -> bool:
+    """Whether this process got SIGUSR1 since its last save began."""
+    return _state.save_asked
+
+
+def save_begun() -> None:
+    """A save has begun, for which SIGUSR1 may have asked."""
+    _state.save_asked = False
 
 
 def word() -> int:
@@ -140,11 +164,15 @@ def consequences() -> Iterator[None]:
 
 @contextmanager
 def listening() -> Iterator[None]:
-    """Context of the program: signals to end it stop it in order. Those that its parent ignores stay ignored."""
+    """Context of the program: signals to end it stop it in order. Those that its parent ignores stay ignored.
+
+    SIGUSR1, which would kill it, asks for a save, also where its parent ignores it; where another library handles it,
+    that stays.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _state.first, _state.deferred, _state.raised = None, False, False
+    _state.first, _state.deferred, _state.raised, _state.save_asked = None, False, False, False
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     ear = threading.Thread(target=_listen, args=(reading,), name="signals", daemon=True)
@@ -154,11 +182,13 @@ def listening() -> Iterator[None]:
     for each in SIGNALS:
         if before[each] is not signal.SIG_IGN:
             signal.signal(each, lambda number, frame: _raise_if_received(Signals(number)))
+    if signal.getsignal(SAVE) is not None:  # else C code handles it
+        before[SAVE] = signal.signal(SAVE, lambda number, frame: None)  # the thread hears it
     try:
         yield
     finally:
-        for each in SIGNALS:
-            signal.signal(each, before[each])
+        for each, handler in before.items():
+            signal.signal(each, handler)
         signal.set_wakeup_fd(wakeup)
         _state.first, _state.deferred = None, False
         os.close(writing)
@@ -184,10 +214,13 @@ def _listen(pipe: int) -> None:
     """Hear every signal as soon as it comes."""
     told = False
     while numbers := os.read(pipe, 64):
+        if SAVE in numbers:
+            _state.save_asked = True
+            print(f"{SAVE.name}: the step that is being taken is saved", file=sys.stderr, flush=True)
         for by in (Signals(number) for number in numbers if number in SIGNALS):
             _note(by)
             if _state.deferred and not told and os.environ.get("RANK", "0") == "0":
                 told = True
                 print(f"{by.name}: {_ENDS}", file=sys.stderr, flush=True)
             if time.monotonic() - _state.since > _SAME_S:
-                os._exit(128 + by)
+                os._exit(STATUS[by])

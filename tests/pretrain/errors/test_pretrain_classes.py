@@ -44,7 +44,7 @@ def caused(error: Exception, cause: Exception) -> Exception:
         (PermissionError(errno.EACCES, "Permission denied"), "input", 78),
         (KeyboardInterrupt(), "interrupted", 130),
         (Stopped(Signals.SIGINT), "interrupted", 130),
-        (Stopped(Signals.SIGTERM), "terminated", 143),
+        (Stopped(Signals.SIGTERM), "preempted", 75),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
 )
@@ -72,7 +72,7 @@ def test_a_comparison_answers_with_0_or_1() -> None:
         *(
             ("interrupted", 130),
             ("stopped by SIGINT at step 5", 130),
-            ("stopped by SIGTERM before the first step", 143),
+            ("stopped by SIGTERM before the first step", 75),
         ),
         *((None, 75), ("of a later version", 70)),
     ],
@@ -82,11 +82,11 @@ def test_records_of_any_version_have_a_class(end: str | None, status: int) -> No
 
 
 def test_statuses_and_names_are_each_one_classes() -> None:
-    assert [each.status for each in CLASSES] == [0, 70, 71, 74, 75, 78, 130, 143]
+    assert [each.status for each in CLASSES] == [0, 70, 71, 74, 75, 78, 130]
     assert len({each.name for each in CLASSES}) == len(CLASSES)
     page = (ROOT / "docs/runs.md").read_text()
     for each in CLASSES:
-        assert f"| {each.status} |" in page or each.status == 75, each.name
+        assert f"| {each.status} |" in page, each.name
     assert [each.name for each in CLASSES if each.is_deterministic] == ["storage", "input"]
 
 

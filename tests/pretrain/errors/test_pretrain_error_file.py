@@ -102,7 +102,7 @@ def test_a_rank_that_waits_for_rank_0_is_ended_without_a_word(
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr("pretrain.engine.command.time.sleep", ended_by_the_launcher)
     monkeypatch.setattr("pretrain.__main__._train", fail)
-    assert main([str(recipe_in(tmp_path))]) == 143
+    assert main([str(recipe_in(tmp_path))]) == 75
     assert (capsys.readouterr().err, error_file.exists()) == ("", False)
 
 

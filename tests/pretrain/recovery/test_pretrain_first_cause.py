@@ -26,7 +26,7 @@ def traceback_of(rank: int) -> str:
     ("end", "errors", "said", "status"),
     [
         ("finished", [], None, 0),
-        ("stopped by SIGTERM at step 7", [], None, 143),
+        ("stopped by SIGTERM at step 7", [], None, 75),
         ("interrupted", [], None, 130),
         (None, [], ": it was killed, or its machine went away", 75),
         (None, [{"rank": 1, "message": LOST}], ": it was killed, or its machine went away", 75),

@@ -76,7 +76,10 @@ def test_every_start_of_a_run_is_shown_and_the_last_one_gives_the_status(looked:
     assert in_process(lambda: looked.start(killed)) == -signal.SIGKILL
     status, said = looked.said("--last")
     assert (status, said[3]) == (75, "ended        killed")
-    assert said[-2:] == ["first cause  it was killed, or its machine went away", "what to do   start again"]
+    assert said[-2:] == [
+        "first cause  it was killed, or its machine went away",
+        "what to do   start again: the same command continues",
+    ]
 
     assert looked.start(fail) == 70  # steps 3 to 5; the checkpoint is of step 4
     status, said = looked.said("--last")
@@ -111,7 +114,8 @@ def test_every_start_of_a_run_is_shown_and_the_last_one_gives_the_status(looked:
     may_end.touch()
     assert status_of(pid) == 0
     status, said = looked.said("--last")
-    assert (status, said[3]) == (143, "ended        stopped by SIGTERM at step 8")
+    assert (status, said[3]) == (75, "ended        stopped by SIGTERM at step 8")
+    assert [line for line in said if line.startswith("first cause")] == []
 
     assert train(looked.words) == 0
     status, said = looked.said("--last")
@@ -125,7 +129,7 @@ def test_every_start_of_a_run_is_shown_and_the_last_one_gives_the_status(looked:
         ["attempt", "steps", "processes", "began (UTC)", "took", "status", "ended", "first cause"],
         ["1", "0 to 3", "1", "DAY", "TIME at least", "75", "killed"],
         ["2", "2 to 5", "1", "DAY", "TIME", "70", "error", "rank 0: RuntimeError: no kernel"],
-        ["3", "4 to 8", "1", "DAY", "TIME", "143", "stopped by SIGTERM at step 8"],
+        ["3", "4 to 8", "1", "DAY", "TIME", "75", "stopped by SIGTERM at step 8"],
         ["4", "8 to 12", "1", "DAY", "TIME", "0", "finished"],
     ]
 

@@ -33,7 +33,7 @@ SURFACE = {
     "operational": """
         run.directory run.log_every run.evaluate_every run.validation_sequences run.checkpoint_every
         run.gpu_hours_per_failure run.may_lose run.keep_checkpoints run.keep_checkpoints_every run.shared
-        run.saves_may_fail_for run.checkpoint_url run.trackers
+        run.saves_may_fail_for run.grace_s run.checkpoint_url run.trackers
         data.sources data.clusters data.bins_per_forward data.store_dir
         compute.attention compute.checkpointing compute.compile compute.tf32 parallel.context parallel.exchange
         data.exclude data.workers data.prefetch data.mixture.sources data.mixture.clusters data.mixture.exclude
@@ -167,6 +167,7 @@ def test_wrong_type_names_field_got_and_expected(
         ("run__keep_checkpoints", "0", "must be at least 1"),
         ("run__saves_may_fail_for", '"0 s"', "it must be a time: '30 s', '10 min', '2 h'"),
         ("run__saves_may_fail_for", '"100"', "it must be a time: '30 s', '10 min', '2 h'"),
+        ("run__grace_s", "0", "must be above 0"),
         ("run__trackers", '["mlflow"]', "run.trackers is 'mlflow'; allowed are 'wandb', 'tensorboard', 'trackio'"),
         ("data__sources", "[]", "name at least one FASTA file"),
         ("data__validation_fraction", "1.0", "must lie in [0, 1)"),

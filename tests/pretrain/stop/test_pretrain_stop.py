@@ -1,7 +1,9 @@
 """Ctrl-C and SIGTERM: the run ends in order, the same command continues, and nothing shows at the end."""
 
+import errno
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,7 @@ import pretrain.report.page
 import pretrain.ship.export as ship
 from pretrain.__main__ import main
 from pretrain.checkpoint import saves
+from pretrain.checkpoint.commit import Plan
 from pretrain.engine.engine import Engine
 from pretrain.run import stop
 from pretrain.run.directory import RunDirectory
@@ -83,7 +86,7 @@ def when(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return arrange
 
 
-@pytest.mark.parametrize(("by", "status"), [(SIGINT, 130), (SIGTERM, 143)])
+@pytest.mark.parametrize(("by", "status"), [(SIGINT, 130), (SIGTERM, 75)])
 def test_the_step_is_finished_and_saved(run: Run, when: Callable[..., None], by: Signals, status: int) -> None:
     when(pretrain.loop, "train_step", by, at=5)
     handlers = [signal.getsignal(each) for each in (SIGINT, SIGTERM)]
@@ -145,7 +148,7 @@ def test_a_validation_between_saves_costs_no_step(
     run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     when(Engine, "stop_together", SIGTERM, at=3)
-    assert run.start("run.evaluate_every=7") == 143
+    assert run.start("run.evaluate_every=7") == 75
     assert run.saved() == [7]
     assert not any("validation" in line for line in lines(run.root / "metrics.jsonl"))
     run.assert_goes_on()
@@ -154,11 +157,11 @@ def test_a_validation_between_saves_costs_no_step(
 def test_a_folder_that_was_there_stays(run: Run, when: Callable[..., None], tmp_path: Path) -> None:
     when(Engine, "settle", SIGTERM)
     (tmp_path / "run").mkdir()
-    assert run.start() == 143
+    assert run.start() == 75
     assert list(run.root.iterdir()) == []
     when(Engine, "settle", SIGTERM)
     deep = tmp_path / "new/deep/run"
-    assert run.start(f"run.directory={deep}") == 143
+    assert run.start(f"run.directory={deep}") == 75
     assert not (tmp_path / "new").exists()
 
 
@@ -179,9 +182,51 @@ def test_a_finished_run_is_not_called_stopped(
 def test_what_is_not_of_the_start_stays(run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Engine, "settle", lambda *_: (run.root / "notes.txt").write_text("mine"))
     when(Engine, "settle", SIGTERM)
-    assert run.start() == 143
+    assert run.start() == 75
     assert (run.root / "notes.txt").read_text() == "mine"
     assert run.attempts() == ["fresh", "stopped by SIGTERM before the first step"]
+    run.assert_goes_on()
+
+
+@pytest.mark.parametrize(("save_s", "saved"), [(0.1, 5), (100.0, 4)])
+def test_the_last_save_is_begun_if_it_fits(
+    run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch, save_s: float, saved: int
+) -> None:
+    monkeypatch.setattr(saves.Saves, "cost", saves.Cost(0.0, save_s, 1))
+    when(pretrain.loop, "train_step", SIGTERM, at=5)
+    assert run.start("run.checkpoint_every=2", "run.grace_s=100") == 75
+    assert run.saved()[-1] == saved
+    newest = run.root / f"checkpoints/step-{saved:09d}"
+    why = "not saved, as a save takes up to 2e+02 s, and 80 s were left of the 80 s for it (run.grace_s = 100)"
+    said = f"saved: {newest}" if saved == 5 else f"{why}; the run continues from {newest}"
+    assert run.last_line().startswith(f"stopped by SIGTERM at step 5; {said}")
+    assert run.attempts() == ["fresh", "stopped by SIGTERM at step 5"]
+    run.assert_goes_on()
+
+
+@pytest.mark.parametrize("at", [4, 5])
+def test_a_save_that_does_not_end_gets_what_is_left(
+    run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """The one that is being written when the signal comes, and the last one."""
+    commit, may_end = saves.commit, threading.Event()
+
+    def blocked(plan: Plan, *arguments: object, **how: object) -> object:
+        if plan.trainer.step == at:
+            may_end.wait(60)
+            raise OSError(errno.EIO, "blocked")
+        return commit(plan, *arguments, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saves, "commit", blocked)
+        when(pretrain.loop, "train_step", SIGTERM, at=5)
+        began = time.monotonic()
+        assert run.start("run.checkpoint_every=2", "run.grace_s=2") == 75
+        assert time.monotonic() - began < 20
+    may_end.set()
+    said = run.last_line()
+    assert said.startswith(f"stopped by SIGTERM at step 5; not saved, as the save of step {at} had not ended, and 0 s ")
+    assert run.saved()[-1] == {4: 2, 5: 4}[at]
     run.assert_goes_on()
 
 
@@ -207,7 +252,7 @@ def test_a_second_signal_ends_at_once(run: Run, monkeypatch: pytest.MonkeyPatch)
         pretrain.loop.train_step = endless
         run.start()
 
-    assert in_process(started) == 143
+    assert in_process(started) == 75
     assert 0.7 < time.monotonic() - began < 30
     assert run.saved() == []
     run.assert_goes_on()
@@ -215,7 +260,7 @@ def test_a_second_signal_ends_at_once(run: Run, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.launch
 @pytest.mark.xdist_group("engines")
-@pytest.mark.parametrize(("fault", "by", "status"), [("interrupted", SIGINT, 130), ("terminated", SIGTERM, 143)])
+@pytest.mark.parametrize(("fault", "by", "status"), [("interrupted", SIGINT, 130), ("terminated", SIGTERM, 75)])
 def test_one_rank_stops_all(pool: RankPool, run: Run, trained: Trained, fault: str, by: Signals, status: int) -> None:
     done = pool.run(3, DDP, run.words, fault=fault)
     assert done.statuses == (status,) * 3, done.output

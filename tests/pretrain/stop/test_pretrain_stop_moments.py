@@ -15,6 +15,7 @@ from signal import SIGINT, SIGTERM
 import psutil
 import pytest
 
+from pretrain.run.stop import STATUS
 from support.kept_runs import STEPS_30, Trained
 from support.launching import bit_equal, command, end_of, lines, run, started, until
 from support.places import ROOT
@@ -72,7 +73,9 @@ def test_at_a_random_moment(recipe_in, trained: Trained, tmp_path: Path, seed: i
     attempts = lines(root / "attempts.jsonl")
     print(f"seed {seed}: {processes} processes, {by.name} at {phase}, status {status}, {took_s:.1f} s")
     print(f"  {attempts[-1] if attempts else 'no trace'}")
-    expected = {by + 128, -by} | ({1} if launched else set())  # before the program hears, the interpreter ends as usual
+    expected = {STATUS[by], -by} | (
+        {1} if launched else set()
+    )  # before the program hears, the interpreter ends as usual
     assert status in expected | {0}, said
     if status == 0:  # it came after the end
         assert attempts[-1]["exit"] == "finished"
