@@ -12,6 +12,7 @@ from pretrain.checkpoint import find, verify
 from pretrain.checkpoint.saves import Cost, Saves
 from pretrain.recovery import watchdog
 from pretrain.run.directory import RunDirectory
+from support.chaos import campaign
 from support.chaos.campaign import EVERY, Campaign
 from support.forked import status_of
 from support.launching import lines, until
@@ -124,19 +125,18 @@ def test_a_save_that_does_not_fit_is_not_begun(scheduled: Callable, monkeypatch:
 
 
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
-def test_sigusr1_to_any_rank_saves_and_trains_on(scheduled: Callable, rank: int) -> None:
+def test_sigusr1_to_any_rank_saves_and_trains_on(
+    scheduled: Callable, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = [option for option in campaign.OPTIONS if "checkpoint_every" not in option]
+    monkeypatch.setattr(campaign, "OPTIONS", (*options, "run.checkpoint_every=1000"))
     run = scheduled()
     pids = run.start()
-
-    def saved_between() -> bool:
-        found = lines(run.root / "metrics.jsonl")
-        return any("checkpoint_s" in line and line["step"] % EVERY and line["step"] < run.steps() for line in found)
-
-    for step in (EVERY + 1, 2 * EVERY + 2, 3 * EVERY + 1):  # by chance it meets a step that is saved in any case
-        run.at(step)
-        os.kill(pids[rank], SIGUSR1)
+    run.at(EVERY)
+    os.kill(pids[rank], SIGUSR1)
     assert [status_of(pid) for pid in pids] == [0, 0], run.log.read_text()
-    assert saved_between()
+    asked, last = (line["step"] for line in lines(run.root / "metrics.jsonl") if "checkpoint_s" in line)
+    assert EVERY < asked < last == run.steps()
     assert "SIGUSR1: the step that is being taken is saved" in run.log.read_text()
     assert run.ends() == ["finished"]
     assert lines(run.root / "attempts.jsonl")[0]["pid"] == pids[0]
@@ -157,7 +157,7 @@ def test_a_rank_whose_peer_is_stopped_ends_before_it_is_killed(
     one([pids[1], pids[0]])
     began = time.monotonic()
     assert status_of(pids[0]) == 75, run.log.read_text()
-    assert 2.5 < time.monotonic() - began < (4 if grace else 20)
+    assert 2.5 < time.monotonic() - began < (6 if grace else 20)  # 95 % of the grace, on a machine that is busy
     os.kill(pids[1], SIGKILL)
     os.kill(pids[1], SIGCONT)
     assert status_of(pids[1]) == -SIGKILL
@@ -184,7 +184,7 @@ def test_a_rank_that_waits_for_a_build_ends_when_it_is_asked_to(
     one(pids)
     began = time.monotonic()
     assert status_of(pids[1]) == 75, run.log.read_text()
-    assert 1 < time.monotonic() - began < 20
+    assert time.monotonic() - began < 20
     os.kill(pids[0], SIGKILL)
     assert status_of(pids[0]) == -SIGKILL
     assert (

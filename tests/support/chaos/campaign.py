@@ -36,7 +36,7 @@ _LONGEST_S = 1.2
 _SAVE_S = 0.03
 """A kill of a save comes within this time after its folder appeared."""
 _LIMIT_S = 120.0
-_OPTIONS = (f"run.checkpoint_every={EVERY}", "run.log_every=1", "run.validation_sequences=4", "--despite-failures")
+OPTIONS = (f"run.checkpoint_every={EVERY}", "run.log_every=1", "run.validation_sequences=4", "--despite-failures")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ class Campaign:
 
     def start(self, run: Path, engine: str, ranks: int) -> list[int]:
         """Fork the ranks of a start; what they print is beside the run directory."""
-        words = [str(self._recipe), *_OPTIONS, f"run.directory={run}", f"schedule.total_tokens={self._tokens}"]
+        words = [str(self._recipe), *OPTIONS, f"run.directory={run}", f"schedule.total_tokens={self._tokens}"]
         config = ROOT / f"accelerate_configs/{engine}.yaml"
         run.parent.mkdir(exist_ok=True)
         gc.freeze()
