@@ -6,7 +6,7 @@ In: rows. Out: a table and the JSON line on standard output. Kept: nothing.
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -34,8 +34,15 @@ class Row:
         return self.ratio >= self.bar if self.better == "higher" else self.ratio <= self.bar
 
 
-def report(benchmark: str, rows: Sequence[Row], machine: str = "") -> None:
-    """Print the table and the JSON line; `machine` names what the machine has besides the processor."""
+def report(benchmark: str, rows: Sequence[Row], machine: str = "", others: Mapping[str, object] | None = None) -> None:
+    """Print the table and the JSON line.
+
+    Args:
+        benchmark: its name.
+        rows: what is compared.
+        machine: what the machine has besides the processor.
+        others: figures without a bar.
+    """
     width = max((len(row.work) for row in rows), default=0)
     for row in rows:
         sign = ">=" if row.better == "higher" else "<="
@@ -48,6 +55,7 @@ def report(benchmark: str, rows: Sequence[Row], machine: str = "") -> None:
         "machine": ", ".join(filter(None, [machine, processor()])),
         "versions": versions(),
         "rows": [{**asdict(row), "holds": row.holds} for row in rows],
+        **({"others": others} if others else {}),
     }
     print(json.dumps(content))
 
