@@ -20,6 +20,7 @@ from pretrain.engine.context_parallel import context_group
 from pretrain.engine.cpu import sharding_on_a_cpu
 from pretrain.engine.engine import Engine
 from pretrain.engine.ranks import TIMEOUT
+from pretrain.engine.rendezvous import INIT_METHOD
 from pretrain.engine.request import ALONE, LaunchRequest, requested
 from pretrain.engine.settings import LaunchSettings
 from pretrain.run.stop import Stopped
@@ -65,7 +66,7 @@ def _accelerator(asked: LaunchRequest, kind: type[Engine], recipe: LaunchSetting
             mixed_precision="no",  # overrides the launcher's environment: the engine sets the precision
             log_with=list(recipe.run.trackers) or None,
             project_dir=recipe.run.directory,
-            kwargs_handlers=[InitProcessGroupKwargs(timeout=TIMEOUT)],
+            kwargs_handlers=[InitProcessGroupKwargs(init_method=INIT_METHOD, timeout=TIMEOUT)],
             **kind.plugins(recipe.optimizer.clip_norm),
         )
 

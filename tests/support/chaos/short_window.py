@@ -1,0 +1,12 @@
+"""The program, whose watchdog waits for three seconds only: `accelerate launch -m support.chaos.short_window`."""
+
+import sys
+
+from pretrain.__main__ import main
+from pretrain.recovery import watchdog
+
+WINDOW_S = 3.0
+
+if __name__ == "__main__":
+    watchdog.FLOOR_S = WINDOW_S
+    sys.exit(main())
