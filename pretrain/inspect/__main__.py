@@ -3,11 +3,14 @@
     python -m pretrain.inspect attempts runs/own
     python -m pretrain.inspect attempts runs/own --last
     python -m pretrain.inspect verify runs/own
+    python -m pretrain.inspect audit runs/own
 
 In: a run directory; a process may be training in it. Out: with `attempts` a table of its starts; with `--last` what the
 last one ended by, and the exit status of its class, because launchers end with 1 whatever it was. Exit status 69 where
 it still trains, 78 where the next start would be refused, or for a mistake on the command line. With `verify` a table
-of its checkpoints, every byte of which is compared with its hash; exit status 74 where one is damaged.
+of its checkpoints, every byte of which is compared with its hash; exit status 74 where one is damaged. With `audit` a
+table of its checkpoints, and whether each was trained on what the recipe says, no sample twice or never; exit status 70
+where one was not.
 """
 
 import argparse
@@ -26,13 +29,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _answer(options: argparse.Namespace) -> int:
-    return _verify(options) if options.command == "verify" else _attempts(options)
+    return {"verify": _verify, "audit": _audit, "attempts": _attempts}[options.command](options)
 
 
 def _verify(options: argparse.Namespace) -> int:
     from pretrain.inspect.verified import verified  # imports torch
 
     return verified(options.path, lambda line: print(line, flush=True))
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from pretrain.inspect.audited import audited
+
+    return audited(options.run, lambda line: print(line, flush=True))
 
 
 def _attempts(options: argparse.Namespace) -> int:
@@ -72,6 +81,18 @@ def _parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verify.add_argument("path", type=Path, metavar="RUN_OR_CHECKPOINT", help="run directory, or one checkpoint in it")
+    audit = commands.add_parser(
+        "audit",
+        help="whether a run was trained on what its recipe says, no sample twice or never",
+        description="Whether a run was trained on what its recipe says: all its samples, in their order, are computed "
+        "once more, and compared with the chain in each checkpoint. Nothing is trained.",
+        epilog="exit statuses:\n"
+        "    0  each checkpoint was trained on what the recipe says\n"
+        "   70  one was not\n"
+        "   78  the corpus is not the run's, or the order is not in the recipe (data.streaming)\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    audit.add_argument("run", type=Path, metavar="RUN", help="directory of a pretraining run")
     return parser
 
 

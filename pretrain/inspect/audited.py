@@ -1,0 +1,101 @@
+"""The samples that a run has trained on, planned and filled once more, and compared with its checkpoints.
+
+In: a pretraining run, whose corpus is still there. Out: lines of text, one for each checkpoint; an exit status. Kept:
+nothing, except a token store that the corpus has lost, which is built as a start would build it.
+
+Each checkpoint holds a chain over the digests of all bins that reached the model, in their order (C8). No weight is
+read and nothing is trained here: what a recipe, a seed and a corpus say that a run must have seen is computed, and a
+sample that was trained twice, or never, in any start of the run, gives another chain.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from data.batches.loader import Loader
+from data.corpus.prepare import open_corpora, prepare
+from data.order.chain import GENESIS, extend
+from data.order.plan import Cursor
+from data.recipe.settings import DataSettings
+from data.recipe.toml_file import check
+from pretrain.checkpoint.load import find, verify
+from pretrain.checkpoint.manifest import TrainerState
+from pretrain.run.classes import ERROR, FINISHED
+from pretrain.run.directory import RunDirectory
+
+_ROW = "{:>12}  {:>16}  {}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Data:
+    """The part of a recipe that says what a run is trained on."""
+
+    data: DataSettings
+
+
+def audited(path: Path, say: Callable[[str], None]) -> int:
+    """Compare all checkpoints of a run, the oldest first.
+
+    Args:
+        path: the run directory.
+        say: gets each line of the table as soon as it is known.
+
+    Returns:
+        The exit status: 0, or that of an error where a checkpoint has seen something else.
+
+    Raises:
+        ValueError: it is no run, or one whose order is not in its recipe; or the corpus is another one.
+        InvalidCheckpoint: a checkpoint is damaged.
+    """
+    run = RunDirectory(path)
+    content = run.read()
+    saved = [verify(each, check=lambda _: None).trainer for each in reversed(find(run.checkpoints))]
+    saved = [each for each in saved if each.step]
+    if not saved:
+        raise ValueError(f"{run.root} has no checkpoint of a step yet; nothing is there to audit")
+    loader = _loader(run, content)
+    say(_ROW.format("step", "tokens", "trained on"))
+    chain, tokens, step, cursor = GENESIS, 0, 0, Cursor()
+    others = []
+    for state in saved:
+        while step < state.step:
+            planned = next(loader)
+            order = torch.tensor(planned.bins).argsort()
+            chain = extend(chain, torch.cat([batch.digests for batch in planned.batches])[order].tolist())
+            step, tokens, cursor = step + 1, tokens + planned.num_tokens, planned.cursor
+        same = (state.chain, state.tokens_seen, state.cursor) == (chain, tokens, cursor.as_dict())
+        if not same:
+            others.append(state)
+        say(
+            _ROW.format(
+                f"{state.step:,}", f"{state.tokens_seen:,}", "what the recipe says" if same else "something else"
+            )
+        )
+    say(f"{len(saved) - len(others)} of {len(saved)} as the recipe says, {_seen(saved[-1])}")
+    return ERROR.status if others else FINISHED.status
+
+
+def _seen(state: TrainerState) -> str:
+    skipped = f", of which the optimizer did not take {state.skipped_steps:,}" if state.skipped_steps else ""
+    return f"{state.step:,} steps{skipped}"
+
+
+def _loader(run: RunDirectory, content: dict[str, dict[str, object]]) -> Loader:
+    recipe = content["recipe"]
+    if "tasks" in recipe:
+        raise ValueError(f"{run.root} is a fine-tuning run; audit reads those of python -m pretrain")
+    settings = check(_Data, {"data": recipe["data"]}, str(run.root / "run.json")).data
+    if any(corpus.streaming for corpus in settings.corpora):
+        raise ValueError(f"{run.root} trains on a stream, whose first pass is in the order in which it was read")
+    corpora = open_corpora(settings, prepare(settings))
+    described = content.get("corpus", {})
+    if (corpora.fingerprint, corpora.split_fingerprint) != (described.get("fingerprint"), described.get("split")):
+        raise ValueError(
+            f"{run.root} was trained on other data than its sources hold now; restore the files, and what divides them"
+        )
+    run_settings = recipe["run"]
+    assert isinstance(run_settings, dict)
+    seed = int(run_settings["seed"])
+    return Loader(corpora.masked(seed), corpora.plan(seed), Cursor(), 0, 0, 1)
