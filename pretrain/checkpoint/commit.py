@@ -15,7 +15,7 @@ from pathlib import Path
 
 from data.durable import flush
 from pretrain.checkpoint.canonical import InvalidCheckpoint, canonical
-from pretrain.checkpoint.load import quarantine, require_exact_files, verify
+from pretrain.checkpoint.load import SUPERSEDED, quarantine, require_exact_files, verify
 from pretrain.checkpoint.manifest import (
     FROZEN,
     MANIFEST_FILE,
@@ -260,7 +260,7 @@ def make_way(published: Path, manifest: Manifest) -> bool:
         )
     if existing.files == manifest.files:
         return False
-    quarantine(published, "superseded")
+    quarantine(published, SUPERSEDED)
     return True
 
 

@@ -39,6 +39,8 @@ from pretrain.engine.named_state import NamedState
 from pretrain.run.errors import CheckpointError, StorageError
 
 QUARANTINE = ".quarantine"
+SUPERSEDED = "superseded"
+"""The reason of a checkpoint that is whole, and made way for another one of its step."""
 _MOST_GONE = 20
 """Checkpoints that may vanish while they are read; a run that makes them faster than that keeps too few."""
 # Errors of a damaged disk or directory; others (rights, too many open files) come from the machine, and a good

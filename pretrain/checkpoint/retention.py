@@ -5,6 +5,7 @@ that a crash in the middle leaves no `step-*` that is half gone.
 """
 
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable
@@ -13,10 +14,11 @@ from pathlib import Path
 from data.durable import flush
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.commit import TEMPORARY
-from pretrain.checkpoint.load import find
+from pretrain.checkpoint.load import QUARANTINE, SUPERSEDED, find
 from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, UnknownForm, checkpoint_name, step_of_name
 
 TRASH = ".trash-"
+_MADE_WAY = re.compile(rf"(step-\d+)-{SUPERSEDED}(?:-(\d+))?")
 
 
 def retain(
@@ -66,6 +68,8 @@ def retain(
 def sweep(checkpoints_dir: Path) -> list[Path]:
     """Remove what a crash left of commits and deletions; call it at the start, before the first commit.
 
+    Where the newest checkpoint had made way for another one of its step, which did not come, it gets its name back.
+
     Returns:
         The paths that are gone.
     """
@@ -78,7 +82,19 @@ def sweep(checkpoints_dir: Path) -> list[Path]:
             path.unlink()
         else:
             shutil.rmtree(path)
+    _put_back(checkpoints_dir)
     return leftovers
+
+
+def _put_back(checkpoints_dir: Path) -> None:
+    quarantine = checkpoints_dir / QUARANTINE
+    matches = [_MADE_WAY.fullmatch(path.name) for path in quarantine.iterdir()] if quarantine.is_dir() else []
+    made_way = [(step_of_name(match[1]) or 0, int(match[2] or 1), match) for match in matches if match]
+    newest = max((step_of_name(path.name) or 0 for path in find(checkpoints_dir)), default=-1)
+    if made_way and (last := max(made_way, key=lambda each: each[:2]))[0] > newest:
+        os.rename(quarantine / last[2][0], checkpoints_dir / last[2][1])
+        flush(checkpoints_dir)
+        flush(quarantine)
 
 
 def _holds_nothing_else(path: Path) -> bool:

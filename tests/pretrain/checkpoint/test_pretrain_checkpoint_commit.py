@@ -259,3 +259,29 @@ def test_another_result_supersedes_and_keeps_the_old(two: Path) -> None:
         "step-000000004-hash",
         "step-000000004-superseded",
     ]
+
+
+def test_what_made_way_for_a_killed_save_gets_its_name_back(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the two renames there is no checkpoint of the step; older ones that made way stay where they are."""
+    model, optimizer = build(seed=9)
+    train(model, optimizer, 0, 4)
+    save(two, TorchState(model, optimizer), 3, attempt=2)
+    old, rename = verify(two / "step-000000004"), os.rename
+
+    def killed(source: Path, target: Path) -> None:
+        if Path(target).name == "step-000000004":
+            os._exit(9)
+        rename(source, target)
+
+    def work() -> None:
+        monkeypatch.setattr(os, "rename", killed)
+        save(two, TorchState(model, optimizer), 4, attempt=2)
+
+    assert status_of(forked(work)) == 9
+    assert [path.name for path in find(two)] == ["step-000000003"]
+    sweep(two)
+    assert verify(two / "step-000000004") == old
+    assert os.listdir(two / ".quarantine") == ["step-000000003-superseded"]
+    save(two, TorchState(model, optimizer), 4, attempt=2)
+    sweep(two)
+    assert verify(two / "step-000000004").manifest.attempt == 2
