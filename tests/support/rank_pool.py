@@ -233,7 +233,7 @@ class _Worker:
 
     def dump_stacks(self) -> None:
         """Have every thread's stack written to the output of its run."""
-        os.kill(self._process.pid, signal.SIGUSR1)
+        os.kill(self._process.pid, signal.SIGUSR2)
 
     def dismiss(self) -> None:
         """Ask it to end."""
@@ -260,7 +260,7 @@ def _serve(channel: Connection, log: str) -> None:
     os.environ.update(variables)
     for stream in (1, 2):
         os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), stream)
-    faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)  # 2: where standard error goes at that time
+    faulthandler.register(signal.SIGUSR2, file=2, all_threads=True)  # 2: where standard error goes at that time
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(channel, requests), daemon=True).start()
 

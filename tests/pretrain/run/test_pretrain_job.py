@@ -199,7 +199,7 @@ def test_killed_and_resumed_it_ends_to_the_bit_where_it_would_have(
         return len(lines(run / "metrics.jsonl")) >= 10
 
     pool.run_and_kill(2, config(engine), words, ten_steps, program=PROGRAM)
-    assert end_of(run).step in (8, 12)
+    assert end_of(run).step in (4, 8, 12)  # a save or two may be on their way
     resumed = pool.run(2, config(engine), words, program=PROGRAM)
     assert resumed.status == 0, resumed.output
     assert len(lines(run / "attempts.jsonl")) == 3  # the first one did not come to say how it ended
