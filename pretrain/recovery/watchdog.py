@@ -78,6 +78,7 @@ def watched(
         thread.join(_STOOD_STILL_S)
         with suppress(OSError):
             watchdog.file(rank).unlink()
+            watchdog.file(rank).parent.rmdir()  # by the last one, unless there are errors
 
 
 class _Watchdog:
@@ -110,6 +111,7 @@ class _Watchdog:
 
     def watch(self) -> None:
         """Look until it is over."""
+        self._look()  # a sign of life at once
         while not self.is_over.wait(_LOOK_S):
             judges = self._look()
             reason = self._reason() if judges else None
@@ -125,8 +127,6 @@ class _Watchdog:
             self._since = now
             self._seen = {rank: (content, now) for rank, (content, _) in self._seen.items()}
         self._looked = now
-        if where["phase"] == _STARTING:
-            return False
         if where != self._where:
             phases = {where["phase"], self._where.get("phase")}
             if phases == {_TRAINING}:
@@ -143,7 +143,8 @@ class _Watchdog:
                 self._seen.pop(rank, None)  # it has not begun, or has ended
             elif self._seen.get(rank, ("", 0.0))[0] != content:
                 self._seen[rank] = content, now
-        return True
+        # Signs of life are given from the start on: a rank may stop between its first step and its next sign.
+        return where["phase"] != _STARTING
 
     @property
     def _window_s(self) -> float:

@@ -40,7 +40,8 @@ def test_a_rank_that_is_stopped_is_named_and_the_run_continues(
     assert status_of(pids[stopped]) == -signal.SIGKILL
     (record,) = lines(run / f"ranks/rank-{1 - stopped:05d}.jsonl")
     assert (record["class"], record["error"]) == ("peer", "Hang")
-    seen = rf"rank {stopped} was last seen after step \d+ \(phase (load|train|checkpoint)\) and gives no sign of life"
+    phase = r"\(phase (start|load|train|checkpoint)\)"
+    seen = rf"rank {stopped} was last seen after step \d+ {phase} and gives no sign of life"
     assert re.match(seen, record["message"]), record["message"]
     said = log.read_text()
     assert f"error: rank {1 - stopped} waited in vain: rank {stopped} was last seen after step" in said

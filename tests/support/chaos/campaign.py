@@ -83,14 +83,17 @@ class Campaign:
         draw, run = random.Random(seed), self._folder / f"{engine}-{ranks}-{seed}"
         shutil.rmtree(run, ignore_errors=True)
         began, kills, in_saves, early = time.monotonic(), 0, 0, 0
-        most_lost, reached, newest, skipped = 0, 0, 0, 0
+        most_lost, reached, num_starts, skipped = 0, 0, 0, 0
         while True:
             pids = self.start(run, engine, ranks)
             is_killed = kills < most_kills and self._kill(run, pids, draw)
             if not is_killed:
                 self.await_end(run, pids)
             starts = [line for line in lines(run / "attempts.jsonl") if "base_step" in line]
-            base = starts[-1]["base_step"] if len(starts) > kills else newest
+            if is_killed and len(starts) == num_starts:  # before it was numbered: what was lost, the next one shows
+                kills, early = kills + 1, early + 1
+                continue
+            num_starts, base = len(starts), starts[-1]["base_step"]
             lost = max(reached - base, 0)
             # The interval that was begun, to its last step, and the one before it, whose save was being written; a save
             # that takes longer than the next one waits for it costs one more.
@@ -101,7 +104,7 @@ class Campaign:
                 break
             kills, early = kills + 1, early + (not steps)
             in_saves += any(run.glob(f"checkpoints/{TEMPORARY}*"))
-            reached, newest = max((line["step"] for line in steps), default=base), base
+            reached = max((line["step"] for line in steps), default=base)
             skipped = int(max((line.get("skipped_saves", 0) for line in steps), default=0))
         end = verify(find(run / "checkpoints")[0]).manifest
         found = Killed(
