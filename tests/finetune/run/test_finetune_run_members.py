@@ -136,9 +136,12 @@ def kept(root: Path, name: str) -> list[tuple[int, Any]]:
 
 
 def files(root: Path) -> set[str]:
-    """All paths, but for a checkpoint in quarantine: that of a step whose validation a signal ended."""
+    """All paths, but for a checkpoint in quarantine, that of a step whose validation a signal ended.
+
+    And but for what a kill leaves beside a table that is being written, until it is written once more.
+    """
     paths = (path.relative_to(root) for path in root.rglob("*"))
-    return {str(path) for path in paths if ".quarantine" not in path.parts}
+    return {str(path) for path in paths if ".quarantine" not in path.parts and not path.name.startswith(".split.csv-")}
 
 
 def told(path: Path) -> Any:
