@@ -71,6 +71,8 @@ def test_every_start_of_a_run_is_shown_and_the_last_one_gives_the_status(looked:
     assert main(["attempts", str(looked.root), "--last"]) == 78  # there is no run yet
 
     def killed() -> None:
+        while not any(looked.root.glob("checkpoints/step-*")):  # it is written beside the third step
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
 
     assert in_process(lambda: looked.start(killed)) == -signal.SIGKILL
