@@ -133,19 +133,20 @@ def train_step(
     divisor = counts.clamp(min=1)
 
     # ---- forward and backward: the engine decides what is exchanged with each micro-batch or the last
-    sums = torch.zeros(objectives, device=engine.device)
+    sums = torch.zeros(bins_per_step, objectives, device=engine.device)  # a row for each batch
     for index, batch in enumerate(batches):
         on_device = batch.to(engine.device)
         with engine.accumulating(model, last=index + 1 == len(batches)):
             with engine.autocast():
                 loss_sums = model(on_device)
             engine.backward(model, (weights * (loss_sums / divisor)).sum())
-        sums += loss_sums.detach()
+        if index < len(step.batches):  # the others are idle
+            sums[step.bins[index]] = loss_sums.detach()
 
     # ---- update: a gradient that is not finite is the same on every rank, so all of them skip
     loss_scale = engine.loss_scale()
     for group in optimizer.param_groups:
         group["lr"] = learning_rate * group.get("lr_scale", 1.0)
     grad_norm, skipped = engine.update(model, optimizer, clip_norm)
-    losses = engine.sum_over_ranks(sums) / divisor
+    losses = engine.sum_over_ranks(sums).sum(0) / divisor
     return Outcome(losses, counts, digests, all_told, grad_norm, loss_scale, skipped)

@@ -1,7 +1,7 @@
 """How a run is spread over processes; the only room that knows Accelerate and DeepSpeed.
 
 In: what was launched, a model, an optimizer. Out: an `engine.Engine` that runs them, and their state by name. Kept:
-nothing. Begin with `launch`, which chooses the engine that `accelerate launch` was told, as `request`
-reads it, then `engine` (one process and DDP), `fully_sharded` (FSDP2, HSDP), `zero` (DeepSpeed);
-`named_state` and `zero_state` are what checkpoints read, `context_parallel` spreads one sequence.
+nothing. Begin with `launch`, which chooses the engine that `accelerate launch` was told, as `request` reads it, then
+`engine` (one process and DDP), `fully_sharded` (FSDP2, HSDP), `zero` (DeepSpeed), `strict` (the same bits for every
+number of processes); `named_state` and `zero_state` are what checkpoints read, `context_parallel` spreads one sequence.
 """

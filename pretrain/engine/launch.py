@@ -23,6 +23,7 @@ from pretrain.engine.ranks import TIMEOUT
 from pretrain.engine.rendezvous import INIT_METHOD
 from pretrain.engine.request import ALONE, LaunchRequest, requested
 from pretrain.engine.settings import LaunchSettings
+from pretrain.engine.strict.engine import StrictEngine
 from pretrain.run.stop import Stopped
 
 
@@ -36,7 +37,7 @@ def launch(recipe: LaunchSettings) -> Iterator[Engine]:
     asked = requested()
     asked.check(recipe)
     _check_devices(asked, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    kind = _engine(asked)
+    kind = _engine(asked, recipe)
     accelerator: Accelerator | None = None
     try:
         accelerator = _accelerator(asked, kind, recipe)
@@ -62,7 +63,7 @@ def launch(recipe: LaunchSettings) -> Iterator[Engine]:
 def _accelerator(asked: LaunchRequest, kind: type[Engine], recipe: LaunchSettings) -> Accelerator:
     with sharding_on_a_cpu(asked.distributed_type):
         return Accelerator(
-            cpu=not torch.cuda.is_available() and kind is Engine,
+            cpu=not torch.cuda.is_available() and asked.distributed_type not in ("FSDP", "DEEPSPEED"),
             mixed_precision="no",  # overrides the launcher's environment: the engine sets the precision
             log_with=list(recipe.run.trackers) or None,
             project_dir=recipe.run.directory,
@@ -71,7 +72,10 @@ def _accelerator(asked: LaunchRequest, kind: type[Engine], recipe: LaunchSetting
         )
 
 
-def _engine(asked: LaunchRequest) -> type[Engine]:
+def _engine(asked: LaunchRequest, recipe: LaunchSettings) -> type[Engine]:
+    if recipe.run.reduction == "strict":
+        StrictEngine.check(recipe, asked.distributed_type, asked.precision)
+        return StrictEngine
     # Imported here: DeepSpeed need not be installed, and neither is needed by a benchmark of the model.
     if asked.distributed_type == "FSDP":
         from pretrain.engine.fully_sharded import FullyShardedEngine

@@ -92,6 +92,12 @@ class RunSettings(Section):
         "seconds",
         above=0,
     )
+    reduction: Literal["fast", "strict"] = setting(
+        OPERATIONAL,
+        "how gradients are added up; 'strict': the same bits on any number of processes, for 16 bytes a parameter that "
+        "each of them keeps and sends in every step",
+        "fast",
+    )
     trackers: tuple[Literal["wandb", "tensorboard", "trackio"], ...] = setting(
         OPERATIONAL, "experiment trackers beside metrics.jsonl", ()
     )
