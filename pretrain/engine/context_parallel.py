@@ -7,10 +7,10 @@ count like data-parallel ranks in everything else: gradients and loss sums are a
 """
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch.distributed as dist
 
-from pretrain.engine.ranks import TIMEOUT
 from pretrain.model.context import Context, choose_exchange
 from pretrain.model.encoder import Encoder
 from pretrain.model.settings import ExchangeRequest
@@ -25,7 +25,7 @@ class ContextGroup:
     group: "dist.ProcessGroup | None" = None
 
 
-def context_group(size: int, rank: int, world_size: int) -> ContextGroup:
+def context_group(size: int, rank: int, world_size: int, timeout: timedelta) -> ContextGroup:
     """The group of this rank; collective, over the whole world.
 
     Raises:
@@ -36,7 +36,7 @@ def context_group(size: int, rank: int, world_size: int) -> ContextGroup:
         return ContextGroup()
     firsts = range(0, world_size, size)
     # A group does not inherit the world's timeout: torch would give it 10 minutes under NCCL.
-    groups = [dist.new_group(list(range(first, first + size)), timeout=TIMEOUT) for first in firsts]
+    groups = [dist.new_group(list(range(first, first + size)), timeout=timeout) for first in firsts]
     return ContextGroup(rank % size, size, groups[rank // size])
 
 

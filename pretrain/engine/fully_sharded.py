@@ -4,6 +4,7 @@ In and out: as in `engine`. Kept: shards, as DTensors.
 """
 
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -14,7 +15,6 @@ from torch.distributed.tensor import DTensor
 
 from data.batches.batch import Batch
 from pretrain.engine.engine import Engine, following
-from pretrain.engine.ranks import TIMEOUT
 from pretrain.model.layer import Layer
 
 
@@ -61,7 +61,7 @@ class FullyShardedEngine(Engine):
         with following(optimizer, model):
             fsdp2_prepare_model(self.accelerator, model)
             self._allocate(model)
-        _set_timeouts(model)
+        _set_timeouts(model, self.timeout)
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)  # sums, not means
@@ -89,12 +89,11 @@ class FullyShardedEngine(Engine):
         return whole
 
 
-def _set_timeouts(model: nn.Module) -> None:
+def _set_timeouts(model: nn.Module, timeout: timedelta) -> None:
     """Give the process groups of a sharded model the run's timeout.
 
-    HSDP's are made by `init_device_mesh`, which has no argument for it: torch would give them 10 minutes under NCCL,
-    and a save that takes rank 0 longer would end the run.
+    HSDP's are made by `init_device_mesh`, which has no argument for it: torch would give them 10 minutes under NCCL.
     """
     for mesh in {p.device_mesh for p in model.parameters() if isinstance(p, DTensor)}:
         for group in mesh.get_all_groups():
-            group.set_timeout(TIMEOUT)
+            group.set_timeout(timeout)

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -16,10 +17,11 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, parse_flag_from_env
 
+from data.recipe.interval import seconds
 from pretrain.engine.context_parallel import context_group
 from pretrain.engine.cpu import sharding_on_a_cpu
 from pretrain.engine.engine import Engine
-from pretrain.engine.ranks import TIMEOUT
+from pretrain.engine.ranks import PATIENCE
 from pretrain.engine.rendezvous import INIT_METHOD
 from pretrain.engine.request import ALONE, LaunchRequest, requested
 from pretrain.engine.settings import LaunchSettings
@@ -42,8 +44,11 @@ def launch(recipe: LaunchSettings) -> Iterator[Engine]:
     try:
         accelerator = _accelerator(asked, kind, recipe)
         _check(asked, kind, accelerator)
-        context = context_group(recipe.parallel.context, accelerator.process_index, accelerator.num_processes)
-        yield kind(accelerator, asked.precision, context)
+        rank, world_size, timeout = accelerator.process_index, accelerator.num_processes, _timeout(recipe)
+        # Not NCCL, which would need memory of the GPU for it, and a thread that watches it for hours.
+        patient = dist.new_group(backend="gloo", timeout=PATIENCE) if world_size > 1 else None
+        context = context_group(recipe.parallel.context, rank, world_size, timeout)
+        yield kind(accelerator, asked.precision, context, timeout=timeout, patient=patient)
     except BaseException as error:
         # What a traceback holds cannot be released, and the model is in it.
         traceback.clear_frames(error.__traceback__)
@@ -67,9 +72,13 @@ def _accelerator(asked: LaunchRequest, kind: type[Engine], recipe: LaunchSetting
             mixed_precision="no",  # overrides the launcher's environment: the engine sets the precision
             log_with=list(recipe.run.trackers) or None,
             project_dir=recipe.run.directory,
-            kwargs_handlers=[InitProcessGroupKwargs(init_method=INIT_METHOD, timeout=TIMEOUT)],
+            kwargs_handlers=[InitProcessGroupKwargs(init_method=INIT_METHOD, timeout=_timeout(recipe))],
             **kind.plugins(recipe.optimizer.clip_norm),
         )
+
+
+def _timeout(recipe: LaunchSettings) -> timedelta:
+    return timedelta(seconds=seconds("parallel.timeout", recipe.parallel.timeout))
 
 
 def _engine(asked: LaunchRequest, recipe: LaunchSettings) -> type[Engine]:

@@ -5,7 +5,7 @@ In: the Accelerator. Out: sums, objects and work shared between ranks. Kept: not
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from signal import Signals
 from typing import Any, TypeVar, cast
@@ -21,9 +21,12 @@ from pretrain.run.stop import Stopped
 
 T = TypeVar("T")
 
-TIMEOUT = timedelta(hours=6)
-"""How long a rank waits for the others; longest where rank 0 builds a token store of hundreds of millions of records.
-A rank that dies is noticed at once nevertheless: its connections close, and the launcher ends the others."""
+PATIENCE = timedelta(hours=6)
+"""How long ranks wait for work that one of them does; longest where rank 0 builds a token store of hundreds of millions
+of records. A rank that dies is noticed at once nevertheless: its connections close, and the launcher ends the others.
+"""
+TIMEOUT = timedelta(minutes=30)
+"""How long ranks wait for one another where all of them compute, if a recipe does not say."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,10 @@ class Ranks:
     """This process among those that train together."""
 
     accelerator: Accelerator
+    timeout: timedelta = field(default=TIMEOUT, kw_only=True)
+    """How long a rank waits for the others in an exchange of tensors; that of every group of ranks but `patient`."""
+    patient: "dist.ProcessGroup | None" = field(default=None, kw_only=True, repr=False, compare=False)
+    """All ranks, for objects and for work that one of them does, which waits for `PATIENCE`; None: the world's."""
 
     @property
     def rank(self) -> int:
@@ -76,7 +83,7 @@ class Ranks:
         if self.world_size == 1:
             return [value]
         values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, group=self.patient)
         return cast(list[T], values)
 
     def stop_together(self) -> None:
@@ -85,10 +92,7 @@ class Ranks:
         Raises:
             Stopped: with `agreed`.
         """
-        word = stop.word()
-        if self.world_size > 1:
-            word = int(self.sum_over_ranks(self.on_device(torch.tensor([word]))))
-        stop.obey(word)
+        stop.obey(sum(self.gather(stop.word())))
 
     def on_main(self, work: Callable[[], T]) -> T:
         """Do `work` on rank 0, and return its result on every rank. If it raises there, every rank stops.
@@ -108,7 +112,7 @@ class Ranks:
                 failure, answer[1] = stopped, stopped.by
             except Exception as error:
                 failure, answer[1] = error, f"{type(error).__name__}: {error}"
-        dist.broadcast_object_list(answer, src=0, device=self.device)
+        dist.broadcast_object_list(answer, src=0, group=self.patient)
         if failure:
             raise failure
         if isinstance(answer[1], Signals):

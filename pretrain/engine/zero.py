@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from data.batches.batch import Batch
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import NamedState
-from pretrain.engine.ranks import TIMEOUT
 from pretrain.engine.zero_state import ZeroState
 from pretrain.model.obstacle import Obstacle
 
@@ -103,7 +102,7 @@ class ZeroEngine(Engine):
             stage3.reduce_scatter_coalesced = _summed_shards
         prepared, prepared_optimizer = super().prepare(model, optimizer)
         group: Any = prepared.data_parallel_group  # DeepSpeed's clone of the world, with torch's own timeout
-        group.set_timeout(TIMEOUT)
+        group.set_timeout(self.timeout)
         return prepared, prepared_optimizer
 
     def forget(self) -> None:

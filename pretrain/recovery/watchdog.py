@@ -3,8 +3,8 @@
 In: where this rank stands. Out: the end of this process, with status 71, or that of a signal that came. Kept:
 `ranks/rank-NNNNN.alive`, a few bytes that a thread of each rank writes twice a second, until the rank ends.
 
-A rank that is stopped, or whose machine hangs, closes no connection: its peers wait in a collective until the process
-group's timeout, which is as long as the longest build. Two things are watched once training has begun:
+A rank that is stopped, or whose machine hangs, closes no connection: its peers wait in a collective until
+`parallel.timeout`, or for as long as the longest build. Two things are watched once training has begun:
 
 - A rank whose file has not changed for `FLOOR_S`, while this one makes no progress either. Its process stands still.
 - No step, although all ranks are training, for `_TIMES` times as long as the longest one so far, and at least

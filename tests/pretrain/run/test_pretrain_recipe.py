@@ -36,6 +36,7 @@ SURFACE = {
         run.saves_may_fail_for run.grace_s run.checkpoint_url run.reduction run.trackers
         data.sources data.clusters data.bins_per_forward data.store_dir
         compute.attention compute.checkpointing compute.compile compute.tf32 parallel.context parallel.exchange
+        parallel.timeout
         data.exclude data.workers data.prefetch data.mixture.sources data.mixture.clusters data.mixture.exclude
         data.ingest.max_residues data.ingest.max_header_bytes data.ingest.max_line_bytes data.ingest.max_inflation
         data.ingest.max_source_bytes data.ingest.max_bad_fraction data.ingest.content data.ingest.processes
