@@ -113,15 +113,35 @@ class Loader:
         return self
 
     def __next__(self) -> Step:
-        """The next step; waits for a source that is slower than training."""
-        filled = [next(self._filled)]  # this also plans the step, if it was not planned ahead
-        planned = self._planned.popleft()
-        filled += islice(self._filled, len(planned.draw_keys) - 1)
+        """The next step; waits for a source that is slower than training.
+
+        Raises:
+            RuntimeError: a worker has ended, and which one.
+        """
+        try:
+            filled = [next(self._filled)]  # this also plans the step, if it was not planned ahead
+            planned = self._planned.popleft()
+            filled += islice(self._filled, len(planned.draw_keys) - 1)
+        except RuntimeError as error:
+            self._require_workers(error)
+            raise
         batches = (
             self._contents.lay_out(bins, keys, pinned=self._pinned)
             for bins, keys in zip(filled, planned.draw_keys, strict=True)
         )
         return replace(planned.step, batches=tuple(batches))
+
+    def _require_workers(self, error: RuntimeError) -> None:
+        """Say what has become of a worker; torch tells its number alone."""
+        workers = getattr(self._filled, "_workers", ())
+        for number, worker in enumerate(workers):
+            if worker.exitcode is not None:
+                killed = signal.Signals(-worker.exitcode).name if worker.exitcode < 0 else ""
+                how = f"was killed by {killed}" if killed else f"ended with status {worker.exitcode}"
+                raise RuntimeError(
+                    f"worker {number} of {len(workers)} that fill bins (pid {worker.pid}) {how}; if the "
+                    "machine has run out of memory, lower data.workers or data.prefetch; the same command continues"
+                ) from error
 
     def close(self) -> None:
         """End the workers."""
