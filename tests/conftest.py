@@ -88,7 +88,8 @@ def recipe_in(families_files: tuple[Path, Path]):
 
 @pytest.fixture(scope="session")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    """Processes that run the program, kept for all tests; those that use it are in one xdist group, "engines"."""
+    """Processes that run the program, kept for all tests; those that use it are in the xdist groups "engines" and, in
+    `finetune`, "finetune": two groups keep two workers busy, and more would train the same runs more often."""
     with RankPool(tmp_path_factory.mktemp("pool")) as kept:
         yield kept
 

@@ -14,7 +14,7 @@ from support.launching import End, bit_equal, end_of, largest_difference, lines
 from support.places import ROOT
 from support.rank_pool import RankPool
 
-pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
+pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("finetune")]
 
 DORA = ("adaptation.use_dora=true", 'adaptation.targets=["attention.qkv","feed_forward.down"]')
 FULL = ("adaptation.kind=full", "adaptation.layer_decay=0.7")

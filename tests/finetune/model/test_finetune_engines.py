@@ -10,7 +10,7 @@ from support.kept_runs import STEP_1, Trained, distances, yardstick
 from support.launching import largest_difference
 from support.rank_pool import RankPool
 
-pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
+pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("finetune")]
 
 
 @pytest.fixture(scope="module")

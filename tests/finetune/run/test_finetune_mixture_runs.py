@@ -12,7 +12,7 @@ from support.kept_runs import CONSTANT, Trained, config
 from support.launching import bit_equal, end_of, largest_difference
 from support.rank_pool import RankPool
 
-pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
+pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("finetune")]
 
 PROGRAM = fine_tuning_job.__name__
 MIXED = ("data.temperature=2",)

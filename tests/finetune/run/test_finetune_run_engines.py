@@ -14,7 +14,7 @@ from support.kept_runs import STEP_1, Ended, Trained, distances, yardstick
 from support.launching import largest_difference, lines
 from support.rank_pool import RankPool
 
-pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
+pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("finetune")]
 
 NO_CHANGE = ()
 FROZEN, LORA, FULL = (), ("adaptation.kind=lora",), ("adaptation.kind=full",)

@@ -13,7 +13,7 @@ from support.kept_runs import config
 from support.launching import FLOAT32, bit_equal, end_of, lines, run, started, until
 from support.rank_pool import RankPool
 
-pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
+pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("finetune")]
 
 SHORT = ("schedule.total_tokens=3_500",)
 

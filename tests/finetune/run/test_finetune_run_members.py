@@ -19,7 +19,7 @@ from support.assays.small_run import write
 from support.kept_runs import config
 from support.launching import FLOAT32, Launched, bit_equal, end_of, lines, run, started, until
 
-pytestmark = [pytest.mark.launch, pytest.mark.slow, pytest.mark.xdist_group("engines")]
+pytestmark = [pytest.mark.launch, pytest.mark.slow, pytest.mark.xdist_group("finetune")]
 
 WORDS = ("split.folds=3", "run.seeds=2", "split.fractions=[0.8, 0.1, 0.1]", "schedule.total_tokens=4_000")
 MEMBERS = [f"fold-{fold}-seed-{seed}" for fold in range(3) for seed in range(2)]

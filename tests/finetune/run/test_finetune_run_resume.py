@@ -14,7 +14,7 @@ from support.kept_runs import STEP_1, Trained, config
 from support.launching import bit_equal, end_of, largest_difference, lines
 from support.rank_pool import RankPool
 
-pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
+pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("finetune")]
 
 PROGRAM = fine_tuning_job.__name__
 LORA = ("adaptation.kind=lora",)

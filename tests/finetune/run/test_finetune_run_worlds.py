@@ -14,7 +14,7 @@ from support.kept_runs import Ended, Trained, config
 from support.launching import bit_equal, lines
 from support.rank_pool import RankPool
 
-pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
+pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("finetune")]
 
 PROGRAM = predicting_job.__name__
 FULL, SHORT = ("adaptation.kind=full",), ("schedule.total_tokens=3_500",)

@@ -14,6 +14,9 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
+
+from data.order.packing import pack
 from support.chaos.campaign import Campaign, Ledger, continued
 from support.forgotten_runs import measure_peak_once
 from support.jobs.run_of_seconds import small_families, write_recipe_of_seconds
@@ -37,6 +40,7 @@ def main() -> int:
     deepspeed = ("deepspeed",) if options.engine.startswith("zero") else ()
     for name in (*IMPORTED, "numba", "pretrain.__main__", *deepspeed):
         importlib.import_module(name)
+    pack(np.array([3, 4]), 8, 8)  # loads what numba has compiled, a third of a second for each start
     folder = options.folder
     (folder / "families").mkdir(parents=True, exist_ok=True)
     recipe = write_recipe_of_seconds(folder, *small_families(folder / "families"))
