@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the campaign; another one kills at other times")
     parser.add_argument("--engine", choices=WORLDS, default="ddp")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs/chaos", help="for runs and the ledger")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="length of each run; the same for one ledger")
     options = parser.parse_args()
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     deepspeed = ("deepspeed",) if options.engine.startswith("zero") else ()
@@ -45,7 +46,7 @@ def main() -> int:
     (folder / "families").mkdir(parents=True, exist_ok=True)
     recipe = write_recipe_of_seconds(folder, *small_families(folder / "families"))
     measure_peak_once()
-    campaign = Campaign(folder, recipe, TOKENS)
+    campaign = Campaign(folder, recipe, options.tokens)
     worlds = [(options.engine, ranks) for ranks in WORLDS[options.engine]]
     ledger = Ledger(folder / "ledger.jsonl", options.seed, options.engine)
     for found in continued(ledger, campaign, worlds, options.kills):
