@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.kept_runs import CONSTANT, STEPS_30, Ended, Trained, yardstick
+from support.kept_runs import CONSTANT, STEPS_30, Ended, Trained, config, yardstick
 from support.launching import DDP, bit_equal, end_of, largest_difference, launch_and_kill, lines
 from support.rank_pool import RankPool
 
@@ -133,6 +133,30 @@ def test_three_starts_in_one_pass_and_another_world(
     end, reference = end_of(run), uninterrupted(1, CONSTANT).end
     assert (end.step, end.chain) == (reference.step, reference.chain)
     assert largest_difference(end, reference) <= 3 * split_noise(trained, CONSTANT)
+
+
+@pytest.mark.parametrize(
+    "processes", [pytest.param(1, marks=pytest.mark.prove), pytest.param(2, marks=pytest.mark.slow)]
+)
+def test_eight_starts_around_the_ends_of_passes_end_bit_equal(
+    pool: RankPool, uninterrupted: Uninterrupted, recipe_in, tmp_path: Path, processes: int
+) -> None:
+    """After the first step, one before, at and one after the end of a pass, twice, and before the last step."""
+    reference = uninterrupted(processes, CONSTANT)
+    tokens = [line["tokens"] for line in lines(reference.folder / "run/metrics.jsonl") if "loss" in line]
+    of_a_pass = 8_678  # as the run says at its start
+    first, second = (next(step for step, seen in enumerate(tokens) if seen >= n * of_a_pass) for n in (1, 2))
+    stops = [0, first - 1, first, first + 1, second - 1, second, second + 1, len(tokens) - 2]
+    assert stops == sorted(set(stops))
+    recipe = recipe_in(tmp_path)
+    for stop in (*stops, len(tokens) - 1):
+        words = [recipe, CONSTANT, f"schedule.total_tokens={tokens[stop]}", "--allow-schedule-change"]
+        done = pool.run(processes, config("ddp" if processes > 1 else "single"), words)
+        assert done.status == 0, done.output
+    begun = [line["base_step"] for line in lines(tmp_path / "run/attempts.jsonl") if "base_step" in line]
+    assert begun == [0, *(stop + 1 for stop in stops)]
+    assert end_of(tmp_path / "run").chain == reference.end.chain
+    assert bit_equal(end_of(tmp_path / "run"), reference.end)
 
 
 @pytest.mark.slow
