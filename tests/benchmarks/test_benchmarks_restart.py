@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import restart
+from benchmarks.kills import restart
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Time from SIGKILL of a run until it trains again: launched as a user does, and from a process that has imported it.
 
-    python -m benchmarks.restart
-    python -m benchmarks.restart --quick
+    python -m benchmarks.kills.restart
+    python -m benchmarks.kills.restart --quick
 
 In: drawn proteins. Out: a table and the JSON line of `benchmarks.report`. Kept: nothing; runs are in the temporary
 directory.
