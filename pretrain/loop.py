@@ -342,7 +342,7 @@ class Training(Generic[S]):
     def _hear(self, told: Told) -> None:
         """Learn with a step what has become of the save that is being written; collective."""
         self.phase = "checkpoint"
-        self.saves.hear(Words(told.writing, told.failed, told.overdue))
+        self.saves.hear(Words(told.writing, told.failed, told.overdue), self.state.step)
         self.phase = "train"
 
     def finish(self) -> S:
