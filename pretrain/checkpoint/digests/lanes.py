@@ -2,15 +2,20 @@
 
 In: a tensor's name and elements `[start, stop)` of it, flattened. Out: two sums modulo 2^64. Kept: nothing.
 
-    lane = sum over elements of mix(key(name) + (bits << 32) + index)   modulo 2^64
+    lane = sum over elements of bits * table[index mod 2048] * odd(mix(key + index div 2048))   modulo 2^64
 
-`bits` are those of the float32, `mix` is the bijection that ends splitmix64 (`data.draw`), and each lane has a key of
-its own, half of the first 16 bytes of the name's SHA-256. Sums have no order, so it does not matter which rank adds
-which elements. For one name, two different pairs of index and bits are two different words (up to 2^32 elements a
-tensor), and mix maps no two words to one. So a change of one element always changes both lanes. Changes of several,
-such as elements or tensors that changed places, are missed if their differences add up to 0 in both lanes, which has a
-probability near 2^-128, as mix is close to a random function. Against somebody who makes such changes on purpose it
-says nothing: that is what the SHA-256 of files is for, which no shard of another cut could compute.
+`bits` are those of the float32, `mix` is the bijection that ends splitmix64 (`data.draw`), `odd` sets the lowest bit.
+The two lanes have tables of their own, 2048 odd draws each, and keys of their own: the first and the second eight bytes
+of the name's SHA-256, little-endian. Sums have no order, so it does not matter which rank adds which elements.
+
+This is multilinear hashing (Lemire and Kaser, 2014, doi:10.1093/comjnl/bxt070), with weights of name and index in place
+of stored ones. Each weight is odd, so it maps no two values of 32 bits to one product: a change of one element always
+changes both lanes. Changes of several, such as elements or tensors that changed places, are missed if their weighted
+differences add up to 0 in both lanes. With random weights a lane misses changes with a probability near 2^-32 where
+all of them are of signs, the worst case, and near 2^-63 elsewhere. A weight is the product of two draws, one for the
+place in a block of 2048 and one for the block, which at most doubles that, and is four times faster than a draw for
+each element: 20 ms for the 22.5 million of `esm2_8m`. Against somebody who makes changes on purpose it says nothing:
+that is what the SHA-256 of files is for, which no shard of another cut could compute.
 """
 
 import hashlib
@@ -23,10 +28,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from data.compiled import compiled
-from data.draw import mixed
+from data.draw import hashes, mixed
 
 _U = np.uint64
-_0, _1, _32 = _U(0), _U(1), _U(32)
+_0, _1, _BLOCK = _U(0), _U(1), _U(2048)
+_TABLES = [hashes(lane, np.arange(int(_BLOCK))) | _1 for lane in (0, 1)]
 _WORD = (1 << 64) - 1
 
 
@@ -43,7 +49,7 @@ class Digest(NamedTuple):
         words = values.detach().contiguous().view(-1).numpy().view(np.uint32)
         key = hashlib.sha256(name.encode()).digest()
         keys = (_U(int.from_bytes(key[at : at + 8], "little")) for at in (0, 8))
-        return cls(*map(int, compiled(_lanes, mixed)(words, _U(start), *keys)))
+        return cls(*map(int, compiled(_lanes, mixed)(words, _U(start), *keys, *_TABLES)))
 
     @classmethod
     def total(cls, digests: Iterable["Digest"]) -> Self:
@@ -60,12 +66,23 @@ class Digest(NamedTuple):
 
 # Unsigned throughout: numba turns a mix of signed and unsigned into floats.
 def _lanes(
-    words: NDArray[np.uint32], start: np.uint64, first_key: np.uint64, second_key: np.uint64
+    words: NDArray[np.uint32],
+    start: np.uint64,
+    first_key: np.uint64,
+    second_key: np.uint64,
+    first_table: NDArray[np.uint64],
+    second_table: NDArray[np.uint64],
 ) -> tuple[np.uint64, np.uint64]:
-    first, second, index, count = _0, _0, _0, _U(len(words))
-    while index < count:
-        word = (_U(words[index]) << _32) + start + index
-        first += mixed(word + first_key)
-        second += mixed(word + second_key)
-        index += _1
+    first, second, done, count = _0, _0, _0, _U(len(words))
+    while done < count:
+        block, place = (start + done) // _BLOCK, (start + done) % _BLOCK
+        stop = min(count, done + _BLOCK - place)
+        of_first, of_second = _0, _0
+        for at in range(stop - done):
+            bits = _U(words[done + at])
+            of_first += bits * first_table[place + at]
+            of_second += bits * second_table[place + at]
+        first += of_first * (mixed(first_key + block) | _1)
+        second += of_second * (mixed(second_key + block) | _1)
+        done = stop
     return first, second

@@ -44,9 +44,13 @@ def expected(name: str, values: list[float], start: int = 0) -> str:
     """The formula of the docstring, word by word."""
     key = hashlib.sha256(name.encode()).digest()
     lanes = []
-    for half in struct.unpack("<QQ", key[:16]):
-        words = [struct.unpack("<I", struct.pack("<f", value))[0] for value in values]
-        lanes.append(sum(mixed(half + (word << 32) + start + at) for at, word in enumerate(words)) % (1 << 64))
+    for lane, half in enumerate(struct.unpack("<QQ", key[:16])):
+        total = 0
+        for index, value in enumerate(values, start):
+            (bits,) = struct.unpack("<I", struct.pack("<f", value))
+            draw = mixed(lane + (index % 2048 + 1) * 0x9E3779B97F4A7C15)
+            total += bits * (draw | 1) * (mixed(half + index // 2048) | 1)
+        lanes.append(total % (1 << 64))
     return "".join(f"{lane:016x}" for lane in lanes)
 
 
@@ -57,6 +61,8 @@ def of(values: torch.Tensor, name: str = NAME) -> Digest:
 def test_it_is_what_its_formula_says() -> None:
     assert of(VALUES).hexadecimal() == expected(NAME, VALUES.tolist())
     assert Digest.of(NAME, 1 << 33, VALUES).hexadecimal() == expected(NAME, VALUES.tolist(), 1 << 33)
+    long = torch.randn(5000, generator=torch.Generator().manual_seed(1))
+    assert Digest.of(NAME, 2045, long).hexadecimal() == expected(NAME, long.tolist(), 2045)
     assert of(torch.empty(0)).hexadecimal() == "0" * 32
 
 
@@ -75,6 +81,15 @@ def test_a_change_of_any_bit_changes_both_lanes(element: int) -> None:
         found = of(other)
         assert found.first != of(VALUES).first
         assert found.second != of(VALUES).second
+
+
+def test_pieces_of_a_long_tensor_add_up() -> None:
+    """Cut within blocks of 2048, at their ends and beside them."""
+    long = torch.randn(9000, generator=torch.Generator().manual_seed(2))
+    cuts = (0, 1, 2047, 2048, 2049, 6144, 8000, 9000)
+    assert Digest.total(Digest.of(NAME, a, long[a:b]) for a, b in pairwise(cuts)) == of(long)
+    swapped = torch.cat([long[2048:4096], long[:2048], long[4096:]])
+    assert of(swapped) != of(long)
 
 
 def test_what_changes_places_changes_it() -> None:
