@@ -34,6 +34,7 @@ from pretrain.checkpoint.pace import pace
 from pretrain.checkpoint.staging import Staging
 from pretrain.checkpoint.writer import Write
 from pretrain.engine.named_state import TorchState
+from pretrain.engine.ranks import Ranks
 from pretrain.run.settings import RunSettings
 
 CPU = torch.device("cpu")
@@ -96,7 +97,7 @@ def measure(preset: str, rounds: int, folder: Path) -> Measured:
             shutil.rmtree(plan.published)
     newest = _plan(folder / "ours", rounds).published
     verified = [_seconds(lambda: verify(newest)) for _ in range(3)]
-    loaded = [_seconds(lambda: restore(verify(newest), state)) for _ in range(3)]
+    loaded = [_seconds(lambda: restore(verify(newest), state, ranks=Ranks(accelerator))) for _ in range(3)]
     theirs_loaded = [_seconds(lambda: accelerator.load_state(str(folder / "theirs"))) for _ in range(3)]
     return Measured(
         stalls[0],

@@ -193,7 +193,7 @@ class Training(Generic[S]):
             fill(self.named, self.named.names, built.first)
             return TrainerState(step=0, tokens_seen=0, cursor=Cursor().as_dict(), chain=GENESIS, skipped_steps=0)
         known = ENTRIES | self.job.entry_names | ({BEST} if self.job.selection else frozenset())
-        state = restore(checkpoint, self.named, frozen, known=known)
+        state = restore(checkpoint, self.named, frozen, known=known, ranks=self.engine)
         self.engine.restore_scaler(state.entries.get(LOSS_SCALE))
         return state
 
@@ -342,7 +342,7 @@ class Training(Generic[S]):
     def _hear(self, told: Told) -> None:
         """Learn with a step what has become of the save that is being written; collective."""
         self.phase = "checkpoint"
-        self.saves.hear(Words(told.writing, told.failed, told.overdue))
+        self.saves.hear(Words(told.writing, told.failed, told.overdue), self.state.step)
         self.phase = "train"
 
     def finish(self) -> S:

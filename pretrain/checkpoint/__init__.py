@@ -1,7 +1,7 @@
 """Checkpoints: written whole or not at all, checked to the last byte before they are used.
 
 Read in this order: canonical (how JSON is written), manifest (what is recorded), blocks (how files are hashed, and read
-by several ranks), tensors (names and pieces on disk),
+by several ranks), tensors (names and pieces on disk), digests (numbers that no sharding changes),
 staging (the copy that is written while training continues), receipts (how ranks say that their parts are on disk),
 commit (written under a temporary name, then published under the final one), load (find, verify, restore), frozen (how
 parameters that are not trained are identified), best (which one a job selects), retention (what is kept), free_space

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from data.durable import flush
 from pretrain.checkpoint.canonical import InvalidCheckpoint, canonical
+from pretrain.checkpoint.digests.lanes import Digest
 from pretrain.checkpoint.load import SUPERSEDED, quarantine, require_exact_files, verify
 from pretrain.checkpoint.manifest import (
     FROZEN,
@@ -86,8 +87,8 @@ class Plan:
         """Permissions of what is written."""
         return SHARED if self.shared else PRIVATE
 
-    def manifest(self, files: Sequence[FileEntry]) -> Manifest:
-        """The manifest of these files."""
+    def manifest(self, files: Sequence[FileEntry], digest: Digest) -> Manifest:
+        """The manifest of these files, and of the tensors in them."""
         return Manifest(
             step=self.trainer.step,
             attempt=self.attempt,
@@ -97,6 +98,7 @@ class Plan:
             topology=self.topology,
             versions=dict(self.versions),
             files=tuple(sorted(files, key=lambda entry: entry.path)),
+            digest=digest.hexadecimal(),
         )
 
 
@@ -174,6 +176,7 @@ def _write_own(plan: Plan, staged: Staged, rank: int) -> Receipt:
     """What this rank stores of both parts, on disk."""
     files = []
     pieces: dict[str, dict[str, dict[str, object]]] = {}
+    digests: dict[str, dict[str, Digest]] = {}
     for part in PARTS:
         own, name = staged.pieces[part], data_file(rank)
         if own:  # no moments before the first step; and there may be more ranks than tensors
@@ -182,7 +185,10 @@ def _write_own(plan: Plan, staged: Staged, rank: int) -> Receipt:
             stored: {"start": piece.start, "stop": piece.stop, "file": name, "key": stored}
             for stored, piece in own.items()
         }
-    return Receipt(rank=rank, files=tuple(files), pieces=pieces)
+        digests[part] = {
+            stored: Digest.of(f"{part}/{stored}", piece.start, piece.values) for stored, piece in own.items()
+        }
+    return Receipt(rank=rank, files=tuple(files), pieces=pieces, digests=digests)
 
 
 def _write_data(plan: Plan, path: str, own: Mapping[str, StagedPiece]) -> FileEntry:
@@ -201,12 +207,19 @@ def _publish(plan: Plan, staged: Staged, receipts: Sequence[Receipt]) -> Manifes
         "optimizer": {"steps": dict(staged.steps)},
     }
     files = [entry for receipt in receipts for entry in receipt.files]
+    of_ranks, digests = [receipt.digests for receipt in receipts], list[Digest]()
     for part in PARTS:
-        index = {"tensors": _index(staged.shapes[part], [receipt.pieces[part] for receipt in receipts]), **extra[part]}
+        of_part = {
+            stored: Digest.total(Digest(*of[part][stored]) for of in of_ranks if stored in of[part])
+            for stored in staged.shapes[part]
+        }
+        tensors = _index(staged.shapes[part], [receipt.pieces[part] for receipt in receipts], of_part)
+        index = {"tensors": tensors, **extra[part]}
+        digests += of_part.values()
         files.append(write_bytes(plan.temporary, f"{part}/{INDEX_FILE}", canonical(index), plan.modes))
         flush(plan.temporary / part)
     files.append(write_bytes(plan.temporary, TRAINER_FILE, plan.trainer.to_bytes(), plan.modes))
-    manifest = plan.manifest(files)
+    manifest = plan.manifest(files, Digest.total(digests))
     require_exact_files(plan.temporary, manifest)  # nothing is published that no reader would take
     for part in PARTS:
         TensorReader(plan.temporary, part, manifest.entries)
@@ -225,13 +238,16 @@ def _publish(plan: Plan, staged: Staged, receipts: Sequence[Receipt]) -> Manifes
 
 
 def _index(
-    shapes: Mapping[str, tuple[int, ...]], pieces: Sequence[Mapping[str, Mapping[str, object]]]
+    shapes: Mapping[str, tuple[int, ...]],
+    pieces: Sequence[Mapping[str, Mapping[str, object]]],
+    digests: Mapping[str, Digest],
 ) -> dict[str, object]:
     """The `tensors` field of an index: where each tensor is, in order."""
     index: dict[str, object] = {}
     for stored, shape in shapes.items():
         found = sorted((of[stored] for of in pieces if stored in of), key=lambda piece: (piece["start"], piece["stop"]))
-        index[stored] = {"shape": list(shape), "dtype": DTYPE, "pieces": found}
+        digest = digests[stored].hexadecimal()
+        index[stored] = {"shape": list(shape), "dtype": DTYPE, "pieces": found, "digest": digest}
     return index
 
 

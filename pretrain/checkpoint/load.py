@@ -22,6 +22,7 @@ from data.durable import flush
 from pretrain.checkpoint.blocks.hashes import HashedBlocks, num_blocks
 from pretrain.checkpoint.blocks.shares import Share, share_of
 from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.checkpoint.digests.loaded import require_same_digest
 from pretrain.checkpoint.manifest import (
     ENTRIES,
     FORM,
@@ -36,6 +37,7 @@ from pretrain.checkpoint.manifest import (
 )
 from pretrain.checkpoint.tensors import PARTS, TensorReader
 from pretrain.engine.named_state import NamedState
+from pretrain.engine.ranks import Ranks
 from pretrain.run.errors import CheckpointError, StorageError
 
 QUARANTINE = ".quarantine"
@@ -202,7 +204,11 @@ def quarantine(path: Path, reason: str) -> Path:
 
 
 def restore(
-    checkpoint: Verified, state: NamedState, frozen: str | None = None, known: Set[str] = ENTRIES
+    checkpoint: Verified,
+    state: NamedState,
+    frozen: str | None = None,
+    known: Set[str] = ENTRIES,
+    ranks: Ranks | None = None,
 ) -> TrainerState:
     """Load parameters, moments and steps, each rank its own part; every check comes before the first write.
 
@@ -213,11 +219,13 @@ def restore(
         state: what it is read into. Its frozen parameters are in no checkpoint, and stay as they are.
         frozen: their content hash; None where there are none.
         known: names of entries that this run can continue from.
+        ranks: that hold the state together: what they have loaded is compared with the digests of what was saved.
 
     Raises:
         ValueError: names, shapes, ties, moments or frozen parameters of the checkpoint are not those of `state`.
         OtherVersion: the run has state that this version does not know, and would silently continue without.
         StorageError: what was verified is read differently now.
+        CheckpointError: what was read is not what was saved.
     """
     unknown = sorted(checkpoint.trainer.entries.keys() - known)
     if unknown:
@@ -255,6 +263,10 @@ def restore(
         remedy = "start again: if it is damaged it is put aside, and the one before it is used"
         raise StorageError(checkpoint.path, f"it has changed since it was verified: {error}", remedy) from error
     state.end_load()
+    if ranks and checkpoint.manifest.digest:
+        readers = zip(PARTS, (model, optimizer), strict=True)
+        saved = {f"{part}/{name}": digest for part, reader in readers for name, digest in reader.digests.items()}
+        require_same_digest(checkpoint.path, checkpoint.manifest.digest, saved, state, ranks)
     return checkpoint.trainer
 
 

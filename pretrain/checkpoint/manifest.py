@@ -43,6 +43,7 @@ ENTRIES = frozenset({CONSUMED, LOSS_SCALE})
 """Names in `TrainerState.entries` that every run of this version can continue from."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_DIGEST = re.compile(r"[0-9a-f]{32}")
 _HEX = re.compile(r"([0-9a-f]{2})+")
 _NAME = re.compile(r"step-(\d{9,})")
 _ENTRY = re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)*")
@@ -239,13 +240,17 @@ class Manifest:
     """Library -> version."""
     files: tuple[FileEntry, ...]
     """All files except the manifest, sorted by path."""
+    digest: str | None = None
+    """Digest of all tensors, whatever engine and world (`checkpoint.digests`); None in files of earlier versions."""
     schema: str = SCHEMA
 
     def __post_init__(self) -> None:
         """Check every value, when it is read and when it is written."""
         if self.schema != SCHEMA:
             raise InvalidCheckpoint("schema", f"schema: got {self.schema!r}, allowed {SCHEMA!r}")
-        require_fields("manifest", self._record(), _MANIFEST)
+        require_fields("manifest", self._record(), _manifest_kinds(self._record()))
+        if self.digest is not None:
+            require_digest("manifest.digest", self.digest)
         kinds: Kinds = dict.fromkeys([*FINGERPRINTS, *self.fingerprints.keys() & {FROZEN}], (str,))
         require_fields("fingerprints", self.fingerprints, kinds)
         require_fields("versions", self.versions, dict.fromkeys(self.versions, (str,)))
@@ -290,7 +295,7 @@ class Manifest:
         try:
             if fields.get("schema") != SCHEMA:  # first: a later schema may have other fields
                 raise InvalidCheckpoint("schema", f"schema: got {fields.get('schema')!r}, allowed {SCHEMA!r}")
-            require_fields("manifest", fields, _MANIFEST)
+            require_fields("manifest", fields, _manifest_kinds(fields))
             topology = Topology(**require_fields("topology", fields.pop("topology"), _TOPOLOGY))
             listed = tuple(map(FileEntry.from_record, fields.pop("files")))
             return cls(**fields, topology=topology, files=listed)
@@ -300,7 +305,20 @@ class Manifest:
             raise UnknownForm(str(error), value.get("versions")) from error
 
     def _record(self) -> dict[str, Any]:
-        return {**asdict(self), "files": [entry.record() for entry in self.files]}
+        record = {**asdict(self), "files": [entry.record() for entry in self.files]}
+        if self.digest is None:
+            del record["digest"]
+        return record
+
+
+def require_digest(what: str, found: object) -> None:
+    """Raise InvalidCheckpoint if `found` is not a digest of tensors: 32 hexadecimal digits."""
+    if not (isinstance(found, str) and _DIGEST.fullmatch(found)):
+        raise InvalidCheckpoint("format", f"{what}: got {found!r}, allowed 32 hexadecimal digits, lower-case")
+
+
+def _manifest_kinds(fields: Mapping[str, Any]) -> Kinds:
+    return {**_MANIFEST, "digest": (str,)} if "digest" in fields else _MANIFEST
 
 
 def _trainer_kinds(value: object) -> Kinds:

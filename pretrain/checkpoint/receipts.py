@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from pretrain.checkpoint.canonical import canonical, parse_canonical, require_fields
+from pretrain.checkpoint.canonical import Kinds, canonical, parse_canonical, require_fields
 from pretrain.checkpoint.manifest import FileEntry
 
 _FOLDER = "receipts"
@@ -36,13 +36,14 @@ class Receipt:
     files: tuple[FileEntry, ...]
     pieces: Mapping[str, Mapping[str, Mapping[str, Any]]]
     """Part -> stored name -> the piece, as the index has it: `start`, `stop`, `file` and `key`."""
+    digests: Mapping[str, Mapping[str, tuple[int, int]]]
+    """Part -> stored name -> the `Digest` of the piece."""
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
         """From the content of a receipt; raises InvalidCheckpoint."""
-        fields = require_fields(
-            "receipt", parse_canonical(raw, "receipt"), {"rank": (int,), "files": (list,), "pieces": (dict,)}
-        )
+        kinds: Kinds = {"rank": (int,), "files": (list,), "pieces": (dict,), "digests": (dict,)}
+        fields = require_fields("receipt", parse_canonical(raw, "receipt"), kinds)
         return cls(**{**fields, "files": tuple(map(FileEntry.from_record, fields["files"]))})
 
     def leave(self, temporary: Path) -> None:

@@ -27,6 +27,7 @@ from data.progress_line import clock_time
 from data.recipe.interval import seconds
 from pretrain.checkpoint.best import Best
 from pretrain.checkpoint.commit import Plan, commit
+from pretrain.checkpoint.digests.copies import Copies
 from pretrain.checkpoint.free_space import require_room
 from pretrain.checkpoint.load import Verified
 from pretrain.checkpoint.manifest import Manifest, Topology, TrainerState, checkpoint_name
@@ -132,6 +133,7 @@ class Saves:
         self._fails = False
         self._grace = Grace(settings.grace_s, engine.gather)
         self._staging, self._number = Staging(), 0
+        self._copies = Copies(named, engine, settings.compare_copies_every, run.root)
         self._bucket = Bucket(settings.checkpoint_url) if settings.checkpoint_url else None
         self._touching: threading.Thread | None = None
         self._begun: _Begun | None = None
@@ -183,15 +185,17 @@ class Saves:
         is_late = self._engine.is_main and not write.has_ended and write.seconds >= self._most_s
         return Words(not write.has_ended, write.error is not None, is_late)
 
-    def hear(self, words: Words) -> None:
+    def hear(self, words: Words, step: int | None = None) -> None:
         """Learn what has become of the save that is being written; collective, after every step.
 
         After the first one, when the optimizer has its moments, the buffers of saves are made ready in a thread.
 
         Args:
             words: the sums over ranks.
+            step: that was taken; after some, copies of the state are compared.
 
         Raises:
+            CopiesDiffer: they differ; `PeerError` on the other ranks.
             StorageError: no save has succeeded for too long; `PeerError` on the other ranks.
             CheckpointError: rank 0 may not write this run's checkpoints any more; likewise.
         """
@@ -200,6 +204,8 @@ class Saves:
                 target=self._staging.make_ready, args=(self._named.pieces(),), name="staging", daemon=True
             )
             self._touching.start()
+        if step is not None:
+            self._copies.at(step, self._newest_at_the_end)
         if self._begun is None:
             return
         if words.failed:
@@ -226,6 +232,7 @@ class Saves:
 
         Raises:
             StorageError: no save has succeeded for too long; `PeerError` on the other ranks.
+            CopiesDiffer: ranks that must hold the same weights do not, and nothing is saved; likewise.
             Stopped: a signal came, and too little is left of `run.grace_s`.
         """
         waits = waits or last
@@ -284,6 +291,7 @@ class Saves:
         if self._touching:
             self._touching.join()
         began, engine = time.perf_counter(), self._engine
+        self._copies.require_same(state.step, self._newest_at_the_end)
         self._number += 1
         stop.save_begun()
         self._has_waited = False
@@ -372,6 +380,10 @@ class Saves:
         self._note(begun.state, {"save_error": f"{reason}{follows}", "failed_saves": self.failed})
         if not follows:
             self._give_up(f"{ends}: {reason}")
+
+    def _newest_at_the_end(self) -> str:
+        self.wait(patiently=True)
+        return self._newest_in_words()
 
     def _newest_in_words(self) -> str:
         return f"the newest checkpoint is {self.newest.name}" if self.newest else "there is no checkpoint yet"

@@ -75,6 +75,11 @@ class Staging:
         return torch.empty(size, dtype=torch.float32, pin_memory=piece.live.is_cuda).fill_(0)
 
 
+def stored_as(piece: Piece) -> tuple[str, str]:
+    """The part of a checkpoint that a piece belongs to, and the name of its tensor there."""
+    return ("model", piece.name) if piece.key == "param" else ("optimizer", f"{piece.key}/{piece.name}")
+
+
 def _staged(state: NamedState, pieces: Sequence[Piece], values: Mapping[tuple[str, str], Tensor]) -> Staged:
     shapes: dict[str, dict[str, tuple[int, ...]]] = {
         "model": {name: state.shape(name) for name in state.names},
@@ -82,7 +87,7 @@ def _staged(state: NamedState, pieces: Sequence[Piece], values: Mapping[tuple[st
     }
     own: dict[str, dict[str, StagedPiece]] = {part: {} for part in shapes}
     for piece in pieces:
-        part, stored = ("model", piece.name) if piece.key == "param" else ("optimizer", f"{piece.key}/{piece.name}")
+        part, stored = stored_as(piece)
         flat, shape = values[piece[:2]], shapes[part][stored]
         is_whole = piece.start == 0 and piece.stop == math.prod(shape)
         own[part][stored] = StagedPiece(piece.start, piece.stop, flat.view(shape) if is_whole else flat)

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from pretrain.checkpoint.blocks.hashes import BlockHashes, HashedBlocks
-from pretrain.checkpoint.canonical import InvalidCheckpoint, parse_canonical, require_fields
-from pretrain.checkpoint.manifest import FileEntry, require_relative_path
+from pretrain.checkpoint.canonical import InvalidCheckpoint, Kinds, parse_canonical, require_fields
+from pretrain.checkpoint.manifest import FileEntry, require_digest, require_relative_path
 
 PARTS = ("model", "optimizer")
 INDEX_FILE = "index.json"
@@ -205,6 +205,11 @@ class TensorReader:
         """Shape of every stored tensor."""
         return {name: tuple(tensor["shape"]) for name, tensor in self._index.items()}
 
+    @property
+    def digests(self) -> dict[str, str]:
+        """Digest of every stored tensor, however it is cut (`checkpoint.digests`); earlier versions stored none."""
+        return {name: tensor["digest"] for name, tensor in self._index.items() if "digest" in tensor}
+
     def read(self, name: str) -> Tensor:
         """One whole fp32 tensor on the CPU."""
         shape = self._index[name]["shape"]
@@ -237,7 +242,10 @@ class TensorReader:
 
     def _check(self, name: str, tensor: dict[str, Any]) -> None:
         """Check that the pieces of one tensor cover it exactly, in files that the manifest lists."""
-        require_fields(name, tensor, {"shape": (list,), "dtype": (str,), "pieces": (list,)})
+        known: Kinds = {"shape": (list,), "dtype": (str,), "pieces": (list,)}
+        require_fields(name, tensor, {**known, "digest": (str,)} if "digest" in tensor else known)
+        if "digest" in tensor:
+            require_digest(f"{name}.digest", tensor["digest"])
         if tensor["dtype"] != DTYPE:
             raise InvalidCheckpoint("dtype", f"{name}: got {tensor['dtype']!r}, allowed {DTYPE!r}")
         shape = tensor["shape"]

@@ -133,6 +133,13 @@ class NamedState(ABC):
         Over all ranks, the pieces of a tensor cover it once.
         """
 
+    def copy(self) -> tuple[int, dict[str, Tensor]] | None:
+        """What this rank holds of parameters and moments, by name, if other ranks hold the same; None if none does.
+
+        The number before it is the same on all ranks that hold the same.
+        """
+        return None
+
     @abstractmethod
     def begin_load(self) -> None:
         """Let the optimizer allocate its moments; no parameter is moved and no step is counted."""
@@ -227,6 +234,24 @@ class TorchState(NamedState):
                 if is_stored:
                     found.append(Piece(name, key, *span, _local(tensor)))
         return found
+
+    def copy(self) -> tuple[int, dict[str, Tensor]] | None:
+        """Under DDP all of the state; under HSDP the rows of this rank."""
+        if not dist.is_initialized() or dist.get_world_size() == 1:
+            return None
+        part = 0
+        for parameter in self._parameters.values():
+            if isinstance(parameter, DTensor):
+                group, _ = _rows(parameter)
+                if dist.get_world_size(group) == dist.get_world_size():
+                    return None
+                part = dist.get_rank(group)
+        keys = {name: ["param", *self.moments(name)] for name in self.names} | {n: ["param"] for n in self.frozen}
+        return part, {
+            name if key == "param" else f"{key}/{name}": _local(self._tensor(name, key).detach())
+            for name, of_name in keys.items()
+            for key in of_name
+        }
 
     def begin_load(self) -> None:
         """Allocate the moments of parameters that have none yet: zeros, at step 0."""

@@ -31,6 +31,10 @@ class CheckpointError(RuntimeError):
         self.remedy = remedy
 
 
+class CopiesDiffer(CheckpointError):
+    """Ranks that must hold the same weights do not, so that there is nothing to save."""
+
+
 class StorageError(CheckpointError):
     """The disk cannot store a checkpoint, or cannot return one; what is on it stays as it is."""
 

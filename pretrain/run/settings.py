@@ -60,6 +60,13 @@ class RunSettings(Section):
         MAY_LOSE,
         "a time: '30 s', '10 min', '2 h'",
     )
+    compare_copies_every: int = setting(
+        OPERATIONAL,
+        "between two comparisons of ranks that hold the same weights, which a save makes too; 0: never, not at saves",
+        100,
+        "steps",
+        at_least=0,
+    )
     keep_checkpoints: int = setting(OPERATIONAL, "newest checkpoints that are kept", 2, at_least=1)
     keep_checkpoints_every: int | None = setting(
         OPERATIONAL,

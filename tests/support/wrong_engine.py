@@ -304,6 +304,42 @@ def hang() -> AbstractContextManager[Any]:
     return mock.patch.object(loop, "train", faulty)
 
 
+def flips_a_bit() -> AbstractContextManager[Any]:
+    """Rank 1's memory changes in a bit after the 12th step: an element of a weight of the second layer."""
+    train_step, steps = loop.train_step, itertools.count(1)
+
+    def faulty(step: Any, model: Any, optimizer: Any, engine: Engine, **how: Any) -> Any:
+        outcome = train_step(step, model, optimizer, engine, **how)
+        if next(steps) == 12 and engine.rank == 1:
+            _, tensors = engine.named_state(model, optimizer).copy()
+            flip_bit(next(tensor for name, tensor in tensors.items() if name.startswith("encoder.layers.1.")))
+        return outcome
+
+    return mock.patch.object(loop, "train_step", faulty)
+
+
+def loads_another_bit() -> AbstractContextManager[Any]:
+    """What rank 1 stores first of the state differs by a bit from what it has read."""
+    restore = loop.restore
+
+    def faulty(checkpoint: Any, state: Any, *rest: Any, **how: Any) -> Any:
+        end_load = state.end_load
+
+        def altered() -> None:
+            end_load()
+            if how["ranks"].rank == 1:
+                flip_bit(state.pieces()[0].live)
+
+        with mock.patch.object(state, "end_load", altered):
+            return restore(checkpoint, state, *rest, **how)
+
+    return mock.patch.object(loop, "restore", faulty)
+
+
+def flip_bit(tensor: Tensor) -> None:
+    tensor.detach().view(-1).view(torch.int32)[0] ^= 1 << 12
+
+
 FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     fault.__name__: fault
     for fault in (
@@ -327,6 +363,8 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         fails_on_rank_1,
         killed_on_rank_0,
         hang,
+        flips_a_bit,
+        loads_another_bit,
         half_frozen.every_second_frozen,
         half_frozen.every_other_second_frozen,
         half_frozen.bottom_frozen,

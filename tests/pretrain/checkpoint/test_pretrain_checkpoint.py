@@ -21,6 +21,7 @@ from pretrain.checkpoint import (
     verify,
 )
 from pretrain.checkpoint.canonical import canonical
+from pretrain.checkpoint.digests.lanes import Digest
 from pretrain.engine.named_state import TorchState
 from support.checkpoint_run import Tiny, assert_same, build, everything, save, train, trainer_at
 from support.forked import forked, status_of
@@ -87,6 +88,7 @@ def test_files_on_disk(two: Path) -> None:
         "shape": [11, 6],
         "dtype": "F32",
         "pieces": [{"start": 0, "stop": 66, "file": "00000.safetensors", "key": "embed.weight"}],
+        "digest": Digest.of("model/embed.weight", 0, weights["embed.weight"]).hexadecimal(),
     }
     steps = json.loads((path / "optimizer/index.json").read_text())["steps"]
     assert steps == dict.fromkeys(weights, 2)

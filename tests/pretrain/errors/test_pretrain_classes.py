@@ -12,7 +12,7 @@ from torch.distributed import DistBackendError, DistNetworkError
 
 from pretrain.engine.command import answered, judged
 from pretrain.run.classes import CLASSES, class_of, class_of_record
-from pretrain.run.errors import CheckpointError, PeerError, StorageError
+from pretrain.run.errors import CheckpointError, CopiesDiffer, PeerError, StorageError
 from pretrain.run.stop import Stopped
 from support.places import ROOT
 
@@ -32,6 +32,7 @@ def caused(error: Exception, cause: Exception) -> Exception:
         (KeyError("missing"), "error", 70),
         (OSError(errno.EIO, "Input/output error"), "error", 70),
         (CheckpointError(Path("c"), "none is whole", "restore one"), "error", 70),
+        (CopiesDiffer(Path("r"), "rank 1 differs", "start again"), "error", 70),
         (PeerError("rank 0 failed: ValueError: x"), "peer", 71),
         (RuntimeError(LOST), "peer", 71),
         (DistBackendError("NCCL error: remote process exited"), "peer", 71),

@@ -24,7 +24,7 @@ BOUNDS = {
         data.ingest.max_header_bytes data.ingest.max_line_bytes data.ingest.max_inflation data.ingest.max_source_bytes
         data.ingest.processes parallel.context
     """,
-    "at least 0": "optimizer.weight_decay schedule.warmup_tokens",
+    "at least 0": "optimizer.weight_decay schedule.warmup_tokens run.compare_copies_every",
     "above 0": """
         optimizer.eps optimizer.clip_norm schedule.peak_lr schedule.total_tokens schedule.passes
         run.gpu_hours_per_failure run.grace_s

@@ -1,0 +1,125 @@
+"""Copies: ranks that should hold the same parameters and moments are compared, every so many steps and at every save.
+
+In: what this rank holds, where other ranks hold the same (DDP; HSDP, where as many ranks as there are copies hold the
+same rows). Out: nothing, or an error that names the rank that differs from the most. Kept: the step that was compared
+last. Where there is one copy, on one process, under FSDP2 and ZeRO, nothing is done.
+
+Copies get the same gradients and take the same steps, so only a fault of memory or of a device makes them differ. It
+would stay unnoticed: each step's gradient would be that of a mixture of two models, and a checkpoint holds tensors of
+both. A copy is compared by one number for each tensor, the sum of its bytes as 64-bit integers modulo 2^64, which any
+device computes as fast as it reads them. A change of one element always changes it. Two changes that cancel are missed,
+which is no matter here: ranks that differ for longer differ in most elements of most tensors.
+"""
+
+import hashlib
+import socket
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pretrain.engine.named_state import NamedState
+from pretrain.engine.ranks import Ranks
+from pretrain.run.errors import CopiesDiffer
+
+_WORD_BYTES = 8
+
+
+class Copies:
+    """The copies of a state, of which each rank that trains has one or a part. Every rank makes one at the same time.
+
+    Args:
+        named: the state.
+        ranks: that train together.
+        every: compare after so many steps; 0: never.
+        run: directory of the run, for errors.
+    """
+
+    def __init__(self, named: NamedState, ranks: Ranks, every: int, run: Path) -> None:
+        self._named, self._ranks, self._every, self._run = named, ranks, every, run
+        self._compared = -1
+
+    def at(self, step: int, newest: Callable[[], str]) -> None:
+        """Compare if so many steps have been taken; collective.
+
+        Args:
+            step: that was taken.
+            newest: says what the newest checkpoint is, from which a next start continues; collective.
+
+        Raises:
+            CopiesDiffer: as of `require_same`.
+        """
+        if self._every and step % self._every == 0:
+            self.require_same(step, newest)
+
+    def require_same(self, step: int, newest: Callable[[], str]) -> None:
+        """Compare, unless this step was compared; collective.
+
+        Args:
+            step: that was taken.
+            newest: as of `at`.
+
+        Raises:
+            CopiesDiffer: on rank 0, copies differ; `PeerError` on the other ranks.
+        """
+        if not self._every or step == self._compared:
+            return
+        self._compared = step
+        copy = self._named.copy()
+        if copy is None:
+            return
+        part, tensors = copy
+        sums = torch.stack([_sum(tensor) for tensor in tensors.values()]).tolist()
+        found = self._ranks.gather((part, hashlib.sha256(repr(sums).encode()).hexdigest()))
+        differing = [of for of in _by_part(found).values() if len({found[rank][1] for rank in of}) > 1]
+        if not differing:
+            return
+        hosts, all_sums = self._ranks.gather(socket.gethostname()), self._ranks.gather(sums)
+        ranks = differing[0]
+        words = _in_words(ranks, [found[rank][1] for rank in ranks], hosts)
+        where = [name for at, name in enumerate(tensors) if len({all_sums[rank][at] for rank in ranks}) > 1]
+        checkpoint = newest()
+
+        def end() -> None:
+            raise CopiesDiffer(
+                self._run,
+                f"after step {step}, ranks that must hold the same weights differ in {len(where)} of {len(tensors)} "
+                f"tensors, first in {where[0]!r}: {words}; memory or a device is at fault, or machines of different "
+                f"kinds train together; nothing of this is saved, {checkpoint}",
+                "start again, and without that machine if it happens again; run.compare_copies_every=0 lets copies "
+                "differ",
+            )
+
+        self._ranks.on_main(end)
+
+
+def _by_part(found: Sequence[tuple[int, str]]) -> Mapping[int, list[int]]:
+    """The ranks that hold each part."""
+    ranks: dict[int, list[int]] = {}
+    for rank, (part, _) in enumerate(found):
+        ranks.setdefault(part, []).append(rank)
+    return ranks
+
+
+def _in_words(ranks: Sequence[int], sums: Sequence[str], hosts: Sequence[str]) -> str:
+    """Which of the ranks differ from the most, if most are alike."""
+    (common, most), *others = Counter(sums).most_common()
+    if most == others[0][1]:
+        named = ", ".join(f"rank {rank} ({hosts[rank]})" for rank in ranks)
+        return f"{named} are not alike, and which of them is right, {len(ranks)} cannot say"
+    wrong = [rank for rank, of in zip(ranks, sums, strict=True) if of != common]
+    named = ", ".join(f"rank {rank} ({hosts[rank]})" for rank in wrong)
+    return f"{named} {'differs' if len(wrong) == 1 else 'differ'} from the {most} others"
+
+
+def _sum(tensor: Tensor) -> Tensor:
+    """The bytes of a tensor as 64-bit integers, summed modulo 2^64: int64, a scalar on its device."""
+    content = tensor.detach().reshape(-1).view(torch.uint8)
+    whole = len(content) // _WORD_BYTES * _WORD_BYTES
+    words = content[:whole]
+    if words.storage_offset() % _WORD_BYTES:
+        words = words.clone()
+    total = words.view(torch.int64).sum()
+    return total if whole == len(content) else total + content[whole:].sum()
