@@ -28,7 +28,7 @@ SURFACE = {
     "schedule": """
         schedule.peak_lr schedule.total_tokens schedule.passes schedule.warmup schedule.warmup_tokens
         schedule.decay_start
-        schedule.decay_end schedule.final_lr
+        schedule.decay_end schedule.final_lr data.skip_bins
     """,
     "operational": """
         run.directory run.log_every run.evaluate_every run.validation_sequences run.checkpoint_every
