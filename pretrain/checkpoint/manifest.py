@@ -35,11 +35,13 @@ CONSUMED = "corpus/consumed"
 CONTACT_HEAD = "contact_head"
 """Entry of a run that started from an ESM-2 with a contact head, which it does not train."""
 LOSS_SCALE = "loss_scale"
+SKIPPED_BINS = "skipped_bins"
+"""Entry of a run that has left bins out (`pretrain.recovery.left_out`)."""
 BEST = "best"
 """Entry of a job that selects a checkpoint (`checkpoint.best`); others cannot continue from one that has it."""
 FORM = frozenset({"schema", "format", "dtype"})
 """Reasons of an `InvalidCheckpoint` that say, once the hashes are right, that another version wrote it."""
-ENTRIES = frozenset({CONSUMED, LOSS_SCALE})
+ENTRIES = frozenset({CONSUMED, LOSS_SCALE, SKIPPED_BINS})
 """Names in `TrainerState.entries` that every run of this version can continue from."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -56,6 +58,7 @@ _TRAINER: Kinds = {
 }
 _BESIDE = (LOSS_SCALE,)
 """Entries that trainer.json has outside of the section `entries`, because they are older than that."""
+_SKIPPED_BINS: Kinds = {"bins": (list,)}
 _LOSS_SCALE: Kinds = {"scale": (float,), "growth_tracker": (int,)}
 _MANIFEST: Kinds = {
     **dict.fromkeys(("step", "attempt"), (int,)),
@@ -146,6 +149,8 @@ class TrainerState:
             raise InvalidCheckpoint("format", f"trainer.entries: got {wrong[:5]}, allowed names such as {CONSUMED!r}")
         if LOSS_SCALE in self.entries:
             _require_loss_scale(self.entries[LOSS_SCALE])
+        if SKIPPED_BINS in self.entries:
+            require_fields("trainer.entries.skipped_bins", self.entries[SKIPPED_BINS], _SKIPPED_BINS)
 
     def to_bytes(self) -> bytes:
         """Content of trainer.json."""

@@ -36,7 +36,7 @@ from pretrain.run import due
 from pretrain.run.directory import RunDirectory
 from support.checkpoint_run import clock_of, full_disk, written_at_once
 from support.held_state import held
-from support.jobs import half_frozen
+from support.jobs import half_frozen, numerical_faults
 
 
 def local_counts() -> AbstractContextManager[Any]:
@@ -327,6 +327,8 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         fails_on_rank_1,
         killed_on_rank_0,
         hang,
+        numerical_faults.not_finite_once,
+        numerical_faults.bad_bins,
         half_frozen.every_second_frozen,
         half_frozen.every_other_second_frozen,
         half_frozen.bottom_frozen,
