@@ -3,6 +3,7 @@
 For the recipe of a run of seconds: its seed and bins of a step, one bin in a forward pass.
 """
 
+import math
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -11,11 +12,12 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from data import draw
 from data.batches.loader import Step
 from pretrain import loop
+from pretrain.engine.engine import Engine
 from pretrain.step import Outcome, train_step
 
 BINS = 7
@@ -36,17 +38,16 @@ def trained_bins(step: Step) -> list[int]:
     return [first + bin_ for bin_, batch in zip(step.bins, step.batches, strict=True) if batch.spans]
 
 
-def poisoned(holds: Callable[[Step], bool], poison: Callable[[Tensor], Tensor]) -> AbstractContextManager[Any]:
-    """Gradients of the steps for which it holds go through `poison`, on the rank for which it holds."""
+def poisoned(holds: Callable[[Step], bool]) -> AbstractContextManager[Any]:
+    """Gradients of the steps for which it holds are not finite, on the rank for which it holds, under any engine."""
 
-    def faulty(step: Step, model: nn.Module, *rest: Any, **how: Any) -> Outcome:
+    def faulty(step: Step, model: nn.Module, optimizer: Any, engine: Engine, **how: Any) -> Outcome:
         if not holds(step):
-            return train_step(step, model, *rest, **how)
-        handle = next(model.parameters()).register_hook(poison)
-        try:
-            return train_step(step, model, *rest, **how)
-        finally:
-            handle.remove()
+            return train_step(step, model, optimizer, engine, **how)
+        backward = type(engine).backward
+        bad = mock.patch.object(type(engine), "backward", lambda self, of, loss: backward(self, of, loss * math.nan))
+        with bad:
+            return train_step(step, model, optimizer, engine, **how)
 
     return mock.patch.object(loop, "train_step", faulty)
 
@@ -61,12 +62,12 @@ def not_finite_once(steps: Collection[int] = (5, 6, 7)) -> AbstractContextManage
         left.discard(number)
         return is_left
 
-    return poisoned(holds, lambda gradient: gradient / 0)
+    return poisoned(holds)
 
 
 def bad_bins() -> AbstractContextManager[Any]:
     """Gradients are not finite wherever one of `BAD_BINS` is trained: as by a fault of the data."""
-    return poisoned(lambda step: not set(BAD_BINS).isdisjoint(trained_bins(step)), lambda gradient: gradient / 0)
+    return poisoned(lambda step: not set(BAD_BINS).isdisjoint(trained_bins(step)))
 
 
 def damaged_weights(number: int, times: int) -> AbstractContextManager[Any]:
