@@ -113,13 +113,13 @@ def _attempt(
 
     with stop.deferred():
         attempt, base_step, chosen, faults = on_main_with_all(engine, begin)
-        numerics.begin(base_step, faults)
         watching = watched(run, engine.rank, engine.world_size, attempt, position, recipe.run.grace_s)
         with recorded(run, engine.rank, attempt, position, newest), stop.consequences(), stop.at_once(), watching:
             job = open_job(recipe, engine)
             engine.on_main(lambda: run.describe_corpus(job.description()))
             engine.on_main(lambda: engine.start_trackers(flat_settings(recipe), run.root))
             checkpoint = opened(*chosen) if chosen else None
+            numerics.begin(checkpoint.trainer if checkpoint else None, faults)
             training = Training(recipe, job, engine, run, attempt, checkpoint, numerics)
             training.run_to_end()
             scores = training.finish()
@@ -336,7 +336,8 @@ class Training(Generic[S]):
         whether there is a checkpoint is returned then.
         """
         self.phase = "checkpoint"
-        entries = self.job.entries(Cursor(**self.state.cursor)) | kept_of(self.recipe.data, self.state.step)
+        entries = self.job.entries(Cursor(**self.state.cursor)) | self.numerics.kept
+        entries |= kept_of(self.recipe.data, self.state.step)
         if scale := self.engine.scaler_state():
             entries[LOSS_SCALE] = scale
         if (best := self.validations.best) and best.validated:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from data.disk_error import said
 from data.order.plan import Cursor, Plan
-from pretrain.checkpoint.manifest import TrainerState, step_of_name
+from pretrain.checkpoint.manifest import SKIPPED_IN_A_ROW, TrainerState, step_of_name
 from pretrain.recovery.breaker import counted
 from pretrain.recovery.starts import starts
 from pretrain.run import records
@@ -93,11 +93,18 @@ class Numerics:
         self._skipped_in_a_row = 0
         self._faults: frozenset[int] = frozenset()
 
-    def begin(self, step: int, faults: Collection[int]) -> None:
-        """An attempt begins after `step`, and earlier ones have met faults at the steps `faults`."""
+    def begin(self, found: TrainerState | None, faults: Collection[int]) -> None:
+        """An attempt begins, from a checkpoint if one was found; earlier ones have met faults at the steps `faults`."""
+        step, entries = (found.step, found.entries) if found else (0, {})
         self._losses = deque((each for each in self._losses if each[0] <= step), maxlen=REMEMBERED)
         self._begun.clear()
-        self._skipped_in_a_row, self._faults = 0, frozenset(faults)
+        self._skipped_in_a_row = entries.get(SKIPPED_IN_A_ROW, {}).get("steps", 0)
+        self._faults = frozenset(faults)
+
+    @property
+    def kept(self) -> dict[str, dict[str, int]]:
+        """What a checkpoint of the last step keeps, so that an attempt from there meets a fault at the same step."""
+        return {SKIPPED_IN_A_ROW: {"steps": self._skipped_in_a_row}} if self._skipped_in_a_row else {}
 
     def fault_of(self, before: TrainerState, loss: float, applied: bool, loss_scale: float) -> Fault | None:
         """What is wrong with a step, if anything is.
@@ -141,9 +148,6 @@ class Numerics:
     ) -> NumericalFault:
         """What is raised for a fault of the last step; collective.
 
-        A fault that is found up to two steps later is the same one: an attempt that began among the skipped steps, from
-        a checkpoint that was made there, counts its three from there.
-
         Args:
             fault: what is wrong with it.
             run: which ends, or falls back.
@@ -153,7 +157,7 @@ class Numerics:
             on_main: does something on rank 0, and gives all ranks the result.
         """
         step = self._begun[-1].step + 1
-        if not any(0 <= step - earlier < MOST_SKIPPED for earlier in self._faults):
+        if step not in self._faults:
             to = f"to {newest.name}" if newest else "to its first step, as it has no checkpoint"
             return NumericalFault(f"{fault.said}; the run falls back once, {to}", is_again=False)
         base = (step_of_name(newest.name) if newest else None) or 0

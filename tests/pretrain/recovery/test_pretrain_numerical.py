@@ -12,7 +12,9 @@ from pretrain.checkpoint import find, verify
 from pretrain.checkpoint.manifest import TrainerState
 from pretrain.inspect.__main__ import main as inspect
 from pretrain.recovery.numerical import ENOUGH, REMEMBERED, NumericalFault, Numerics, faults_met
+from support.assays.small_run import write
 from support.inputs.written_runs import WrittenStarts
+from support.jobs import fine_tuning_job
 from support.jobs.numerical_faults import BAD_BINS, BINS, bad_bins, bad_labels, damaged_weights, not_finite_once
 from support.kept_runs import STEPS_12, Trained, config, distances, yardstick
 from support.launching import End, bit_equal, end_of, lines
@@ -72,9 +74,9 @@ def test_the_median_is_of_the_latest_steps() -> None:
 def test_the_losses_outlive_a_fallback_up_to_its_checkpoint() -> None:
     numerics = Numerics(2.0)
     taken(numerics, 1, [3.0] * 20)
-    numerics.begin(ENOUGH, ())
+    numerics.begin(state_at(ENOUGH), ())
     assert taken(numerics, ENOUGH + 1, [6.0]) != [None]  # it is the first step, and is seen
-    numerics.begin(ENOUGH - 1, ())
+    numerics.begin(state_at(ENOUGH - 1), ())
     assert taken(numerics, ENOUGH, [6.0]) == [None]  # the losses of the steps from here on are not the run's any more
 
 
@@ -90,8 +92,14 @@ def test_three_steps_in_a_row_without_a_finite_gradient() -> None:
 
     assert found("xx.xx.ssss.sxx.xx") == [False] * 17
     assert found("x") == [True]
-    numerics.begin(4, ())
-    assert found("xxx") == [False, False, True]
+    numerics.begin(None, ())
+    assert (found("xx"), numerics.kept) == ([False, False], {"skipped_in_a_row": {"steps": 2}})
+    numerics.begin(None, ())
+    assert (found("xxx"), numerics.kept != {}) == ([False, False, True], True)
+    numerics.begin(replace(state_at(4), entries={"skipped_in_a_row": {"steps": 2}}), ())
+    assert (found(".xx"), found("x")) == ([False] * 3, [True])
+    numerics.begin(replace(state_at(4), entries={"skipped_in_a_row": {"steps": 2}}), ())
+    assert found("x") == [True]
 
 
 def test_a_fault_is_met_again_at_its_step(tmp_path: Path) -> None:
@@ -229,6 +237,22 @@ def test_a_bin_that_makes_the_loss_leap_is_left_out(
     assert "data.skip_bins left out 1 bin" in capsys.readouterr().out.splitlines()[-1]
 
 
+@pytest.mark.slow
+def test_a_checkpoint_among_the_skipped_steps(recipe_in, tmp_path: Path, clean: End) -> None:
+    """What comes again is met at the same step; what does not has cost the steps before the checkpoint."""
+    every_step = [*STEPS_12, "run.checkpoint_every=1"]
+    again, once = tmp_path / "again", tmp_path / "once"
+    with bad_bins():
+        assert main([str(recipe_in(again)), *every_step]) == 78
+    assert begun(again / "run") == [0, 6]
+    assert lines(again / "run/faults.jsonl")[0]["bins"] == list(range(6 * BINS, 7 * BINS))
+    with not_finite_once():
+        assert main([str(recipe_in(once)), *every_step]) == 0
+    assert begun(once / "run") == [0, 6]
+    end = end_of(once / "run")
+    assert (end.skipped_steps, end.chain, end.step) == (2, clean.chain, 12)
+
+
 # On several processes -----------------------------------------------------------------------------
 
 
@@ -262,3 +286,19 @@ def test_any_engine_leaves_out_the_same(engine: str, trained: Trained) -> None:
     by_weights, by_losses = yardstick(trained, [SKIP], STEPS_12)
     assert weights <= 10 * by_weights
     assert losses <= 10 * by_losses
+
+
+@pytest.mark.slow
+def test_fine_tuning_falls_back_and_stops_too(pool: RankPool, tmp_path: Path) -> None:
+    """It has no bins to leave out, and says nothing of them; it checkpoints the step 5, which is skipped."""
+    done = pool.run(1, config("single"), [write(tmp_path)], program=fine_tuning_job.__name__, fault="bad_bins")
+    assert done.status == 78, done.output
+    assert (begun(tmp_path / "run"), ends(tmp_path / "run")) == ([0, 5], ["input", "input"])
+    error = done.output.splitlines()[-1]
+    assert (
+        "up to step 7, where it was met before; lower schedule.peak_lr or lengthen schedule.warmup, and start" in error
+    )
+    (line,) = lines(tmp_path / "run/faults.jsonl")
+    assert line["bins"] == list(range(5 * BINS, 7 * BINS))
+    table = (tmp_path / "assays.csv").read_text()
+    assert all(name in table for of_bin in line["sequences"] for name in of_bin)
