@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from data import draw
@@ -307,6 +308,10 @@ class FineTuneJob(Job[FineTuneScores]):
             assays.parts,
             read_wild_types(recipe.data.wild_type, recipe.data.ingest) if recipe.data.wild_type else None,
         )
+
+    def names(self, samples: NDArray[np.int64]) -> list[str]:
+        """The id of each record of the tables."""
+        return [self.assays.store.header(record) for record in samples.tolist()]
 
     def seen(self, cursor: Cursor) -> Seen | None:
         """Proteins and passes."""

@@ -85,6 +85,11 @@ class AssaySettings(TableSettings):
         return ()
 
     @property
+    def skip_bins(self) -> tuple[int, ...]:
+        """None: one number would be of other proteins in each member of a run."""
+        return ()
+
+    @property
     def documents_per_bin(self) -> int:
         """Most documents that one bin may hold, one for 4 slots; it gives `Batch.cu_seqlens` a fixed length."""
         return max(1, self.bin_tokens // 4)

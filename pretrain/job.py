@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from data.batches.loader import Loader, Step
@@ -162,6 +164,10 @@ class Job(Protocol[S]):
         """How much of the data a run has trained on up to `cursor`, None if unknown; called on rank 0 alone."""
         del cursor
         return None
+
+    def names(self, samples: NDArray[np.int64]) -> Sequence[str]:
+        """What sequences are called, by the sample ids of a plan, where a run must name them; on rank 0 alone."""
+        return [str(sample) for sample in samples.tolist()]
 
     def entries(self, cursor: Cursor) -> dict[str, dict[str, Any]]:
         """What a checkpoint at `cursor` keeps for the job, by the name of the entry; collective."""

@@ -6,7 +6,6 @@ It claims the directory, starts an attempt, restores, takes steps, skips some, l
 trained, on what and with which scores, the `Job` knows.
 """
 
-import shlex
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -16,9 +15,9 @@ from typing import Generic, TypeVar
 
 import torch
 
-from data.batches.loader import Loader
+from data.batches.loader import Loader, Step
 from data.order.chain import GENESIS, extend
-from data.order.plan import Cursor
+from data.order.plan import Cursor, Plan
 from data.progress_line import WorkLine
 from data.recipe.interval import interval
 from pretrain.checkpoint.best import Best
@@ -36,6 +35,8 @@ from pretrain.log import Log, flat_settings
 from pretrain.optimizer.build import build_optimizer, learning_rate, num_stored
 from pretrain.recovery.breaker import require_progress
 from pretrain.recovery.elsewhere import newest_anywhere, numbered
+from pretrain.recovery.left_out import kept_of, require_left_out
+from pretrain.recovery.numerical import Numerics, falling_back, faults_met
 from pretrain.recovery.watchdog import watched
 from pretrain.run import stop
 from pretrain.run.attempts import recorded
@@ -44,7 +45,7 @@ from pretrain.run.due import Due
 from pretrain.run.identity import fingerprints_of
 from pretrain.run.settings import planned_saves
 from pretrain.run.stop import Stopped
-from pretrain.screen import Pause, Screen, report_of, tracker_rows
+from pretrain.screen import Pause, Screen, loss_of, report_of, tracker_rows
 from pretrain.step import Reading, Told, train_step
 from pretrain.telemetry.kept_peak import peak_of_all
 from pretrain.telemetry.memory import most_bytes
@@ -54,10 +55,6 @@ from pretrain.validations import Validations
 R = TypeVar("R", bound=TrainingRecipe)
 S = TypeVar("S", bound=Scores)
 _Opens = Callable[[R, Engine], Job[S]]
-
-_MOST_SKIPPED = 3
-"""Steps in a row without a finite gradient that end a run: the weights are at fault then, not the data. In fp16 a loss
-scale above 1 may be the cause; such a step halves the scale and does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +80,17 @@ def train(
 
     Raises:
         Stopped: a signal ended the run before that.
+        NumericalFault: it went wrong at the same step in two attempts.
     """
     recipe.schedule.require_tokens()
-    run = RunDirectory(Path(recipe.run.directory), written)
+    run, numerics = RunDirectory(Path(recipe.run.directory), written), Numerics(recipe.run.spike_nats)
+    return falling_back(lambda: _attempt(recipe, open_job, engine, run, numerics, allowed), engine.forget)
 
-    def begin(check: Check) -> tuple[int, int, tuple[Path, str] | None]:
+
+def _attempt(
+    recipe: R, open_job: _Opens[R, S], engine: Engine, run: RunDirectory, numerics: Numerics, allowed: Allowed
+) -> Summary[S]:
+    def begin(check: Check) -> tuple[int, int, tuple[Path, str] | None, list[int]]:
         with run.claimed(recipe, allow_schedule_change=allowed.schedule_change):
             asked_for = require_progress(run, despite_failures=allowed.despite_failures)
             sweep(run.checkpoints)
@@ -97,7 +100,7 @@ def train(
             if found:
                 run.require_longer(recipe.schedule.total_tokens, found.trainer.tokens_seen)
             attempt = numbered(run, recipe.run, engine.world_size, step, despite_failures=asked_for)
-        return attempt, step, (found.path, found.manifest_sha256) if found else None
+        return attempt, step, (found.path, found.manifest_sha256) if found else None, faults_met(run)
 
     training: Training[S] | None = None
 
@@ -109,14 +112,15 @@ def train(
         return training.saves.newest if training else chosen[0] if chosen else None
 
     with stop.deferred():
-        attempt, base_step, chosen = on_main_with_all(engine, begin)
+        attempt, base_step, chosen, faults = on_main_with_all(engine, begin)
         watching = watched(run, engine.rank, engine.world_size, attempt, position, recipe.run.grace_s)
         with recorded(run, engine.rank, attempt, position, newest), stop.consequences(), stop.at_once(), watching:
             job = open_job(recipe, engine)
             engine.on_main(lambda: run.describe_corpus(job.description()))
             engine.on_main(lambda: engine.start_trackers(flat_settings(recipe), run.root))
             checkpoint = opened(*chosen) if chosen else None
-            training = Training(recipe, job, engine, run, attempt, checkpoint)
+            numerics.begin(checkpoint.trainer if checkpoint else None, faults)
+            training = Training(recipe, job, engine, run, attempt, checkpoint, numerics)
             training.run_to_end()
             scores = training.finish()
     summary = Summary(scores, training.state, run, training.seconds, job, training.validations.best)
@@ -135,6 +139,7 @@ class Training(Generic[S]):
         run: claimed by rank 0.
         attempt: number of the attempt.
         checkpoint: to continue from; None for a run that begins.
+        numerics: of this process, which an attempt has begun with.
     """
 
     def __init__(
@@ -145,6 +150,7 @@ class Training(Generic[S]):
         run: RunDirectory,
         attempt: int,
         checkpoint: Verified | None,
+        numerics: Numerics,
     ) -> None:
         self.recipe, self.job, self.engine, self.run, self.attempt = recipe, job, engine, run, attempt
         self.phase = "start"
@@ -160,13 +166,14 @@ class Training(Generic[S]):
         if not self.is_over:
             steps = recipe.schedule.total_tokens // (recipe.data.bins_per_step * recipe.data.bin_tokens)
             self.saves.require_room(self.num_stored, with_best=job.selection is not None, steps=steps)
-        self.skipped_in_a_row, self.seconds = 0, 0.0  # seconds of training
+        self.numerics, self.seconds = numerics, 0.0
         self.bound: bool | None = None  # None: not tried yet
 
     def _build(self, checkpoint: Verified | None, fingerprints: Mapping[str, str]) -> Built:
         """The job's model: a fresh one, which run.json then describes, or the one that it describes already."""
         if checkpoint:
             require_same_run(checkpoint, fingerprints)
+            require_left_out(checkpoint, self.recipe.data)
             self.job.require(checkpoint.trainer.entries, Cursor(**checkpoint.trainer.cursor))
             return self.job.build(self.run.model())
         built = self.job.build(None)
@@ -265,7 +272,7 @@ class Training(Generic[S]):
                 learning_rate=rate,
                 told=told,
             ).read()
-            self._consume(step.cursor, step.num_tokens, outcome)
+            self._consume(step, outcome, loader.plan)
             self._bind()
             clock.count(step.num_tokens, self.job.flops(step, outcome))
             screen.count(step.num_tokens, lambda: most_bytes(self.engine.device))
@@ -329,7 +336,8 @@ class Training(Generic[S]):
         whether there is a checkpoint is returned then.
         """
         self.phase = "checkpoint"
-        entries = self.job.entries(Cursor(**self.state.cursor))
+        entries = self.job.entries(Cursor(**self.state.cursor)) | self.numerics.kept
+        entries |= kept_of(self.recipe.data, self.state.step)
         if scale := self.engine.scaler_state():
             entries[LOSS_SCALE] = scale
         if (best := self.validations.best) and best.validated:
@@ -368,30 +376,23 @@ class Training(Generic[S]):
             tried = self.bound is not None
             self.bound = self.engine.on_main(lambda: self.run.bind(self.recipe, tells=not tried))
 
-    def _consume(self, cursor: Cursor, num_tokens: int, outcome: Reading) -> None:
+    def _consume(self, step: Step, outcome: Reading, plan: Plan) -> None:
         """Move the state past the step that was taken.
 
         Raises:
-            FloatingPointError: too many steps in a row had a gradient that was not finite.
+            NumericalFault: it went wrong, before any save of it.
         """
+        before = self.state
         self.state = replace(
-            self.state,
-            step=self.state.step + 1,
-            tokens_seen=self.state.tokens_seen + num_tokens,
-            cursor=cursor.as_dict(),
-            chain=extend(self.state.chain, outcome.digests),
-            skipped_steps=self.state.skipped_steps + (not outcome.applied),
+            before,
+            step=before.step + 1,
+            tokens_seen=before.tokens_seen + step.num_tokens,
+            cursor=step.cursor.as_dict(),
+            chain=extend(before.chain, outcome.digests),
+            skipped_steps=before.skipped_steps + (not outcome.applied),
         )
-        if outcome.applied:
-            self.skipped_in_a_row = 0
-        elif outcome.loss_scale <= 1:
-            self.skipped_in_a_row += 1
-        if self.skipped_in_a_row == _MOST_SKIPPED:
+        loss = loss_of(self.job.objectives, outcome.losses)
+        if fault := self.numerics.fault_of(before, loss, outcome.applied, outcome.loss_scale):
             self.saves.wait(patiently=True)
-            newest = self.saves.newest
-            begins = f"continues from {newest.name}" if newest else "begins at its first step, as it has no checkpoint"
-            raise FloatingPointError(
-                f"the gradient was not finite in {_MOST_SKIPPED} steps in a row, up to step {self.state.step}; lower "
-                "schedule.peak_lr or lengthen schedule.warmup, and start again with --allow-schedule-change: the run "
-                f"{begins}. What led to it is drawn by: python -m pretrain.report {shlex.quote(str(self.run.root))}"
-            )
+            where = self.run, self.saves.newest, plan
+            raise self.numerics.error(fault, *where, self.job.names, self.engine.on_main)

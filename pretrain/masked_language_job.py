@@ -10,6 +10,8 @@ from dataclasses import asdict
 from functools import cached_property
 from typing import Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from data.batches.loader import Loader, Step
@@ -186,6 +188,10 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
     def seen(self, cursor: Cursor) -> Seen | None:
         """Proteins and passes; None for a mixture and for cluster sampling."""
         return self.corpora.seen(self.corpora.plan(self.recipe.run.seed), cursor)
+
+    def names(self, samples: NDArray[np.int64]) -> list[str]:
+        """The first word of each header."""
+        return self.corpora.names(samples)
 
     @property
     def entry_names(self) -> Set[str]:

@@ -200,15 +200,19 @@ def report_of(
         speed: since the line before.
         peak_flops: of all devices, per second.
     """
-    both = [(of, loss) for of, loss in zip(objectives, losses, strict=True) if loss is not None]
     perplexities = [
         (objective.name if len(objectives) > 1 else "", perplexity_of(loss))
-        for objective, loss in both
-        if objective.has_perplexity
+        for objective, loss in zip(objectives, losses, strict=True)
+        if objective.has_perplexity and loss is not None
     ]
-    loss = sum(objective.weight * of_objective for objective, of_objective in both) if both else math.nan
     mfu = speed.flops_per_s / peak_flops if speed.flops_per_s else None
-    return Report(loss, perplexities, learning_rate, speed.tokens_per_s, mfu)
+    return Report(loss_of(objectives, losses), perplexities, learning_rate, speed.tokens_per_s, mfu)
+
+
+def loss_of(objectives: Sequence["Objective"], losses: Sequence[float | None]) -> float:
+    """The loss of a step, which is the weighted sum of its objectives'; NaN without any target."""
+    both = [(of, loss) for of, loss in zip(objectives, losses, strict=True) if loss is not None]
+    return sum(objective.weight * of_objective for objective, of_objective in both) if both else math.nan
 
 
 def _rate(per_s: float) -> str:

@@ -4,6 +4,7 @@ In: filled bins, sizes. Out: a `Batch` on the host. Kept: nothing.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -36,14 +37,12 @@ def lay_out(
     for index, filled in enumerate(bins):
         first, first_document = index * slots, index * (documents_per_bin + 1)
         compiled(_spread)(rows[:, first : first + slots], filled.lengths, filled.inputs, first_document)
-        ends = (np.cumsum(filled.lengths) + first).tolist()
-        starts = [first, *ends[:-1]]
         # The pad tokens are one more document, which starts where the last real one ends.
+        bounds = [first, *(np.cumsum(filled.lengths) + first).tolist()]
         block = cu_seqlens[first_document : first_document + documents_per_bin + 1]
-        block[: len(ends)] = starts
-        block[len(ends)] = ends[-1]
-        block[len(ends) + 1 :] = first + slots
-        spans += zip(starts, ends, strict=True)
+        block[: len(bounds)] = bounds
+        block[len(bounds) :] = first + slots
+        spans += pairwise(bounds)
     tokens, positions, documents = torch.from_numpy(rows)
     objectives = zip(*(b.targets for b in bins), strict=True)
     return Batch(

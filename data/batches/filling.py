@@ -5,7 +5,7 @@ In: a bin, its inputs and its targets. Out: `FilledBin`. Kept: nothing.
 
 import hashlib
 import sys
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,11 @@ class FilledBin(NamedTuple):
     """The targets of each objective."""
     digest: int
     """64-bit hash of everything that the bin feeds to the model: sample ids, crops, inputs, targets."""
+
+    def emptied(self) -> "FilledBin":
+        """The same without documents and targets, as it is laid out where it is not trained; its digest is 0."""
+        targets = (cast(BinTargets, tuple(column[:0] for column in each)) for each in self.targets)
+        return FilledBin(self.lengths[:0], self.inputs[:0], tuple(targets), 0)
 
 
 def filled(bin_: Bin, inputs: NDArray[np.uint8], *targets: BinTargets) -> FilledBin:

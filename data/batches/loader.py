@@ -4,6 +4,9 @@ In: contents of bins, a plan, a cursor, the rank and the number of ranks. Out: o
 Kept: batches that workers have filled ahead. Each step has the cursor after it, so what was filled ahead does not count
 as read.
 
+A bin of `data.skip_bins` is planned, dealt and counted like any other, and then laid out without documents: nothing
+else of the run changes, and its digest is 0, as in `Batch.idle`. Bins are numbered over all steps, from 0.
+
 The plan is made in the training process and workers only fill bins, so neither their number nor how far they are ahead
 can change the steps. torch's `DataLoader` runs the workers, keeps their order and pins memory: it gets one task for
 each batch, and knows nothing about samples, shuffling or position.
@@ -46,7 +49,8 @@ class Step:
     bins: tuple[int, ...]
     """Index in the step, 0..G-1, of each of this rank's bins, in the order of `batches`."""
     num_tokens: int
-    """Tokens of the whole step over all ranks, pad tokens not counted."""
+    """Tokens of the whole step over all ranks, pad tokens not counted; with those of bins that are not trained, so that
+    these change nothing else."""
     squared_lengths: int
     """Sum of the squared lengths in tokens of all documents of the step: the cost of attention."""
     cursor: Cursor
@@ -55,14 +59,23 @@ class Step:
     """Attention cost of the slowest rank divided by the mean."""
 
 
+class _Task(NamedTuple):
+    """What a worker fills."""
+
+    bin_: Bin
+    is_trained: bool
+    """False for one of `data.skip_bins`, whose place is taken by an empty one."""
+
+
 class _Filler(Dataset[list[FilledBin]]):
     """Fills the bins of a batch; each worker holds one."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
 
-    def __getitem__(self, bins: Sequence[Bin]) -> list[FilledBin]:
-        return [self._contents.fill(bin_) for bin_ in bins]
+    def __getitem__(self, tasks: Sequence[_Task]) -> list[FilledBin]:
+        filled = ((self._contents.fill(bin_), is_trained) for bin_, is_trained in tasks)
+        return [bin_ if is_trained else bin_.emptied() for bin_, is_trained in filled]
 
 
 class Loader:
@@ -147,11 +160,11 @@ class Loader:
         """End the workers."""
         del self._filled
 
-    def _tasks(self) -> Iterator[tuple[Bin, ...]]:
+    def _tasks(self) -> Iterator[tuple[_Task, ...]]:
         """The bins of this rank's batches, step after step; a step is planned when its first batch is requested."""
         settings, seed = self._plan.settings, self._plan.seed
         stream = self._plan.bins(self._cursor)
-        number = self._number
+        number, skipped = self._number, frozenset(settings.skip_bins)
         while True:
             bins, cursors = zip(*islice(stream, settings.bins_per_step), strict=True)
             costs = [attention_cost(b.lengths) for b in bins]
@@ -170,8 +183,9 @@ class Loader:
             )
             keys = [[draw.key(seed, draw.MODEL, number, i) for i in group] for group in groups]
             self._planned.append(_Planned(step, keys))
+            first = number * settings.bins_per_step
             for group in groups:
-                yield tuple(bins[i] for i in group)
+                yield tuple(_Task(bins[i], first + i not in skipped) for i in group)
             number += 1
 
 

@@ -15,6 +15,7 @@ from data import draw
 from data.batches.contents import MaskedContents
 from data.corpus.shelves import Shelves
 from data.homology.clusters import Clusters, Members
+from data.homology.record_names import names
 from data.homology.split import Split
 from data.order.plan import Cursor, Plan, Seen
 from data.order.sampler import CORPUS_BITS, Drawable, Mixture, Passes, Sampler
@@ -132,6 +133,12 @@ class Corpora:
             mine = samples >> CORPUS_BITS == number
             hashes[mine] = part.split.clusters.of_records[samples[mine] & ((1 << CORPUS_BITS) - 1)]
         return hashes
+
+    def names(self, samples: NDArray[np.int64]) -> list[str]:
+        """The first word of the header of each sample id."""
+        records = ((self.parts[sample >> CORPUS_BITS].store, sample & ((1 << CORPUS_BITS) - 1)) for sample in samples)
+        headers = (store.headers(int(record), int(record) + 1)[0] for store, record in records)
+        return [names(header)[0].decode("utf-8", "replace") for header in headers]
 
     @property
     def num_training(self) -> int | None:

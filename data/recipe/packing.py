@@ -39,6 +39,8 @@ class PackingSettings(BinSettings, Protocol):
     @property
     def bins_per_step(self) -> int: ...  # noqa: D102
     @property
+    def skip_bins(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
     def bins_per_forward(self) -> int: ...  # noqa: D102
     @property
     def workers(self) -> int: ...  # noqa: D102

@@ -18,7 +18,8 @@ class SettingClass(StrEnum):
     IDENTITY = "identity"
     """What is learned: a run that is continued must have the same value."""
     SCHEDULE = "schedule"
-    """How long and how fast it is learned: may change between two starts, when asked for by name."""
+    """How long and how fast it is learned, and what is left out: may change between two starts, when asked for by name.
+    """
     OPERATIONAL = "operational"
     """Only how it is run and reported: may change freely, and no weight depends on it beyond rounding."""
 

@@ -1,10 +1,11 @@
 """What a recipe says about data: sources, how they are read, split, curriculum, bins, masking and loading."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
-from data.recipe.setting import IDENTITY, OPERATIONAL, Section, require, setting
+from data.recipe.setting import IDENTITY, OPERATIONAL, SCHEDULE, Section, require, setting
 
 LetterPolicy = Literal["refuse", "count"]
 SampleBy = Literal["sequence", "cluster"]
@@ -193,6 +194,11 @@ class DataSettings(CorpusSettings):
     )
     bins_per_step: int = setting(IDENTITY, "bins of one optimizer step, over all ranks", 128, "bins", at_least=1)
     window_sequences: int = setting(IDENTITY, "sequences that are packed together", 131072, "sequences", at_least=1)
+    skip_bins: tuple[int, ...] = setting(
+        SCHEDULE,
+        "bins that are not trained, as numbers from 0 over all steps; the error of a numerical fault names them",
+        (),
+    )
     bins_per_forward: int = setting(
         OPERATIONAL, "bins that one rank takes through one forward pass", 1, "bins", at_least=1
     )
@@ -223,6 +229,9 @@ class DataSettings(CorpusSettings):
                 said = f"write {f.name} into the tables [[data.mixture]], one for each corpus"
                 value = getattr(self, f.name)
                 require(value == f.default, f"data.mixture is given and data.{f.name}", value, said)
+        skipped = self.skip_bins
+        said = "each must be the number of a bin, from 0 on, and stand there once"
+        require(min(skipped, default=0) >= 0 and len(set(skipped)) == len(skipped), "data.skip_bins", skipped, said)
         _require_stages("data.curriculum", self.curriculum)
         for name, crop in (("crop_tokens", self.crop_tokens), *(("curriculum", crop) for _, crop in self.curriculum)):
             if not 3 <= crop <= self.bin_tokens:
@@ -230,6 +239,11 @@ class DataSettings(CorpusSettings):
                     f"data.{name} is {crop}; it must lie between 3 (begin, one residue, end) and "
                     f"data.bin_tokens = {self.bin_tokens}: lower the crop or raise the bin"
                 )
+
+    @classmethod
+    def resolved(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The same, where an earlier version, which left no bin out, wrote the values."""
+        return {"skip_bins": [], **values}
 
     @property
     def corpora(self) -> tuple[CorpusSettings, ...]:

@@ -47,6 +47,11 @@ class ReadingSettings(TableSettings):
         return ()
 
     @property
+    def skip_bins(self) -> tuple[int, ...]:
+        """None: what is predicted has no steps."""
+        return ()
+
+    @property
     def documents_per_bin(self) -> int:
         """Most documents that one bin may hold."""
         return max(1, self.bin_tokens // 4)

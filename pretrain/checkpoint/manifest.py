@@ -35,11 +35,15 @@ CONSUMED = "corpus/consumed"
 CONTACT_HEAD = "contact_head"
 """Entry of a run that started from an ESM-2 with a contact head, which it does not train."""
 LOSS_SCALE = "loss_scale"
+SKIPPED_BINS = "skipped_bins"
+"""Entry of a run that has left bins out (`pretrain.recovery.left_out`)."""
+SKIPPED_IN_A_ROW = "skipped_in_a_row"
+"""Entry of a checkpoint whose last steps had no finite gradient (`pretrain.recovery.numerical`)."""
 BEST = "best"
 """Entry of a job that selects a checkpoint (`checkpoint.best`); others cannot continue from one that has it."""
 FORM = frozenset({"schema", "format", "dtype"})
 """Reasons of an `InvalidCheckpoint` that say, once the hashes are right, that another version wrote it."""
-ENTRIES = frozenset({CONSUMED, LOSS_SCALE})
+ENTRIES = frozenset({CONSUMED, LOSS_SCALE, SKIPPED_BINS, SKIPPED_IN_A_ROW})
 """Names in `TrainerState.entries` that every run of this version can continue from."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -57,6 +61,7 @@ _TRAINER: Kinds = {
 }
 _BESIDE = (LOSS_SCALE,)
 """Entries that trainer.json has outside of the section `entries`, because they are older than that."""
+_OF_ENTRIES: dict[str, Kinds] = {SKIPPED_BINS: {"bins": (list,)}, SKIPPED_IN_A_ROW: {"steps": (int,)}}
 _LOSS_SCALE: Kinds = {"scale": (float,), "growth_tracker": (int,)}
 _MANIFEST: Kinds = {
     **dict.fromkeys(("step", "attempt"), (int,)),
@@ -147,6 +152,8 @@ class TrainerState:
             raise InvalidCheckpoint("format", f"trainer.entries: got {wrong[:5]}, allowed names such as {CONSUMED!r}")
         if LOSS_SCALE in self.entries:
             _require_loss_scale(self.entries[LOSS_SCALE])
+        for name in _OF_ENTRIES.keys() & self.entries.keys():
+            require_fields(f"trainer.entries.{name}", self.entries[name], _OF_ENTRIES[name])
 
     def to_bytes(self) -> bytes:
         """Content of trainer.json."""

@@ -22,6 +22,7 @@ from data.recipe.settings import DataSettings
 from data.recipe.toml_file import check
 from pretrain.checkpoint.load import find, verify
 from pretrain.checkpoint.manifest import TrainerState
+from pretrain.recovery.left_out import known_of, left_out
 from pretrain.run.classes import ERROR, FINISHED
 from pretrain.run.directory import RunDirectory
 
@@ -58,14 +59,16 @@ def audited(path: Path, say: Callable[[str], None]) -> int:
     loader = _loader(run, content)
     say(_ROW.format("step", "tokens", "trained on"))
     chain, tokens, step, cursor = GENESIS, 0, 0, Cursor()
-    others = []
+    others, skipped = [], list[int]()
     for state in saved:
         while step < state.step:
             planned = next(loader)
             order = torch.tensor(planned.bins).argsort()
             chain = extend(chain, torch.cat([batch.digests for batch in planned.batches])[order].tolist())
             step, tokens, cursor = step + 1, tokens + planned.num_tokens, planned.cursor
+        skipped = left_out(loader.plan.settings, step)
         same = (state.chain, state.tokens_seen, state.cursor) == (chain, tokens, cursor.as_dict())
+        same = same and known_of(state) == skipped
         if not same:
             others.append(state)
         say(
@@ -73,13 +76,14 @@ def audited(path: Path, say: Callable[[str], None]) -> int:
                 f"{state.step:,}", f"{state.tokens_seen:,}", "what the recipe says" if same else "something else"
             )
         )
-    say(f"{len(saved) - len(others)} of {len(saved)} as the recipe says, {_seen(saved[-1])}")
+    say(f"{len(saved) - len(others)} of {len(saved)} as the recipe says, {_seen(saved[-1], len(skipped))}")
     return ERROR.status if others else FINISHED.status
 
 
-def _seen(state: TrainerState) -> str:
+def _seen(state: TrainerState, bins: int) -> str:
     skipped = f", of which the optimizer did not take {state.skipped_steps:,}" if state.skipped_steps else ""
-    return f"{state.step:,} steps{skipped}"
+    left = f"; data.skip_bins left out {bins:,} bin{'s' if bins > 1 else ''}" if bins else ""
+    return f"{state.step:,} steps{skipped}{left}"
 
 
 def _loader(run: RunDirectory, content: dict[str, dict[str, object]]) -> Loader:

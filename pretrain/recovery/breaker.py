@@ -56,8 +56,8 @@ def require_progress(run: RunDirectory, *, despite_failures: bool) -> bool:
 def refusal(run: RunDirectory, all_starts: Sequence[Start]) -> str | None:
     """Why the next start is refused, if it is."""
     newest = max((int(path.name.removeprefix("step-")) for path in find(run.checkpoints)), default=0)
-    counted = _counted(all_starts)
-    same = [start.cause for start in counted[-SAME:]]
+    since = counted(all_starts)
+    same = [start.cause for start in since[-SAME:]]
     last = same[-1] if same else None
     if last is not None and len(same) == SAME and all(_alike(cause, last) for cause in same):
         where = run.rank_file(last.rank).relative_to(run.root)
@@ -65,7 +65,7 @@ def refusal(run: RunDirectory, all_starts: Sequence[Start]) -> str | None:
             f"the last {SAME} starts ended at step {last.step:,} by the same error: {last.error}: "
             f"{_first_line(last.message)} (rank {last.rank}; {where} has the traceback)"
         )
-    idle = list(_without_checkpoint(counted, newest))
+    idle = list(_without_checkpoint(since, newest))
     if len(idle) < IDLE:
         return None
     ends = ", ".join(f"{count} x {end}" for end, count in Counter(start.exit for start in idle).most_common())
@@ -74,7 +74,7 @@ def refusal(run: RunDirectory, all_starts: Sequence[Start]) -> str | None:
     return f"the last {len(idle)} starts made no checkpoint ({ends}{last_error})"
 
 
-def _counted(all_starts: Sequence[Start]) -> Sequence[Start]:
+def counted(all_starts: Sequence[Start]) -> Sequence[Start]:
     """The starts since the last one that finished, or that somebody asked for by name."""
     first = 0
     for place, start in enumerate(all_starts):

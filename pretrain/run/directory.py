@@ -112,10 +112,11 @@ class RunDirectory:
 
     def _claim(self, recipe: Any, allow_schedule_change: bool) -> None:
         self.require_usable()
-        self._made = [path for path in (self.root, *self.root.parents) if not path.exists()]
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            self._lock = RunLock(self.root)
+            if self._lock is None:  # else an earlier attempt of this process holds it
+                self._made = [path for path in (self.root, *self.root.parents) if not path.exists()]
+                self.root.mkdir(parents=True, exist_ok=True)
+                self._lock = RunLock(self.root)
         except OSError as error:
             if self.root in self._made:
                 with suppress(OSError):

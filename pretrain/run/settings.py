@@ -105,6 +105,13 @@ class RunSettings(Section):
         "each of them keeps and sends in every step",
         "fast",
     )
+    spike_nats: float | None = setting(
+        OPERATIONAL,
+        "rise of a step's loss, above the median of the steps before it, at which the run falls back; none: at no rise",
+        2.0,
+        "nats",
+        above=0,
+    )
     trackers: tuple[Literal["wandb", "tensorboard", "trackio"], ...] = setting(
         OPERATIONAL, "experiment trackers beside metrics.jsonl", ()
     )
@@ -136,6 +143,13 @@ class SelectingRunSettings(RunSettings):
 
     evaluate_every: int = setting(
         SCHEDULE, "between two validations; the last step has one in any case", 100, "steps", at_least=1
+    )
+    spike_nats: float | None = setting(
+        OPERATIONAL,
+        "rise of a step's loss, above the median of the steps before it, at which the run falls back; none: at no rise",
+        None,
+        "the unit of the loss",
+        above=0,
     )
     patience: int | None = setting(
         SCHEDULE,

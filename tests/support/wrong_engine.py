@@ -36,7 +36,7 @@ from pretrain.run import due
 from pretrain.run.directory import RunDirectory
 from support.checkpoint_run import clock_of, full_disk, written_at_once
 from support.held_state import held
-from support.jobs import half_frozen
+from support.jobs import half_frozen, numerical_faults
 
 
 def local_counts() -> AbstractContextManager[Any]:
@@ -365,6 +365,8 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         hang,
         flips_a_bit,
         loads_another_bit,
+        numerical_faults.not_finite_once,
+        numerical_faults.bad_bins,
         half_frozen.every_second_frozen,
         half_frozen.every_other_second_frozen,
         half_frozen.bottom_frozen,

@@ -348,3 +348,43 @@ def test_batches_move_what_a_model_reads(shelves: Shelves) -> None:
     assert {tensor.device.type for tensor in read} == {"meta"}
     assert moved.digests.device.type == moved.counts.device.type == "cpu"  # the step sums them there
     assert moved.spans == batch.spans
+
+
+def test_a_bin_that_is_left_out_changes_nothing_else(shelves: Shelves) -> None:
+    """Its place is taken by one without documents, as an idle batch has none; all others are as they were."""
+    left_out = (3, 8, 9, 20)  # places 3; 1 and 2; and 6 of the steps 0, 1 and 2
+    settings = replace(SETTINGS, skip_bins=left_out, bins_per_forward=2)
+    plain = replace(SETTINGS, bins_per_forward=2)
+    for world_size in (1, 2):
+        for rank in range(world_size):
+            whole = some(shelves, 4, rank, world_size, plain)
+            for number, (a, b) in enumerate(zip(whole, some(shelves, 4, rank, world_size, settings), strict=True)):
+                assert replace(a, batches=()) == replace(b, batches=())
+                for of, with_all, without in zip(range(0, 9, 2), a.batches, b.batches, strict=False):
+                    gone = [7 * number + bin_ in left_out for bin_ in a.bins[of : of + 2]]
+                    idle, slots = with_all.idle(), 128
+                    for place, is_gone in enumerate(gone):
+                        cut = slice(place * slots, (place + 1) * slots)
+                        expected = idle if is_gone else with_all
+                        for name in ("tokens", "positions", "documents"):
+                            assert torch.equal(getattr(without, name)[cut], getattr(expected, name)[cut]), name
+                        of_bin = slice(17 * place, 17 * (place + 1))
+                        assert torch.equal(without.cu_seqlens[of_bin], expected.cu_seqlens[of_bin])
+                        assert without.digests[place] == expected.digests[place]
+                        targets = without.targets[0].between(cut.start, cut.stop)
+                        assert torch.equal(targets.slots, expected.targets[0].between(cut.start, cut.stop).slots)
+                        assert (len(targets.slots) == 0) == is_gone
+                    assert without.draw_keys == with_all.draw_keys
+                    assert len(without.spans) == sum(not gone[first // slots] for first, _ in with_all.spans), (
+                        "documents of the others"
+                    )
+    resumed = some(shelves, 2, settings=settings, cursor=some(shelves, 2)[-1].cursor, first_step=2)
+    assert by_bin([resumed], 0)[6] == 0
+    assert by_bin([resumed], 1) == by_bin([some(shelves, 4)], 3)
+
+
+def test_bins_that_are_left_out_have_numbers() -> None:
+    for wrong in ((-1,), (3, 3)):
+        with pytest.raises(ValueError, match=r"data.skip_bins is \(.*; each must be the number of a bin, from 0 on"):
+            replace(SETTINGS, skip_bins=wrong)
+    assert DataSettings.resolved({"crop_tokens": 60}) == {"crop_tokens": 60, "skip_bins": []}  # of an early version

@@ -1,0 +1,95 @@
+"""Runs whose numbers go wrong, by a fault of the hardware or of the data: variants for `wrong_engine.FAULTS`.
+
+For the recipe of a run of seconds: its seed and bins of a step, one bin in a forward pass.
+"""
+
+import math
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from itertools import count
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+
+from data import draw
+from data.batches.loader import Step
+from pretrain import loop
+from pretrain.engine.engine import Engine
+from pretrain.step import Outcome, train_step
+
+BINS = 7
+"""Bins of a step."""
+BAD_BINS = (31, 37, 44)
+"""One in each of the steps 5, 6 and 7."""
+
+
+def number_of(step: Step) -> int:
+    """The number of a step, from 1, which keys what the model draws in it."""
+    key, bin_ = step.batches[0].draw_keys[0], step.bins[0]
+    return next(n for n in count(1) if draw.key(0, draw.MODEL, n - 1, bin_) == key)
+
+
+def trained_bins(step: Step) -> list[int]:
+    """The numbers of the bins that this rank is to train in the step, over all steps."""
+    first = (number_of(step) - 1) * BINS
+    return [first + bin_ for bin_, batch in zip(step.bins, step.batches, strict=True) if batch.spans]
+
+
+def poisoned(holds: Callable[[Step], bool]) -> AbstractContextManager[Any]:
+    """Gradients of the steps for which it holds are not finite, on the rank for which it holds, under any engine."""
+
+    def faulty(step: Step, model: nn.Module, optimizer: Any, engine: Engine, **how: Any) -> Outcome:
+        if not holds(step):
+            return train_step(step, model, optimizer, engine, **how)
+        backward = type(engine).backward
+        bad = mock.patch.object(type(engine), "backward", lambda self, of, loss: backward(self, of, loss * math.nan))
+        with bad:
+            return train_step(step, model, optimizer, engine, **how)
+
+    return mock.patch.object(loop, "train_step", faulty)
+
+
+def not_finite_once(steps: Collection[int] = (5, 6, 7)) -> AbstractContextManager[Any]:
+    """Gradients of these steps are not finite, the first time that each is taken: as by a fault of the hardware."""
+    left = set(steps)
+
+    def holds(step: Step) -> bool:
+        number = number_of(step)
+        is_left = number in left
+        left.discard(number)
+        return is_left
+
+    return poisoned(holds)
+
+
+def bad_bins() -> AbstractContextManager[Any]:
+    """Gradients are not finite wherever one of `BAD_BINS` is trained: as by a fault of the data."""
+    return poisoned(lambda step: not set(BAD_BINS).isdisjoint(trained_bins(step)))
+
+
+def damaged_weights(number: int, times: int) -> AbstractContextManager[Any]:
+    """Before the step of this number, weights are multiplied by 50, `times` times that it is taken."""
+    left = [True] * times
+
+    def faulty(step: Step, model: nn.Module, *rest: Any, **how: Any) -> Outcome:
+        if number_of(step) == number and left:
+            left.pop()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.mul_(50)
+        return train_step(step, model, *rest, **how)
+
+    return mock.patch.object(loop, "train_step", faulty)
+
+
+def bad_labels(bin_: int) -> AbstractContextManager[Any]:
+    """The loss of a step in which this bin is trained is 4 nats higher: as by a fault of the data."""
+
+    def faulty(step: Step, *rest: Any, **how: Any) -> Outcome:
+        outcome = train_step(step, *rest, **how)
+        return replace(outcome, losses=outcome.losses + 4) if bin_ in trained_bins(step) else outcome
+
+    return mock.patch.object(loop, "train_step", faulty)
