@@ -57,7 +57,7 @@ def test_a_save_asks_for_few_turns_beside_training() -> None:
     before = os.getpriority(os.PRIO_PROCESS, 0)
     write = Write(lambda _: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
     assert write.wait(20)
-    assert (write.result, os.getpriority(os.PRIO_PROCESS, 0)) == (10, before)
+    assert (write.result, os.getpriority(os.PRIO_PROCESS, 0)) == (15, before)
 
 
 def test_the_memory_of_a_save_is_there_before_the_first_one(tmp_path: Path) -> None:
