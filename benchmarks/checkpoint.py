@@ -79,7 +79,9 @@ def measure(preset: str, rounds: int, folder: Path) -> Measured:
         alone.append(_seconds(lambda: train(trained, bins, "fp32", CPU)))
         began = time.perf_counter()
         plan, staged = _plan(folder / "ours", number), staging.stage(state)
-        write: Write[Manifest | None] = Write(lambda _, plan=plan, staged=staged: commit(plan, staged))
+        write: Write[Manifest | None] = Write(
+            lambda _, plan=plan, staged=staged: commit(plan, staged), staged.num_bytes
+        )
         stalls.append(time.perf_counter() - began)
         steps = []
         while not write.has_ended and len(steps) < _MOST_STEPS:

@@ -324,7 +324,7 @@ class Saves:
                     print(words, file=sys.stderr, flush=True)
             return manifest
 
-        self._begun = _Begun(state, Write(work), time.perf_counter() - began, tries_left)
+        self._begun = _Begun(state, Write(work, staged.num_bytes), time.perf_counter() - began, tries_left)
 
     def _conclude(self, begun: _Begun) -> None:
         """All ranks have ended their parts: note the checkpoint, or why there is none; collective."""

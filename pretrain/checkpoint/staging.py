@@ -44,6 +44,11 @@ class Staged:
     has_frozen: bool
     """Whether there are parameters that are not trained, and so not stored."""
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of what this rank stores."""
+        return sum(piece.values.nbytes for of_part in self.pieces.values() for piece in of_part.values())
+
 
 class Staging:
     """The buffers of one rank; they take as much memory of the host as the part of the state that the rank stores."""

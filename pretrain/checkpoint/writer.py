@@ -6,8 +6,8 @@ Nobody joins the thread without a limit: one that waits for a disk that does not
 neither a step nor the end of the process waiting.
 
 Where training keeps all cores busy, hashing and writing would take the time of a core from the threads of one step,
-which wait for each other. The thread therefore asks for few turns while others compute (on Linux, where a thread may
-do so), and has a core to itself as soon as the main thread waits for it.
+which wait for each other. The thread of a save that is not small therefore asks for few turns while others compute (on
+Linux, where a thread may do so), and has a core to itself as soon as the main thread waits for it.
 """
 
 import os
@@ -21,6 +21,8 @@ T = TypeVar("T")
 _NICE = 15
 """About one turn for thirty of a busy thread, so that the work of a save is spread over some steps. With 10, most of a
 save falls into one step, which takes 1.1 to 1.3 times as long on two cores; with 19 it need not end beside others."""
+_SMALL = 16 << 20
+"""Bytes of a save that takes as many turns as it needs: some hundredths of a second."""
 
 
 class Write(Generic[T]):
@@ -28,10 +30,12 @@ class Write(Generic[T]):
 
     Args:
         work: is called in the thread, with what says whether it is given up.
+        num_bytes: that it writes, about.
     """
 
-    def __init__(self, work: Callable[[Callable[[], bool]], T]) -> None:
+    def __init__(self, work: Callable[[Callable[[], bool]], T], num_bytes: int) -> None:
         self._work, self._given_up, self._has_ended = work, threading.Event(), threading.Event()
+        self._makes_way = num_bytes > _SMALL and sys.platform == "linux"
         self._began = time.perf_counter()
         self._took: float | None = None
         self._result: T | None = None
@@ -63,7 +67,7 @@ class Write(Generic[T]):
         self._given_up.set()
 
     def _run(self) -> None:
-        if sys.platform == "linux":
+        if self._makes_way:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # of this thread alone
         try:
             self._result = self._work(self._given_up.is_set)

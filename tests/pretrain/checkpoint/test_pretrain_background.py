@@ -41,7 +41,7 @@ def test_a_save_holds_what_was_there_when_it_began(tmp_path: Path) -> None:
         staged = staging.stage(state)
         plan = plan_of(tmp_path, step)
         begin.clear()
-        write = Write(lambda _, plan=plan, staged=staged: (begin.wait(20), commit(plan, staged)))
+        write = Write(lambda _, plan=plan, staged=staged: (begin.wait(20), commit(plan, staged)), 0)
         before = everything(model, optimizer)
         train(model, optimizer, step, step + 1)
         begin.set()
@@ -53,11 +53,12 @@ def test_a_save_holds_what_was_there_when_it_began(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a thread has turns of its own on Linux")
-def test_a_save_asks_for_few_turns_beside_training() -> None:
+@pytest.mark.parametrize(("num_bytes", "nice"), [(1 << 24, 0), ((1 << 24) + 1, 15)])
+def test_a_large_save_asks_for_few_turns_beside_training(num_bytes: int, nice: int) -> None:
     before = os.getpriority(os.PRIO_PROCESS, 0)
-    write = Write(lambda _: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+    write = Write(lambda _: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), num_bytes)
     assert write.wait(20)
-    assert (write.result, os.getpriority(os.PRIO_PROCESS, 0)) == (15, before)
+    assert (write.result, os.getpriority(os.PRIO_PROCESS, 0)) == (nice or before, before)
 
 
 def test_the_memory_of_a_save_is_there_before_the_first_one(tmp_path: Path) -> None:
@@ -146,7 +147,7 @@ def test_rank_0_publishes_what_all_ranks_have_written(tmp_path: Path) -> None:
     model, optimizer = build()
     train(model, optimizer, 0, 2)
     parts, plan = shares(TorchState(model, optimizer), 3), plan_of(tmp_path, 2, ranks=3)
-    first = Write(lambda is_given_up: commit(plan, parts[0], is_given_up=is_given_up))
+    first = Write(lambda is_given_up: commit(plan, parts[0], is_given_up=is_given_up), 0)
     assert commit(plan, parts[2], rank=2) is None
     assert not first.wait(0.2)
     assert commit(plan, parts[1], rank=1) is None
@@ -166,7 +167,7 @@ def test_a_save_whose_other_part_never_comes_is_given_up(tmp_path: Path) -> None
     model, optimizer = build()
     train(model, optimizer, 0, 2)
     parts = shares(TorchState(model, optimizer), 2)
-    first = Write(lambda is_given_up: commit(plan_of(tmp_path, 2, ranks=2), parts[0], is_given_up=is_given_up))
+    first = Write(lambda is_given_up: commit(plan_of(tmp_path, 2, ranks=2), parts[0], is_given_up=is_given_up), 0)
     assert not first.wait(0.2)
     first.give_up()
     assert first.wait(20)
@@ -180,6 +181,7 @@ def test_a_save_whose_other_part_never_comes_is_given_up(tmp_path: Path) -> None
     assert os.listdir(tmp_path) == ["step-000000003"]
 
 
+@pytest.mark.slow
 def test_a_kill_of_either_rank_before_each_change_of_the_disk(tmp_path: Path) -> None:
     """In the first, second and third save: what was there loads, and the same save can be made again."""
     model, optimizer = build()

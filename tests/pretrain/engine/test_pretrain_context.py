@@ -255,6 +255,7 @@ def _checked_operators(case: Case, context: Context) -> None:
     torch.library.opcheck(operators.flash_cpu.default, (query, key, value, cos, sin, spans, group))
 
 
+@pytest.mark.slow
 def test_operators_pass_torch_s_own_checks(ranks: Ranks) -> None:
     ranks.run(Case(), _checked_operators)
 
@@ -291,7 +292,10 @@ def _compiled(case: Case, context: Context) -> tuple[float, int, int]:
 
 @pytest.mark.parametrize(
     ("exchange", "preset", "checkpointing"),
-    [("ulysses", "modern_60k", "selective"), ("all_gather", "esm2_60k", "none")],
+    [
+        ("ulysses", "modern_60k", "selective"),
+        pytest.param("all_gather", "esm2_60k", "none", marks=pytest.mark.slow),
+    ],
 )
 def test_compiled_layers_are_whole_graphs(
     ranks: Ranks, exchange: Exchange, preset: str, checkpointing: Checkpointing

@@ -290,6 +290,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(pretrain.loop, "train_step", until)
 
 
+@pytest.mark.slow
 def test_fp16_resumes_bit_equal(recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, stopped = (recipe_in(tmp_path / name) for name in ("whole", "stopped"))
     run_fp16(whole)

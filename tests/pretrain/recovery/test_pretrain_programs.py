@@ -146,7 +146,9 @@ class Program(RuleBasedStateMachine):
         self.good = {step: tensors for step, tensors in self.good.items() if step in there}
 
 
-@pytest.mark.parametrize("programs", [pytest.param(8), pytest.param(300, marks=pytest.mark.prove)])
+@pytest.mark.parametrize(
+    "programs", [pytest.param(8, marks=pytest.mark.slow), pytest.param(300, marks=pytest.mark.prove)]
+)
 def test_the_newest_good_state_is_always_found_again(programs: int) -> None:
     run_state_machine_as_test(
         Program,

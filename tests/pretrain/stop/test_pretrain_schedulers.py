@@ -101,7 +101,14 @@ def test_kubernetes_decides_by_the_statuses_of_classes() -> None:
     assert grace < pod["terminationGracePeriodSeconds"]
 
 
-@pytest.mark.parametrize(("end", "status"), [("stopped by SIGTERM at step 7", 75), ("storage", 74), ("finished", 0)])
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("stopped by SIGTERM at step 7", 75),
+        pytest.param("storage", 74, marks=pytest.mark.slow),
+        pytest.param("finished", 0, marks=pytest.mark.slow),
+    ],
+)
 def test_the_container_ends_as_the_run_did(tmp_path: Path, end: str, status: int) -> None:
     """With a launcher that waits for SIGTERM, when the run's end is written, and ends with 1, as launchers do."""
     for name, text in {
