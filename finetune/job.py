@@ -66,6 +66,7 @@ class FineTuneJob(Job[FineTuneScores]):
         ValueError: a task cannot be trained on these parts.
     """
 
+    bounds_spikes = True
     shape: EsmShape
     num_parameters: int
     num_trained: int

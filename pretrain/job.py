@@ -6,7 +6,7 @@ Kept: what the job adds to a checkpoint. `masked_language_job` is one; docs/jobs
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +86,9 @@ class Job(Protocol[S]):
     def entry_names(self) -> Set[str]:
         """Every name that `entries` may use; a run is not continued from a checkpoint that has an unknown one."""
         return frozenset()
+
+    bounds_spikes: ClassVar[bool] = False
+    """Whether `run.spike_nats` is a bound of its loss: that the loss is in nats, or that the recipe knows its unit."""
 
     @property
     def selection(self) -> Selection | None:

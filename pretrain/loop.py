@@ -391,7 +391,7 @@ class Training(Generic[S]):
             chain=extend(before.chain, outcome.digests),
             skipped_steps=before.skipped_steps + (not outcome.applied),
         )
-        loss = loss_of(self.job.objectives, outcome.losses)
+        loss = loss_of(self.job.objectives, outcome.losses) if self.job.bounds_spikes else float("nan")
         if fault := self.numerics.fault_of(before, loss, outcome.applied, outcome.loss_scale):
             self.saves.wait(patiently=True)
             where = self.run, self.saves.newest, plan
