@@ -76,8 +76,8 @@ def expected(case: Case, work: Work) -> dict[str, int]:
     """Bytes of one rank in a step, by kind."""
     engine = _zero(case, work) if case.engine.startswith("zero") else _torch(case, work)
     # The step itself: targets, digests and what ranks tell each other before the first forward pass; then, after the
-    # update, loss sums.
-    step = {"all_reduce": INTEGER * (1 + work.bins_per_step + len(NOTHING)) + FLOAT}
+    # update, loss sums, of each bin its own.
+    step = {"all_reduce": INTEGER * (1 + work.bins_per_step + len(NOTHING)) + FLOAT * work.bins_per_step}
     return dict(Counter(engine) + Counter(step) + Counter(_attention(case, work)))
 
 

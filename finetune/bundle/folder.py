@@ -20,7 +20,7 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from data.disk_error import refusal
-from data.durable import workspace, write_whole
+from data.durable import workspace, write_whole, written_beside
 from finetune.bundle.card import CARD, bundle_card, is_sealed
 from finetune.bundle.manifest import FILES, FORMAT, MANIFEST, SPLIT, WEIGHTS, WILD_TYPES, Manifest, parsed
 from finetune.bundle.pictured import PICTURES, drawn, listing
@@ -207,8 +207,10 @@ def _is_as_written(folder: Path) -> bool:
     try:
         listed = json.loads((folder / MANIFEST).read_bytes())
         files = listed["files"]
-        here = {path.name for path in folder.iterdir()}
         pictures = (listed["evaluation"] or {}).get(PICTURES) or {}
+        # A kill of `with_evaluation` may have left what it wrote beside one of its files.
+        left = {written_beside(folder / name).name for name in (MANIFEST, CARD, *pictures)}
+        here = {path.name for path in folder.iterdir()} - left
         if listed["format"] != FORMAT or here - {CARD, *pictures} != {MANIFEST, *files}:
             return False
         if any(_hash(folder / name) != pictures[name] for name in here & pictures.keys()):

@@ -19,6 +19,6 @@ def test_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
         "8m: stall",
     ]
     assert all(row["ratio"] > 0 for row in found["rows"])
-    # Weights and two moments of 7.5 million parameters, float32.
-    assert "90.2 MB; save_state" in said
-    assert said.count("90.2 MB") == 2
+    # Weights and two moments of 7.5 million parameters, float32; ours with hashes and digests.
+    assert "90.3 MB; save_state" in said
+    assert "90.2 MB\n" in said

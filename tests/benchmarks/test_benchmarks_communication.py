@@ -30,7 +30,7 @@ def test_bytes_of_a_step_are_those_expected() -> None:
 def test_expectations_by_hand() -> None:
     """ESM-2 60k: 32 parameters of 60,705 elements in all, 4,161 of them outside the two layers; 48 channels."""
     work = Work("esm2_60k", bin_tokens=256, micro_batches=2, bins_per_step=4, device="cpu")
-    step = 8 * (1 + 4 + 6) + 4  # targets, bins, what ranks tell each other; the sum of losses
+    step = 8 * (1 + 4 + 6) + 4 * 4  # targets, bins, what ranks tell each other; the losses of each bin
     assert expected(Case("ddp", 2), work) == {"all_reduce": 4 * 60_705 + step}
     # Cut in two, the 33 rows of the embedding and of its bias become 34.
     rest, layers = 4 * (4_161 + 48 + 1), 4 * (60_705 - 4_161)

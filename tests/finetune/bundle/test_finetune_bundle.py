@@ -120,7 +120,9 @@ def test_what_is_not_ours_is_moved_aside_and_a_bundle_is_replaced(folder: Path, 
     write()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "bundle-1"]
     with_evaluation(tmp_path / "bundle", {"scores": {"kd": 0.5}})
+    (tmp_path / "bundle" / ".README.md.zymogen-new").write_text("what a kill has left")
     write()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "bundle-1"]
     assert open_folder(tmp_path / "bundle").manifest.evaluation == {"scores": {"kd": 0.5}}  # which nothing replaces
     write_bundle(tmp_path / "bundle", replace(bundle.manifest, step=7), bundle.tensors, ["a"], parts)
     assert open_folder(tmp_path / "bundle").manifest.evaluation == bundle.manifest.evaluation
