@@ -14,8 +14,10 @@ verified and loaded.
 """
 
 import argparse
+import contextlib
 import gc
 import importlib
+import json
 import os
 import random
 import signal
@@ -24,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any, NoReturn
@@ -132,9 +134,9 @@ def _cold(recipe: Path, run: Path) -> float:
 def _warm(recipe: Path, run: Path, ranks: int, *, damage: bool = False) -> float:
     """Kill forked ranks in their steps; the time until others ask for their next one."""
     known, asked = _starts(run), recipe.parent / _ASKED
-    pids = _forked(recipe, ranks)
-    _until(lambda: _starts(run) > known and _trains(run) and len(_checkpoints(run)) == 2, recipe)
-    killed = _kill(pids)
+    with _forked(recipe, ranks):
+        _until(lambda: _starts(run) > known and _trains(run) and len(_checkpoints(run)) == 2, recipe)
+        killed = time.monotonic()
     if damage:
         file = max(max(_checkpoints(run)).rglob("*.safetensors"), key=lambda path: path.stat().st_size)
         content = bytearray(file.read_bytes())
@@ -142,13 +144,16 @@ def _warm(recipe: Path, run: Path, ranks: int, *, damage: bool = False) -> float
         file.write_bytes(content)
         killed = time.monotonic()  # what the damage took is no part of it
     asked.unlink()
-    pids = _forked(recipe, ranks)
-    _until(asked.exists, recipe)
-    _kill(pids)
+    with _forked(recipe, ranks):
+        _until(asked.exists, recipe)
+    if not _base_step(run):
+        raise RuntimeError("a start that was to continue from a checkpoint began at step 0, so its time says nothing")
     return float(asked.read_text()) - killed
 
 
-def _forked(recipe: Path, ranks: int) -> list[int]:
+@contextlib.contextmanager
+def _forked(recipe: Path, ranks: int) -> Iterator[None]:
+    """Ranks of a run, killed at the end of the block."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -159,7 +164,13 @@ def _forked(recipe: Path, ranks: int) -> list[int]:
         if not pid:
             _become(recipe, rank, ranks, port)
         pids.append(pid)
-    return pids
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            os.waitpid(pid, 0)
 
 
 def _become(recipe: Path, rank: int, ranks: int, port: int) -> NoReturn:
@@ -189,16 +200,6 @@ def _become(recipe: Path, rank: int, ranks: int, port: int) -> NoReturn:
         os._exit(status)
 
 
-def _kill(pids: list[int]) -> float:
-    """End ranks; the moment of it."""
-    killed = time.monotonic()
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    for pid in pids:
-        os.waitpid(pid, 0)
-    return killed
-
-
 def _checkpoints(run: Path) -> list[Path]:
     return list(run.glob("checkpoints/step-*"))
 
@@ -206,6 +207,12 @@ def _checkpoints(run: Path) -> list[Path]:
 def _starts(run: Path) -> int:
     file = run / "attempts.jsonl"
     return file.read_text().count('"base_step"') if file.exists() else 0
+
+
+def _base_step(run: Path) -> int:
+    """The step from which the newest start continues."""
+    starts = [json.loads(line) for line in (run / "attempts.jsonl").read_text().splitlines()]
+    return [int(start["base_step"]) for start in starts if "base_step" in start][-1]
 
 
 def _trains(run: Path) -> bool:
