@@ -42,18 +42,20 @@ DATA_ROOMS: dict[str, tuple[str, ...]] = {
 DATA_ROOMS["corpus"] = (*GROUND, "recipe", "sources", "store", "homology", "order", "batches")
 DATA_ROOMS["commands"] = (*DATA_ROOMS["corpus"], "corpus")
 DATA_ROOMS["__main__"] = (*GROUND, "commands")
-# In `pretrain`, each room imports rooms above it alone. None imports a module that stands beside the rooms (recipe,
-# loop, step, ...): those compose the rooms and may import all of them.
+# In `pretrain`, each room imports rooms above it alone. None imports a module that stands beside the rooms (loop, step,
+# ...): those compose the rooms and may import all of them. The recipe, one module, composes settings of rooms alone.
 PRETRAIN_ROOMS: dict[str, tuple[str, ...]] = {
     "model": (),
     "run": (),
     "optimizer": ("model",),
     "engine": ("model", "run", "optimizer"),
+    "recipe": ("model", "run", "optimizer", "engine"),
     "telemetry": ("model", "run", "engine"),
     "checkpoint": ("run", "engine"),
     "recovery": ("run", "checkpoint"),
     "inspect": ("engine", "run", "checkpoint", "recovery"),
     "evaluation": ("model", "engine", "run"),
+    "baselines": ("engine", "evaluation", "recipe"),
     "proposal": ("model", "run", "telemetry"),
     "report": ("engine", "run", "evaluation"),
     "card": ("run", "evaluation", "report"),

@@ -1,0 +1,66 @@
+"""What a model of this recipe must beat: simple predictors, fitted on its corpus in a minute or two.
+
+    python -m pretrain.baselines recipes/own_sequences.toml 'data.sources=["proteins.fasta.gz"]'
+
+In: a recipe, and settings that change it. Out: a table of scores on the proteins that the recipe holds out, with `-o`
+everything as JSON. Kept: token stores, as a run of the recipe keeps them. Exit status 0; 78 for a mistake in the input,
+70 for anything else. docs/evaluation.md says what each predictor is.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from data.progress_line import WorkLine
+from data.recipe.toml_file import read
+from pretrain.engine.command import Parser, answered, require_free
+from pretrain.recipe import Recipe
+
+FORMAT = "zymogen.baselines/1"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Fit and score the baselines of a recipe; the exit status."""
+    return answered(lambda: _measure(_parser().parse_args(arguments)), is_alone=True)
+
+
+def _measure(options: argparse.Namespace) -> None:
+    require_free(options.output, overwrites=options.overwrite)
+    recipe = read(Recipe, options.recipe, options.settings)
+    with WorkLine("starting: importing torch", after_s=2.0):
+        from data.corpus.prepare import open_corpora, prepare
+        from data.durable import replaced
+        from pretrain.baselines.measured import measure
+    corpora = open_corpora(recipe.data, prepare(recipe.data))
+    with WorkLine("fitting", after_s=2.0):
+        found = measure(corpora, recipe.data, recipe.run.validation_sequences, recipe.run.seed)
+    scores = found[0].scores
+    which = "held-out" if corpora.holds_out else "training"
+    print(f"{scores.sequences:,} {which} proteins, {scores.targets:,} hidden residues; gains in nats a residue")
+    print(f"    {'predictor':<38}  {'perplexity':>10}  {'gain':>7}  {'95 % interval':<18}  seconds")
+    for each in found:
+        of = each.scores
+        print(
+            f"    {each.name:<38}  {of.perplexity:>10.2f}  {of.gain:>7.4f}  "
+            f"{f'{of.gain_low:.4f} to {of.gain_high:.4f}':<18}  {each.seconds:>7.1f}"
+        )
+    if options.output is not None:
+        rows = [{"name": each.name, "seconds": each.seconds, "mask_all": each.scores.numbers()} for each in found]
+        with replaced(options.output, "give another name with -o") as new:
+            new.write_text(json.dumps({"format": FORMAT, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="python -m pretrain.baselines", description=str(__doc__).split("\n")[0])
+    parser.add_argument("recipe", type=Path, help="a recipe (TOML)")
+    parser.add_argument(
+        "settings", nargs="*", metavar="SETTING", help="as in python -m pretrain: schedule.peak_lr=1e-3"
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write everything as JSON")
+    parser.add_argument("--overwrite", action="store_true", help="replace the file where it exists")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
