@@ -33,7 +33,7 @@ class Composition:
     def log_probabilities(self, hidden: Hidden) -> NDArray[np.float64]:
         """(d, K) of each letter in each document; the same for every hidden residue of a document."""
         seen = hidden.counts.sum(1, keepdims=True)
-        return np.log((hidden.counts + self.strength * self.frequencies) / (seen + self.strength))
+        return np.asarray(np.log((hidden.counts + self.strength * self.frequencies) / (seen + self.strength)))
 
     def losses(self, hidden: Hidden) -> NDArray[np.float64]:
         """(n,) loss of each hidden residue in nats."""

@@ -57,7 +57,7 @@ def hidden_of(bin_: Bin, contents: MaskedContents) -> Hidden:
         contents: gives tokens and targets; every target must be shown as <mask>.
     """
     filled = contents.fill(bin_)
-    ((targets, truths),) = filled.targets
+    (targets, truths, *_), *_ = filled.targets
     slots, lengths = targets.astype(np.int64), bin_.lengths
     of_slots = np.repeat(np.arange(len(lengths)), lengths)
     documents = of_slots[slots]

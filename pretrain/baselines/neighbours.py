@@ -64,8 +64,8 @@ class Neighbours(nn.Module):
         """(n,) loss of each hidden residue in nats."""
         prior, features, truths = self._inputs(hidden)
         found = [
-            F.cross_entropy(self(prior[at : at + _SCORED], features[at : at + _SCORED]), true, reduction="none")
-            for at, true in zip(range(0, len(hidden), _SCORED), truths.split(_SCORED), strict=True)
+            F.cross_entropy(self(prior[part], features[part]), truths[part], reduction="none")
+            for part in (slice(at, at + _SCORED) for at in range(0, len(hidden), _SCORED))
         ]
         return torch.cat(found).double().numpy() if found else np.zeros(0)
 
@@ -82,10 +82,10 @@ class Neighbours(nn.Module):
         optimizer = torch.optim.Adam(self.parameters(), lr=rate, betas=(0.9, 0.99))
         for number in range(_MOST_PASSES):
             prior, features, truths = self._inputs(passes(number))
-            of_step = min(_MOST_BATCH, -(-len(truths) // _LEAST_STEPS))
-            for batch in torch.randperm(len(truths), generator=draws).split(max(1, of_step)):
+            order, of_step = torch.randperm(len(truths), generator=draws), min(_MOST_BATCH, len(truths) // _LEAST_STEPS)
+            for batch in torch.split(order, max(1, of_step)):
                 optimizer.zero_grad()
-                F.cross_entropy(self(prior[batch], features[batch]), truths[batch]).backward()
+                torch.autograd.backward(F.cross_entropy(self(prior[batch], features[batch]), truths[batch]))
                 optimizer.step()
             if (loss := float(self.losses(tuning).mean())) < best:
                 best, kept = loss, {name: value.clone() for name, value in self.state_dict().items()}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from pretrain.model.initial import FirstWeight, first_weights
+from pretrain.model.initial import FirstWeight, first_weights, neighbours_first
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.settings import ModelSettings
@@ -38,7 +38,8 @@ def first_of(settings: ModelSettings, seed: int) -> First:
         shape, weights, contact_head = transformers_io.published(settings.init)
         return First(replace(shape, dropout=settings.dropout), weights, contact_head)
     shape = replace(PRESETS[str(settings.preset)], dropout=settings.dropout)
-    return First(shape, first_weights(without_memory(shape), seed), None)
+    begins = neighbours_first if settings.start == "neighbours" else first_weights
+    return First(shape, begins(without_memory(shape), seed), None)
 
 
 def first_model(settings: ModelSettings, seed: int) -> tuple[EsmShape, Mapping[str, FirstWeight]]:

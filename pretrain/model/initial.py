@@ -3,6 +3,7 @@
 In: a model and a seed. Out: its first weights, by name, made one at a time. Nothing is kept.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from hashlib import blake2b
@@ -11,6 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from data import draw
+from pretrain.model.attention.rotary import frequencies
+from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.presets import EsmShape
 
 WEIGHT_STD = 0.02
 """Standard deviation of the first weights of linear maps and the embedding, as in transformers' `initializer_range`."""
@@ -61,3 +65,71 @@ def initialise(model: nn.Module, seed: int) -> None:
     first = first_weights(model, seed)
     for name, parameter in model.named_parameters():
         parameter.copy_(first[name]())
+
+
+# Heads that begin by looking at neighbours --------------------------------------------------------
+
+EMBEDDING_STD = 0.5
+"""Standard deviation of an embedding of its own; one that is the head's matrix too keeps `WEIGHT_STD`."""
+PEAK = 3.0
+"""Sum over the pairs of channels of what each adds to a score at its highest, over their number: a head of 32 channels
+gives four fifths of its attention to one place."""
+_QUIET = {"esm2": 0.1, "modern": 0.02}
+"""What is left of the drawn queries and keys, by architecture, so that residues hardly change where a head looks."""
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+def neighbours_first(model: MaskedLanguageModel, seed: int) -> dict[str, FirstWeight]:
+    """The first weights where each head of the first layer looks at one place: 1 before, 1 after, 2 before and so on.
+
+    The head at the place d has a constant query and a constant key. Rotary positions turn pair i of their channels by
+    ``f_i`` a residue, so with the angle ``f_i d`` between them the score at the distance x is ``PEAK`` times the sum of
+    ``cos(f_i (x - d))``, which is largest at d. ESM-2 has biases for constants. ESM C has none: the norm before its
+    first layer makes the first channel 1, and its norms of queries and keys set their length.
+
+    A start of ours, in the spirit of Trockman and Kolter 2023 (arXiv:2305.09828), who begin attention as it ends up:
+    what stands beside a residue is what a masked language model learns first (docs/decisions.md).
+    """
+    shape, first = model.shape, first_weights(model, seed)
+    query, key = _constants(shape)
+    layer, dim, quiet = "encoder.layers.0.attention", shape.dim, _QUIET[shape.architecture]
+
+    def change(name: str, by: Callable[[Tensor], Tensor]) -> None:
+        first[name] = partial(_changed, first[name], by)
+
+    def look(drawn: Tensor) -> Tensor:
+        drawn[: 2 * dim] *= quiet
+        if shape.is_modern:
+            drawn[: 2 * dim, 0] = torch.cat([query, key])
+        return drawn
+
+    def constant_first_channel(value: float) -> Callable[[Tensor], Tensor]:
+        return lambda drawn: drawn.index_fill(0, torch.tensor([0]), value)
+
+    length = math.sqrt(PEAK * math.sqrt(shape.head_dim))  # of each pair of channels
+    change(f"{layer}.qkv.weight", look)
+    if shape.is_modern:
+        change(f"{layer}_norm.weight", constant_first_channel(0.0))
+        change(f"{layer}_norm.bias", constant_first_channel(1.0))
+        for norm in ("query_norm", "key_norm"):  # after these, a pair of channels has a length of √2
+            change(f"{layer}.{norm}.weight", lambda drawn: drawn * (length / math.sqrt(2)))
+        change("encoder.embedding.weight", lambda drawn: drawn * (EMBEDDING_STD / WEIGHT_STD))
+    else:
+        change(f"{layer}.qkv.bias", lambda drawn: torch.cat([length * query, length * key, drawn[2 * dim :]]))
+    return first
+
+
+def _changed(drawn: FirstWeight, by: Callable[[Tensor], Tensor]) -> Tensor:
+    return by(drawn())
+
+
+def _constants(shape: EsmShape) -> tuple[Tensor, Tensor]:
+    """Query and key ``(dim,)`` of all heads, whose pairs of channels have the length 1."""
+    turning = frequencies(shape.head_dim, shape.rotary_precision, torch.device("cpu"))
+    places = torch.tensor([(1 + head // 2) * (1 if head % 2 else -1) for head in range(shape.heads)])
+    # Only the angle between query and key matters. These directions add up to about zero, because ESM C's norms of
+    # queries and keys take the mean of all channels away.
+    of_query = 2 * math.pi * _GOLDEN * torch.arange(shape.dim // 2).view(shape.heads, -1)
+    of_key = of_query - places[:, None] * turning
+    query, key = (torch.cat([angles.cos(), angles.sin()], dim=1).flatten() for angles in (of_query, of_key))
+    return query, key

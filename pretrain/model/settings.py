@@ -5,10 +5,11 @@ a mistake in a recipe is reported at once.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from data.recipe.setting import IDENTITY, OPERATIONAL, Section, require_word, setting
+from data.recipe.setting import IDENTITY, OPERATIONAL, Section, require, require_word, setting
 from pretrain.model.presets import PRESETS
 
 Checkpointing = Literal["none", "selective", "layer"]
@@ -25,6 +26,11 @@ class ModelSettings(Section):
     preset: str | None = setting(IDENTITY, "architecture to start from random weights, such as 'esm2_8m'", None)
     init: str | None = setting(
         IDENTITY, "folder or Hub name of an ESM-2 or ESM C to start from; brings its own architecture", None
+    )
+    start: Literal["published", "neighbours"] = setting(
+        IDENTITY,
+        "how random weights begin: as ESM-2's did, or with heads of the first layer that look at neighbours",
+        "published",
     )
     dropout: float = setting(
         IDENTITY, "dropout after attention and feed-forward (ESM-2: 0)", 0.0, "probability", at_least=0, below=1
@@ -45,6 +51,13 @@ class ModelSettings(Section):
             )
         if self.preset is not None:
             require_word("model.preset", self.preset, PRESETS)
+        said = f"weights are read from model.init = {self.init!r}, and none is random: take model.start out"
+        require(self.init is None or self.start == "published", "model.start", self.start, said)
+
+    @classmethod
+    def resolved(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """With the start of weights, which runs of early versions do not name."""
+        return {"start": "published", **values}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,14 +12,20 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from data.recipe.toml_file import read
 from pretrain.checkpoint import restore, verify
 from pretrain.checkpoint.blocks.hashes import BLOCK_BYTES
 from pretrain.checkpoint.staging import Staging
 from pretrain.engine.named_state import TorchState
+from pretrain.model.attention.rotary import rotate, rotation
 from pretrain.model.build import without_memory
+from pretrain.model.initial import first_weights, neighbours_first
+from pretrain.model.layer import Layer
 from pretrain.model.presets import PRESETS
 from pretrain.model.settings import ModelSettings
 from pretrain.model.weights import io as transformers_io
+from pretrain.recipe import Recipe
+from pretrain.run.identity import fingerprints_of
 from support.checkpoint_run import save
 from support.forked import forked, status_of
 from support.inputs.whole_models import build_model
@@ -34,6 +40,8 @@ SEED_17 = {
     "esm2_8m": "22336f395bc87e9b720650f55f2c8378b73a2beaef5229efbeb9dfb0ebab71ae",
 }
 """Digests of all first weights, as they were when each process made a whole model and then cut it."""
+OF_ESM2_8M = "e3e5cbf2b2ecfb5afa87a04db5728681bbf0a93ea0eb5efb94b28efaa78480cc"
+"""Identity of recipes/esm2_8m.toml before there was a model.start."""
 ONE_STEP = "schedule.total_tokens=1"
 MB = 10**6
 
@@ -43,6 +51,57 @@ def test_first_weights_are_what_they_were(preset: str) -> None:
     model = build_model(ModelSettings(preset=preset), seed=17)
     assert digest(model.state_dict()) == SEED_17[preset]
     assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("preset", ["esm2_800k", "esm2_8m", "modern_60k", "modern_800k", "modern_300m"])
+def test_heads_of_the_first_layer_begin_by_looking_at_neighbours(preset: str) -> None:
+    """Whatever the residues are, most of a head's attention is at its place, at most the rest of it elsewhere."""
+    shape = PRESETS[preset]
+    first = neighbours_first(without_memory(shape), 5)
+    with torch.device("meta"):
+        layer = Layer(shape, 0)
+    prefix = "encoder.layers.0."
+    layer.load_state_dict({n.removeprefix(prefix): first[n]() for n in first if n.startswith(prefix)}, assign=True)
+    tokens = torch.randint(4, 24, (60,), generator=torch.Generator().manual_seed(0))
+    embedding = first["encoder.embedding.weight"]()
+    with torch.no_grad():
+        query, key, _ = layer._project(embedding[tokens])
+        turned = rotation(torch.arange(60), shape)
+        scores = torch.einsum("ihk,jhk->hij", rotate(query, *turned), rotate(key, *turned)) / shape.head_dim**0.5
+    middle = scores.softmax(-1)[:, 20:40]  # where every place exists
+    places = middle.argmax(-1) - torch.arange(20, 40)
+    expected = [(1 + head // 2) * (1 if head % 2 else -1) for head in range(shape.heads)]
+    assert (places == torch.tensor(expected)[:, None]).all()
+    assert middle.amax(-1).min() > 0.45
+    assert embedding.std().item() == pytest.approx(0.5 if shape.is_modern else 0.02, rel=0.05)
+
+
+def test_nothing_else_begins_otherwise() -> None:
+    """All that the start changes is the first layer's attention and, in ESM C's architecture, the embedding."""
+    for preset in ("esm2_60k", "modern_60k"):
+        model = without_memory(PRESETS[preset])
+        plain, other = first_weights(model, 17), neighbours_first(model, 17)
+        changed = {name for name in plain if not torch.equal(plain[name](), other[name]())}
+        attention = "encoder.layers.0.attention"
+        modern = {f"{attention}_norm.{kind}" for kind in ("weight", "bias")} | {"encoder.embedding.weight"}
+        modern |= {f"{attention}.{norm}.weight" for norm in ("query_norm", "key_norm")}
+        assert changed == {f"{attention}.qkv.weight"} | (
+            modern if preset == "modern_60k" else {f"{attention}.qkv.bias"}
+        )
+        dim = model.shape.dim
+        weight = f"{attention}.qkv.weight"
+        assert torch.equal(plain[weight]()[2 * dim :], other[weight]()[2 * dim :])  # values
+
+
+def test_a_setting_that_came_later_leaves_older_runs_what_they_are() -> None:
+    """The identity of a recipe without it is the one of version 0.1, and run.json of that time agrees."""
+    recipe = read(Recipe, ROOT / "recipes/esm2_8m.toml", [])
+    assert fingerprints_of(recipe)["identity"] == OF_ESM2_8M
+    changed = read(Recipe, ROOT / "recipes/esm2_8m.toml", ["model.start=neighbours"])
+    assert fingerprints_of(changed)["identity"] != OF_ESM2_8M
+    assert ModelSettings.resolved({"preset": "esm2_8m"}) == {"preset": "esm2_8m", "start": "published"}
+    with pytest.raises(ValueError, match=r"model.start is 'neighbours'; weights are read from model.init = 'x'"):
+        ModelSettings(init="x", start="neighbours")
 
 
 def said(done: Ended) -> list[str]:

@@ -18,8 +18,9 @@ REQUIRED = {"run.directory": '"runs/x"', "model.preset": '"esm2_8m"', "data.sour
 
 SURFACE = {
     "identity": """
-        run.seed model.preset model.init model.dropout data.validation_fraction data.unknown_letters data.crop_tokens
-        data.bin_tokens data.bins_per_step data.window_sequences data.mask.select_prob data.mask.mask_prob
+        run.seed model.preset model.init model.start model.dropout data.validation_fraction
+        data.unknown_letters data.crop_tokens data.bin_tokens
+        data.bins_per_step data.window_sequences data.mask.select_prob data.mask.mask_prob
         data.mask.random_prob optimizer.betas optimizer.eps optimizer.weight_decay optimizer.clip_norm
         data.split_identity data.sample_by data.streaming data.curriculum data.composition data.mask.select_stages
         optimizer.name optimizer.momentum optimizer.newton_schulz
