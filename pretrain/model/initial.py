@@ -4,7 +4,7 @@ In: a model and a seed. Out: its first weights, by name, made one at a time. Not
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
 
@@ -69,53 +69,74 @@ def initialise(model: nn.Module, seed: int) -> None:
 
 # Heads that begin by looking at neighbours --------------------------------------------------------
 
+FARTHEST = 10
+"""Distance of the farthest place that a head begins by looking at."""
 EMBEDDING_STD = 0.5
 """Standard deviation of an embedding of its own; one that is the head's matrix too keeps `WEIGHT_STD`."""
 PEAK = 3.0
-"""Sum over the pairs of channels of what each adds to a score at its highest, over their number: a head of 32 channels
-gives four fifths of its attention to one place."""
+"""What each pair of channels adds to a score at its highest; a head of 32 channels gives four fifths of its attention
+to one place."""
 _QUIET = {"esm2": 0.1, "modern": 0.02}
 """What is left of the drawn queries and keys, by architecture, so that residues hardly change where a head looks."""
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
+def places(shape: EsmShape) -> list[list[int]]:
+    """The distance at which each head begins by looking, layer by layer: -1, 1, -2, 2 and so on, one head each.
+
+    In the first half of the layers, and up to `FARTHEST`: the heads of the last of these layers begin with -1 again
+    where they are left over.
+    """
+    nearest = [sign * distance for distance in range(1, FARTHEST + 1) for sign in (-1, 1)]
+    layers = max(1, min(shape.layers // 2, -(-len(nearest) // shape.heads)))
+    of_heads = [nearest[head % len(nearest)] for head in range(layers * shape.heads)]
+    return [of_heads[layer * shape.heads : (layer + 1) * shape.heads] for layer in range(layers)]
+
+
 def neighbours_first(model: MaskedLanguageModel, seed: int) -> dict[str, FirstWeight]:
-    """The first weights where each head of the first layer looks at one place: 1 before, 1 after, 2 before and so on.
+    """The first weights where heads of the first layers look at one of the `places` each.
 
     The head at the place d has a constant query and a constant key. Rotary positions turn pair i of their channels by
     ``f_i`` a residue, so with the angle ``f_i d`` between them the score at the distance x is ``PEAK`` times the sum of
-    ``cos(f_i (x - d))``, which is largest at d. ESM-2 has biases for constants. ESM C has none: the norm before its
-    first layer makes the first channel 1, and its norms of queries and keys set their length.
+    ``cos(f_i (x - d))``, which is largest at d. ESM-2 has biases for constants. ESM C has none: the norm before such a
+    layer makes the first channel 1, and its norms of queries and keys set their length.
 
     A start of ours, in the spirit of Trockman and Kolter 2023 (arXiv:2305.09828), who begin attention as it ends up:
     what stands beside a residue is what a masked language model learns first (docs/decisions.md).
     """
     shape, first = model.shape, first_weights(model, seed)
-    query, key = _constants(shape)
-    layer, dim, quiet = "encoder.layers.0.attention", shape.dim, _QUIET[shape.architecture]
+    dim, quiet = shape.dim, _QUIET[shape.architecture]
+    length = math.sqrt(PEAK * math.sqrt(shape.head_dim))  # of each pair of channels
 
     def change(name: str, by: Callable[[Tensor], Tensor]) -> None:
         first[name] = partial(_changed, first[name], by)
 
-    def look(drawn: Tensor) -> Tensor:
-        drawn[: 2 * dim] *= quiet
-        if shape.is_modern:
-            drawn[: 2 * dim, 0] = torch.cat([query, key])
-        return drawn
-
-    def constant_first_channel(value: float) -> Callable[[Tensor], Tensor]:
+    def first_channel(value: float) -> Callable[[Tensor], Tensor]:
         return lambda drawn: drawn.index_fill(0, torch.tensor([0]), value)
 
-    length = math.sqrt(PEAK * math.sqrt(shape.head_dim))  # of each pair of channels
-    change(f"{layer}.qkv.weight", look)
-    if shape.is_modern:
-        change(f"{layer}_norm.weight", constant_first_channel(0.0))
-        change(f"{layer}_norm.bias", constant_first_channel(1.0))
+    for number, of_heads in enumerate(places(shape)):
+        layer = f"encoder.layers.{number}.attention"
+        query_and_key = torch.cat(_constants(shape, of_heads))
+
+        def look(drawn: Tensor, constant: Tensor = query_and_key) -> Tensor:
+            drawn[: 2 * dim] *= quiet
+            if shape.is_modern:
+                drawn[: 2 * dim, 0] = constant
+            return drawn
+
+        def biased(drawn: Tensor, constant: Tensor = query_and_key) -> Tensor:
+            return torch.cat([length * constant, drawn[2 * dim :]])
+
+        change(f"{layer}.qkv.weight", look)
+        if not shape.is_modern:
+            change(f"{layer}.qkv.bias", biased)
+            continue
+        change(f"{layer}_norm.weight", first_channel(0.0))
+        change(f"{layer}_norm.bias", first_channel(1.0))
         for norm in ("query_norm", "key_norm"):  # after these, a pair of channels has a length of √2
             change(f"{layer}.{norm}.weight", lambda drawn: drawn * (length / math.sqrt(2)))
+    if shape.is_modern:
         change("encoder.embedding.weight", lambda drawn: drawn * (EMBEDDING_STD / WEIGHT_STD))
-    else:
-        change(f"{layer}.qkv.bias", lambda drawn: torch.cat([length * query, length * key, drawn[2 * dim :]]))
     return first
 
 
@@ -123,13 +144,12 @@ def _changed(drawn: FirstWeight, by: Callable[[Tensor], Tensor]) -> Tensor:
     return by(drawn())
 
 
-def _constants(shape: EsmShape) -> tuple[Tensor, Tensor]:
-    """Query and key ``(dim,)`` of all heads, whose pairs of channels have the length 1."""
+def _constants(shape: EsmShape, of_heads: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Query and key ``(dim,)`` of all heads of a layer, whose pairs of channels have the length 1."""
     turning = frequencies(shape.head_dim, shape.rotary_precision, torch.device("cpu"))
-    places = torch.tensor([(1 + head // 2) * (1 if head % 2 else -1) for head in range(shape.heads)])
     # Only the angle between query and key matters. These directions add up to about zero, because ESM C's norms of
     # queries and keys take the mean of all channels away.
     of_query = 2 * math.pi * _GOLDEN * torch.arange(shape.dim // 2).view(shape.heads, -1)
-    of_key = of_query - places[:, None] * turning
+    of_key = of_query - torch.tensor(of_heads)[:, None] * turning
     query, key = (torch.cat([angles.cos(), angles.sin()], dim=1).flatten() for angles in (of_query, of_key))
     return query, key

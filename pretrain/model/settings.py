@@ -38,15 +38,18 @@ class ModelSettings(Section):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
+        preset = f"preset = {json.dumps(self.preset)}"
+        out, lines = "model.preset=none", f"the line {preset}"
+        if self.start != "published":  # it is about random weights, too
+            out, lines = f"{out} model.start=none", f"the lines {preset} and start = {json.dumps(self.start)}"
         if (self.preset is None) == (self.init is None):
             raise ValueError(
                 f"model.preset is {self.preset!r} and model.init is {self.init!r}; give exactly one: "
                 + (
                     "a preset to train from scratch, or init to continue from published weights"
                     if self.preset is None
-                    else f"to continue from the weights, take the preset out: add model.preset=none to the command, or "
-                    f"delete the line preset = {json.dumps(self.preset)} of the recipe; to train from scratch, "
-                    "take model.init out"
+                    else f"to continue from the weights, take the preset out: add {out} to the command, or delete "
+                    f"{lines} of the recipe; to train from scratch, take model.init out"
                 )
             )
         if self.preset is not None:

@@ -62,6 +62,7 @@ def _proposed(
 ) -> Iterator[Choice]:
     if "model.init" not in given:
         yield Choice("model.preset", plan.size, _size_reason(plan, larger, machine))
+        yield Choice("model.start", "neighbours", "the first layers begin by looking at the residues beside each one")
     yield from _of_the_data(plan, corpus, split, machine, given)
     yield from _of_the_mask(plan, given)
     yield from _of_the_optimizer(plan, machine, given)

@@ -19,7 +19,7 @@ from pretrain.checkpoint.staging import Staging
 from pretrain.engine.named_state import TorchState
 from pretrain.model.attention.rotary import rotate, rotation
 from pretrain.model.build import without_memory
-from pretrain.model.initial import first_weights, neighbours_first
+from pretrain.model.initial import first_weights, neighbours_first, places
 from pretrain.model.layer import Layer
 from pretrain.model.presets import PRESETS
 from pretrain.model.settings import ModelSettings
@@ -53,27 +53,36 @@ def test_first_weights_are_what_they_were(preset: str) -> None:
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("preset", ["esm2_800k", "esm2_8m", "modern_60k", "modern_800k", "modern_300m"])
-def test_heads_of_the_first_layer_begin_by_looking_at_neighbours(preset: str) -> None:
+@pytest.mark.parametrize("preset", ["esm2_800k", "esm2_8m", "modern_60k", "modern_800k", "modern_8m", "modern_300m"])
+def test_heads_of_the_first_layers_begin_by_looking_at_neighbours(preset: str) -> None:
     """Whatever the residues are, most of a head's attention is at its place, at most the rest of it elsewhere."""
     shape = PRESETS[preset]
     first = neighbours_first(without_memory(shape), 5)
-    with torch.device("meta"):
-        layer = Layer(shape, 0)
-    prefix = "encoder.layers.0."
-    layer.load_state_dict({n.removeprefix(prefix): first[n]() for n in first if n.startswith(prefix)}, assign=True)
     tokens = torch.randint(4, 24, (60,), generator=torch.Generator().manual_seed(0))
     embedding = first["encoder.embedding.weight"]()
-    with torch.no_grad():
-        query, key, _ = layer._project(embedding[tokens])
-        turned = rotation(torch.arange(60), shape)
-        scores = torch.einsum("ihk,jhk->hij", rotate(query, *turned), rotate(key, *turned)) / shape.head_dim**0.5
-    middle = scores.softmax(-1)[:, 20:40]  # where every place exists
-    places = middle.argmax(-1) - torch.arange(20, 40)
-    expected = [(1 + head // 2) * (1 if head % 2 else -1) for head in range(shape.heads)]
-    assert (places == torch.tensor(expected)[:, None]).all()
-    assert middle.amax(-1).min() > 0.45
+    for number, of_heads in enumerate(places(shape)):
+        with torch.device("meta"):
+            layer = Layer(shape, number)
+        prefix = f"encoder.layers.{number}."
+        layer.load_state_dict({n.removeprefix(prefix): first[n]() for n in first if n.startswith(prefix)}, assign=True)
+        with torch.no_grad():
+            query, key, _ = layer._project(embedding[tokens])
+            turned = rotation(torch.arange(60), shape)
+            scores = torch.einsum("ihk,jhk->hij", rotate(query, *turned), rotate(key, *turned)) / shape.head_dim**0.5
+        middle = scores.softmax(-1)[:, 20:40]  # where every place exists
+        found = middle.argmax(-1) - torch.arange(20, 40)
+        assert (found == torch.tensor(of_heads)[:, None]).all()
+        assert middle.amax(-1).min() > 0.45
     assert embedding.std().item() == pytest.approx(0.5 if shape.is_modern else 0.02, rel=0.05)
+
+
+def test_the_places_are_the_nearest_ones_in_half_of_the_layers() -> None:
+    assert places(PRESETS["modern_60k"]) == [[-1, 1]]
+    assert places(PRESETS["esm2_800k"]) == [[-1, 1, -2, 2], [-3, 3, -4, 4]]
+    (first,) = places(PRESETS["esm2_8m"])
+    assert sorted(first) == [*range(-10, 0), *range(1, 11)]
+    assert [len(each) for each in places(PRESETS["modern_8m"])] == [5, 5, 5]
+    assert places(PRESETS["modern_300m"])[1][4:8] == [10, -1, 1, -2]
 
 
 def test_nothing_else_begins_otherwise() -> None:

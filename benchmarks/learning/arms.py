@@ -1,0 +1,82 @@
+"""The arms: what each changes of the recipe from which all start.
+
+In: nothing. Out: `ARMS`. Kept: nothing.
+
+An arm is a list of settings, as on a command line, and of trials (`trials`), which change how the weights begin in ways
+that are no settings. An arm stays here when it has lost: docs/results.md has the figures of all of them.
+"""
+
+from dataclasses import dataclass
+
+RECIPE = """\
+# The recipe from which the arms of benchmarks.learning start: that of recipes/quickstart.toml, on real proteins.
+[run]
+directory = "runs/learning"
+evaluate_every = 1_000_000
+checkpoint_every = 1_000_000
+[model]
+preset = "esm2_800k"
+[data]
+sources = ["-"]
+validation_fraction = 0.1
+crop_tokens = 512
+bin_tokens = 2048
+bins_per_step = 4
+[optimizer]
+betas = [0.9, 0.95]
+[schedule]
+peak_lr = 2e-3
+warmup = 0.1
+total_tokens = 1_200_000
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One change, or several together."""
+
+    settings: tuple[str, ...] = ()
+    trials: tuple[str, ...] = ()
+    """Names in `trials.TRIALS`, each with ``=number`` after it where it has one."""
+
+    def __add__(self, other: "Arm") -> "Arm":
+        return Arm(self.settings + other.settings, self.trials + other.trials)
+
+
+def _muon(rate: str) -> Arm:
+    return Arm(("optimizer.name=muon", f"schedule.peak_lr={rate}"))
+
+
+def _modern(rate: str = "{rate}") -> Arm:
+    return Arm(("model.preset=modern_{size}",)) + _muon(rate)
+
+
+PUBLISHED = "esm2"
+"""The arm with which others are compared."""
+RATES = {"800k": 4e-3, "8m": 1.6e-3}
+"""Peak rate of Muon by size, as `pretrain.proposal.rules` gives it."""
+_START = Arm(("model.start=neighbours",))
+_OURS = _modern() + _START
+ARMS = {
+    PUBLISHED: Arm(),
+    "esm2, head bias": Arm((), ("bias=3.5",)),
+    "esm2, fan-in": Arm((), ("fan_in=1",)),
+    "esm2, Muon": _muon("{rate}"),
+    "esm2, Muon, neighbours": _muon("{rate}") + _START,
+    "modern, Muon": _modern(),
+    "modern, Muon, head bias": _modern() + Arm((), ("bias=3.5",)),
+    "modern, Muon, fan-in": _modern() + Arm((), ("fan_in=1",)),
+    "modern, Muon, embedding": _modern() + Arm((), ("embedding=0.5",)),
+    "ours: modern, Muon, neighbours": _OURS,
+    "ours, half the rate": _modern("{half}") + _START,
+    "ours, twice the rate": _modern("{twice}") + _START,
+    "ours, 25 % are targets": _OURS + Arm(("data.mask.select_prob=0.25",)),
+    "ours, every target masked": _OURS + Arm(("data.mask.mask_prob=1", "data.mask.random_prob=0")),
+    "ours, decay 1e-5, rate to 0": _OURS
+    + Arm(("optimizer.weight_decay=1e-5", "schedule.final_lr=0", "schedule.decay_end=1")),
+    "ours, no warm-up": _OURS + Arm(("schedule.warmup=0",)),
+    "ours, steps half as large": _modern("{less}") + _START + Arm(("data.bins_per_step=2",)),
+    "ours, layers begin as the identity": _OURS + Arm((), ("outputs=0",)),
+    "ours, larger values": _OURS + Arm((), ("values=0.5",)),
+}
+"""Name -> arm; ``{size}`` stands for 800k or 8m, ``{rate}``, ``{half}``, ``{twice}`` and ``{less}`` for rates."""

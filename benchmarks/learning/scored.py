@@ -1,0 +1,85 @@
+"""What a run of the track loses on each protein, every target masked.
+
+    python -m benchmarks.learning.scored RUN OUT [PROTEINS]
+
+In: a finished run; proteins, or else what the run held out. Out: a file that `Scored.read` reads. Kept: this file.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.durable import replaced
+from pretrain.engine.launch import launch
+from pretrain.evaluation.evaluate import unigram_losses
+from pretrain.evaluation.finished import LAUNCH, scored_by
+from pretrain.evaluation.opened import Asked, open_set
+from pretrain.ship.source import masked_language_model, open_source
+
+_MOST = 100_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """Sums over the targets of each protein."""
+
+    names: NDArray[np.str_]
+    """(proteins,) header of each, rising by its place in the file."""
+    losses: NDArray[np.float64]
+    """(proteins,) in nats."""
+    unigram: NDArray[np.float64]
+    """(proteins,) the same of residue frequencies."""
+    targets: NDArray[np.int64]
+    """(proteins,)."""
+
+    @property
+    def gain(self) -> float:
+        """Nats a residue below residue frequencies."""
+        return float((self.unigram - self.losses).sum() / self.targets.sum())
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The content of a file."""
+        with np.load(path) as content:
+            return cls(**{name: content[name] for name in content.files})
+
+    def write(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        with replaced(path, "give another folder") as new, new.open("wb") as file:
+            np.savez(file, **{name: getattr(self, name) for name in self.__slots__})
+
+
+def score(run: Path, data: tuple[str, ...] = ()) -> Scored:
+    """Score the export of a finished run.
+
+    Args:
+        run: its directory.
+        data: proteins; empty for those that it held out.
+    """
+    with launch(LAUNCH) as engine:
+        own = open_set(Asked(data=(str(run),), max_sequences=_MOST), engine)
+        opened = own
+        if data:
+            store_dir = str(run.parent / "stores")
+            asked = Asked(data=data, max_sequences=_MOST, crop_tokens=own.crop_tokens, store_dir=store_dir)
+            opened = open_set(asked, engine)
+        source = open_source(str(run))
+        model = masked_language_model(source, engine.device)
+        sums = scored_by(model, source.origin, opened, engine, unigram_losses(own.corpora))["mask_all"]
+        names = opened.corpora.names(sums.samples)
+    _, losses, unigram, targets = zip(*sums.rows, strict=True)
+    return Scored(
+        names=np.array(names),
+        losses=np.array(losses),
+        unigram=np.array(unigram),
+        targets=np.array(targets),
+    )
+
+
+if __name__ == "__main__":
+    _, of_run, out, *proteins = sys.argv
+    score(Path(of_run), tuple(proteins)).write(Path(out))

@@ -1,0 +1,134 @@
+"""Trials: other first weights than `pretrain.model.initial` draws, which are no settings of a recipe.
+
+    python -m benchmarks.learning.trials TRIALS RECIPE [SETTING ...]
+
+In: names of trials with commas between, and the command line of `python -m pretrain`. Out: its run. Kept: nothing.
+
+A trial changes the first weights by name, before an engine spreads them, so that the run itself is that of a user: the
+same loop, the same checkpoints, an export that transformers loads. What wins becomes a setting and leaves this file.
+"""
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from data.alphabet import IS_TARGET
+from pretrain import masked_language_job
+from pretrain.__main__ import main as pretrain
+from pretrain.evaluation.evaluate import unigram_losses
+from pretrain.model import build
+from pretrain.model.initial import WEIGHT_STD, FirstWeight
+from pretrain.model.masked_language_model import MaskedLanguageModel
+
+LAYERS = "encoder.layers."
+
+
+class Weights:
+    """First weights by name, which trials change.
+
+    Args:
+        model: gives the shape.
+        first: what is drawn.
+        unigram: (33,) loss in nats of each token id, of residue frequencies.
+    """
+
+    def __init__(self, model: MaskedLanguageModel, first: dict[str, FirstWeight], unigram: NDArray[np.float64]) -> None:
+        self.shape, self.first, self.unigram = model.shape, first, unigram
+        self.sizes = {name: parameter.shape for name, parameter in model.named_parameters()}
+
+    def change(self, name: str, by: Callable[[Tensor], Tensor]) -> None:
+        """Replace a weight by a function of it."""
+        drawn = self.first[name]
+        self.first[name] = lambda: by(drawn().clone())
+
+    def scale(self, name: str, factor: float) -> None:
+        """Multiply a weight."""
+        self.change(name, lambda weight: weight * factor)
+
+
+def fan_in(weights: Weights, gain: float) -> None:
+    """Matrices of the layers with a standard deviation of `gain` over the root of their columns."""
+    for name, size in weights.sizes.items():
+        if name.startswith(LAYERS) and len(size) == 2:
+            weights.scale(name, gain / (WEIGHT_STD * math.sqrt(size[1])))
+
+
+def outputs(weights: Weights, factor: float) -> None:
+    """What the layers add to the residual stream, times `factor`; 0 for layers that begin as the identity."""
+    for name in weights.sizes:
+        if name.startswith(LAYERS) and name.endswith(("attention.out.weight", "feed_forward.down.weight")):
+            weights.scale(name, factor)
+
+
+def values(weights: Weights, gain: float) -> None:
+    """Values and output of the first layer's attention with a standard deviation of `gain` over the root of `dim`."""
+    dim = weights.shape.dim
+
+    def larger(drawn: Tensor) -> Tensor:
+        drawn[2 * dim :] *= gain / (WEIGHT_STD * math.sqrt(dim))
+        return drawn
+
+    weights.change(f"{LAYERS}0.attention.qkv.weight", larger)
+    weights.scale(f"{LAYERS}0.attention.out.weight", gain / (WEIGHT_STD * math.sqrt(dim)))
+
+
+def embedding(weights: Weights, std: float) -> None:
+    """The embedding with this standard deviation."""
+    weights.change("encoder.embedding.weight", lambda drawn: drawn * (std / drawn.std()))
+
+
+def bias(weights: Weights, above: float) -> None:
+    """The head's bias at the log frequencies of residues plus `above`; other tokens keep 0."""
+    is_target = torch.from_numpy(IS_TARGET)
+
+    def with_frequencies(drawn: Tensor) -> Tensor:
+        drawn[: len(is_target)][is_target] = above - torch.from_numpy(weights.unigram).float()[is_target]
+        return drawn
+
+    weights.change("head.bias" if "head.bias" in weights.sizes else "head.decoder.bias", with_frequencies)
+
+
+TRIALS: dict[str, Callable[[Weights, float], None]] = {
+    function.__name__: function for function in (fan_in, outputs, values, embedding, bias)
+}
+
+
+def install(asked: str) -> None:
+    """Let every model of this process begin as `asked` says: ``name=number`` with commas between.
+
+    Raises:
+        ValueError: there is no trial of a name.
+    """
+    chosen = [word.partition("=") for word in asked.split(",") if word]
+    if unknown := [name for name, _, _ in chosen if name not in TRIALS]:
+        raise ValueError(f"there is no trial {unknown[0]!r}; there are {', '.join(TRIALS)}")
+    built = masked_language_job.MaskedLanguageJob.build
+    unigram: list[NDArray[np.float64]] = []
+
+    def changed(starts: Callable[..., dict[str, FirstWeight]]) -> Callable[..., dict[str, FirstWeight]]:
+        def first(model: MaskedLanguageModel, seed: int) -> dict[str, FirstWeight]:
+            weights = Weights(model, starts(model, seed), unigram[-1])
+            for name, _, number in chosen:
+                TRIALS[name](weights, float(number))
+            return weights.first
+
+        return first
+
+    def counted(job: Any, described: Any) -> Any:
+        unigram.append(unigram_losses(job.corpora))
+        return built(job, described)
+
+    for name in ("first_weights", "neighbours_first"):
+        setattr(build, name, changed(getattr(build, name)))
+    masked_language_job.MaskedLanguageJob.build = counted  # type: ignore
+
+
+if __name__ == "__main__":
+    install(sys.argv[1])
+    sys.exit(pretrain(sys.argv[2:]))

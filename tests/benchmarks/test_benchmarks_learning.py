@@ -1,0 +1,146 @@
+"""The track of learning: a frozen set that nobody can exchange, trials that do what they say, figures of real runs."""
+
+import json
+import os
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.learning import corpus
+from benchmarks.learning.arms import ARMS, PUBLISHED
+from benchmarks.learning.runs import Run
+from benchmarks.learning.scored import Scored
+from benchmarks.learning.trials import TRIALS, Weights
+from data.corpus.prepare import open_corpora, prepare
+from data.homology.program import is_installed
+from data.recipe.settings import DataSettings
+from pretrain.model.build import without_memory
+from pretrain.model.initial import first_weights
+from pretrain.model.presets import PRESETS
+from support.places import REAL, ROOT
+
+# The frozen set ----------------------------------------------------------------------------------
+
+
+def test_the_list_of_the_frozen_set_cannot_be_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = corpus.frozen_digests()
+    assert len(found) == 485
+    assert (np.diff(found) > 0).all()
+    other = tmp_path / "frozen.txt"
+    other.write_text(corpus.FROZEN.read_text().replace("\n", "\n0\n", 1))
+    monkeypatch.setattr(corpus, "FROZEN", other)
+    with pytest.raises(ValueError, match=r"has the hash .* is right; restore the file"):
+        corpus.frozen_digests()
+
+
+def test_whole_clusters_are_frozen() -> None:
+    draws = np.random.default_rng(0)
+    clusters = draws.choice(draws.integers(0, 2**63, 900).astype(np.uint64), 3000)
+    digests = np.arange(3000, dtype=np.uint64)
+    frozen = corpus.drawn(digests, clusters)
+    assert 500 <= len(frozen) < 520
+    inside = np.isin(digests, frozen)
+    assert not np.isin(clusters[inside], clusters[~inside]).any()
+    assert (corpus.drawn(digests[::-1], clusters[::-1]) == frozen).all()
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="no real proteins beside the project (shared/data/pretrain)")
+def test_the_frozen_set_is_there_and_other_proteins_are_refused(tmp_path: Path) -> None:
+    settings = DataSettings(sources=(f"{REAL}/*.gz",), store_dir=str(tmp_path / "stores"))
+    (part,) = open_corpora(settings, prepare(settings)).parts
+    assert int(np.isin(part.store.digests, corpus.frozen_digests()).sum()) == 500
+
+
+# Trials ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preset", ["esm2_60k", "modern_60k"])
+def test_a_trial_changes_what_it_says(preset: str) -> None:
+    model = without_memory(PRESETS[preset])
+    unigram = np.arange(33.0)
+
+    def changed(trial: str, number: float) -> dict[str, torch.Tensor]:
+        plain, weights = first_weights(model, 3), Weights(model, first_weights(model, 3), unigram)
+        TRIALS[trial](weights, number)
+        new = {name: weights.first[name]() for name in weights.first}
+        return {name: value for name, value in new.items() if not torch.equal(value, plain[name]())}
+
+    for name, weight in changed("fan_in", 0.5).items():
+        assert name.startswith("encoder.layers.")
+        assert weight.std().item() == pytest.approx(0.5 / weight.shape[1] ** 0.5, rel=0.1)
+    outputs = changed("outputs", 0.0)
+    assert len(outputs) == 2 * model.shape.layers
+    assert not any(weight.any() for weight in outputs.values())
+    (embedding,) = changed("embedding", 0.3).values()
+    assert embedding.std().item() == pytest.approx(0.3, rel=0.1)
+    (bias,) = changed("bias", 2.0).values()
+    assert bias[4:24].tolist() == [2.0 - token for token in range(4, 24)]
+    assert not bias[:4].any()
+
+
+# The track ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not is_installed(), reason="MMseqs2 is not installed; its clusters are what divides the proteins")
+def test_the_figures_are_those_of_the_runs(families_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """On a corpus with a frozen set of its own: the gain of each line is that of the run's own last validation."""
+    fasta, _ = families_files
+    settings = DataSettings(sources=(str(fasta),), store_dir=str(tmp_path / "track/stores"), split_identity=0.3)
+    (part,) = open_corpora(settings, prepare(settings)).parts
+    clusters = part.split.clusters.of_records
+    few = np.unique(clusters)[:4]
+    text = "".join(f"{digest:016x}\n" for digest in np.unique(part.store.digests[np.isin(clusters, few)]).tolist())
+    (tmp_path / "frozen.txt").write_text(text)
+    program = f"""
+import sys
+from pathlib import Path
+from benchmarks.learning import corpus
+corpus.FROZEN, corpus.FROZEN_SHA256 = Path({str(tmp_path / "frozen.txt")!r}), {sha256(text.encode()).hexdigest()!r}
+from benchmarks.learning.__main__ import main
+main(sys.argv[1:])
+"""
+    arm = "modern, Muon"
+    words = [str(fasta), "--folder", str(tmp_path / "track"), "--tokens", "20_000", "--arms", arm, "--seeds", "0"]
+
+    def ran(*more: str) -> tuple[str, dict]:
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words, *more],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout, json.loads(done.stdout.splitlines()[-1])
+
+    said, found = ran()
+    assert "neighbours a side, linear" in said
+    runs = [Run(name, "800k", 20_000, 0).folder(tmp_path / "track") for name in (PUBLISHED, arm)]
+    for folder in runs:
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        (*_, last) = (line["validation"]["mask_all"] for line in lines if "validation" in line)
+        # The run computed in bfloat16, its figure here in float32.
+        assert found["others"][folder.name] == pytest.approx(last["gain"], abs=2e-3)
+    assert [row["work"] for row in found["rows"]] == [f"{arm}: gain"]
+    began = [(folder / "run.json").stat().st_mtime_ns for folder in runs]
+    said, frozen = ran("--frozen")
+    assert began == [(folder / "run.json").stat().st_mtime_ns for folder in runs]  # none is trained a second time
+    assert "linear" not in said
+    names = set(Scored.read(runs[0] / "frozen.npz").names.tolist())
+    headers = [line[1:] for line in (tmp_path / "track/frozen.fasta").read_text().splitlines() if line[0] == ">"]
+    assert names <= set(headers)
+    assert not names & set(Scored.read(runs[0] / "scored.npz").names.tolist())
+    assert frozen["others"] != found["others"]
+
+
+def test_every_arm_is_a_recipe_and_trials_that_exist() -> None:
+    for name, arm in ARMS.items():
+        assert all(trial.partition("=")[0] in TRIALS for trial in arm.trials), name
+    folders = [Run(name, "8m", 1, 0).folder(Path()) for name in ARMS]
+    assert len(set(folders)) == len(folders)
