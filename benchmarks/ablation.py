@@ -59,6 +59,7 @@ class Plan:
             f"schedule.peak_lr={rate}",
             f"schedule.total_tokens={self.tokens}",
             "schedule.warmup=0.05",
+            "model.start=published",
         ]
 
     def directory(self, arm: str, rate: float, seed: int) -> Path:

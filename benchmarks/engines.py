@@ -27,6 +27,7 @@ SETTINGS = (
     "model.preset=esm2_60k",
     "data.bin_tokens=512",
     "data.bins_per_step=7",
+    "optimizer.name=adamw",  # ZeRO has no other
     "optimizer.eps=1e-6",
     "schedule.peak_lr=1e-3",
     "schedule.warmup=0",

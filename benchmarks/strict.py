@@ -26,6 +26,7 @@ _SETTINGS = (
     "data.bin_tokens=512",
     "data.crop_tokens=512",
     "data.bins_per_step=8",
+    "optimizer.name=adamw",
     "schedule.warmup=0",
     "run.log_every=1",
     "run.evaluate_every=1_000_000",

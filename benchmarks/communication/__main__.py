@@ -32,6 +32,9 @@ CASES = (
     Case("zero1", 2),
     Case("zero2", 2),
     Case("zero3", 2),
+    Case("ddp", 2, optimizer="muon"),
+    Case("fsdp2", 2, optimizer="muon"),
+    Case("hsdp", 4, optimizer="muon"),
     *(Case(engine, 2, exchange) for engine in ("ddp", "fsdp2", "zero3") for exchange in ("ulysses", "all_gather")),
 )
 MEGABYTE = 1e6
@@ -61,6 +64,7 @@ def measured(case: Case, preset: str, bin_tokens: int, folder: Path) -> Traffic:
     # Bins are not quite full, so this takes STEPS steps at least.
     words += [f"schedule.total_tokens={STEPS * bins * bin_tokens}", "run.evaluate_every=1000"]
     words += [f"run.directory={folder / case.name}", f"data.store_dir={folder / 'stores'}"]
+    words += [f"optimizer.name={case.optimizer}"]
     if case.exchange:
         words += [f"parallel.context={case.context}", f"parallel.exchange={case.exchange}"]
     launched(case.engine, case.processes, *words)

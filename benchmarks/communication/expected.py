@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Literal
 
 import torch
 from torch import nn
@@ -20,6 +21,9 @@ from pretrain.model.attention.choice import choose
 from pretrain.model.context import Exchange
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
+from pretrain.optimizer.dealing import cost, dealt
+from pretrain.optimizer.groups import parameter_groups
+from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.step import NOTHING
 
 FLOAT, DOUBLE, INTEGER = 4, 8, 8
@@ -35,11 +39,13 @@ class Case:
     processes: int
     exchange: Exchange | None = None
     """The exchange with which all processes share every batch; None where each has its own batches."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
 
     @property
     def name(self) -> str:
-        """The engine, and the exchange for attention if there is one."""
-        return f"{self.engine}/{self.exchange}" if self.exchange else self.engine
+        """The engine, and the exchange for attention or the optimizer if it is no usual one."""
+        others = [self.exchange, self.optimizer if self.optimizer != "adamw" else None]
+        return "/".join([self.engine, *(other for other in others if other)])
 
     @property
     def context(self) -> int:
@@ -78,7 +84,7 @@ def expected(case: Case, work: Work) -> dict[str, int]:
     # The step itself: targets, digests and what ranks tell each other before the first forward pass; then, after the
     # update, loss sums, of each bin its own.
     step = {"all_reduce": INTEGER * (1 + work.bins_per_step + len(NOTHING)) + FLOAT * work.bins_per_step}
-    return dict(Counter(engine) + Counter(step) + Counter(_attention(case, work)))
+    return dict(Counter(engine) + Counter(step) + Counter(_attention(case, work)) + Counter(_muon(case, work)))
 
 
 def weighted(by_kind: Mapping[str, int]) -> int:
@@ -124,6 +130,28 @@ def _zero(case: Case, work: Work) -> dict[str, int]:
     # micro-batches first, stage 2 keeps too little for that. Then come the norm, and whether a gradient overflowed.
     reductions = 1 if case.engine == "zero1" else m
     return {"reduce": reductions * whole, "all_gather": whole, "all_reduce": 2 * FLOAT}
+
+
+def _muon(case: Case, work: Work) -> dict[str, int]:
+    """What Muon's matrices need, with the whole model in one round.
+
+    Every rank gets the results of all, each rank's filled up to the largest share. Shards are gathered before.
+    """
+    if case.optimizer == "adamw":
+        return {}
+    groups = parameter_groups(work.model, OptimizerSettings(name="muon"))
+    blocks = [
+        (matrix.shape[0] // group["blocks"], matrix.shape[1])
+        for group in groups
+        if "blocks" in group
+        for matrix in group["params"]
+        for _ in range(group["blocks"])
+    ]
+    shares = [0] * case.processes
+    for (rows, columns), rank in zip(blocks, dealt(tuple(cost(*of) for of in blocks), case.processes), strict=True):
+        shares[rank] += rows * columns
+    gathered = sum(rows * columns for rows, columns in blocks) if case.engine != "ddp" else 0
+    return {"all_gather": FLOAT * (case.processes * max(shares) + gathered)}
 
 
 def _attention(case: Case, work: Work) -> dict[str, int]:

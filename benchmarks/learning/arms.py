@@ -9,7 +9,7 @@ that are no settings. An arm stays here when it has lost: docs/results.md has th
 from dataclasses import dataclass
 
 RECIPE = """\
-# The recipe from which the arms of benchmarks.learning start: that of recipes/quickstart.toml, on real proteins.
+# The recipe from which the arms of benchmarks.learning start: recipes/quickstart.toml before Muon, on real proteins.
 [run]
 directory = "runs/learning"
 evaluate_every = 1_000_000

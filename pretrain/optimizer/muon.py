@@ -18,13 +18,13 @@ ignores `found_inf`, and takes only matrices, so that the rest would need a seco
 engines nor the checkpoint expect.
 
 A shard of a matrix is another matrix, so where matrices are cut over ranks (FSDP2, HSDP: DTensors) the momentum stays
-cut, and its combination with the gradient is gathered: one all-gather for each stack of matrices. Every rank then
-orthogonalises all of it, and keeps its part.
+cut, and its combination with the gradient is gathered: one all-gather for each stack of matrices. With several ranks,
+under DDP too, each of them orthogonalises a share of the blocks (`dealing`), and keeps its part of all results.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim.adamw import adamw
 
 from pretrain.model.linear import PRODUCTS, by_onednn, onednn_multiplies
+from pretrain.optimizer.dealing import shared
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """The odd quintic polynomial's, chosen by Jordan et al. for the slope at 0; singular values end in about 0.7..1.2."""
@@ -40,9 +41,9 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 """Dtypes that the iteration may compute in, by their names in a recipe."""
 RMS = 0.2
 """Root mean square of an update, over the learning rate."""
-LARGEST_STACK = 2**25
+LARGEST_ROUND = 2**25
 """Most elements of the matrices that are moved together, unless one alone has more. This bounds temporary memory: about
-eight tensors of this size exist at a time, 1 GB in float32."""
+ten tensors of this size exist at a time, 1.3 GB in float32."""
 
 
 class Muon(torch.optim.Optimizer):
@@ -106,17 +107,34 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Move every parameter that has a gradient; `closure` exists for callers that pass None."""
+        stacks: list[_Stack] = []
         for group in self.param_groups:
             moving = [parameter for parameter in group["params"] if parameter.grad is not None]
             if group["blocks"] is None:
                 self._adamw(group, moving)
             else:
-                for matrices in _stacks(moving):
-                    self._muon(group, matrices)
+                stacks += [_Stack(group, matrices) for matrices in _alike(moving)]
+        for together in _rounds(stacks):
+            self._muon(together)
 
-    def _muon(self, group: dict[str, Any], matrices: Sequence[nn.Parameter]) -> None:
-        """Move n matrices of one shape together."""
-        blocks, rate = group["blocks"], group["lr"]
+    def _muon(self, stacks: Sequence["_Stack"]) -> None:
+        """Move all matrices of a round."""
+        combined = [self._combined(*stack) for stack in stacks]
+        by_block = [
+            (whole := _whole(nesterov)).reshape(len(whole) * group["blocks"], -1, whole.shape[2])
+            for (group, _), (_, nesterov) in zip(stacks, combined, strict=True)
+        ]
+        dtype = DTYPES[stacks[0].group["newton_schulz"]]  # one for all groups
+        updates = shared(by_block, lambda maps: newton_schulz(maps, dtype), dtype)
+        for (group, matrices), (momentum, nesterov), update in zip(stacks, combined, updates, strict=True):
+            rate, own = group["lr"], _cut_as(nesterov, update.reshape(nesterov.shape))
+            rms = RMS * math.sqrt(max(update.shape[1:]))
+            weights = torch.stack(list(matrices)).mul_(1 - rate * group["weight_decay"]).add_(own, alpha=-rate * rms)
+            _replace([self.state[matrix]["momentum_buffer"] for matrix in matrices], momentum, self.found_inf)
+            _replace(matrices, weights, self.found_inf)
+
+    def _combined(self, group: dict[str, Any], matrices: Sequence[nn.Parameter]) -> tuple[Tensor, Tensor]:
+        """The new momentum of n matrices of one shape, and what is orthogonalised: ``(n, rows, columns)`` each."""
         buffers = []
         for matrix in matrices:
             cell = self.state[matrix]
@@ -127,14 +145,7 @@ class Muon(torch.optim.Optimizer):
         if self.grad_scale is not None:
             gradient /= self.grad_scale
         momentum = torch.stack(buffers).lerp_(gradient, 1 - group["momentum"])
-        nesterov = gradient.lerp_(momentum, group["momentum"])
-        n, rows, columns = nesterov.shape
-        by_block = _whole(nesterov).reshape(n * blocks, rows // blocks, columns)
-        update = _cut_as(nesterov, newton_schulz(by_block, DTYPES[group["newton_schulz"]]).reshape(n, rows, columns))
-        rms = RMS * math.sqrt(max(rows // blocks, columns))
-        weights = torch.stack(list(matrices)).mul_(1 - rate * group["weight_decay"]).add_(update, alpha=-rate * rms)
-        _replace(buffers, momentum, self.found_inf)
-        _replace(matrices, weights, self.found_inf)
+        return momentum, gradient.lerp_(momentum, group["momentum"])
 
     def _adamw(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
         cells = []
@@ -217,14 +228,37 @@ def _cut_as(pattern: Tensor, whole: Tensor) -> Tensor:
     return distribute_tensor(whole, pattern.device_mesh, pattern.placements, src_data_rank=None)
 
 
-def _stacks(matrices: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Matrices that can be one batch: of one shape, dtype and device, and not too many elements together."""
+class _Stack(NamedTuple):
+    """Matrices of one group that can be one batch."""
+
+    group: dict[str, Any]
+    matrices: list[nn.Parameter]
+
+
+def _alike(matrices: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Matrices of one shape, dtype and device, and not too many elements together."""
     alike: dict[tuple[Any, ...], list[nn.Parameter]] = {}
     for matrix in matrices:
         alike.setdefault((matrix.shape, matrix.dtype, matrix.device), []).append(matrix)
     for same in alike.values():
-        at_a_time = max(1, LARGEST_STACK // same[0].numel())
+        at_a_time = max(1, LARGEST_ROUND // same[0].numel())
         yield from (same[start : start + at_a_time] for start in range(0, len(same), at_a_time))
+
+
+def _rounds(stacks: Iterable[_Stack]) -> Iterator[list[_Stack]]:
+    """Stacks that are moved together, in their order."""
+    together: list[_Stack] = []
+    for stack in stacks:
+        if together and sum(_elements(each) for each in together) + _elements(stack) > LARGEST_ROUND:
+            yield together
+            together = []
+        together.append(stack)
+    if together:
+        yield together
+
+
+def _elements(stack: _Stack) -> int:
+    return sum(matrix.numel() for matrix in stack.matrices)
 
 
 def _replace(old: Sequence[Tensor], new: Tensor, found_inf: Tensor | None) -> None:

@@ -8,8 +8,8 @@ import pytest
 from benchmarks.communication.expected import Case, Work, expected, weighted
 from support.launching import run
 
-CASES = ("fsdp2", "ddp/ulysses")
-"""The second has all that DDP exchanges, and what attention does; a launch is dear."""
+CASES = ("fsdp2/muon", "ddp/ulysses", "ddp/muon")
+"""The first two have all that these engines exchange, and what attention and Muon do; a launch is dear."""
 
 
 @pytest.mark.slow
@@ -39,6 +39,12 @@ def test_expectations_by_hand() -> None:
     assert expected(Case("hsdp", 4), work) == {**sharded, "all_reduce": (layers + rest) // 2 + 4 * 32 + step}
     heads = expected(Case("ddp", 2, "ulysses"), work)["all_to_all"]
     assert heads == 2 * 2 * 2 * 4 * 128 * 48 * 4  # micro-batches, layers, ways, tensors, own slots, channels, bytes
+    # Each layer has 3 + 1 maps of 48 x 48 and two of 192 x 48: two ranks have one layer's worth each.
+    maps = 2 * (4 * 48 * 48 + 2 * 192 * 48)
+    muon = expected(Case("ddp", 2, optimizer="muon"), work)
+    assert muon == {"all_reduce": 4 * 60_705 + step, "all_gather": 4 * maps}
+    cut = expected(Case("fsdp2", 2, optimizer="muon"), work)
+    assert cut["all_gather"] == sharded["all_gather"] + 2 * 4 * maps  # combined momenta, and the results
     keys = expected(Case("ddp", 2, "all_gather"), work)
     assert (keys["all_gather"], keys["reduce_scatter"]) == (heads, heads // 2)  # gathered again for the gradient
     assert weighted({"all_reduce": 1, "all_gather": 10}) == 12

@@ -7,10 +7,16 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from pretrain.model import linear
+from pretrain.model.build import without_memory
+from pretrain.model.presets import PRESETS
 from pretrain.optimizer import muon
-from pretrain.optimizer.muon import Muon, newton_schulz
+from pretrain.optimizer.dealing import cost, dealt
+from pretrain.optimizer.groups import parameter_groups
+from pretrain.optimizer.muon import ITERATIONS, Muon, newton_schulz
+from pretrain.optimizer.settings import OptimizerSettings
 
 
 def muon_over(parameters: list[nn.Parameter], blocks: int, dtype: str = "float32", decay: float = 0.1) -> Muon:
@@ -145,3 +151,35 @@ def test_what_is_no_matrix_of_so_many_blocks_is_refused() -> None:
     for wrong, blocks in ((nn.Parameter(torch.ones(4)), 1), (nn.Parameter(torch.ones(4, 2)), 3)):
         with pytest.raises(ValueError, match=rf"in a group of {blocks} blocks; Muon moves matrices"):
             muon_over([wrong], blocks)
+
+
+# Dealt over ranks --------------------------------------------------------------------------------
+
+
+def maps_of(preset: str) -> list[tuple[int, int]]:
+    """Shape of each map that Muon moves, in its order."""
+    groups = parameter_groups(without_memory(PRESETS[preset]), OptimizerSettings(name="muon"))
+    return [
+        (matrix.shape[0] // group["blocks"], matrix.shape[1])
+        for group in groups
+        if "blocks" in group
+        for matrix in group["params"]
+        for _ in range(group["blocks"])
+    ]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+def test_the_busiest_rank_has_little_more_than_the_mean(ranks: int) -> None:
+    costs = tuple(cost(*shape) for shape in maps_of("modern_8m"))
+    owners = dealt(costs, ranks)
+    loads = [sum(c for c, owner in zip(costs, owners, strict=True) if owner == rank) for rank in range(ranks)]
+    assert sum(loads) == sum(costs)
+    assert max(loads) <= 1.15 * sum(costs) / ranks
+
+
+def test_the_cost_of_a_map_is_that_of_its_products() -> None:
+    """Counted by torch, for a wide map and a tall one; a product of (a, b) and (b, c) is a b c multiplications."""
+    for shape in ((24, 64), (64, 24)):
+        with FlopCounterMode(display=False) as counted:
+            newton_schulz(torch.randn(3, *shape), torch.float32)
+        assert counted.get_total_flops() == 2 * 3 * ITERATIONS * cost(*shape)

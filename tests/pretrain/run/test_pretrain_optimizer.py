@@ -189,7 +189,7 @@ def test_a_step_reads_nothing_back_and_multiplies_in_batches(settings: Optimizer
 def test_how_many_matrices_move_at_a_time_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = []
     for at_a_time in (1, 2 * 8 * 24, 2**25):
-        monkeypatch.setattr(pretrain.optimizer.muon, "LARGEST_STACK", at_a_time)
+        monkeypatch.setattr(pretrain.optimizer.muon, "LARGEST_ROUND", at_a_time)
         model, optimizer = built(MUON)
         train(model, optimizer, 0, 3)
         ends.append(everything(model, optimizer))
