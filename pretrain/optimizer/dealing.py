@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pretrain.model.attention.exchange import ALL_GATHER
+
 
 def cost(rows: int, columns: int) -> int:
     """Multiplications of one step of the iteration on a map: ``X Xᵀ``, its square, and its product with X."""
@@ -59,7 +61,7 @@ def shared(stacks: Sequence[Tensor], compute: Callable[[Tensor], Tensor], dtype:
             sent[first : first + len(found)] = found
             first += len(found)
     received = sent.new_empty(ranks * most)
-    dist.all_gather_into_tensor(received, sent)
+    ALL_GATHER(received, sent)
     results = [torch.empty_like(stack, dtype=dtype) for stack in stacks]
     for of_rank, row in zip(of_ranks, received.view(ranks, most), strict=True):
         first = 0

@@ -102,7 +102,7 @@ def gather(key: Tensor, value: Tensor, group: str) -> Tensor:
     """Keys and values of all slots, ``(S, 2, H, K)``, of this rank's ``(S / c, H, K)``; for use inside an operator."""
     sent = torch.stack((key, value), 1)
     received = sent.new_empty(group_of(group).size() * len(sent), *sent.shape[1:])
-    _ALL_GATHER(received, sent, group=group_of(group))
+    ALL_GATHER(received, sent, group=group_of(group))
     return received
 
 
@@ -118,7 +118,7 @@ def scatter_sum(gradient: Tensor, group: str) -> Tensor:
 
 
 # torch 2.13 renames them, and warns at each call by the old name.
-_ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _REDUCE_SCATTER: Callable[..., Any] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 
