@@ -92,7 +92,7 @@ def _through_the_host() -> Iterator[Any]:
 
     to_all = SimpleNamespace(all_to_all_single=staged(dist.all_to_all_single))
     yield mock.patch.object(exchanges, "dist", to_all)
-    for name in ("_ALL_GATHER", "_REDUCE_SCATTER"):
+    for name in ("ALL_GATHER", "_REDUCE_SCATTER"):
         yield mock.patch.object(exchanges, name, staged(getattr(exchanges, name)))
 
 
