@@ -1,6 +1,7 @@
 """The log of an attempt: lines of metrics.jsonl, and the numbers that experiment trackers get.
 
-In: what a step, a save or a validation gave. Out: a line. Kept: metrics.jsonl, across restarts.
+In: what a step, a save or a validation gave. Out: a line of the file, and one on the screen. Kept:
+metrics.jsonl, across restarts.
 """
 
 import sys
@@ -14,9 +15,11 @@ from pretrain.engine.engine import Engine
 from pretrain.job import Job, Scores, TrainingRecipe
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
-from pretrain.screen import Report
+from pretrain.run.due import Due
+from pretrain.screen import Report, Screen, report_of
 from pretrain.step import Reading
-from pretrain.telemetry.speed import Speed
+from pretrain.telemetry.memory import most_bytes
+from pretrain.telemetry.speed import Clock, Speed
 
 
 class Log:
@@ -77,6 +80,63 @@ class Log:
         self.line(state, {"validation": numbers, **({"set": scored} if scored else {})})
         flat = {f"validation/{name}/{key}": value for name, of in numbers.items() for key, value in of.items()}
         self._engine.track(flat, state.step)
+
+
+class Steps:
+    """Which steps have a line: those that are due; and on the screen, the first and the last one, too.
+
+    Args:
+        recipe: says how often.
+        job: knows the FLOPs of a step.
+        engine: how the run is spread.
+        log: where lines are written.
+        screen: where they are shown.
+        peak_flops: of all devices, per second, as it was measured.
+    """
+
+    def __init__(
+        self,
+        recipe: TrainingRecipe,
+        job: Job[Scores],
+        engine: Engine,
+        log: Log,
+        screen: Screen,
+        peak_flops: float,
+    ) -> None:
+        self._job, self._engine, self._log, self._screen, self._peak_flops = job, engine, log, screen, peak_flops
+        self._due, self._is_first = Due("run.log_every", recipe.run.log_every), True
+        self.clock = Clock()
+
+    def taken(
+        self, state: TrainerState, step: Step, outcome: Reading, rate: float, saves: Saves, *, is_last: bool
+    ) -> None:
+        """Count a step that was taken, and tell of it if that is due.
+
+        Args:
+            state: after the step.
+            step: that was taken.
+            outcome: what it did.
+            rate: its learning rate.
+            saves: those of the attempt, of which the line tells.
+            is_last: whether it is the last one.
+        """
+        self.clock.count(step.num_tokens, self._job.flops(step, outcome))
+        self._screen.count(step.num_tokens, lambda: most_bytes(self._engine.device))
+        is_due = self._due.at(state.step) or self._due.by_clock(first=self._is_first, last=is_last)
+        if is_due or is_last or self._is_first:
+            speed = self.clock.read()
+            # A peak that was measured while other programs ran is too low.
+            self._peak_flops = max(self._peak_flops, speed.flops_per_s)
+            report = report_of(self._job.objectives, outcome.losses, rate, speed, self._peak_flops)
+            if is_due:
+                self._log.step(state, step, outcome, report, speed, saves)
+                self._due.done()
+            self._screen.report(report, shows_mfu=self._engine.device.type == "cuda")
+        self._is_first = False
+
+    def paused(self) -> None:
+        """Count the time from now on: something other than a step came between."""
+        self.clock = Clock()
 
 
 def flat_settings(recipe: TrainingRecipe) -> dict[str, object]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -31,7 +32,7 @@ from pretrain.checkpoint.saves import Saves, Words
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import fill
 from pretrain.job import Built, Job, Scores, TrainingRecipe
-from pretrain.log import Log, flat_settings
+from pretrain.log import Log, Steps, flat_settings
 from pretrain.optimizer.build import build_optimizer, learning_rate, num_stored
 from pretrain.recovery.breaker import require_progress
 from pretrain.recovery.elsewhere import newest_anywhere, numbered
@@ -45,11 +46,9 @@ from pretrain.run.due import Due
 from pretrain.run.identity import fingerprints_of
 from pretrain.run.settings import planned_saves
 from pretrain.run.stop import Stopped
-from pretrain.screen import Pause, Screen, loss_of, report_of, tracker_rows
-from pretrain.step import Reading, Told, train_step
+from pretrain.screen import Pause, Screen, loss_of, tracker_rows
+from pretrain.step import Ahead, Reading, Told, train_step
 from pretrain.telemetry.kept_peak import peak_of_all
-from pretrain.telemetry.memory import most_bytes
-from pretrain.telemetry.speed import Clock
 from pretrain.validations import Validations
 
 R = TypeVar("R", bound=TrainingRecipe)
@@ -168,6 +167,8 @@ class Training(Generic[S]):
             self.saves.require_room(self.num_stored, with_best=job.selection is not None, steps=steps)
         self.numerics, self.seconds = numerics, 0.0
         self.bound: bool | None = None  # None: not tried yet
+        on_gpu = engine.device.type == "cuda"
+        self.late = int({"auto": on_gpu, "always": True, "never": False}[recipe.run.read_late])
 
     def _build(self, checkpoint: Verified | None, fingerprints: Mapping[str, str]) -> Built:
         """The job's model: a fresh one, which run.json then describes, or the one that it describes already."""
@@ -220,12 +221,15 @@ class Training(Generic[S]):
         loader = self.job.loader(Cursor(**self.state.cursor), self.state.step)
         with stop.deferred(), closing(loader), self._screen(loader) as screen, closing(self.saves):
             self.saves.say = screen.say
+            lines = Steps(self.recipe, self.job, self.engine, self.log, screen, self.peak_flops)
+            ahead = Ahead(self.late, partial(self._taken, lines, loader.plan))
             try:
-                self._take_steps(loader, screen)
+                self._take_steps(loader, screen, lines, ahead)
             except Stopped as stopped:
-                agreed = stopped.agreed or self.engine.world_size == 1
-                if self.state.step and agreed and not stopped.unsaved:
-                    self.save(is_last=True)
+                if (stopped.agreed or self.engine.world_size == 1) and not stopped.unsaved:
+                    ahead.read(all_of_them=True)
+                    if self.state.step:
+                        self.save(is_last=True)
                 raise
 
     def _screen(self, loader: Loader) -> Screen:
@@ -241,23 +245,24 @@ class Training(Generic[S]):
         screen.open(facts, self.run.root, self.opening_lines, is_over=self.is_over)
         return screen
 
-    def _take_steps(self, loader: Loader, screen: Screen) -> None:
+    def _take_steps(self, loader: Loader, screen: Screen, lines: Steps, ahead: Ahead) -> None:
         settings, schedule = self.recipe.run, self.recipe.schedule
         alone, settled = self.engine.world_size == 1, False
-        lines = Due("run.log_every", settings.log_every)
         checkpoints = SaveDue(settings, self.saves, self.engine.world_size, screen.say)
         validations = Due("run.evaluate_every", settings.evaluate_every)
-        clock, started = Clock(), time.perf_counter()
+        started = time.perf_counter()
         if self.validations.lack(self.state.step) and (validations.at(self.state.step) or self.is_over):
             self._select(screen)  # a signal ended the validation of this step, which was saved without one
         while not self.is_over:
-            with clock.waiting(), stop.at_once(alone):  # with several ranks, the others would wait for this one's step
+            with lines.clock.waiting(), stop.at_once(alone):  # with several ranks, the others would wait for this one
                 self.phase = "load"
                 step = next(loader)
                 self.phase = "train"
             if not settled:
                 self.engine.settle(self.model, step.batches[0])
-            rate = learning_rate(schedule, self.state.tokens_seen + step.num_tokens)
+                settled = True
+            tokens_seen = self.state.tokens_seen + ahead.num_tokens + step.num_tokens
+            rate = learning_rate(schedule, tokens_seen)
             told = Told(stop.word(), *self.saves.words(), save=stop.save_asked() and not self.saves.is_writing)
             if self.engine.is_main:
                 told = told._replace(save=told.save or checkpoints.by_clock(), validate=validations.by_clock())
@@ -271,44 +276,30 @@ class Training(Generic[S]):
                 clip_norm=self.recipe.optimizer.clip_norm,
                 learning_rate=rate,
                 told=told,
-            ).read()
-            self._consume(step, outcome, loader.plan)
-            self._bind()
-            clock.count(step.num_tokens, self.job.flops(step, outcome))
-            screen.count(step.num_tokens, lambda: most_bytes(self.engine.device))
-            is_last = self.is_over
-            is_due = lines.at(self.state.step) or lines.by_clock(first=not settled, last=is_last)
-            if is_due or is_last or not settled:
-                speed = clock.read()
-                # A peak that was measured while other programs ran is too low.
-                self.peak_flops = max(self.peak_flops, speed.flops_per_s)
-                report = report_of(self.job.objectives, outcome.losses, rate, speed, self.peak_flops)
-                if is_due:
-                    self.log.step(self.state, step, outcome, report, speed, self.saves)
-                    lines.done()
-                screen.report(report, shows_mfu=self.engine.device.type == "cuda")
-            settled = True
-            self._hear(outcome.told)
-            stop.obey(outcome.told.stop)
-            saves = checkpoints.at(self.state.step) or outcome.told.save or is_last
-            validates = validations.at(self.state.step) or outcome.told.validate
+            )
+            ahead.add(step, outcome, rate)
+            number, is_last = self.state.step + len(ahead), tokens_seen >= schedule.total_tokens
+            saves, validates = checkpoints.at(number) or is_last, validations.at(number)
+            told = ahead.read(all_of_them=saves or validates)
+            stop.obey(told.stop)
+            saves, validates = saves or bool(told.save), validates or bool(told.validate)
             if self.validations.best and (validates or is_last):
                 self._select(screen)
                 checkpoints.done()
                 validations.done()
-                clock = Clock()
+                lines.paused()
                 continue
             if saves:
                 with screen.pause("save"):
                     if self.save(is_last=is_last):
                         checkpoints.done()
-                clock = Clock()
+                lines.paused()
             # After the save: what ends it costs no step.
             if validates:
                 with screen.pause("validation"):
                     screen.say(f"step {self.state.step} | {self.validate().line()}")
                 validations.done()
-                clock = Clock()
+                lines.paused()
         self.seconds = time.perf_counter() - started
 
     def _select(self, screen: Screen) -> None:
@@ -347,12 +338,6 @@ class Training(Generic[S]):
         self.phase = "train"
         return is_saved
 
-    def _hear(self, told: Told) -> None:
-        """Learn with a step what has become of the save that is being written; collective."""
-        self.phase = "checkpoint"
-        self.saves.hear(Words(told.writing, told.failed, told.overdue), self.state.step)
-        self.phase = "train"
-
     def finish(self) -> S:
         """Validate and publish the final weights; collective."""
         self._bind()
@@ -376,8 +361,8 @@ class Training(Generic[S]):
             tried = self.bound is not None
             self.bound = self.engine.on_main(lambda: self.run.bind(self.recipe, tells=not tried))
 
-    def _consume(self, step: Step, outcome: Reading, plan: Plan) -> None:
-        """Move the state past the step that was taken.
+    def _taken(self, lines: Steps, plan: Plan, step: Step, outcome: Reading, rate: float) -> None:
+        """Move the state past a step that was taken, tell of it, and learn what has become of a save; collective.
 
         Raises:
             NumericalFault: it went wrong, before any save of it.
@@ -396,3 +381,9 @@ class Training(Generic[S]):
             self.saves.wait(patiently=True)
             where = self.run, self.saves.newest, plan
             raise self.numerics.error(fault, *where, self.job.names, self.engine.on_main)
+        self._bind()
+        lines.taken(self.state, step, outcome, rate, self.saves, is_last=self.is_over)
+        self.phase = "checkpoint"
+        told = outcome.told
+        self.saves.hear(Words(told.writing, told.failed, told.overdue), self.state.step)
+        self.phase = "train"

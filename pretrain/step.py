@@ -2,7 +2,8 @@
 
 In: this rank's bins of one step. Out: new weights, and what happened. Kept: the model's and the optimizer's own state.
 
-Nothing here waits for the device: the host queues the whole step, and `Outcome.read` waits for it, once.
+Nothing here waits for the device: the host queues the whole step, and `Sent.read` waits for it, once. The loop may
+queue the next step before that, so that the device always has one to take.
 
 Contract C4 of docs/contracts.md, divide once: the model returns loss *sums*; the number of targets of the whole step,
 over all ranks and micro-batches, is known before the first forward pass, and every sum is divided by it. With several
@@ -10,6 +11,8 @@ objectives, the loss is the sum of these means, each times its weight. So packin
 parallelism give the gradient of one big batch, however unevenly the targets are spread.
 """
 
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,6 +38,11 @@ class Told(NamedTuple):
     validate: int = 0
     """Rank 0: whether its clock says that a validation is due."""
 
+    @property
+    def asks(self) -> bool:
+        """Whether something is to be done that no step may be queued for."""
+        return bool(self.stop or self.save or self.validate)
+
 
 NOTHING = Told()
 
@@ -58,14 +66,46 @@ class Outcome:
     skipped: Tensor
     """() float32: 1 if the gradient was not finite and the weights stayed as they were, else 0."""
 
-    def read(self) -> "Reading":
-        """The same on the host, in one copy: waits until the device has done all that is queued."""
+    def sent(self) -> "Sent":
+        """The same on its way to the host, in one copy, which waits for nothing.
+
+        It is queued here, so that what the host queues later does not delay it.
+        """
         floats = torch.cat([torch.stack([self.grad_norm, self.loss_scale, self.skipped]), self.losses]).double()
-        words = torch.cat([self.counts, self.digests, self.told, floats.view(torch.int64)]).cpu()
-        objectives, integers = len(self.counts), len(words) - len(floats)
-        grad_norm, loss_scale, skipped, *means = words[integers:].view(torch.float64).tolist()
-        counts, digests = words[:objectives].tolist(), words[objectives : integers - len(self.told)].tolist()
-        told = Told(*words[integers - len(self.told) : integers].tolist())
+        words = torch.cat([self.counts, self.digests, self.told, floats.view(torch.int64)])
+        if not words.is_cuda:
+            return Sent(words, len(self.counts), len(floats))
+        pinned = torch.empty_like(words, device="cpu", pin_memory=True).copy_(words, non_blocking=True)
+        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        arrived.record()
+        return Sent(pinned, len(self.counts), len(floats), arrived)
+
+    def read(self) -> "Reading":
+        """The same on the host: waits until the device has taken the step."""
+        return self.sent().read()
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """An `Outcome` on its way to the host."""
+
+    words: Tensor
+    """On the host: int64 counts, digests and what is told, then the bits of float64 numbers."""
+    objectives: int
+    floats: int
+    """How many of the words are float64 numbers."""
+    arrived: torch.cuda.Event | None = None
+    """When `words` holds them; None: it does."""
+
+    def read(self) -> "Reading":
+        """Wait until the device has taken the step, and no longer."""
+        if self.arrived:
+            self.arrived.synchronize()
+        objectives, integers = self.objectives, len(self.words) - self.floats
+        told_from = integers - len(NOTHING)
+        grad_norm, loss_scale, skipped, *means = self.words[integers:].view(torch.float64).tolist()
+        counts, digests = self.words[:objectives].tolist(), self.words[objectives:told_from].tolist()
+        told = Told(*self.words[told_from:integers].tolist())
         losses = [mean if count else None for mean, count in zip(means, counts, strict=True)]
         return Reading(losses, counts, digests, told, grad_norm, loss_scale, applied=not skipped)
 
@@ -83,6 +123,48 @@ class Reading:
     loss_scale: float
     applied: bool
     """False if the gradient was not finite and the weights stayed as they were."""
+
+
+class Ahead:
+    """The steps that are queued on the device and of which the host does not know the results yet.
+
+    A step is held until they are read: the device copies its batches out of pinned memory, and torch gives that away as
+    soon as nobody holds it, since it does not know of the NumPy arrays that lie in it.
+
+    Args:
+        late: how many steps stay queued. 0: each is read at once; 1: the device has the next one to take meanwhile.
+        taken: gets each step that is read, its results and its learning rate, in order.
+    """
+
+    def __init__(self, late: int, taken: Callable[[Step, Reading, float], None]) -> None:
+        self._late, self._taken = late, taken
+        self._queued: deque[tuple[Step, Sent, float]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._queued)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the steps that are queued."""
+        return sum(step.num_tokens for step, _, _ in self._queued)
+
+    def add(self, step: Step, outcome: Outcome, rate: float) -> None:
+        """Count a step that was queued, with its learning rate."""
+        self._queued.append((step, outcome.sent(), rate))
+
+    def read(self, *, all_of_them: bool) -> Told:
+        """Read the steps that are queued: all of them, or, as long as none of them asks for anything, all but `late`.
+
+        Returns:
+            What all ranks told with the steps that were read, added up.
+        """
+        told = NOTHING
+        while len(self._queued) > (0 if all_of_them or told.asks else self._late):
+            step, sent, rate = self._queued.popleft()
+            outcome = sent.read()
+            self._taken(step, outcome, rate)
+            told = Told(*map(sum, zip(told, outcome.told, strict=True)))
+        return told
 
 
 def train_step(

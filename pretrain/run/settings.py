@@ -112,6 +112,12 @@ class RunSettings(Section):
         "nats",
         above=0,
     )
+    read_late: Literal["auto", "always", "never"] = setting(
+        OPERATIONAL,
+        "whether a step's results are read after the next step is queued, so that no GPU waits for the host; 'auto': "
+        "on GPUs",
+        "auto",
+    )
     trackers: tuple[Literal["wandb", "tensorboard", "trackio"], ...] = setting(
         OPERATIONAL, "experiment trackers beside metrics.jsonl", ()
     )

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -23,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import pretrain.step
 from data.batches.batch import Batch, Targets
 from data.batches.loader import Step
 from pretrain import loop
@@ -128,6 +130,11 @@ def interrupted() -> AbstractContextManager[Any]:
 def terminated() -> AbstractContextManager[Any]:
     """The second rank gets SIGTERM."""
     return signalled(signal.SIGTERM, 1)
+
+
+def told_by_reading() -> AbstractContextManager[Any]:
+    """No fault: ranks learn of a signal from the results of a step alone, as they do on GPUs."""
+    return mock.patch.object(pretrain.step, "stop", SimpleNamespace(obey=lambda words: None))
 
 
 def targetless() -> AbstractContextManager[Any]:
@@ -351,6 +358,7 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         slow_clock,
         interrupted,
         terminated,
+        told_by_reading,
         targetless,
         every_product_by_onednn,
         compare_what_was_restored,

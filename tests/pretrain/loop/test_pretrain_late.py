@@ -1,0 +1,276 @@
+"""Results that are read after the next step is queued: the host is one step ahead, and nothing else is different."""
+
+import gc
+import os
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from signal import SIGTERM
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pretrain.loop
+from data.batches.batch import Batch, Targets
+from data.batches.loader import Step
+from data.order.plan import Cursor
+from pretrain.__main__ import main
+from pretrain.step import Ahead, Outcome, Reading, Told
+from support.jobs.numerical_faults import not_finite_once
+from support.kept_runs import STEPS_12, STEPS_16, Trained, config
+from support.launching import End, bit_equal, end_of, lines
+from support.rank_pool import RankPool
+
+LATE, AT_ONCE = "run.read_late=always", "run.read_late=never"
+OFTEN = ("run.log_every=1", "run.checkpoint_every=5", "run.evaluate_every=7")
+TIMES = {"time", "tokens_per_s", "loader_wait", "flops_per_s", "mfu"}
+OF_SAVES = {"failed_saves", "skipped_saves"}
+"""When a save ends is a matter of time, too."""
+
+
+def same(a: End, b: End) -> bool:
+    return bit_equal(a, b) and replace(a, tensors={}) == replace(b, tensors={})
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """The lines of a run's steps and validations, without times and without the number of the start."""
+    left_out = TIMES | OF_SAVES | {"attempt"}
+    found = (line for line in lines(run / "metrics.jsonl") if "checkpoint_s" not in line)
+    return [{key: value for key, value in line.items() if key not in left_out} for line in found]
+
+
+# When the host waits ------------------------------------------------------------------------------
+
+
+@dataclass
+class SlowDevice:
+    """Takes each step some time after it was queued, one after the other, as a GPU does."""
+
+    said: list[tuple[str, int]] = field(default_factory=list)
+    """What the host did, and to which step: "queue", "wait" for it to be taken, "save"."""
+    waiting: queue.SimpleQueue[int | None] = field(default_factory=queue.SimpleQueue)
+    taken: dict[int, threading.Event] = field(default_factory=dict)
+
+    def take(self) -> None:
+        while (number := self.waiting.get()) is not None:
+            time.sleep(0.005)
+            self.taken[number].set()
+
+    def queued(self, outcome: Outcome) -> "Queued":
+        number = len(self.taken) + 1
+        self.taken[number] = threading.Event()
+        self.said.append(("queue", number))
+        self.waiting.put(number)
+        return Queued(self, number, outcome)
+
+
+@dataclass
+class Queued:
+    """The outcome of a step on that device."""
+
+    device: SlowDevice
+    number: int
+    outcome: Outcome
+
+    def sent(self) -> "Queued":
+        return self
+
+    def read(self) -> Reading:
+        self.device.said.append(("wait", self.number))
+        assert self.device.taken[self.number].wait(60)
+        return self.outcome.read()
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDevice]:
+    slow, train_step, save = SlowDevice(), pretrain.loop.train_step, pretrain.loop.Training.save
+
+    def saving(self: pretrain.loop.Training, **how: Any) -> bool:
+        slow.said.append(("save", self.state.step))
+        return save(self, **how)
+
+    monkeypatch.setattr(pretrain.loop, "train_step", lambda *given, **how: slow.queued(train_step(*given, **how)))
+    monkeypatch.setattr(pretrain.loop.Training, "save", saving)
+    thread = threading.Thread(target=slow.take)
+    thread.start()
+    yield slow
+    slow.waiting.put(None)
+    thread.join()
+
+
+@pytest.mark.parametrize("word", [LATE, AT_ONCE])
+def test_the_host_is_ahead_by_exactly_one_step(device: SlowDevice, recipe_in, tmp_path: Path, word: str) -> None:
+    saves = (5, 10, 12)
+    assert main([str(recipe_in(tmp_path)), *STEPS_12, "run.checkpoint_every=5", "run.evaluate_every=1 h", word]) == 0
+    expected: list[tuple[str, int]] = []
+    for number in range(1, 13):
+        expected.append(("queue", number))
+        if word == AT_ONCE:
+            expected.append(("wait", number))
+        else:
+            follows_a_save = number - 1 in (0, *saves)
+            expected += [] if follows_a_save else [("wait", number - 1)]
+            expected += [("wait", number)] if number in saves else []  # a save is of what has been taken
+        expected += [("save", number)] if number in saves else []
+    assert device.said == expected
+
+
+# What is held until then --------------------------------------------------------------------------
+
+
+def step_in(memory: np.ndarray) -> Step:
+    """A step whose batch has slices of `memory`, as batches in pinned memory have."""
+    words = torch.from_numpy(memory)
+    targets = (Targets(words[:4], words[4:8]),)
+    batch = Batch(
+        tokens=words[:8],
+        positions=words[8:16],
+        documents=words[16:24],
+        cu_seqlens=words[24:28].int(),
+        draw_keys=(0,),
+        spans=(),
+        targets=targets,
+        digests=words[28:29],
+    )
+    return Step((batch.share(0, 2),), 1, (0,), 8, 64, Cursor(), 1.0)
+
+
+def outcome_of_a_step(**told: int) -> Outcome:
+    one, none = torch.ones(1), torch.zeros(())
+    words = torch.tensor(Told(**told))
+    return Outcome(one, one.long(), one.long(), words, none, none, none)
+
+
+def test_memory_of_batches_is_held_until_their_step_is_read() -> None:
+    """torch gives pinned memory away as soon as no tensor holds it, though a device may still copy slices of it."""
+    memories = [np.arange(32) for _ in range(3)]
+    held = [weakref.ref(memory) for memory in memories]
+    found: list[list[bool]] = []
+    ahead = Ahead(1, lambda step, outcome, rate: None)
+    while memories:
+        ahead.add(step_in(memories.pop(0)), outcome_of_a_step(), 0.1)
+        gc.collect()
+        found.append([each() is not None for each in held])
+        ahead.read(all_of_them=False)
+    gc.collect()
+    assert found == [[True, True, True], [True, True, True], [False, True, True]]
+    assert [each() is not None for each in held] == [False, False, True]
+    ahead.read(all_of_them=True)
+    gc.collect()
+    assert [each() is not None for each in held] == [False] * 3
+
+
+@pytest.mark.parametrize("asked", ["stop", "save", "validate"])
+def test_what_a_step_asks_for_is_done_when_no_step_is_queued(asked: str) -> None:
+    read: list[float] = []
+    ahead = Ahead(1, lambda step, outcome, rate: read.append(rate))
+    for rate in (0.1, 0.2):
+        ahead.add(step_in(np.arange(32)), outcome_of_a_step(writing=1, **({asked: 1} if rate == 0.1 else {})), rate)
+    assert (len(ahead), ahead.num_tokens) == (2, 16)
+    assert ahead.read(all_of_them=False) == Told(writing=2)._replace(**{asked: 1})
+    assert (read, len(ahead)) == ([0.1, 0.2], 0)
+
+
+# What a run ends with -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def clean(recipe_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of twelve steps that reads each step at once."""
+    folder = tmp_path_factory.mktemp("clean")
+    assert main([str(recipe_in(folder)), *STEPS_12, *OFTEN, AT_ONCE]) == 0
+    return folder
+
+
+def test_a_run_ends_with_the_same_bytes_and_lines(recipe_in, tmp_path: Path, clean: Path) -> None:
+    assert main([str(recipe_in(tmp_path)), *STEPS_12, *OFTEN, LATE]) == 0
+    assert same(end_of(tmp_path / "run"), end_of(clean / "run"))
+    assert metrics(tmp_path / "run") == metrics(clean / "run")
+    assert [line["step"] for line in metrics(clean / "run") if "loss" in line] == list(range(1, 13))
+
+
+@pytest.mark.parametrize("steps", [(5, 6), (6, 7, 8), (11, 12)])
+def test_steps_that_are_skipped_or_taken_once_more(recipe_in, tmp_path: Path, steps: tuple[int, ...]) -> None:
+    """Two steps without a finite gradient are skipped; after three, the run falls back to a save, and one is queued."""
+    ended = []
+    for word in (AT_ONCE, LATE):
+        (tmp_path / word).mkdir()
+        with not_finite_once(steps):
+            assert main([str(recipe_in(tmp_path / word)), *STEPS_12, *OFTEN, word]) == 0
+        ended.append(tmp_path / word / "run")
+    assert same(end_of(ended[0]), end_of(ended[1]))
+    assert end_of(ended[0]).skipped_steps == (0 if len(steps) == 3 else 2)
+    assert metrics(ended[0]) == metrics(ended[1])
+
+
+def test_a_signal_saves_what_was_queued(
+    recipe_in, tmp_path: Path, clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, train_step = [0], pretrain.loop.train_step
+
+    def signalled(*given: Any, **how: Any) -> Outcome:
+        calls[0] += 1
+        if calls[0] == 8:
+            os.kill(os.getpid(), SIGTERM)
+        return train_step(*given, **how)
+
+    monkeypatch.setattr(pretrain.loop, "train_step", signalled)
+    words = [str(recipe_in(tmp_path)), *STEPS_12, *OFTEN, LATE]
+    assert main(words) == 75
+    assert end_of(tmp_path / "run").step == 8
+    assert main(words) == 0
+    assert same(end_of(tmp_path / "run"), end_of(clean / "run"))
+    assert metrics(tmp_path / "run") == metrics(clean / "run")
+
+
+@pytest.mark.launch
+@pytest.mark.xdist_group("engines")
+@pytest.mark.parametrize(
+    ("engine", "processes"),
+    [
+        ("ddp", 2),
+        ("fsdp2", 2),
+        pytest.param("zero2", 2, marks=pytest.mark.slow),
+        pytest.param("zero3", 2, marks=pytest.mark.slow),
+        pytest.param("hsdp", 4, marks=pytest.mark.prove),
+    ],
+)
+def test_engines_end_with_the_same_bytes_and_lines(trained: Trained, engine: str, processes: int) -> None:
+    at_once, late = (trained(engine, processes, (*OFTEN, word), STEPS_16) for word in (AT_ONCE, LATE))
+    assert same(late.end, at_once.end)
+    assert metrics(late.folder / "run") == metrics(at_once.folder / "run")
+
+
+@pytest.mark.launch
+@pytest.mark.xdist_group("engines")
+def test_ranks_that_learn_of_a_signal_late_save_the_same_step(
+    pool: RankPool, trained: Trained, recipe_in, tmp_path: Path
+) -> None:
+    """Rank 1 gets SIGTERM in step 5, and tells of it with step 6, which is read when step 7 is queued."""
+    run, words = tmp_path / "run", [recipe_in(tmp_path), *STEPS_16, *OFTEN, LATE]
+    done = pool.run(2, config("ddp"), words, fault="terminated+told_by_reading")
+    assert done.statuses == (75, 75), done.output
+    assert end_of(run).step == 7
+    assert pool.run(2, config("ddp"), words).status == 0
+    assert same(end_of(run), trained("ddp", 2, (*OFTEN, AT_ONCE), STEPS_16).end)
+
+
+@pytest.mark.launch
+@pytest.mark.xdist_group("engines")
+def test_a_killed_run_ends_with_the_same_bytes(pool: RankPool, trained: Trained, recipe_in, tmp_path: Path) -> None:
+    run, words = tmp_path / "run", [recipe_in(tmp_path), *STEPS_16, *OFTEN, LATE]
+
+    def past_a_checkpoint() -> bool:
+        return any(line["step"] >= 8 for line in lines(run / "metrics.jsonl")) and any(run.glob("checkpoints/step-*"))
+
+    pool.run_and_kill(2, config("ddp"), words, past_a_checkpoint)
+    assert max(line["step"] for line in lines(run / "metrics.jsonl")) < 16
+    done = pool.run(2, config("ddp"), words)
+    assert done.status == 0, done.output
+    assert same(end_of(run), trained("ddp", 2, (*OFTEN, AT_ONCE), STEPS_16).end)
