@@ -91,7 +91,11 @@ def test_killed_and_resumed_it_ends_to_the_bit_where_it_would_have(
     words = [recipe_in(tmp_path), *LENGTH, "run.checkpoint_every=4"]
     run = tmp_path / "run"
     how = {"program": adapted_job.__name__}
-    pool.run_and_kill(2, config(engine), words, lambda: len(lines(run / "metrics.jsonl")) >= 10, **how)
+
+    def past_a_checkpoint() -> bool:
+        return len(lines(run / "metrics.jsonl")) >= 10 and any(run.glob("checkpoints/step-*"))
+
+    pool.run_and_kill(2, config(engine), words, past_a_checkpoint, **how)
     assert end_of(run).step in (4, 8, 12)
     resumed = pool.run(2, config(engine), words, **how)
     assert resumed.status == 0, resumed.output
