@@ -16,6 +16,7 @@ ALL_ZERO = Bar(1.0, "higher", "all parameters: their gradient is there, and 0")
 FASTER = Bar(2.0, "higher", "EsmForMaskedLM, batches as they come")
 LEARNS = Bar(0.95, "lower", "the loss 20 steps before")
 LOGITS = Bar(1e-5, "lower", "the largest logit")
+GAINS = Bar(1.0, "higher", "a step that is read at once")
 WAITS = Bar(1.0, "higher", "1 where nothing waits")
 
 
@@ -67,6 +68,7 @@ CHECKS: tuple[Check, ...] = (
         for name in ARCHITECTURES
     ),
     Check("no waiting in a step", step.no_wait, 10, WAITS, on_cpu="run"),
+    Check("reading late", step.read_late, 10, GAINS, on_cpu="run", needs=("accelerate",)),
     _judged("float16 learns", step.float16, 8, LEARNS),
     _speed("esm2_8m", 45, 0.2),
     _judged("compiled esm2", partial(parity.compiled, architecture="esm2"), 40, parity.BAR),
@@ -93,9 +95,11 @@ CHECKS: tuple[Check, ...] = (
     _against_transformers("esm2_650m", 25),
     Check("attention, with room for documents", partial(speed.empty_documents, preset="esm2_8m"), 5),
     Check("memory esm2_650m", partial(speed.memory, preset="esm2_650m"), 20, on_cpu="run"),
-    _speed("modern_150m", 50),
+    Check("attention, FlashAttention 3", partial(speed.third, preset="esm2_650m"), 10, needs=("flash_attn_interface",)),
+    _speed("modern_300m", 50),
     Check("compiled modern", partial(parity.compiled, architecture="modern"), 40, parity.BAR),
     _speed("modern_600m", 50),
+    _speed("modern_150m", 50),
     Check("no waiting in a compiled step", step.no_wait_compiled, 40, WAITS),
     _against_transformers("esm2_35m", 15),
     _against_transformers("esm2_3b", 40),

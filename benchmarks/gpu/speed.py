@@ -30,6 +30,7 @@ from pretrain.model.encoder import Checkpointing
 from pretrain.model.flops import training_flops
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS, EsmShape
+from pretrain.telemetry.peak import known_peak
 
 CROP = 1024
 GPU_BYTES = 139 * 2**30
@@ -41,6 +42,7 @@ SLOTS = {
     "esm2_650m": 32_768,
     "esm2_3b": 12_288,
     "modern_150m": 65_536,
+    "modern_300m": 49_152,
     "modern_600m": 32_768,
 }
 """Slots of a micro-batch. At 40 bytes a slot, channel and layer kept for the backward pass, and 18 a parameter, ESM-2's
@@ -132,7 +134,9 @@ def speed(place: Place, preset: str, *, profiled: bool = False) -> Iterator[Find
     fast = measured(mine, shape, some, place, 2.0)
     yield from _findings("compiled", fast, place, f"{of}; first loss off eager's by {difference:.1e}")
     share = fast.flops / peak_of(place)
-    yield Finding("MFU, compiled", share, note=f"eager {eager.flops / peak_of(place):.3f}", judged=True)
+    known = known_peak(torch.cuda.get_device_name(place.device), torch.bfloat16)
+    sheet = f"; {fast.flops / known:.3f} of the data sheet's {known / 1e12:,.0f} TFLOP/s" if known else ""
+    yield Finding("MFU, compiled", share, note=f"eager {eager.flops / peak_of(place):.3f}{sheet}", judged=True)
     if profiled:
         yield _kernels(f"{preset}, compiled", mine, some[0][0], place)
 
@@ -247,6 +251,35 @@ def empty_documents(place: Place, preset: str) -> Iterator[Finding]:
     room, used = (1000 * median(seconds) for seconds in times)
     counts = [len(boundaries) - 1 for boundaries in sides]
     yield Finding("", room / used, "times", f"{room:.2f} ms of {counts[0]} documents, {used:.2f} of {counts[1]}")
+
+
+def third(place: Place, preset: str) -> Iterator[Finding]:
+    """Time of a layer's attention, forward and backward, by torch's FlashAttention 2 over that by FlashAttention 3."""
+    from torch.nn.attention import activate_flash_attention_impl, restore_flash_attention_impl
+
+    shape, slots = shape_and_slots(place, preset)
+    batch = micro_batches(slots, 1, place.device)[0][0]
+    layout = layout_of(batch, "varlen")
+    parts = [
+        torch.randn(batch.tokens.numel(), shape.heads, shape.head_dim, device=place.device, dtype=torch.bfloat16)
+        for _ in range(4)
+    ]
+    query, key, value = (part.requires_grad_() for part in parts[:3])
+
+    def attention() -> None:
+        torch.autograd.grad(varlen(query, key, value, layout), (query, key, value), parts[3])
+
+    def newer() -> None:
+        activate_flash_attention_impl("FA3")
+        try:
+            attention()
+        finally:
+            restore_flash_attention_impl()
+
+    for run in (attention, newer):
+        run()
+    second, third_s = (1000 * median(seconds) for seconds in timed(place.device, [attention, newer], 0.5))
+    yield Finding("", second / third_s, "times", f"{second:.2f} ms by FlashAttention 2, {third_s:.2f} by 3")
 
 
 def _kernels(title: str, mine: Side, batch: Batch, place: Place) -> Table:

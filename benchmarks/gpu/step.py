@@ -1,4 +1,4 @@
-"""One training step on a GPU: nothing waits for the device, float16 learns, Muon is that of the papers.
+"""One training step on a GPU: nothing waits, what reading late gains, float16 learns, Muon is that of the papers.
 
 In: a place. Out: findings; steps, which `benchmarks.gpu.engines` takes too. Kept: nothing.
 
@@ -7,6 +7,8 @@ The step is `pretrain.step.train_step` where Accelerate can be imported, else on
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -15,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.gpu.machine import Place, has, wait
+from benchmarks.gpu.machine import Place, has, timed, wait
 from benchmarks.gpu.parity import batch_of
 from benchmarks.gpu.results import Finding
 from benchmarks.training import initial
@@ -29,6 +31,7 @@ from pretrain.optimizer.settings import OptimizerSettings
 
 if TYPE_CHECKING:
     from pretrain.engine.engine import Engine
+    from pretrain.step import Outcome
 
 COMPUTE = {"bf16": torch.bfloat16, "fp16": torch.float16}
 CLIP = 1.0
@@ -53,6 +56,55 @@ def program_step(
         return train_step(step, model, optimizer, engine, weights=weights, **how).losses
 
     return take
+
+
+def read_late(place: Place) -> Iterator[Finding]:
+    """Time of a step that is read at once, over that of one that is read when the next one is queued.
+
+    Steps of one micro-batch in pinned memory, of 8,192 slots, as `pretrain.loop` takes them without its log.
+    """
+    from accelerate import Accelerator
+
+    from data.batches.loader import Step
+    from data.order.plan import Cursor
+    from pretrain.engine.engine import Engine
+    from pretrain.step import Ahead, Reading, train_step
+
+    model = initial("esm2_60k" if place.dry else "esm2_8m")
+    configure(model.encoder, ComputeSettings(compile="off"), place.device, torch.bfloat16)
+    settings = OptimizerSettings()
+    engine = Engine(Accelerator(cpu=place.dry, mixed_precision="no"), "bf16")
+    prepared, optimizer = engine.prepare(model, build_optimizer(parameter_groups(model, settings), settings))
+    slots = 256 if place.dry else 8192
+    lengths = [200] * (slots // 200)
+    batch = batch_of([lengths], slots, 1, pinned=not place.dry)
+    step = Step((batch,), 1, (0,), sum(lengths), 200 * sum(lengths), Cursor(), 1.0)
+    weights, under_way = torch.ones(1, device=place.device), []
+
+    def queue() -> "Outcome":
+        how: dict[str, Any] = {"bins_per_step": 1, "clip_norm": CLIP, "learning_rate": 1e-4}
+        return train_step(step, prepared, optimizer, engine, weights=weights, **how)
+
+    def taken(_: Step, __: Reading, ___: float) -> None:
+        if not place.dry:  # whether the device still has something to do when a step has been read
+            under_way.append(not torch.cuda.current_stream(place.device).query())
+
+    def steps(late: int) -> None:
+        ahead = Ahead(late, taken)
+        for _ in range(2 if place.dry else 20):
+            ahead.add(step, queue(), 1e-4)
+            ahead.read(all_of_them=False)
+        ahead.read(all_of_them=True)
+
+    steps(1)
+    wait(place.device)
+    at_once, late = (median(times) for times in timed(place.device, [partial(steps, n) for n in (0, 1)], 2.0))
+    yield Finding("", at_once / late, note=f"{slots:,} slots a step, eager", judged=True)
+    if under_way:
+        under_way.clear()
+        steps(1)
+        share = sum(under_way) / len(under_way)
+        yield Finding("of steps, read while the next one was under way", share, note="0.95 where the host is ahead")
 
 
 def plain_step(

@@ -1,9 +1,11 @@
 """Which arm learns more from the same tokens: a table on proteins that no arm saw, with what counting reaches.
 
     python -m benchmarks.learning PROTEINS ... [--arms NAME ...] [--size 800k] [--tokens 1_200_000] [--seeds 0 1 2]
+    python -m benchmarks.learning PROTEINS ... --seconds 300 --arms NAME ... --seeds 0 1 2 3 4
     python -m benchmarks.learning PROTEINS ... --frozen --arms NAME
 
-Every arm is trained with every seed by `python -m pretrain`, two at a time, on the same proteins. Compared are losses
+Every arm is trained with every seed by `python -m pretrain`, two at a time, on the same proteins; with --seconds, one
+at a time on two processes, from the start of its command to the end. Compared are losses
 on whole clusters that were held out, every target masked, in pairs: the same seed, the same proteins. The frozen set is
 read by --frozen alone, once for each line of a final table; arms are chosen without it. A run that has finished is not
 run again, so the same command continues after an interruption; --minutes begins no run after that time.
@@ -26,7 +28,7 @@ import numpy as np
 
 from benchmarks.learning.arms import ARMS, PUBLISHED
 from benchmarks.learning.corpus import Proteins, clusters_of, proteins
-from benchmarks.learning.runs import Run, settings_of, trained
+from benchmarks.learning.runs import Run, seconds_of, settings_of, trained
 from benchmarks.learning.scored import Scored
 from benchmarks.report import Row, report
 from data.corpus.prepare import open_corpora, prepare
@@ -49,16 +51,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ValueError as error:
         sys.exit(str(error))
     names = list(dict.fromkeys([PUBLISHED, *asked.arms]))
-    runs = [Run(name, asked.size, asked.tokens, seed) for seed in asked.seeds for name in names]
+    tokens = 0 if asked.seconds else asked.tokens
+    runs = [Run(name, asked.size, tokens, seed, asked.seconds) for seed in asked.seeds for name in names]
+    prepare(settings_of(files, asked.folder))
     found = _all(runs, asked.folder, files, 60 * asked.minutes, frozen=asked.frozen)
     which = "the frozen set" if asked.frozen else "held-out clusters"
-    print(f"{asked.size}, {asked.tokens:,} tokens, {which}; nats a residue below residue frequencies\n")
+    title = f"{asked.size}, {runs[0].length}"
+    print(f"{title}, {which}; nats a residue below residue frequencies\n")
     if not asked.frozen:
         _print_baselines(files, asked.folder)
     clusters = clusters_of(files)
     rows = [_row(name, found, clusters) for name in names if any(run.arm == name for run in found)]
+    if asked.seconds and found:
+        took = [seconds_of(run, asked.folder) for run in found]
+        print(f"the runs took {min(took):.0f} to {max(took):.0f} s")
     others = {run.folder(Path()).name: scored.gain for run, scored in found.items()}
-    report("learning", [row for row in rows if row is not None], f"{asked.size}, {asked.tokens} tokens", others)
+    report("learning", [row for row in rows if row is not None], title, others)
 
 
 def _all(runs: Sequence[Run], folder: Path, files: Proteins, seconds: float, *, frozen: bool) -> dict[Run, Scored]:
@@ -72,7 +80,7 @@ def _all(runs: Sequence[Run], folder: Path, files: Proteins, seconds: float, *, 
             print(f"{run.folder(folder)} failed: see {run.folder(folder).with_suffix('.log')}", flush=True)
             return None
 
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
+    with ThreadPoolExecutor(1 if runs[0].seconds else AT_A_TIME) as pool:
         return {run: scored for run, scored in zip(runs, pool.map(one, runs), strict=True) if scored is not None}
 
 
@@ -122,6 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--arms", nargs="+", default=list(ARMS), metavar="NAME", help="by default all")
     parser.add_argument("--size", choices=["800k", "8m"], default="800k", help="of the model")
     parser.add_argument("--tokens", type=int, default=1_200_000, help="real tokens of each run")
+    parser.add_argument("--seconds", type=float, default=0.0, help="of each run, on two processes, in place of tokens")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after this time")
     parser.add_argument("--frozen", action="store_true", help="score on the frozen set")

@@ -57,6 +57,9 @@ RATES = {"800k": 4e-3, "8m": 1.6e-3}
 """Peak rate of Muon by size, as `pretrain.proposal.rules` gives it."""
 _START = Arm(("model.start=neighbours",))
 _OURS = _modern() + _START
+_TARGETS = Arm(("data.mask.select_prob=0.25",))
+_DECAY = Arm(("optimizer.weight_decay=1e-5", "schedule.final_lr=0", "schedule.decay_end=1"))
+_STEPS = Arm(("data.bins_per_step=2",))
 ARMS = {
     PUBLISHED: Arm(),
     "esm2, head bias": Arm((), ("bias=3.5",)),
@@ -70,13 +73,15 @@ ARMS = {
     "ours: modern, Muon, neighbours": _OURS,
     "ours, half the rate": _modern("{half}") + _START,
     "ours, twice the rate": _modern("{twice}") + _START,
-    "ours, 25 % are targets": _OURS + Arm(("data.mask.select_prob=0.25",)),
+    "ours, 25 % are targets": _OURS + _TARGETS,
     "ours, every target masked": _OURS + Arm(("data.mask.mask_prob=1", "data.mask.random_prob=0")),
-    "ours, decay 1e-5, rate to 0": _OURS
-    + Arm(("optimizer.weight_decay=1e-5", "schedule.final_lr=0", "schedule.decay_end=1")),
+    "ours, decay 1e-5, rate to 0": _OURS + _DECAY,
     "ours, no warm-up": _OURS + Arm(("schedule.warmup=0",)),
-    "ours, steps half as large": _modern("{less}") + _START + Arm(("data.bins_per_step=2",)),
+    "ours, steps half as large": _modern("{less}") + _START + _STEPS,
     "ours, layers begin as the identity": _OURS + Arm((), ("outputs=0",)),
     "ours, larger values": _OURS + Arm((), ("values=0.5",)),
+    "ours, targets and decay": _OURS + _TARGETS + _DECAY,
+    "ours, targets and steps": _modern("{less}") + _START + _TARGETS + _STEPS,
+    "ours, targets, decay and steps": _modern("{less}") + _START + _TARGETS + _DECAY + _STEPS,
 }
 """Name -> arm; ``{size}`` stands for 800k or 8m, ``{rate}``, ``{half}``, ``{twice}`` and ``{less}`` for rates."""

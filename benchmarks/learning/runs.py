@@ -2,15 +2,18 @@
 
 In: an arm, a size, a seed, a length. Out: `Scored`. Kept: the run directories and, in each, `scored.npz`.
 
-A run is one process with one thread, so that two of them may share two cores: what they learn does not depend on the
-time.
+A run of so many tokens is one process with one thread, so that two of them may share two cores: what they learn does
+not depend on the time. A run of so many seconds is two processes, as the README's command starts them, and nothing may
+run beside it; how many tokens it takes, short runs of its arm and size have told.
 """
 
+import itertools
 import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.learning.arms import ARMS, RATES, RECIPE
@@ -21,6 +24,18 @@ from data.recipe.settings import DataSettings
 from data.recipe.toml_file import read
 from pretrain.recipe import Recipe
 
+_ROOT = Path(__file__).parents[2]
+_SHORT = 100_000
+"""Tokens of the first of the short runs by which a run's time becomes tokens; each next one has four times as many."""
+_APART_S = 10.0
+"""Until one takes so much longer than the first."""
+_ON_2 = (
+    "accelerate.commands.launch",
+    "--config_file",
+    str(_ROOT / "accelerate_configs/ddp.yaml"),
+    "-m",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -30,27 +45,36 @@ class Run:
     size: str
     """800k or 8m."""
     tokens: int
-    """Real tokens that it trains on."""
+    """Real tokens that it trains on; 0: as many as it takes in `seconds`."""
     seed: int
+    seconds: float = 0.0
+    """From the start of its command to the end, on two processes; 0: it is one process."""
+
+    @property
+    def length(self) -> str:
+        """How long it is, for the user."""
+        return f"{self.tokens:,} tokens" if self.tokens else f"{self.seconds:g} s of two processes"
 
     def folder(self, runs: Path) -> Path:
         """Where it lies."""
         name = "".join(c if c.isalnum() else "-" for c in self.arm)
-        return runs / f"{name}_{self.size}_{self.tokens}_{self.seed}"
+        length = f"{self.tokens}{'-on-2' if self.seconds else ''}" if self.tokens else f"{self.seconds:g}s"
+        return runs / f"{name}_{self.size}_{length}_{self.seed}"
 
-    def words(self, runs: Path, proteins: Proteins) -> list[str]:
-        """Its command line, after the name of the program."""
+    def words(self, runs: Path, proteins: Proteins, tokens: int) -> list[str]:
+        """Its command line of so many tokens, after the name of the program."""
         arm = ARMS[self.arm]
         rate = RATES[self.size]
         rates = {"rate": rate, "half": rate / 2, "twice": 2 * rate, "less": rate / 2**0.5}
         settings = [setting.format(size=self.size, **rates) for setting in arm.settings]
         presets = [] if any("preset" in setting for setting in settings) else [f"model.preset=esm2_{self.size}"]
+        trials = ",".join(arm.trials) or ","  # Accelerate's launcher fails with an empty word
         return [
-            *("benchmarks.learning.trials", ",".join(arm.trials), str(_recipe(runs))),
+            *("benchmarks.learning.trials", trials, str(_recipe(runs))),
             *_places(proteins, runs),
             f"run.directory={self.folder(runs)}",
             f"run.seed={self.seed}",
-            f"schedule.total_tokens={self.tokens}",
+            f"schedule.total_tokens={tokens}",
             *presets,
             *settings,
         ]
@@ -76,18 +100,49 @@ def trained(run: Run, runs: Path, proteins: Proteins, *, frozen: bool = False) -
     """
     folder = run.folder(runs)
     kept = folder / ("frozen.npz" if frozen else "scored.npz")
-    with folder.with_suffix(".log").open("a") as log:
-
-        def run_program(*words: str) -> None:
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            subprocess.run([sys.executable, "-m", *words], env=environment, stdout=log, stderr=log, check=True)
-
-        if not (folder / "export" / "config.json").exists():
-            run_program(*run.words(runs, proteins))
-        if not kept.exists():
-            data = [str(proteins.frozen)] if frozen else []
-            run_program("benchmarks.learning.scored", str(folder), str(kept), *data)
+    _train(run, runs, proteins)
+    if not kept.exists():
+        data = [str(proteins.frozen)] if frozen else []
+        _program(folder, "benchmarks.learning.scored", str(folder), str(kept), *data)
     return Scored.read(kept)
+
+
+def seconds_of(run: Run, runs: Path) -> float:
+    """How long the training of a run took, from the start of its command to the end."""
+    return float((run.folder(runs) / "seconds.txt").read_text(encoding="utf-8"))
+
+
+def _train(run: Run, runs: Path, proteins: Proteins) -> None:
+    folder = run.folder(runs)
+    if (folder / ("seconds.txt" if run.seconds else "export/config.json")).exists():
+        return
+    tokens = run.tokens or _tokens_in(run, runs, proteins)
+    began = time.perf_counter()
+    _program(folder, *(_ON_2 if run.seconds else ()), *run.words(runs, proteins, tokens))
+    if not run.seconds:
+        return
+    with replaced(folder / "seconds.txt", "give another folder") as new:
+        new.write_text(f"{time.perf_counter() - began:.1f}\n", encoding="utf-8")
+
+
+def _tokens_in(run: Run, runs: Path, proteins: Proteins) -> int:
+    """The tokens that a run takes in its time, after what two short runs of its arm and size took."""
+
+    def took(tokens: int) -> float:
+        short = replace(run, tokens=tokens, seed=0)
+        _train(short, runs, proteins)
+        return seconds_of(short, runs)
+
+    least = took(_SHORT)
+    tokens: int = next(n for n in (_SHORT * 4**power for power in itertools.count(1)) if took(n) - least >= _APART_S)
+    return round(_SHORT + (run.seconds - least) * (tokens - _SHORT) / (took(tokens) - least))
+
+
+def _program(folder: Path, *words: str) -> None:
+    """Run a program of this project to its end; what it says is beside `folder`."""
+    with folder.with_suffix(".log").open("a") as log:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        subprocess.run([sys.executable, "-m", *words], env=environment, stdout=log, stderr=log, check=True)
 
 
 def _recipe(runs: Path) -> Path:
