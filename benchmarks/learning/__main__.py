@@ -5,7 +5,7 @@
     python -m benchmarks.learning PROTEINS ... --frozen --arms NAME
 
 Every arm is trained with every seed by `python -m pretrain`, two at a time, on the same proteins; with --seconds, one
-at a time on two processes, from the start of its command to the end. Compared are losses
+at a time on one process for each GPU or two on a CPU, from the start of its command to the end. Compared are losses
 on whole clusters that were held out, every target masked, in pairs: the same seed, the same proteins. The frozen set is
 read by --frozen alone, once for each line of a final table; arms are chosen without it. A run that has finished is not
 run again, so the same command continues after an interruption; --minutes begins no run after that time.
@@ -130,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--arms", nargs="+", default=list(ARMS), metavar="NAME", help="by default all")
     parser.add_argument("--size", choices=["800k", "8m"], default="800k", help="of the model")
     parser.add_argument("--tokens", type=int, default=1_200_000, help="real tokens of each run")
-    parser.add_argument("--seconds", type=float, default=0.0, help="of each run, on two processes, in place of tokens")
+    parser.add_argument("--seconds", type=float, default=0.0, help="of each run, in place of tokens")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after this time")
     parser.add_argument("--frozen", action="store_true", help="score on the frozen set")

@@ -3,8 +3,8 @@
 In: an arm, a size, a seed, a length. Out: `Scored`. Kept: the run directories and, in each, `scored.npz`.
 
 A run of so many tokens is one process with one thread, so that two of them may share two cores: what they learn does
-not depend on the time. A run of so many seconds is two processes, as the README's command starts them, and nothing may
-run beside it; how many tokens it takes, short runs of its arm and size have told.
+not depend on the time. A run of so many seconds is one process for each GPU, or two on a CPU, launched as the README
+says, and nothing may run beside it; how many tokens it takes, short runs of its arm and size have told.
 """
 
 import itertools
@@ -15,6 +15,8 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import torch
 
 from benchmarks.learning.arms import ARMS, RATES, RECIPE
 from benchmarks.learning.corpus import Proteins
@@ -29,12 +31,9 @@ _SHORT = 100_000
 """Tokens of the first of the short runs by which a run's time becomes tokens; each next one has four times as many."""
 _APART_S = 10.0
 """Until one takes so much longer than the first."""
-_ON_2 = (
-    "accelerate.commands.launch",
-    "--config_file",
-    str(_ROOT / "accelerate_configs/ddp.yaml"),
-    "-m",
-)
+PROCESSES = torch.cuda.device_count() or 2
+"""What a run of so many seconds is made of: a process for each GPU, or two on a CPU."""
+_LAUNCH = ("accelerate.commands.launch", "--config_file", str(_ROOT / "accelerate_configs/ddp.yaml"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +47,17 @@ class Run:
     """Real tokens that it trains on; 0: as many as it takes in `seconds`."""
     seed: int
     seconds: float = 0.0
-    """From the start of its command to the end, on two processes; 0: it is one process."""
+    """From the start of its command to the end, on `PROCESSES`; 0: it is one process."""
 
     @property
     def length(self) -> str:
         """How long it is, for the user."""
-        return f"{self.tokens:,} tokens" if self.tokens else f"{self.seconds:g} s of two processes"
+        return f"{self.tokens:,} tokens" if self.tokens else f"{self.seconds:g} s of {PROCESSES} processes"
 
     def folder(self, runs: Path) -> Path:
         """Where it lies."""
         name = "".join(c if c.isalnum() else "-" for c in self.arm)
-        length = f"{self.tokens}{'-on-2' if self.seconds else ''}" if self.tokens else f"{self.seconds:g}s"
+        length = f"{self.tokens}{f'-on-{PROCESSES}' if self.seconds else ''}" if self.tokens else f"{self.seconds:g}s"
         return runs / f"{name}_{self.size}_{length}_{self.seed}"
 
     def words(self, runs: Path, proteins: Proteins, tokens: int) -> list[str]:
@@ -118,7 +117,8 @@ def _train(run: Run, runs: Path, proteins: Proteins) -> None:
         return
     tokens = run.tokens or _tokens_in(run, runs, proteins)
     began = time.perf_counter()
-    _program(folder, *(_ON_2 if run.seconds else ()), *run.words(runs, proteins, tokens))
+    launched = (*_LAUNCH, "--num_processes", str(PROCESSES), "-m") if run.seconds else ()
+    _program(folder, *launched, *run.words(runs, proteins, tokens))
     if not run.seconds:
         return
     with replaced(folder / "seconds.txt", "give another folder") as new:
