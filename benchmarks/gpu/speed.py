@@ -228,17 +228,13 @@ def empty_documents(place: Place, preset: str) -> Iterator[Finding]:
     shape, slots = shape_and_slots(place, preset)
     batch = micro_batches(slots, 1, place.device)[0][0]
     layout = layout_of(batch, "varlen")
-    parts = [
-        torch.randn(batch.tokens.numel(), shape.heads, shape.head_dim, device=place.device, dtype=torch.bfloat16)
-        for _ in range(4)
-    ]
-    query, key, value = (part.requires_grad_() for part in parts[:3])
+    query, key, value, gradient = _attended(batch, shape)
 
     def attention(boundaries: torch.Tensor) -> Callable[[], object]:
         placed = layout._replace(boundaries=boundaries)
 
         def run() -> None:
-            torch.autograd.grad(varlen(query, key, value, placed), (query, key, value), parts[3])
+            torch.autograd.grad(varlen(query, key, value, placed), (query, key, value), gradient)
 
         return run
 
@@ -253,6 +249,13 @@ def empty_documents(place: Place, preset: str) -> Iterator[Finding]:
     yield Finding("", room / used, "times", f"{room:.2f} ms of {counts[0]} documents, {used:.2f} of {counts[1]}")
 
 
+def _attended(batch: Batch, shape: EsmShape) -> tuple[torch.Tensor, ...]:
+    """Random queries, keys and values of a layer for a batch, and a gradient of what they gather, in bfloat16."""
+    size = (batch.tokens.numel(), shape.heads, shape.head_dim)
+    made = [torch.randn(size, device=batch.tokens.device, dtype=torch.bfloat16) for _ in range(4)]
+    return (*(each.requires_grad_() for each in made[:3]), made[3])
+
+
 def third(place: Place, preset: str) -> Iterator[Finding]:
     """Time of a layer's attention, forward and backward, by torch's FlashAttention 2 over that by FlashAttention 3."""
     from torch.nn.attention import activate_flash_attention_impl, restore_flash_attention_impl
@@ -260,14 +263,10 @@ def third(place: Place, preset: str) -> Iterator[Finding]:
     shape, slots = shape_and_slots(place, preset)
     batch = micro_batches(slots, 1, place.device)[0][0]
     layout = layout_of(batch, "varlen")
-    parts = [
-        torch.randn(batch.tokens.numel(), shape.heads, shape.head_dim, device=place.device, dtype=torch.bfloat16)
-        for _ in range(4)
-    ]
-    query, key, value = (part.requires_grad_() for part in parts[:3])
+    query, key, value, gradient = _attended(batch, shape)
 
     def attention() -> None:
-        torch.autograd.grad(varlen(query, key, value, layout), (query, key, value), parts[3])
+        torch.autograd.grad(varlen(query, key, value, layout), (query, key, value), gradient)
 
     def newer() -> None:
         activate_flash_attention_impl("FA3")
