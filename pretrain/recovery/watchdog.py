@@ -69,6 +69,11 @@ def watched(
         yield
         return
     watchdog = _Watchdog(run, rank, ranks, attempt, position, grace_s)
+    folder = watchdog.file(rank).parent
+    # Made here and never by the thread: rank 0 may be removing all of a start that failed.
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
     thread = threading.Thread(target=watchdog.watch, name="watchdog", daemon=True)
     thread.start()
     try:
@@ -77,8 +82,10 @@ def watched(
         watchdog.is_over.set()
         thread.join(_STOOD_STILL_S)
         with suppress(OSError):
-            watchdog.file(rank).unlink()
-            watchdog.file(rank).parent.rmdir()  # by the last one, unless there are errors
+            watchdog.file(rank).unlink(missing_ok=True)
+            folder.rmdir()  # by the last one, unless there are errors
+            for path in made[1:]:
+                path.rmdir()
 
 
 class _Watchdog:
@@ -133,10 +140,9 @@ class _Watchdog:
                 self._longest_s = max(self._longest_s or 0.0, now - self._since)
             self._where, self._since = where, now
         self._number += 1
-        with suppress(OSError):  # a full disk: the saves tell of it
-            path = self.file(self._rank)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"{self._attempt} {self._number} {where['step']} {where['phase']}")
+        with suppress(OSError):  # a full disk: the saves tell of it; or the start has failed and its files are gone
+            signs = f"{self._attempt} {self._number} {where['step']} {where['phase']}"
+            self.file(self._rank).write_text(signs)
         for rank in self._others:
             content = _content(self.file(rank))
             if content is None or not content.startswith(f"{self._attempt} "):

@@ -159,7 +159,7 @@ class RunDirectory:
         for name in _OF_A_START:  # the lock last, so that no other start begins here before that
             path = self.root / name
             if path.is_dir():
-                shutil.rmtree(path)
+                _remove_folder(path)
             else:
                 path.unlink(missing_ok=True)
         self._remove_folders()
@@ -359,6 +359,16 @@ class RunDirectory:
             content = self.read()
         with placed(path):
             write_whole(path, json.dumps(content | part, indent=1) + "\n")
+
+
+def _remove_folder(path: Path) -> None:
+    """Remove a folder in which other ranks may still write, or remove, a file of their own; none makes it again."""
+    for _ in range(100):
+        with suppress(OSError):
+            shutil.rmtree(path)
+        if not path.exists():
+            return
+    shutil.rmtree(path)
 
 
 def _is_foreign(path: Path) -> bool:

@@ -3,7 +3,9 @@
 import os
 import re
 import signal
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,50 @@ def test_a_rank_that_is_stopped_is_named_and_the_run_continues(
     )  # what the next start says
     assert verify(find(run / "checkpoints")[0]).manifest.files == reference.files
     assert not list(run.glob("ranks/*.alive")) or stopped
+
+
+def test_signs_of_life_bring_back_no_folder_of_a_start_that_failed(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.root.mkdir()
+    signs = run.rank_file(1).with_suffix(".alive")
+    with watchdog.watched(run, 1, 2, 1, lambda: {"step": 0, "phase": "start"}):
+        while not signs.exists():
+            time.sleep(0.01)
+        assert run.remove()  # by rank 0
+        run.root.rmdir()
+        time.sleep(2 * watchdog._LOOK_S)
+        assert not run.root.exists()
+    assert not run.root.exists()
+
+
+def test_a_rank_that_comes_after_a_start_failed_leaves_nothing(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "folder/run")
+    with watchdog.watched(run, 1, 2, 1, lambda: {"step": 0, "phase": "start"}):
+        assert run.rank_file(1).parent.is_dir()
+    assert not run.root.parent.exists()
+
+
+def test_a_start_is_removed_beside_ranks_that_still_write(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    folder = run.rank_file(1).parent
+    folder.mkdir()
+    is_over = threading.Event()
+
+    def write() -> None:
+        while not is_over.is_set():
+            with suppress(OSError):
+                (folder / str(time.monotonic_ns())).touch()
+
+    other = threading.Thread(target=write)
+    other.start()
+    try:
+        for _ in range(2_000):
+            assert run.remove()
+            assert not folder.exists()
+            folder.mkdir()
+    finally:
+        is_over.set()
+        other.join()
 
 
 class Ranks:
