@@ -1,20 +1,27 @@
 """Runs whose machine is gone: the same command continues on another one, from what an object store holds."""
 
+import errno
+import gc
+import json
 import os
 import shutil
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 import pretrain.loop
 from pretrain.__main__ import main
-from pretrain.checkpoint import find, verify
+from pretrain.checkpoint import CheckpointError, find, verify
 from pretrain.checkpoint.object_store.stored import Bucket
+from pretrain.run.stop import Stopped
 from support.chaos.campaign import Campaign
-from support.kept_runs import STEPS_12
+from support.checkpoint_run import flip
+from support.jobs import best_job
+from support.kept_runs import CONSTANT, STEPS_12
 from support.launching import End, bit_equal, end_of, lines, until
 from support.object_store.server import S3Server
 
@@ -145,6 +152,147 @@ def test_a_store_that_does_not_answer_is_a_disk_that_does_not(
         assert start(recipe, url, "--allow-schedule-change", "schedule.total_tokens=10_000") == 74
         assert f"error: {url}: EndpointConnectionError: Could not connect" in capsys.readouterr().err
         assert len(lines(run / "attempts.jsonl")) == 2
+
+
+# The best checkpoint ------------------------------------------------------------------------------
+
+
+def selecting(recipe: Path, url: str) -> None:
+    """A run that validates at each second step, is best at step 12, and ends at step 16, as two were no better."""
+    settings = ("schedule.total_tokens=11_800", "schedule.peak_lr=2e-2", CONSTANT, "run.evaluate_every=2")
+    keeps = ("run.checkpoint_every=5", "run.keep_checkpoints=1", f"run.checkpoint_url={url}")
+    try:
+        assert best_job.main([str(recipe), *settings, *keeps, "wait=2"]) == 0
+    finally:
+        gc.collect()  # the lock of a start that failed: its process would have ended
+
+
+def content(run: Path) -> dict[str, bytes]:
+    """All that the checkpoints and the export hold but who wrote them when."""
+    files = [file for folder in ("checkpoints/step-*", "export") for file in run.glob(f"{folder}/**/*")]
+    kept = [file for file in files if file.is_file() and file.name != "manifest.json"]
+    return {str(file.relative_to(run)): file.read_bytes() for file in kept}
+
+
+def stored_steps(url: str) -> list[int]:
+    return [saved.step for saved in Bucket(url).saves() if saved.is_whole]
+
+
+class Finished(NamedTuple):
+    """A run that selects a checkpoint, and that nothing happened to."""
+
+    run: Path
+    url: str
+    content: dict[str, bytes]
+
+
+@pytest.fixture(scope="module")
+def finished(recipe_in, server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    recipe, url = recipe_in(tmp_path_factory.mktemp("best")), server.new_url()
+    selecting(recipe, url)
+    return Finished(recipe.parent / "run", url, content(recipe.parent / "run"))
+
+
+def test_the_best_checkpoint_is_fetched_with_the_newest(
+    finished: Finished, recipe_in, server: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    recipe, url, run = recipe_in(tmp_path), server.new_url(), tmp_path / "run"
+    evaluate, calls = best_job.BestJob.evaluate, [0]
+
+    def signalling(self: best_job.BestJob, model: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 7:  # that of step 14
+            os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(self, model)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(best_job.BestJob, "evaluate", signalling)
+        with pytest.raises(Stopped):
+            selecting(recipe, url)
+    assert stored_steps(url) == [14, 12]
+    shutil.rmtree(run)
+    selecting(recipe, url)
+    assert f"fetched: {url}/step-000000012-a1-" in capsys.readouterr().err
+    assert content(run) == finished.content
+    assert finished.content["export/best"] == b"step-000000012"
+    best = json.loads((run / "checkpoints/step-000000016/trainer.json").read_text())["entries"]["best"]
+    assert (best["step"], best["since"]) == (12, 2)
+    assert stored_steps(url) == [16, 12]
+
+
+def test_a_finished_run_publishes_its_best_wherever_it_is_started(
+    finished: Finished, recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    recipe, url, run = recipe_in(tmp_path), finished.url, tmp_path / "run"
+    fetch, calls = Bucket.fetch, [0]
+
+    def ended_in_the_second(*arguments: Any) -> None:
+        calls[0] += 1
+        if calls[0] == 2:
+            raise KeyboardInterrupt
+        fetch(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Bucket, "fetch", ended_in_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            selecting(recipe, url)
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000000016"]
+    selecting(recipe, url)
+    assert content(run) == finished.content
+    flip(run / "checkpoints/step-000000012/model/00000.safetensors", 100)
+    selecting(recipe, url)
+    assert content(run) == finished.content
+    # What the store does not have whole either is lost, and nothing else is taken for it.
+    bucket = Bucket(url)
+    bucket._objects.write(f"{bucket.saves()[1].prefix}/trainer.json", b"{}")
+    shutil.rmtree(run)
+    with pytest.raises(CheckpointError, match="the best checkpoint of the run is not whole"):
+        selecting(recipe, url)
+    assert f"checkpoint rejected: {url}/step-000000012-a1-" in capsys.readouterr().err
+
+
+def test_a_start_that_another_machine_forestalled_leaves_no_line(
+    recipe_in, server: S3Server, killed_at, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """A line of a start that another machine made would say that this directory has the records of it."""
+    recipe, url, run = recipe_in(tmp_path), server.new_url(), tmp_path / "run"
+    killed_at(5)
+    assert start(recipe, url) == 75
+    bucket, before = Bucket(url), (run / "attempts.jsonl").read_bytes()
+    bucket.claim(2)  # by a start that was killed before it wrote its line
+    claim = Bucket.claim
+
+    def forestalled(self: Bucket, attempt: int) -> None:
+        self._objects.write("attempts/000003", b"another machine\n")
+        claim(self, attempt)
+
+    def silent(self: Bucket, attempt: int) -> None:
+        raise OSError(errno.EIO, f"{url}: no answer")
+
+    for fault, status, said in (
+        (forestalled, 70, "another start of the run has the number 3, too"),
+        (silent, 74, "no answer"),
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Bucket, "claim", fault)
+            assert start(recipe, url) == status
+        gc.collect()  # the lock of a start that failed: its process would have ended
+        assert said in capsys.readouterr().err
+        assert (run / "attempts.jsonl").read_bytes() == before
+
+    own = bucket.saves()[0]
+    theirs = own.prefix.replace("-a1-", "-a3-")
+    for name in own.names:
+        bucket._objects.write(f"{theirs}/{name}", bucket._objects.read(f"{own.prefix}/{name}"))
+    assert start(recipe, url) == 78
+    gc.collect()
+    assert f"{run} knows 1 starts of the run, and {url} has a checkpoint of start 3" in capsys.readouterr().err
+    assert (run / "attempts.jsonl").read_bytes() == before
+
+    bucket._objects.remove(f"{theirs}/{name}" for name in own.names)
+    assert start(recipe, url) == 0
+    starts = [line for line in lines(run / "attempts.jsonl") if "base_step" in line]
+    assert [(line["attempt"], line["base_step"]) for line in starts] == [(1, 0), (4, 5)]  # numbers only grow
 
 
 def saves_told(run: Path) -> int:
