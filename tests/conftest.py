@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pretrain.checkpoint import saves
 from pretrain.report import page
 from support.checkpoint_run import write_two
 from support.cpu_limit import pytest_addoption, pytest_runtest_call
@@ -27,6 +28,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["ACCELERATE_MIXED_PRECISION"] = "no"  # of runs inside pytest: they are compared to the last bits
 # A shell's background job ignores an interrupt, and so would each process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+saves._PATIENCE_S = 60.0  # a save that is due waits for the one before it, however slow the disk is just now
 write_last_report = page.write_last_report
 page.write_last_report = lambda root: None  # half of a run of a second; a test that needs it asks for `last_report`
 

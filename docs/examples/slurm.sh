@@ -24,6 +24,8 @@ port=$((20000 + SLURM_JOB_ID % 10000)) # two jobs may share a node
 grace=240
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${grace} # launchers wait so long for the processes to which they pass SIGTERM on
 
+stopped='' step='' # a signal may come before the step has a number
+trap 'stopped=yes; [[ -z ${step} ]] || kill -TERM "${step}" || :' TERM # srun passes it on
 srun --kill-on-bad-exit=1 bash -c '
     exec accelerate launch --config_file accelerate_configs/hsdp.yaml \
         --num_machines "${SLURM_NNODES}" --machine_rank "${SLURM_NODEID}" \
@@ -32,9 +34,8 @@ srun --kill-on-bad-exit=1 bash -c '
         --parallelism_config_dp_shard_size "${SLURM_GPUS_ON_NODE}" \
         --main_process_ip "$0" --main_process_port "$1" --mixed_precision bf16 \
         -m pretrain "${@:2}"' "${address}" "${port}" "$@" "run.directory=${run}" "run.grace_s=${grace}" &
-step=$!
-stopped=
-trap 'stopped=yes; kill -TERM "${step}"' TERM # srun passes it on
+step=$! early=${stopped}
+[[ -z ${early} ]] || kill -TERM "${step}" || :
 until wait "${step}" || ! kill -0 "${step}" 2>/dev/null; do :; done # a signal ends a wait before the step ends
 
 # Launchers end with 1 whatever happened: the run itself knows.

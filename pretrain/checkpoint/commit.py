@@ -8,7 +8,8 @@ collective, so that each rank can do this in a thread beside training.
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -133,26 +134,39 @@ def commit(
             _sweep(plan)
         _make_folders(plan)
         receipt = _write_own(plan, staged, rank)
-        if plan.bucket:
-            plan.bucket.put(plan.temporary, plan.prefix, (entry.path for entry in receipt.files))
+        with _in_the_store(plan, rank) as bucket:
+            if bucket:
+                bucket.put(plan.temporary, plan.prefix, (entry.path for entry in receipt.files))
         if rank:
             receipt.leave(plan.temporary)
             return None
         receipts = collect(plan.temporary, receipt, plan.topology.world_size, is_given_up)
         return _publish(plan, staged, receipts)
     except (OSError, GivenUp) as error:
-        if rank == 0:
-            shutil.rmtree(plan.temporary, ignore_errors=True)
-        reason = "it was given up" if isinstance(error, GivenUp) else error.strerror or str(error)
-        raise StorageError(
-            plan.published,
-            f"step {plan.trainer.step} was not saved: {f'rank {rank}: ' if rank else ''}{reason}",
-            f"free space or fix {plan.checkpoints_dir}; the checkpoints before it are untouched",
-        ) from error
+        raise _not_saved(plan, rank, error, f"free space or fix {plan.checkpoints_dir}") from error
     except BaseException:
         if rank == 0:
             shutil.rmtree(plan.temporary, ignore_errors=True)
         raise
+
+
+def _not_saved(plan: Plan, rank: int, error: OSError | GivenUp, remedy: str) -> StorageError:
+    """What is raised in place of an error; rank 0 removes what was written."""
+    if rank == 0:
+        shutil.rmtree(plan.temporary, ignore_errors=True)
+    reason = "it was given up" if isinstance(error, GivenUp) else error.strerror or str(error)
+    said = f"step {plan.trainer.step} was not saved: {f'rank {rank}: ' if rank else ''}{reason}"
+    return StorageError(plan.published, said, f"{remedy}; the checkpoints before it are untouched")
+
+
+@contextmanager
+def _in_the_store(plan: Plan, rank: int) -> Iterator[Bucket | None]:
+    """Where the save is stored, too; an error in here is of that place."""
+    try:
+        yield plan.bucket
+    except OSError as error:
+        url = plan.bucket.url if plan.bucket else ""
+        raise _not_saved(plan, rank, error, f"see that {url} answers and may be written") from error
 
 
 def _sweep(plan: Plan) -> None:
@@ -224,12 +238,13 @@ def _publish(plan: Plan, staged: Staged, receipts: Sequence[Receipt]) -> Manifes
     for part in PARTS:
         TensorReader(plan.temporary, part, manifest.entries)
     _write_manifest(plan, manifest)
-    is_new = make_way(plan.published, manifest)
-    if plan.bucket:  # first: what is there alone is fetched, and what is here alone is lost with the machine
-        rest = (*(f"{part}/{INDEX_FILE}" for part in PARTS), TRAINER_FILE)
-        plan.bucket.put(plan.temporary, plan.prefix, rest)
-        plan.bucket.publish(plan.prefix, manifest, plan.checkpoints_dir.parent)
+    is_new = make_way(plan.published, manifest, moves=False)
+    with _in_the_store(plan, 0) as bucket:
+        if bucket:  # first: what is there alone is fetched, and what is here alone is lost with the machine
+            bucket.put(plan.temporary, plan.prefix, (*(f"{part}/{INDEX_FILE}" for part in PARTS), TRAINER_FILE))
+            bucket.publish(plan.prefix, manifest, plan.checkpoints_dir.parent)
     if is_new:
+        make_way(plan.published, manifest)  # now, so that a store that does not answer costs no checkpoint
         give_name(plan.temporary, plan.published)
         return manifest
     shutil.rmtree(plan.temporary)
@@ -259,14 +274,27 @@ def _write_manifest(plan: Plan, manifest: Manifest) -> None:
     flush(temporary)
 
 
-def make_way(published: Path, manifest: Manifest) -> bool:
-    """Free the name of a step that exists already; False if the existing checkpoint is the same."""
+def make_way(published: Path, manifest: Manifest, *, moves: bool = True) -> bool:
+    """Free the name of a step that exists already, or only see whether that may be done.
+
+    Args:
+        published: the name.
+        manifest: of the checkpoint that is to have it.
+        moves: whether what is there goes into quarantine.
+
+    Returns:
+        Whether the name is free, or may be; False if the existing checkpoint is the same.
+
+    Raises:
+        CheckpointError: it is a later attempt's.
+    """
     if not os.path.lexists(published):
         return True
     try:
         existing = verify(published).manifest
     except InvalidCheckpoint as error:
-        quarantine(published, error.reason)
+        if moves:
+            quarantine(published, error.reason)
         return True
     if existing.attempt > manifest.attempt:
         raise CheckpointError(
@@ -276,7 +304,8 @@ def make_way(published: Path, manifest: Manifest) -> bool:
         )
     if existing.files == manifest.files:
         return False
-    quarantine(published, SUPERSEDED)
+    if moves:
+        quarantine(published, SUPERSEDED)
     return True
 
 

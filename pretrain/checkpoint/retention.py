@@ -8,12 +8,14 @@ import os
 import re
 import secrets
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from data.durable import flush
+from pretrain.checkpoint.best import Best
 from pretrain.checkpoint.canonical import InvalidCheckpoint
-from pretrain.checkpoint.commit import TEMPORARY
+from pretrain.checkpoint.commit import TEMPORARY, Plan
 from pretrain.checkpoint.load import QUARANTINE, SUPERSEDED, find
 from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, UnknownForm, checkpoint_name, step_of_name
 
@@ -63,6 +65,19 @@ def retain(
         flush(checkpoints_dir)
         shutil.rmtree(trash, ignore_errors=True)  # what cannot be removed is swept at the next start
     return surplus
+
+
+def retain_everywhere(plan: Plan, *, keep: int, stays: Callable[[int], bool]) -> None:
+    """`retain` after the save of a plan, in its store too; what could not be removed is told, and raises nothing."""
+    best = Best.of(plan.trainer).step
+    try:
+        retain(plan.checkpoints_dir, keep=keep, committed=plan.published, best=best, stays=stays)
+        if plan.bucket:
+            kept = {best} if best else frozenset()
+            plan.bucket.retain(plan.prefix, keep=keep, kept=lambda step: step in kept or stays(step))
+    except OSError as error:
+        words = f"{plan.published} is saved, older ones were not removed: {error}"
+        print(words, file=sys.stderr, flush=True)
 
 
 def sweep(checkpoints_dir: Path) -> list[Path]:

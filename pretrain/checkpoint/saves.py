@@ -25,14 +25,14 @@ from typing import NamedTuple
 
 from data.progress_line import clock_time
 from data.recipe.interval import seconds
-from pretrain.checkpoint.best import Best
 from pretrain.checkpoint.commit import Plan, commit
 from pretrain.checkpoint.digests.copies import Copies
 from pretrain.checkpoint.free_space import require_room
 from pretrain.checkpoint.load import Verified
 from pretrain.checkpoint.manifest import Manifest, Topology, TrainerState, checkpoint_name
 from pretrain.checkpoint.object_store.stored import Bucket
-from pretrain.checkpoint.retention import retain
+from pretrain.checkpoint.receipts import GivenUp
+from pretrain.checkpoint.retention import retain_everywhere
 from pretrain.checkpoint.staging import Staging
 from pretrain.checkpoint.writer import Write
 from pretrain.engine.engine import Engine
@@ -313,35 +313,32 @@ class Saves:
         def work(is_given_up: Callable[[], bool]) -> Manifest | None:
             manifest = commit(plan, staged, rank=rank, is_given_up=is_given_up)
             if rank == 0:
-                try:
-                    best = Best.of(state).step
-                    retain(plan.checkpoints_dir, keep=keep, committed=plan.published, best=best, stays=stays)
-                    if plan.bucket:
-                        kept = {best} if best else frozenset()
-                        plan.bucket.retain(plan.prefix, keep=keep, kept=lambda step: step in kept or stays(step))
-                except OSError as error:
-                    words = f"{plan.published} is saved, older ones were not removed: {error}"
-                    print(words, file=sys.stderr, flush=True)
+                retain_everywhere(plan, keep=keep, stays=stays)
             return manifest
 
-        self._begun = _Begun(state, Write(work, staged.num_bytes), time.perf_counter() - began, tries_left)
+        stall_s = time.perf_counter() - began
+        self._begun = _Begun(state, Write(work, staged.num_bytes, began), stall_s, tries_left)
 
     def _conclude(self, begun: _Begun) -> None:
         """All ranks have ended their parts: note the checkpoint, or why there is none; collective."""
         error, self._begun = begun.write.error, None
         reason = error.reason if isinstance(error, StorageError) else None
-        # Whether the error is of the run, which ends by it, and not of a disk.
-        ends = self._engine.gather(
-            None if error is None else (reason is None, reason or f"{type(error).__name__}: {error}")
+        # Whether the error is of the run, which ends by it, and not of a disk; and whether it follows from another's.
+        told = (
+            reason is None,
+            isinstance(error and error.__cause__, GivenUp),
+            reason or f"{type(error).__name__}: {error}",
         )
+        ends = self._engine.gather(None if error is None else told)
         if error is not None and reason is None:
             raise error
         failures = [(rank, *end) for rank, end in enumerate(ends) if end is not None]
-        for rank, is_of_the_run, text in failures:
+        for rank, is_of_the_run, _, text in failures:
             if is_of_the_run:
                 raise PeerError(f"rank {rank} failed: {text}")
         if failures:
-            self._tell_failure(begun, failures[-1][-1])  # rank 0 only gave up where another one had failed
+            # Rank 0 may only have given up; where it failed itself, others miss the folder that it removed.
+            self._tell_failure(begun, min(failures, key=lambda failure: failure[2])[-1])
             return
         if self._engine.is_main:
             assert begun.write.result is not None, "rank 0 publishes"

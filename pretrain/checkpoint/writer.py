@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -31,12 +32,13 @@ class Write(Generic[T]):
     Args:
         work: is called in the thread, with what says whether it is given up.
         num_bytes: that it writes, about.
+        began: when what it is a part of began, by `time.perf_counter`; None: now.
     """
 
-    def __init__(self, work: Callable[[Callable[[], bool]], T], num_bytes: int) -> None:
+    def __init__(self, work: Callable[[Callable[[], bool]], T], num_bytes: int, began: float | None = None) -> None:
         self._work, self._given_up, self._has_ended = work, threading.Event(), threading.Event()
         self._makes_way = num_bytes > _SMALL and sys.platform == "linux"
-        self._began = time.perf_counter()
+        self._began = time.perf_counter() if began is None else began
         self._took: float | None = None
         self._result: T | None = None
         self.error: BaseException | None = None
@@ -68,7 +70,8 @@ class Write(Generic[T]):
 
     def _run(self) -> None:
         if self._makes_way:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # of this thread alone
+            with suppress(OSError):  # some containers refuse it; the save then takes turns like any other thread
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # of this thread alone
         try:
             self._result = self._work(self._given_up.is_set)
         except BaseException as error:  # raised again by the main thread

@@ -194,18 +194,22 @@ def _advice(
         names: of sequences.
     """
     size, can_skip = plan.settings.bins_per_step, "skip_bins" in getattr(plan.settings, "__dataclass_fields__", ())
+    left_out = set(plan.settings.skip_bins) if can_skip else set()
     fed = {
         state.step * size + place: names(bin_.samples)
         for state in steps
         for place, (bin_, _) in enumerate(islice(plan.bins(Cursor(**state.cursor)), size))
+        if state.step * size + place not in left_out
     }
     bins = list(fed)
+    left = sorted(left_out.union(bins))  # with those that are left out already, which are not to come back
     line = {
         "time": records.now(),
         "attempt": run.last_attempt(),
         "step": steps[-1].step + 1,
         "fault": fault.said,
         "bins": bins,
+        **({"skip_bins": left} if can_skip else {}),
         "sequences": [list(each) for each in fed.values()],
     }
     file = run.root / "faults.jsonl"
@@ -216,7 +220,7 @@ def _advice(
         where = f"{file} was not written: {said(error)}"
     each = list(dict.fromkeys(name for of_bin in fed.values() for name in of_bin))
     shown = ", ".join(each[:_SHOWN_NAMES]) + (", ..." if len(each) > _SHOWN_NAMES else "")
-    listed = str(bins).replace(" ", "") if len(bins) <= _SHOWN_BINS else f'[the list "bins" of {file}]'
+    listed = str(left).replace(" ", "") if len(left) <= _SHOWN_BINS else f'[the list "skip_bins" of {file}]'
     ways = "lower schedule.peak_lr or lengthen schedule.warmup"
     ways += fault.way + (f", or leave out what it was fed there with data.skip_bins={listed}" if can_skip else "")
     begins = f"continues from {newest.name}" if newest else "begins at its first step, as it has no checkpoint"

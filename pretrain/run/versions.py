@@ -1,10 +1,12 @@
 """Versions of the packages that a result depends on, for run.json, checkpoints and benchmarks."""
 
+from functools import cache
 from importlib import metadata
 
 _PACKAGES = ("zymogen", "torch", "accelerate", "deepspeed", "transformers", "safetensors", "numpy", "numba")
 
 
+@cache  # each save asks, while training waits
 def version(package: str) -> str:
     """The installed version of a package; a checkout of this project that is not installed has none itself."""
     try:

@@ -142,8 +142,8 @@ def full_disk(failing: Container[int], rank: int = 0) -> AbstractContextManager[
 class _AtOnce(Write[Any]):
     """A save that has ended when training continues, in its thread nevertheless."""
 
-    def __init__(self, work: Any, num_bytes: int) -> None:
-        super().__init__(work, num_bytes)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         assert self.wait(60)
 
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -24,21 +23,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import pretrain.step
 from data.batches.batch import Batch, Targets
 from data.batches.loader import Step
 from pretrain import loop
 from pretrain.checkpoint import saves
+from pretrain.checkpoint.tensors import HashedFile
 from pretrain.engine.engine import Engine
 from pretrain.model import compute, layer, linear
 from pretrain.model.attention import sdpa
 from pretrain.model.context import group_of
 from pretrain.model.obstacle import Obstacle
+from pretrain.optimizer import muon
 from pretrain.run import due
 from pretrain.run.directory import RunDirectory
 from support.checkpoint_run import clock_of, full_disk, written_at_once
 from support.held_state import held
-from support.jobs import half_frozen, numerical_faults
+from support.jobs import half_frozen, late_reading, numerical_faults
 
 
 def local_counts() -> AbstractContextManager[Any]:
@@ -105,9 +105,11 @@ def infinite() -> AbstractContextManager[Any]:
 
 
 def slow_clock() -> AbstractContextManager[Any]:
-    """By the clock of the ranks after the first, no time passes."""
-    rank = int(os.environ["RANK"])
-    return mock.patch.object(due, "monotonic", (lambda: 0.0) if rank else due.monotonic)
+    """By the clock of the ranks after the first, no time passes. Each save has ended before the next step begins."""
+    rank, stack = int(os.environ["RANK"]), ExitStack()
+    stack.enter_context(written_at_once())
+    stack.enter_context(mock.patch.object(due, "monotonic", (lambda: 0.0) if rank else due.monotonic))
+    return stack
 
 
 def signalled(by: signal.Signals, rank: int) -> AbstractContextManager[Any]:
@@ -132,9 +134,9 @@ def terminated() -> AbstractContextManager[Any]:
     return signalled(signal.SIGTERM, 1)
 
 
-def told_by_reading() -> AbstractContextManager[Any]:
-    """No fault: ranks learn of a signal from the results of a step alone, as they do on GPUs."""
-    return mock.patch.object(pretrain.step, "stop", SimpleNamespace(obey=lambda words: None))
+def small_rounds() -> AbstractContextManager[Any]:
+    """No fault: Muon moves few matrices at a time."""
+    return mock.patch.object(muon, "LARGEST_ROUND", 10_000)
 
 
 def targetless() -> AbstractContextManager[Any]:
@@ -253,6 +255,21 @@ def full_on_rank_1() -> AbstractContextManager[Any]:
     return stack
 
 
+def full_on_rank_0() -> AbstractContextManager[Any]:
+    """The second save finds the disk of rank 0 full, and rank 1 writes its moments after rank 0 has removed all."""
+    if os.environ["RANK"] == "0":
+        return full_disk({2})
+    begin, second = HashedFile.__init__, itertools.count(1)
+
+    def late(self: HashedFile, folder: Path, path: str, *rest: Any) -> None:
+        if path.startswith("optimizer/") and next(second) == 2:
+            while folder.exists():
+                time.sleep(0.005)
+        begin(self, folder, path, *rest)
+
+    return mock.patch.object(HashedFile, "__init__", late)
+
+
 def full_at_the_first_step() -> AbstractContextManager[Any]:
     """run.json is written at the start, and then finds no room after the first two steps."""
     write, times = RunDirectory.describe_recipe, itertools.count(1)
@@ -358,13 +375,16 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         slow_clock,
         interrupted,
         terminated,
-        told_by_reading,
+        late_reading.told_by_reading,
+        late_reading.one_step_ahead,
+        small_rounds,
         targetless,
         every_product_by_onednn,
         compare_what_was_restored,
         say_first_weights,
         measured,
         full_disk_twice,
+        full_on_rank_0,
         full_on_rank_1,
         full_at_the_first_step,
         compiles_on_rank_0,

@@ -7,7 +7,6 @@ import shutil
 import signal
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -25,7 +24,7 @@ from pretrain.engine.named_state import TorchState
 from pretrain.step import train_step
 from support.checkpoint_run import assert_same, build, everything, plan_of, shares, train
 from support.forked import forked, status_of
-from support.launching import lines, until
+from support.launching import lines
 from support.places import ROOT
 from support.rank_pool import RankPool
 
@@ -110,8 +109,10 @@ def test_steps_continue_while_the_disk_does_not_answer(
         if step == 6:
             disk.answers.set()
             saves._PATIENCE_S = 60.0
-            until(lambda: (tmp_path / "run/checkpoints/step-000000002").exists(), tmp_path / "recipe.toml")
-            time.sleep(0.5)  # its folder is flushed, and the save has ended
+            for thread in threading.enumerate():
+                if thread.name == "checkpoint":
+                    thread.join(60)
+            assert (tmp_path / "run/checkpoints/step-000000002").exists()
 
     disk.before = answer
     with redirect_stderr(io.StringIO()) as said:
@@ -268,6 +269,16 @@ def test_a_disk_that_another_rank_finds_full_costs_one_save(
     assert failed["step"] == 2
     assert failed["save_error"].startswith("step 2 was not saved: rank 1: No space left on device; training continues")
     assert [path.name for path in (root / "checkpoints").iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.launch
+@pytest.mark.xdist_group("engines")
+def test_what_failed_is_told_and_not_what_followed_from_it(pool: RankPool, recipe_in, tmp_path: Path) -> None:
+    words = [recipe_in(tmp_path), "schedule.total_tokens=5_000", *EACH_STEP]
+    ended = pool.run(2, ROOT / "accelerate_configs/ddp.yaml", words, fault="full_on_rank_0")
+    assert ended.statuses == (0, 0), ended.output
+    (failed,) = (line for line in lines(tmp_path / "run/metrics.jsonl") if "save_error" in line)
+    assert failed["save_error"].startswith("step 2 was not saved: No space left on device; training continues")
 
 
 def test_tensors_that_all_ranks_hold_are_dealt_by_bytes(tmp_path: Path) -> None:

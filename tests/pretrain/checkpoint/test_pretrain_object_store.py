@@ -179,6 +179,26 @@ def test_a_store_that_refuses_costs_the_save(server: S3Server, tmp_path: Path) -
     assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
+def test_a_store_that_refuses_costs_no_checkpoint_of_the_step(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an earlier attempt, which a save of the same step replaces only when the store has that one whole."""
+    (earlier,) = saved(tmp_path, bucket, 3)
+    held = content(earlier)
+
+    def refused(*_: Any) -> None:
+        raise PermissionError(f"{bucket.url}: no rights")
+
+    model, optimizer = build()
+    train(model, optimizer, 0, 3)
+    monkeypatch.setattr(Bucket, "publish", refused)
+    with pytest.raises(StorageError, match=rf"no rights; see that {bucket.url} answers and may be written; the checkp"):
+        save(tmp_path / "checkpoints", TorchState(model, optimizer), 3, bucket=bucket, number=1, attempt=2)
+    assert verify(earlier).manifest.attempt == 1
+    assert content(earlier) == held
+    assert [path.name for path in earlier.parent.iterdir()] == [earlier.name]
+
+
 @pytest.mark.parametrize(
     "url", ["s3://bucket", "s3://bucket/", "http://host/a", "/tmp/a", "s3://key:secret@bucket/a", "s3://b/../a?x"]
 )

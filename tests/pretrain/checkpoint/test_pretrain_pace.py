@@ -14,6 +14,7 @@ from pretrain.checkpoint.pace import SaveDue
 from pretrain.checkpoint.saves import Cost
 from pretrain.run import due
 from pretrain.run.settings import RunSettings
+from support.checkpoint_run import written_at_once
 from support.launching import lines
 
 SEVEN_STEPS = "schedule.total_tokens=5_000"
@@ -90,7 +91,7 @@ def test_saves_are_due_at_the_pace_of_the_latest_ones(monkeypatch: pytest.Monkey
 def test_a_run_chooses_its_pace(recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "_FIRST_S", 0.001)
     words = ["run.checkpoint_every=auto", "run.gpu_hours_per_failure=100", "run.log_every=1"]
-    with redirect_stderr(io.StringIO()) as said:
+    with redirect_stderr(io.StringIO()) as said, written_at_once():
         assert main([str(recipe_in(tmp_path)), SEVEN_STEPS, *words]) == 0
     (line,) = (line for line in said.getvalue().splitlines() if line.startswith("checkpoint every"))
     saved = [line for line in lines(tmp_path / "run/metrics.jsonl") if "stall_s" in line]

@@ -32,9 +32,15 @@ def model_of(overrides: tuple[str, ...]) -> list[str]:
     return [o for o in overrides if o.startswith(("model.", "optimizer."))]
 
 
+DEALT = [Cell(engine, n, "none", "modern_60k", "muon") for engine in ("ddp", "fsdp2", "hsdp") for n in (2, 3, 4)]
+"""Every world over whose ranks Muon's maps are dealt."""
+
+
 def in_its_tier(cell: Cell) -> object:
-    """A parameter: a canary, one of the covering array, or of the rest."""
+    """A parameter: a canary, one of the covering array, one that shows a contract of its own, or of the rest."""
     marks = [pytest.mark.canary] if cell in CANARIES else [] if cell in COVERING else [pytest.mark.prove]
+    if cell in DEALT and cell not in COVERING:
+        marks = [pytest.mark.slow]
     return pytest.param(cell, id=cell.name, marks=marks)
 
 
@@ -51,6 +57,19 @@ def test_every_engine_ends_where_one_process_ends(trained: Trained, cell: Cell) 
     assert weights <= 3 * of_weights
     assert losses <= 3 * of_losses
     assert predicted(other) == pytest.approx(predicted(one), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("engine", "processes"),
+    [("ddp", 3), ("fsdp2", 2), pytest.param("hsdp", 4, marks=pytest.mark.slow)],
+)
+def test_maps_are_dealt_in_several_rounds(trained: Trained, engine: str, processes: int) -> None:
+    """As of a model whose matrices are too many for one; ranks without a map in a round are among them."""
+    rounds = trained(engine, processes, MUON, fault="small_rounds")
+    weights, losses = distances(trained("single", 1, MUON), rounds)
+    of_weights, of_losses = yardstick(trained, MUON)
+    assert weights <= 3 * of_weights
+    assert losses <= 3 * of_losses
 
 
 def predicted(ended: Ended) -> list[float]:

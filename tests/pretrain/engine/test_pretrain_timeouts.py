@@ -23,7 +23,7 @@ from pretrain.recipe import Recipe
 from support.forgotten_runs import forgotten
 from support.forked import forked, status_of
 from support.inputs.whole_models import build_model
-from support.launching import FLOAT32, launch_environments
+from support.launching import FLOAT32, launch_environments, until
 from support.places import ROOT
 
 TIMEOUT = timedelta(minutes=7)
@@ -92,6 +92,8 @@ def test_ranks_wait_longer_for_work_of_one_than_for_one_another(recipe_in, tmp_p
     def rank(index: int) -> None:
         with forgotten({}):
             pass
+        (tmp_path / f"ready-{index}").touch()
+        until((tmp_path / f"ready-{1 - index}").exists, tmp_path / "recipe.toml")  # they meet within the timeout, too
         with forgotten(environments[index]), launch(recipe) as engine:
             assert engine.on_main(lambda: time.sleep(2.5) or "built") == "built"
             assert engine.gather(time.sleep(2.5 * index)) == [None, None]

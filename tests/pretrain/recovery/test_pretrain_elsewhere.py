@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import signal
-import time
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,7 +138,9 @@ def test_a_store_that_does_not_answer_is_a_disk_that_does_not(
                 until(lambda: len(Bucket(url).saves()) == 1 and Bucket(url).saves()[0].is_whole, recipe)
                 server.stop()
             if calls[0] == 9:
-                time.sleep(2)  # until the save of step 8 has failed
+                for thread in threading.enumerate():
+                    if thread.name == "checkpoint":  # of the save of step 8, which fails
+                        thread.join(60)
             if calls[0] == 10:
                 server.start()
             return train_step(*arguments, **how)

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -154,7 +153,7 @@ def test_a_start_that_would_be_refused_is_a_matter_of_the_input(
     assert main(["attempts", str(tmp_path)]) == 0
 
 
-def test_asking_whether_a_run_trains_takes_nothing_from_it(tmp_path: Path) -> None:
+def test_asking_whether_a_run_trains_takes_nothing_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_held(tmp_path)
     assert not list(tmp_path.iterdir())
     with (tmp_path / LOCK).open("w") as asking:  # the lock that `is_held` has for a moment
@@ -162,8 +161,9 @@ def test_asking_whether_a_run_trains_takes_nothing_from_it(tmp_path: Path) -> No
         assert not is_held(tmp_path)
         with pytest.raises(ValueError, match="another process trains in this directory"):
             RunLock(tmp_path)
-        threading.Timer(0.02, fcntl.flock, (asking, fcntl.LOCK_UN)).start()
+        monkeypatch.setattr(lock.time, "sleep", lambda _: fcntl.flock(asking, fcntl.LOCK_UN))  # until it looks again
         held = RunLock(tmp_path)
+        monkeypatch.undo()
     assert is_held(tmp_path)
     del held
     assert not is_held(tmp_path)

@@ -1,6 +1,7 @@
 """Numerical faults: a run falls back once; it stops where it meets one again, and trains on without what it was fed."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -200,6 +201,21 @@ def test_what_comes_again_is_named_and_left_out(
     (run / "run.json").write_text(json.dumps(described))
     assert inspect(["audit", str(run)]) == 70
     assert "1 of 3 as the recipe says" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_what_is_left_out_stays_out_in_what_is_advised(
+    recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, left_out = [str(recipe_in(tmp_path)), *STEPS_12, SAVES, "--allow-schedule-change"], [2, 30]
+    numbers = range(4 * BINS, 7 * BINS)
+    with bad_bins():
+        assert main([*words, f"data.skip_bins={left_out}"]) == 78
+        (line,) = lines(tmp_path / "run/faults.jsonl")
+        assert line["bins"] == [number for number in numbers if number not in left_out]
+        assert line["skip_bins"] == [2, *numbers]
+        (advised,) = re.findall(r"data\.skip_bins=\[[\d,]+\]", capsys.readouterr().err.splitlines()[-1])
+        assert main([*words, advised]) == 0
 
 
 @pytest.mark.slow

@@ -52,8 +52,7 @@ def test_one_clock_decides_for_all_ranks(pool: RankPool, recipe_in, tmp_path: Pa
     done = pool.run(2, DDP, words, fault="slow_clock")
     assert done.status == 0, done.output
     saved = saved_steps(tmp_path / "run")  # a save is due as soon as the one before it has ended
-    assert (saved[0], saved[-1]) == (1, 12)
-    assert len(saved) > 2
+    assert saved == [1, 3, 5, 7, 9, 11, 12]
 
 
 def test_what_a_user_gives_and_what_help_says(tmp_path: Path) -> None:

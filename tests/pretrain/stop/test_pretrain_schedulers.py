@@ -111,8 +111,25 @@ def test_kubernetes_decides_by_the_statuses_of_classes() -> None:
 )
 def test_the_container_ends_as_the_run_did(tmp_path: Path, end: str, status: int) -> None:
     """With a launcher that waits for SIGTERM, when the run's end is written, and ends with 1, as launchers do."""
+    launcher = "trap 'cat end >> run/attempts.jsonl; exit 1' TERM; echo waits; while :; do sleep 0.05; done"
+    with launched(tmp_path, launcher, end) as shell:
+        assert shell.stdout is not None
+        assert shell.stdout.readline() == "waits\n"
+        shell.send_signal(signal.SIGTERM)
+        assert shell.wait(30) == status
+
+
+@pytest.mark.parametrize("waits", ["", "sleep 0.002; ", "sleep 0.01; "])
+def test_a_container_that_is_stopped_as_its_launcher_starts_is_preempted(tmp_path: Path, waits: str) -> None:
+    """The launcher itself sends the signal, before it could tell the run of one."""
+    with launched(tmp_path, f"{waits}kill -TERM $PPID; sleep 30", "not reached") as shell:
+        assert shell.wait(30) == 75
+
+
+def launched(tmp_path: Path, launcher: str, end: str) -> subprocess.Popen[str]:
+    """The container's command, with this launcher, beside a run whose next end would be `end`."""
     for name, text in {
-        "accelerate": "trap 'cat end >> run/attempts.jsonl; exit 1' TERM; echo waits; while :; do sleep 0.05; done",
+        "accelerate": launcher,
         "python": f'exec {shlex.quote(str(ROOT / ".venv/bin/python"))} "$@"',
     }.items():
         path = tmp_path / ".venv/bin" / name
@@ -129,10 +146,5 @@ def test_the_container_ends_as_the_run_did(tmp_path: Path, end: str, status: int
     (train,) = container()["template"]["spec"]["containers"]
     script = train["args"][0].replace("/runs/esm2_650m", str(run))
     environment_there = {**environment(), "JOB_COMPLETION_INDEX": "0"}
-    with subprocess.Popen(
-        [*train["command"], script], cwd=tmp_path, env=environment_there, stdout=subprocess.PIPE, text=True
-    ) as shell:
-        assert shell.stdout is not None
-        assert shell.stdout.readline() == "waits\n"
-        shell.send_signal(signal.SIGTERM)
-        assert shell.wait(30) == status
+    command = [*train["command"], script]
+    return subprocess.Popen(command, cwd=tmp_path, env=environment_there, stdout=subprocess.PIPE, text=True)
