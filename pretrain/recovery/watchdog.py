@@ -16,10 +16,12 @@ build, while it waits for data, or in a step.
 
 A rank that waits for its data, validates, saves or publishes may take its time, as may everything at a start. Clocks of
 machines are not compared: each rank times by its own how long another one's file has stayed the same. One that finds
-that it stood still itself begins again to count. One process has nobody that waits for it, and is not watched.
+that it stood still itself begins again to count, and so does one that cannot write: the others may live, and train,
+and be unable to show it. One process has nobody that waits for it, and is not watched.
 """
 
 import faulthandler
+import math
 import os
 import sys
 import threading
@@ -107,6 +109,8 @@ class _Watchdog:
         """Other rank -> the content of its file, and since when it is the same."""
         self._where: dict[str, object] = {}
         self._since = self._looked = time.monotonic()
+        self._mute = -math.inf
+        """When this rank last could not show where it stands. What others show may be as old."""
         self._longest_s: float | None = None
         """The longest step so far; the first one of a start is not counted, as it sets much up."""
         self._number = 0
@@ -140,9 +144,11 @@ class _Watchdog:
                 self._longest_s = max(self._longest_s or 0.0, now - self._since)
             self._where, self._since = where, now
         self._number += 1
-        with suppress(OSError):  # a full disk: the saves tell of it; or the start has failed and its files are gone
+        try:
             signs = f"{self._attempt} {self._number} {where['step']} {where['phase']}"
             self.file(self._rank).write_text(signs)
+        except OSError:  # of the disk: the saves tell of it; or the start has failed and its files are gone
+            self._mute = now
         for rank in self._others:
             content = _content(self.file(rank))
             if content is None or not content.startswith(f"{self._attempt} "):
@@ -167,7 +173,7 @@ class _Watchdog:
 
     def _reason(self) -> str | None:
         """Why this rank waits in vain, if it does."""
-        waits_s = self._looked - self._since
+        waits_s = self._looked - max(self._since, self._mute)
         silent = [rank for rank, (_, since) in self._seen.items() if self._looked - since > FLOOR_S]
         if silent and waits_s > FLOOR_S:
             return f"{self._stand(silent[0])} and gives no sign of life: its process was stopped, or its machine hangs"

@@ -1,5 +1,6 @@
 """Ranks that wait for one that will never come end soon, and say which one it is."""
 
+import errno
 import os
 import re
 import signal
@@ -122,7 +123,8 @@ class Ranks:
             for rank in (1, 2):
                 if rank != silent:
                     step, phase = self.stands[rank]
-                    self.watchdog.file(rank).write_text(f"7 {self.beats} {step} {phase}")
+                    with suppress(OSError):
+                        self.watchdog.file(rank).write_text(f"7 {self.beats} {step} {phase}")
             if self.watchdog._look():
                 reason = self.watchdog._reason()
         return reason
@@ -180,6 +182,28 @@ def test_a_process_that_stood_still_itself_begins_anew(ranks: Ranks) -> None:
         ranks.after(1)
     ranks.now += 3600
     assert ranks.after(29) is None
+
+
+@pytest.mark.parametrize("phase", ["validate", "train"])
+def test_ranks_that_cannot_write_name_nobody(ranks: Ranks, monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
+    """All signs stay as they were while the directory is read-only; what is silent after that is named."""
+    for step in range(1, 4):
+        ranks.all_at(step)
+        ranks.after(1)
+    ranks.all_at(3, phase)
+    ranks.after(1)
+
+    def refused(path: Path, text: str) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", refused)
+        assert ranks.after(31) is None
+        assert ranks.after(3600) is None
+    assert ranks.after(29, silent=1) is None
+    found = ranks.after(3, silent=1)
+    assert found is not None
+    assert found.startswith(f"rank 1 was last seen after step 3 (phase {phase}) and gives no sign of life: its process")
 
 
 def test_a_rank_that_has_ended_is_not_waited_for(ranks: Ranks) -> None:
