@@ -49,7 +49,8 @@ class Grace:
         """
         if self._seconds is None:
             return
-        found = self._gather((stop.heard_s(), stop.received(), needs_s))
+        by = stop.received()  # before the seconds: a signal between the two would have none
+        found = self._gather((stop.heard_s(), by, needs_s))
         heard = [(passed_s, by) for passed_s, by, _ in found if by is not None]
         if not heard:
             return
