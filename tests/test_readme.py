@@ -163,8 +163,7 @@ def make_pretrain(command: str, checkout: Checkout) -> None:
     recipe.write_text(whole)
     rows = re.findall(r"^ +(mask-all|80/10/10) +([\d.]+) +[\d.]+ to [\d.]+ +([\d.]+) +([\d.]+)$", output, re.M)
     assert [row[0] for row in rows] == ["mask-all", "80/10/10"]
-    for _, model, unigram, floor in rows:
-        assert float(floor) < float(model) < float(unigram)
+    assert all(float(floor) < float(model) < float(unigram) for _, model, unigram, floor in rows)
     assert float(rows[0][1]) < 9.9  # where the recipe before Muon and neighbours ended, after twice as many tokens
     assert "It beats residue frequencies by" in output
     shown = next(text for language, text in blocks(README) if language == "text")

@@ -33,8 +33,8 @@ from pretrain.run.versions import versions
 
 FORMAT = "zymogen.run/1"
 PREDICTIONS_FORMAT = "zymogen.predictions/1"
-_ATTEMPTS, _RANKS = "attempts.jsonl", "ranks"
-_OF_A_START = ("run.json", _ATTEMPTS, _RANKS, "zymogen", "wandb", LEASE, LOCK)
+_ATTEMPTS, _RANKS, _FORMER_RANKS = "attempts.jsonl", "ranks", ".ranks"
+_OF_A_START = ("run.json", _ATTEMPTS, _RANKS, _FORMER_RANKS, "zymogen", "wandb", LEASE, LOCK)
 """What a start may have made before its first step, trackers included, in the order in which it is removed."""
 RECIPE = "recipe.toml"
 
@@ -156,10 +156,13 @@ class RunDirectory:
         """
         if any(path.name not in _OF_A_START for path in self.root.iterdir()):
             return False
+        shutil.rmtree(self.root / _FORMER_RANKS, ignore_errors=True)
+        with suppress(FileNotFoundError):  # other ranks may still write there, by this name
+            (self.root / _RANKS).rename(self.root / _FORMER_RANKS)
         for name in _OF_A_START:  # the lock last, so that no other start begins here before that
             path = self.root / name
             if path.is_dir():
-                _remove_folder(path)
+                shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
         self._remove_folders()
@@ -361,21 +364,12 @@ class RunDirectory:
             write_whole(path, json.dumps(content | part, indent=1) + "\n")
 
 
-def _remove_folder(path: Path) -> None:
-    """Remove a folder in which other ranks may still write, or remove, a file of their own; none makes it again."""
-    for _ in range(100):
-        with suppress(OSError):
-            shutil.rmtree(path)
-        if not path.exists():
-            return
-    shutil.rmtree(path)
-
-
 def _is_foreign(path: Path) -> bool:
     """Whether a file in a folder without run.json cannot come from a start that died before it wrote run.json."""
     if path.name == LOCK:
         return not path.is_file() or path.stat().st_size > 0
-    return path.name not in (LEASE, _RANKS, *(written_beside(Path(name)).name for name in (LEASE, "run.json")))
+    unfinished = (written_beside(Path(name)).name for name in (LEASE, "run.json"))
+    return path.name not in (LEASE, _RANKS, _FORMER_RANKS, *unfinished)
 
 
 def _resolved(recipe: Any, content: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ Each fault is a context in which the program has it.
 """
 
 import ctypes
-import errno
 import gc
 import hashlib
 import itertools
@@ -13,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from data.batches.batch import Batch, Targets
 from data.batches.loader import Step
 from pretrain import loop
 from pretrain.checkpoint import saves
-from pretrain.checkpoint.tensors import HashedFile
 from pretrain.engine.engine import Engine
 from pretrain.model import compute, layer, linear
 from pretrain.model.attention import sdpa
@@ -35,10 +33,9 @@ from pretrain.model.context import group_of
 from pretrain.model.obstacle import Obstacle
 from pretrain.optimizer import muon
 from pretrain.run import due
-from pretrain.run.directory import RunDirectory
-from support.checkpoint_run import clock_of, full_disk, written_at_once
+from support.checkpoint_run import written_at_once
 from support.held_state import held
-from support.jobs import half_frozen, late_reading, numerical_faults
+from support.jobs import full_disks, half_frozen, late_reading, numerical_faults
 
 
 def local_counts() -> AbstractContextManager[Any]:
@@ -234,54 +231,6 @@ def _resident(field: str) -> int:
     return 1024 * next(int(w.split()[1]) for w in Path("/proc/self/status").read_text().splitlines() if field in w)
 
 
-def full_disk_twice() -> AbstractContextManager[Any]:
-    """The second save finds no room, and none from the fourth on.
-
-    By the clock of rank 0, failures in consecutive steps are half an hour apart; by the others', no time passes.
-    """
-    stack = ExitStack()
-    stack.enter_context(full_disk({2, *range(4, 1000)}))
-    stack.enter_context(written_at_once())
-    clock = clock_of(0.0 if int(os.environ["RANK"]) else 1800.0)
-    stack.enter_context(mock.patch.object(saves, "monotonic", clock))
-    return stack
-
-
-def full_on_rank_1() -> AbstractContextManager[Any]:
-    """The second save finds the disk of rank 1 full."""
-    stack = ExitStack()
-    stack.enter_context(full_disk({2} if os.environ["RANK"] == "1" else (), rank=1))
-    stack.enter_context(written_at_once() if os.environ["RANK"] == "1" else nullcontext())
-    return stack
-
-
-def full_on_rank_0() -> AbstractContextManager[Any]:
-    """The second save finds the disk of rank 0 full, and rank 1 writes its moments after rank 0 has removed all."""
-    if os.environ["RANK"] == "0":
-        return full_disk({2})
-    begin, second = HashedFile.__init__, itertools.count(1)
-
-    def late(self: HashedFile, folder: Path, path: str, *rest: Any) -> None:
-        if path.startswith("optimizer/") and next(second) == 2:
-            while folder.exists():
-                time.sleep(0.005)
-        begin(self, folder, path, *rest)
-
-    return mock.patch.object(HashedFile, "__init__", late)
-
-
-def full_at_the_first_step() -> AbstractContextManager[Any]:
-    """run.json is written at the start, and then finds no room after the first two steps."""
-    write, times = RunDirectory.describe_recipe, itertools.count(1)
-
-    def faulty(self: RunDirectory, recipe: Any) -> None:
-        if next(times) in (2, 3):
-            raise OSError(errno.ENOSPC, "No space left on device", str(self.root / "run.json"))
-        write(self, recipe)
-
-    return mock.patch.object(RunDirectory, "describe_recipe", faulty)
-
-
 def compiles_on_rank_0() -> AbstractContextManager[Any]:
     """Layers are compiled where nobody says whether, and on rank 1 alone a first compiled step fails."""
     failed = Obstacle("a first compiled step failed (on this rank)", "compute.compile=off")
@@ -383,10 +332,10 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         compare_what_was_restored,
         say_first_weights,
         measured,
-        full_disk_twice,
-        full_on_rank_0,
-        full_on_rank_1,
-        full_at_the_first_step,
+        full_disks.full_disk_twice,
+        full_disks.full_on_rank_0,
+        full_disks.full_on_rank_1,
+        full_disks.full_at_the_first_step,
         compiles_on_rank_0,
         fails_on_rank_1,
         killed_on_rank_0,

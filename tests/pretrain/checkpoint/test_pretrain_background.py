@@ -17,7 +17,7 @@ import torch
 
 import pretrain.loop
 from pretrain.__main__ import main
-from pretrain.checkpoint import StorageError, commit, find, restore, saves, sweep, verify
+from pretrain.checkpoint import StorageError, commit, find, restore, saves, sweep, verify, writer
 from pretrain.checkpoint.staging import Staged, Staging
 from pretrain.checkpoint.writer import Write
 from pretrain.engine.named_state import TorchState
@@ -58,6 +58,21 @@ def test_a_large_save_asks_for_few_turns_beside_training(num_bytes: int, nice: i
     write = Write(lambda _: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), num_bytes)
     assert write.wait(20)
     assert (write.result, os.getpriority(os.PRIO_PROCESS, 0)) == (nice or before, before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a thread has turns of its own on Linux")
+def test_a_save_ends_where_its_thread_may_not_make_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def refused(*which: int) -> None:
+        asked.append(which)
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "setpriority", refused)
+    monkeypatch.setattr(writer, "_SMALL", 0)
+    write = Write(lambda _: "written", 1)
+    assert write.wait(20)
+    assert (write.result, write.error, len(asked)) == ("written", None, 1)
 
 
 def test_the_memory_of_a_save_is_there_before_the_first_one(tmp_path: Path) -> None:
