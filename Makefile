@@ -68,7 +68,7 @@ gpu: ## check and measure everything on a GPU in under 8 minutes; needs torch an
 	$(PYTHON) -m benchmarks.gpu --out gpu_results
 
 gpu-learning: setup ## what our recipe gains at 8M, two runs of 10 minutes on GPUs, with PROTEINS=FILES; DRY=1: of 25 s on CPUs
-	$(BIN)/python -m benchmarks.learning '$(PROTEINS)' $(if $(DRY),--size 800k --seconds 25,--size 8m --seconds 600) \
+	$(BIN)/python -m benchmarks.learning '$(PROTEINS)' --others $(if $(DRY),--size 800k --seconds 25,--size 8m --seconds 600) \
 		--seeds 0 --folder runs/gpu_learning --arms "ours: modern, Muon, neighbours"
 
 clean: ## remove .venv and the caches of tools; runs/ stays

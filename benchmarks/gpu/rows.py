@@ -59,6 +59,15 @@ def _engine(kind: engines.Kind, seconds: float, *needs: str) -> Check:
     return _judged(f"{kind}, one rank", partial(engines.engine, kind=kind), seconds, engines.BAR, *needs)
 
 
+SPEEDS = (
+    _speed("esm2_8m", 45, 0.2),
+    _speed("esm2_650m", 55, 0.5),
+    _speed("esm2_150m", 50, 0.4),
+    _speed("esm2_3b", 60, 0.5),
+    _speed("modern_300m", 50),
+    _speed("esm2_35m", 45, 0.3),
+)
+"""The sizes that users ask about, within the time of one call."""
 CHECKS: tuple[Check, ...] = (
     Check("machine", machine.machine, 3, on_cpu="run"),
     Check("peak", machine.peak, 5, on_cpu="run"),
@@ -70,10 +79,9 @@ CHECKS: tuple[Check, ...] = (
     Check("no waiting in a step", step.no_wait, 10, WAITS, on_cpu="run"),
     Check("reading late", step.read_late, 10, GAINS, on_cpu="run", needs=("accelerate",)),
     _judged("float16 learns", step.float16, 8, LEARNS),
-    _speed("esm2_8m", 45, 0.2),
+    *SPEEDS,
+    Check("attention, FlashAttention 3", partial(speed.third, preset="esm2_650m"), 10, needs=("flash_attn_interface",)),
     _judged("compiled esm2", partial(parity.compiled, architecture="esm2"), 40, parity.BAR),
-    _speed("esm2_650m", 55, 0.5),
-    _speed("esm2_150m", 50, 0.4),
     _logits("EsmForMaskedLM", "esm2_8m", "esm2_60k"),
     _logits("EsmcForMaskedLM", "modern_8m", "modern_60k"),
     _muon("float32", 1e-5),
@@ -88,15 +96,11 @@ CHECKS: tuple[Check, ...] = (
     _engine("FSDP2", 30),
     _engine("ZeRO-2", 40, "accelerate", "deepspeed"),
     _engine("ZeRO-3", 40, "accelerate", "deepspeed"),
-    _speed("esm2_35m", 45, 0.3),
-    _speed("esm2_3b", 60, 0.5),
     _against_transformers("esm2_8m", 15),
     _against_transformers("esm2_150m", 15),
     _against_transformers("esm2_650m", 25),
     Check("attention, with room for documents", partial(speed.empty_documents, preset="esm2_8m"), 5),
     Check("memory esm2_650m", partial(speed.memory, preset="esm2_650m"), 20, on_cpu="run"),
-    Check("attention, FlashAttention 3", partial(speed.third, preset="esm2_650m"), 10, needs=("flash_attn_interface",)),
-    _speed("modern_300m", 50),
     Check("compiled modern", partial(parity.compiled, architecture="modern"), 40, parity.BAR),
     _speed("modern_600m", 50),
     _speed("modern_150m", 50),

@@ -38,16 +38,21 @@ class Proteins:
     rest: Path
     """FASTA of what trains and develops; the headers are r0, r1, ... by place in the store of all proteins."""
     frozen: Path
-    """FASTA of the frozen set, with headers of the same kind."""
+    """FASTA of the frozen set, with headers of the same kind; of other proteins there is none."""
     clusters: Path
     """TSV of (cluster, header) for both."""
 
 
-def proteins(sources: tuple[str, ...], folder: Path) -> Proteins:
+def proteins(sources: tuple[str, ...], folder: Path, *, others: bool = False) -> Proteins:
     """Read `sources` and write the files, unless they are there.
 
+    Args:
+        sources: as data.sources of a recipe takes them.
+        folder: of the track.
+        others: whether they are other proteins, on which nothing was chosen and of which nothing is frozen.
+
     Raises:
-        ValueError: the proteins are not those that the frozen set was drawn from.
+        ValueError: the proteins are not those that the frozen set was drawn from, and were said to be.
     """
     found = Proteins(folder / "rest.fasta", folder / "frozen.fasta", folder / "clusters.tsv")
     if found.clusters.exists():  # it is written last
@@ -56,20 +61,21 @@ def proteins(sources: tuple[str, ...], folder: Path) -> Proteins:
     (part,) = open_corpora(settings, prepare(settings)).parts
     store, clusters = part.store, part.split.clusters.of_records
     assert isinstance(store, Store)
-    is_frozen = np.isin(store.digests, frozen_digests())
-    if (missing := len(frozen_digests()) - len(np.unique(store.digests[is_frozen]))) or _divides(is_frozen, clusters):
+    digests = np.zeros(0, np.uint64) if others else frozen_digests()
+    is_frozen = np.isin(store.digests, digests)
+    if (missing := len(digests) - len(np.unique(store.digests[is_frozen]))) or _divides(is_frozen, clusters):
         raise ValueError(
             f"{', '.join(sources)}: {missing} proteins of the frozen set are missing, or a cluster at {IDENTITY:.0%} "
-            f"identity has proteins on both sides; {FROZEN.name} was drawn from other proteins: give those of the "
-            "project's shared data"
+            f"identity has proteins on both sides; {FROZEN.name} was drawn from other proteins: give those, or say "
+            "--others, which has no frozen set"
         )
     texts = [f">r{record}\n{_letters(store, record)}\n" for record in range(store.num_records)]
     names = [f"c{cluster:016x}\tr{record}\n" for record, cluster in enumerate(clusters.tolist())]
-    for path, lines in (
-        (found.rest, [text for text, frozen in zip(texts, is_frozen, strict=True) if not frozen]),
-        (found.frozen, [text for text, frozen in zip(texts, is_frozen, strict=True) if frozen]),
-        (found.clusters, names),
-    ):
+    of_rest = [text for text, frozen in zip(texts, is_frozen, strict=True) if not frozen]
+    of_frozen = [text for text, frozen in zip(texts, is_frozen, strict=True) if frozen]
+    for path, lines in ((found.rest, of_rest), (found.frozen, of_frozen), (found.clusters, names)):
+        if path == found.frozen and others:
+            continue
         with replaced(path, "give another folder") as new:
             new.write_text("".join(lines), encoding="ascii")
     return found

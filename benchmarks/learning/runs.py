@@ -10,6 +10,7 @@ says, and nothing may run beside it; how many tokens it takes, short runs of its
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -31,8 +32,8 @@ _SHORT = 100_000
 """Tokens of the first of the short runs by which a run's time becomes tokens; each next one has four times as many."""
 _APART_S = 10.0
 """Until one takes so much longer than the first."""
-PROCESSES = torch.cuda.device_count() or 2
-"""What a run of so many seconds is made of: a process for each GPU, or two on a CPU."""
+PROCESSES = min(4, torch.cuda.device_count()) or 2
+"""What a run of so many seconds is made of: a process for each GPU, of which a step can use four, or two on a CPU."""
 _LAUNCH = ("accelerate.commands.launch", "--config_file", str(_ROOT / "accelerate_configs/ddp.yaml"))
 
 
@@ -102,7 +103,7 @@ def trained(run: Run, runs: Path, proteins: Proteins, *, frozen: bool = False) -
     _train(run, runs, proteins)
     if not kept.exists():
         data = [str(proteins.frozen)] if frozen else []
-        _program(folder, "benchmarks.learning.scored", str(folder), str(kept), *data)
+        run_program(folder, "benchmarks.learning.scored", str(folder), str(folder), str(kept), *data)
     return Scored.read(kept)
 
 
@@ -116,13 +117,14 @@ def _train(run: Run, runs: Path, proteins: Proteins) -> None:
     if (folder / ("seconds.txt" if run.seconds else "export/config.json")).exists():
         return
     tokens = run.tokens or _tokens_in(run, runs, proteins)
+    if run.seconds:
+        shutil.rmtree(folder, ignore_errors=True)  # of a start that was interrupted: its time would be lost
     began = time.perf_counter()
     launched = (*_LAUNCH, "--num_processes", str(PROCESSES), "-m") if run.seconds else ()
-    _program(folder, *launched, *run.words(runs, proteins, tokens))
-    if not run.seconds:
-        return
-    with replaced(folder / "seconds.txt", "give another folder") as new:
-        new.write_text(f"{time.perf_counter() - began:.1f}\n", encoding="utf-8")
+    run_program(folder, *launched, *run.words(runs, proteins, tokens))
+    if run.seconds:
+        with replaced(folder / "seconds.txt", "give another folder") as new:
+            new.write_text(f"{time.perf_counter() - began:.1f}\n", encoding="utf-8")
 
 
 def _tokens_in(run: Run, runs: Path, proteins: Proteins) -> int:
@@ -138,10 +140,10 @@ def _tokens_in(run: Run, runs: Path, proteins: Proteins) -> int:
     return round(_SHORT + (run.seconds - least) * (tokens - _SHORT) / (took(tokens) - least))
 
 
-def _program(folder: Path, *words: str) -> None:
-    """Run a program of this project to its end; what it says is beside `folder`."""
+def run_program(folder: Path, *words: str, threads: int = 1) -> None:
+    """Run a program of this project to its end, with so many threads a process; what it says is beside `folder`."""
     with folder.with_suffix(".log").open("a") as log:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         subprocess.run([sys.executable, "-m", *words], env=environment, stdout=log, stderr=log, check=True)
 
 

@@ -1,8 +1,9 @@
 """What a run of the track loses on each protein, every target masked.
 
-    python -m benchmarks.learning.scored RUN OUT [PROTEINS]
+    python -m benchmarks.learning.scored RUN MODEL OUT [PROTEINS]
 
-In: a finished run; proteins, or else what the run held out. Out: a file that `Scored.read` reads. Kept: this file.
+In: a finished run; a model, which may be the run; proteins, or else what the run held out. Out: a file that
+`Scored.read` reads. Kept: this file.
 """
 
 import sys
@@ -53,11 +54,12 @@ class Scored:
             np.savez(file, **{name: getattr(self, name) for name in self.__slots__})
 
 
-def score(run: Path, data: tuple[str, ...] = ()) -> Scored:
-    """Score the export of a finished run.
+def score(run: Path, model: str, data: tuple[str, ...] = ()) -> Scored:
+    """Score a model.
 
     Args:
-        run: its directory.
+        run: directory of a finished run, which says what is held out and how often residues are.
+        model: what is scored: the same directory, or any that `open_source` takes.
         data: proteins; empty for those that it held out.
     """
     with launch(LAUNCH) as engine:
@@ -67,9 +69,9 @@ def score(run: Path, data: tuple[str, ...] = ()) -> Scored:
             store_dir = str(run.parent / "stores")
             asked = Asked(data=data, max_sequences=_MOST, crop_tokens=own.crop_tokens, store_dir=store_dir)
             opened = open_set(asked, engine)
-        source = open_source(str(run))
-        model = masked_language_model(source, engine.device)
-        sums = scored_by(model, source.origin, opened, engine, unigram_losses(own.corpora))["mask_all"]
+        source = open_source(model)
+        opened_model = masked_language_model(source, engine.device)
+        sums = scored_by(opened_model, source.origin, opened, engine, unigram_losses(own.corpora))["mask_all"]
         names = opened.corpora.names(sums.samples)
     _, losses, unigram, targets = zip(*sums.rows, strict=True)
     return Scored(
@@ -81,5 +83,5 @@ def score(run: Path, data: tuple[str, ...] = ()) -> Scored:
 
 
 if __name__ == "__main__":
-    _, of_run, out, *proteins = sys.argv
-    score(Path(of_run), tuple(proteins)).write(Path(out))
+    _, of_run, named, out, *proteins = sys.argv
+    score(Path(of_run), named, tuple(proteins)).write(Path(out))

@@ -32,9 +32,11 @@ def _measure(options: argparse.Namespace) -> None:
         from data.corpus.prepare import open_corpora, prepare
         from data.durable import replaced
         from pretrain.baselines.measured import measure
+        from pretrain.evaluation.evaluate import validation_set
     corpora = open_corpora(recipe.data, prepare(recipe.data))
     with WorkLine("fitting", after_s=2.0):
-        found = measure(corpora, recipe.data, recipe.run.validation_sequences, recipe.run.seed)
+        scored = validation_set(corpora, recipe.data, recipe.run.validation_sequences)
+        found = measure(corpora, recipe.data, scored, corpora.clusters_of(scored.samples), recipe.run.seed)
     scores = found[0].scores
     which = "held-out" if corpora.holds_out else "training"
     print(f"{scores.sequences:,} {which} proteins, {scores.targets:,} hidden residues; gains in nats a residue")

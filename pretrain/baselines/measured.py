@@ -24,7 +24,8 @@ from pretrain.baselines import composition
 from pretrain.baselines.hidden import LETTERS, REACH, Hidden, hidden_of
 from pretrain.baselines.neighbours import WIDTH, Neighbours
 from pretrain.evaluation.corruptions import CORRUPTIONS
-from pretrain.evaluation.evaluate import Row, evaluation_of, merged, unigram_losses, validation_set
+from pretrain.evaluation.evaluate import Row, evaluation_of, merged, unigram_losses
+from pretrain.evaluation.frozen import FrozenSet
 from pretrain.evaluation.scores import Evaluation
 
 MOST_RESIDUES = 2_000_000
@@ -48,19 +49,21 @@ class Baseline:
     """Wall time of the fit and the scores."""
 
 
-def measure(corpora: Corpora, settings: DataSettings, max_sequences: int, seed: int) -> list[Baseline]:
+def measure(
+    corpora: Corpora, settings: DataSettings, scored: FrozenSet, groups: NDArray[np.integer], seed: int
+) -> list[Baseline]:
     """All baselines, from the simplest on.
 
     Args:
-        corpora: those of a run.
+        corpora: those of a run, on whose training side they are fitted.
         settings: of the run.
-        max_sequences: most proteins that are scored.
+        scored: what is scored.
+        groups: (documents,) any number of the group of each protein that is scored; groups are resampled together.
         seed: of the run, which decides the order of its proteins.
     """
     mask, unigram = CORRUPTIONS["mask_all"], unigram_losses(corpora)
     contents = MaskedContents(corpora.shelves, settings, mask, _SEED)
     fitting, tuning = _divided(_first_documents(corpora, seed), corpora)
-    scored = validation_set(corpora, settings, max_sequences)
     asked = [hidden_of(bin_, scored.contents(mask, settings)) for bin_ in scored.bins(settings)]
     of_tuning = hidden_of(_in_pass(tuning, 0), contents)
     frequencies = np.exp(-unigram[LETTERS])
@@ -68,7 +71,7 @@ def measure(corpora: Corpora, settings: DataSettings, max_sequences: int, seed: 
 
     def add(name: str, losses: Losses, began: float) -> None:
         rows = merged([_rows(hidden, losses(hidden), unigram) for hidden in asked])
-        scores = evaluation_of(rows, corpora.clusters_of(np.array([row[0] for row in rows])))
+        scores = evaluation_of(rows, groups[np.searchsorted(scored.samples, [row[0] for row in rows])])
         found.append(Baseline(name=name, rows=rows, scores=scores, seconds=time.perf_counter() - began))
 
     began = time.perf_counter()

@@ -29,7 +29,7 @@ class ModelSettings(Section):
     )
     start: Literal["published", "neighbours"] = setting(
         IDENTITY,
-        "how random weights begin: as ESM-2's did, or with heads of the first layer that look at neighbours",
+        "how random weights begin: as ESM-2's did, or with heads of the first layers that look at neighbours",
         "published",
     )
     dropout: float = setting(

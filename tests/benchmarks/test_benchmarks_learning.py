@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 from hashlib import sha256
 from pathlib import Path
 
@@ -12,13 +14,19 @@ import pytest
 import torch
 
 from benchmarks.learning import corpus
+from benchmarks.learning.__main__ import _noise, _pairs, _print_arm, main
 from benchmarks.learning.arms import ARMS, PUBLISHED
 from benchmarks.learning.runs import Run
-from benchmarks.learning.scored import Scored
+from benchmarks.learning.scored import Scored, score
+from benchmarks.learning.theirs import Setting, batch_of, train, training_side
 from benchmarks.learning.trials import TRIALS, Weights
+from data.alphabet import CLS, EOS, MASK, PAD
 from data.corpus.prepare import open_corpora, prepare
 from data.homology.program import is_installed
 from data.recipe.settings import DataSettings
+from data.recipe.toml_file import check
+from pretrain.__main__ import main as pretrain
+from pretrain.evaluation.opened import _Data
 from pretrain.model.build import without_memory
 from pretrain.model.initial import first_weights
 from pretrain.model.presets import PRESETS
@@ -50,10 +58,93 @@ def test_whole_clusters_are_frozen() -> None:
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="no real proteins beside the project (shared/data/pretrain)")
-def test_the_frozen_set_is_there_and_other_proteins_are_refused(tmp_path: Path) -> None:
+def test_the_frozen_set_is_there(tmp_path: Path) -> None:
     settings = DataSettings(sources=(f"{REAL}/*.gz",), store_dir=str(tmp_path / "stores"))
     (part,) = open_corpora(settings, prepare(settings)).parts
     assert int(np.isin(part.store.digests, corpus.frozen_digests()).sum()) == 500
+
+
+@pytest.mark.skipif(not is_installed(), reason="MMseqs2 is not installed; its clusters are what divides the proteins")
+def test_other_proteins_have_no_frozen_set_and_have_to_be_said(
+    families_files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    sources = (str(families_files[0]),)
+    with pytest.raises(ValueError, match=r"485 proteins of the frozen set are missing, .* or say --others"):
+        corpus.proteins(sources, tmp_path)
+    found = corpus.proteins(sources, tmp_path, others=True)
+    assert (found.rest.exists(), found.frozen.exists()) == (True, False)
+    headers = {line[1:] for line in found.rest.read_text().splitlines() if line.startswith(">")}
+    assert headers == set(corpus.clusters_of(found))
+    for words in (["--others", "--frozen"], ["--trainer"]):
+        with pytest.raises(SystemExit, match=r"^--(others|trainer) "):
+            main([*sources, "--folder", str(tmp_path / "never"), *words])
+    assert not (tmp_path / "never").exists()
+
+
+# Wins --------------------------------------------------------------------------------------------
+
+
+def test_the_noise_is_that_of_all_arms_together() -> None:
+    """Sums of squares around each arm's own mean, over the degrees of freedom: (2 + 8) / (2 + 1)."""
+    assert _noise([[], [1.0, 2.0, 3.0], [5.0, 9.0], [7.0]]) == pytest.approx((10 / 3) ** 0.5)
+    assert _noise([[], [1.0]]) is None
+
+
+def test_an_arm_is_compared_with_its_own_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    arm = "modern, Muon"
+    found = {}
+    for seed, (theirs, ours) in enumerate(((10.0, 8.0), (20.0, 15.0))):
+        for name, loss in ((PUBLISHED, theirs), (arm, ours)):
+            sums = np.array([loss, loss])
+            found[Run(name, "800k", 1, seed)] = Scored(np.array(["a", "b"]), sums, sums + 1, np.array([5, 5]))
+    pairs = _pairs(arm, found)
+    assert [(mine.losses[0], other.losses[0]) for mine, other in pairs] == [(8, 10), (15, 20)]
+    assert _pairs(PUBLISHED, found) == []
+    # All gains are 0.2 here, so that differences are 0: undecided, whatever the losses are.
+    _print_arm(arm, found, pairs, 0.01, {"a": "x", "b": "y"})
+    assert capsys.readouterr().out.rstrip().endswith("2s/sqrt(n) 0.0141: undecided)")
+
+
+# The Trainer -------------------------------------------------------------------------------------
+
+
+def test_a_batch_of_the_trainer_is_masked_as_published() -> None:
+    torch.manual_seed(0)
+    letters = np.random.default_rng(0).integers(4, 24, 900)
+    whole = {"input_ids": np.concatenate([[CLS], letters, [EOS]]).astype(np.int64)}
+    short = {"input_ids": whole["input_ids"][:100]}
+    found = [batch_of([whole, short], 512) for _ in range(40)]
+    for batch in found:
+        assert batch["input_ids"].shape == (2, 512)
+        assert batch["attention_mask"].sum(1).tolist() == [512, 100]
+        assert (batch["input_ids"][1, 100:] == PAD).all()
+        assert (batch["labels"][1, 100:] == -100).all()
+    inputs, labels = (torch.cat([batch[name][0] for batch in found]) for name in ("input_ids", "labels"))
+    targets = labels != -100
+    assert targets.float().mean().item() == pytest.approx(0.15, abs=0.01)
+    assert (inputs[targets] == MASK).float().mean().item() == pytest.approx(0.8, abs=0.03)
+    kept = (inputs[targets] == labels[targets]).float().mean().item()
+    assert kept == pytest.approx(0.1 + 0.1 / 20, abs=0.03)
+    starts = {int(batch["input_ids"][0, 0]) == CLS for batch in found}
+    assert starts == {False} or starts == {False, True}, "crops begin anywhere"
+
+
+@pytest.mark.slow
+def test_the_trainer_trains_for_so_long_and_is_scored_as_a_run_is(recipe_in, tmp_path: Path) -> None:
+    assert pretrain([str(recipe_in(tmp_path)), "schedule.total_tokens=2_000"]) == 0
+    run, out = tmp_path / "run", tmp_path / "trainer"
+    (described,) = [json.loads((run / "run.json").read_text())["recipe"]["data"]]
+    settings = check(_Data, {"data": described}, "run.json").data
+    rows = [{"input_ids": ids, "length": len(ids)} for ids in training_side(settings)]
+    held_out = score(run, str(run)).names
+    assert len(rows) + len(held_out) == 160
+    began = time.monotonic()
+    assert train(rows, "esm2_60k", Setting(4, 1e-3), 128, 3.0, out) > 20
+    assert 3 * 0.5 < time.monotonic() - began < 60
+    found = score(run, str(out))
+    assert found.names.tolist() == held_out.tolist()
+    assert found.targets.tolist() == score(run, str(run)).targets.tolist()
+    assert abs(found.gain) < 1
 
 
 # Trials ------------------------------------------------------------------------------------------
@@ -106,7 +197,7 @@ from benchmarks.learning.__main__ import main
 main(sys.argv[1:])
 """
     arm = "modern, Muon"
-    words = [str(fasta), "--folder", str(tmp_path / "track"), "--tokens", "20_000", "--arms", arm, "--seeds", "0"]
+    words = [str(fasta), "--folder", str(tmp_path / "track"), "--tokens", "20_000", "--arms", arm, "--seeds", "0", "1"]
 
     def ran(*more: str) -> tuple[str, dict]:
         done = subprocess.run(
@@ -121,6 +212,7 @@ main(sys.argv[1:])
 
     said, found = ran()
     assert "neighbours a side, linear" in said
+    assert re.search(rf"^{arm} .*2s/sqrt\(n\) 0\.\d+: (won|lost|undecided)\)$", said, re.M)
     runs = [Run(name, "800k", 20_000, 0).folder(tmp_path / "track") for name in (PUBLISHED, arm)]
     for folder in runs:
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -131,7 +223,7 @@ main(sys.argv[1:])
     began = [(folder / "run.json").stat().st_mtime_ns for folder in runs]
     said, frozen = ran("--frozen")
     assert began == [(folder / "run.json").stat().st_mtime_ns for folder in runs]  # none is trained a second time
-    assert "linear" not in said
+    assert "neighbours a side, linear" in said
     names = set(Scored.read(runs[0] / "frozen.npz").names.tolist())
     headers = [line[1:] for line in (tmp_path / "track/frozen.fasta").read_text().splitlines() if line[0] == ">"]
     assert names <= set(headers)

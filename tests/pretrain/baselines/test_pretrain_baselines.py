@@ -21,7 +21,7 @@ from pretrain.baselines.hidden import FEATURES_EACH, LETTERS, NUM_LETTERS, Hidde
 from pretrain.baselines.measured import measure
 from pretrain.baselines.neighbours import Neighbours
 from pretrain.engine.engine import Engine
-from pretrain.evaluation.evaluate import evaluate, unigram_losses
+from pretrain.evaluation.evaluate import evaluate, unigram_losses, validation_set
 from support.jobs.finished_runs import model_of, settings_of
 
 EVEN = np.full(NUM_LETTERS, 1 / NUM_LETTERS)
@@ -135,7 +135,9 @@ def test_the_residues_that_are_scored_are_those_of_a_validation(
     inside = evaluate(model_of(), corpora, settings, 2000, Engine(Accelerator(cpu=True)), unigram_losses(corpora))[
         "mask_all"
     ]
-    found = measure(corpora, settings, 2000, 0)
+    scored = validation_set(corpora, settings, 2000)
+    groups = corpora.clusters_of(scored.samples)
+    found = measure(corpora, settings, scored, groups, 0)
     for each in found:
         assert (each.scores.sequences, each.scores.targets) == (inside.sequences, inside.targets)
         assert each.scores.unigram == pytest.approx(inside.unigram, rel=1e-9)
@@ -150,7 +152,7 @@ def test_the_residues_that_are_scored_are_those_of_a_validation(
         return hidden_of(bin_, contents)
 
     monkeypatch.setattr(measured, "hidden_of", looked)
-    measure(corpora, settings, 2000, 0)
+    measure(corpora, settings, scored, groups, 0)
     fitted_on, held_out = np.unique(np.concatenate(seen)), corpora.validation
     assert not np.isin(fitted_on, held_out).any()
     assert len(fitted_on) == corpora.num_training
