@@ -394,4 +394,4 @@ def test_the_lines_of_a_card_run_as_shown(recipe_in, tmp_path: Path) -> None:
     assert run_as_shown(folder, tmp_path) == ["1", "ran (1, 24, 33)"]
     write(folder, ContactHead((1.0,) * 8, -1.0), "4 chains")
     assert run_as_shown(folder, tmp_path) == ["2", "ran (1, 24, 33) (1, 22, 22)"]
-    assert ROOT.name not in (folder / "README.md").read_text()
+    assert str(ROOT) not in (folder / "README.md").read_text()
