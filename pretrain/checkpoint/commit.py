@@ -17,7 +17,7 @@ from pathlib import Path
 from data.durable import flush
 from pretrain.checkpoint.canonical import InvalidCheckpoint, canonical
 from pretrain.checkpoint.digests.lanes import Digest
-from pretrain.checkpoint.load import SUPERSEDED, quarantine, require_exact_files, verify
+from pretrain.checkpoint.load import MADE_WAY, quarantine, require_exact_files, supersede, verify
 from pretrain.checkpoint.manifest import (
     FROZEN,
     MANIFEST_FILE,
@@ -305,7 +305,7 @@ def make_way(published: Path, manifest: Manifest, *, moves: bool = True) -> bool
     if existing.files == manifest.files:
         return False
     if moves:
-        quarantine(published, SUPERSEDED)
+        quarantine(published, MADE_WAY)
     return True
 
 
@@ -320,3 +320,4 @@ def give_name(temporary: Path, published: Path) -> None:
     except OSError:
         os.rename(published, temporary)
         raise
+    supersede(published)

@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -41,8 +41,10 @@ from pretrain.engine.ranks import Ranks
 from pretrain.run.errors import CheckpointError, StorageError
 
 QUARANTINE = ".quarantine"
+MADE_WAY = "made-way"
+"""The reason of a checkpoint that is whole, and makes way for another one of its step, which has no name yet."""
 SUPERSEDED = "superseded"
-"""The reason of a checkpoint that is whole, and made way for another one of its step."""
+"""The reason once that one has its name."""
 _MOST_GONE = 20
 """Checkpoints that may vanish while they are read; a run that makes them faster than that keeps too few."""
 # Errors of a damaged disk or directory; others (rights, too many open files) come from the machine, and a good
@@ -193,14 +195,28 @@ def quarantine(path: Path, reason: str) -> Path:
     folder = path.parent / QUARANTINE
     found = path.lstat().st_mode
     folder.mkdir(mode=stat.S_IMODE(found) | 0o700 if stat.S_ISDIR(found) else 0o700, exist_ok=True)
-    target, count = folder / f"{path.name}-{reason}", 1
-    while os.path.lexists(target):
-        count += 1
-        target = folder / f"{path.name}-{reason}-{count}"
+    target = _unused(folder / f"{path.name}-{reason}")
     os.rename(path, target)
     flush(folder)
     flush(path.parent)
     return target
+
+
+def supersede(published: Path) -> None:
+    """What made way for a checkpoint, which has its name now, does not get it back, even where this one is damaged."""
+    folder = published.parent / QUARANTINE
+    with suppress(OSError):  # the checkpoint is saved in any case
+        for path in sorted(folder.glob(f"{published.name}-{MADE_WAY}*")):
+            os.rename(path, _unused(folder / f"{published.name}-{SUPERSEDED}"))
+
+
+def _unused(path: Path) -> Path:
+    """This path, or with a number after it."""
+    name, count = path, 1
+    while os.path.lexists(name):
+        count += 1
+        name = path.with_name(f"{path.name}-{count}")
+    return name
 
 
 def restore(

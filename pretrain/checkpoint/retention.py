@@ -16,11 +16,11 @@ from data.durable import flush
 from pretrain.checkpoint.best import Best
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.commit import TEMPORARY, Plan
-from pretrain.checkpoint.load import QUARANTINE, SUPERSEDED, find
+from pretrain.checkpoint.load import MADE_WAY, QUARANTINE, find
 from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, UnknownForm, checkpoint_name, step_of_name
 
 TRASH = ".trash-"
-_MADE_WAY = re.compile(rf"(step-\d+)-{SUPERSEDED}(?:-(\d+))?")
+_MADE_WAY = re.compile(rf"(step-\d+)-{MADE_WAY}(?:-(\d+))?")
 
 
 def retain(

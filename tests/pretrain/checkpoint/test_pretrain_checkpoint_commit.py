@@ -261,6 +261,18 @@ def test_another_result_supersedes_and_keeps_the_old(two: Path) -> None:
     ]
 
 
+def test_what_was_superseded_does_not_come_back_when_its_successor_is_damaged(two: Path) -> None:
+    model, optimizer = build(seed=9)
+    train(model, optimizer, 0, 4)
+    flip(save(two, TorchState(model, optimizer), 4, attempt=2) / "trainer.json", 30)
+    for _ in range(2):  # the first start finds the damage, and the next one what was done about it
+        sweep(two)
+        found = newest_valid(two, writer=True)
+        assert found is not None
+        assert found.manifest.step == 3
+    assert sorted(os.listdir(two / ".quarantine")) == ["step-000000004-hash", "step-000000004-superseded"]
+
+
 def test_what_made_way_for_a_killed_save_gets_its_name_back(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the two renames there is no checkpoint of the step; older ones that made way stay where they are."""
     model, optimizer = build(seed=9)
