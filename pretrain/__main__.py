@@ -135,12 +135,12 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
 
 def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, written: str = "") -> None:
     from pretrain.corpus import in_tokens
-    from pretrain.engine.request import command_line
     from pretrain.loop import train
     from pretrain.masked_language_job import MaskedLanguageJob
     from pretrain.proposal.written import toml_value
     from pretrain.report.page import write_last_report
     from pretrain.run.directory import ScheduleDiffersError
+    from pretrain.run.launcher import command_line
     from pretrain.summary import Start, closing_words, launcher, schedule_differs
 
     is_in_passes = recipe.schedule.passes is not None

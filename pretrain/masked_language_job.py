@@ -22,7 +22,6 @@ from pretrain.checkpoint.manifest import CONSUMED, CONTACT_HEAD
 from pretrain.corpus import open_on_every_rank
 from pretrain.engine.encoder_setup import set_up_encoder
 from pretrain.engine.engine import Engine
-from pretrain.engine.request import command_line
 from pretrain.evaluation.corruptions import CORRUPTIONS
 from pretrain.evaluation.evaluate import (
     evaluate,
@@ -47,6 +46,7 @@ from pretrain.proposal.meaning import meant
 from pretrain.proposal.memory import memory_of
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
+from pretrain.run.launcher import command_line
 from pretrain.screen import gigabytes
 from pretrain.step import Reading
 from pretrain.summary import launcher

@@ -217,7 +217,7 @@ def _about_time(request: Request, kept: str, later: int | None) -> list[str]:
 
 def _program() -> str:
     """The words of the command that started this, up to its sources."""
-    from pretrain.engine.request import command_line
+    from pretrain.run.launcher import command_line
     from pretrain.summary import launcher
 
     return launcher(command_line())

@@ -20,6 +20,7 @@ from pretrain.run.classes import INPUT, INTERRUPTED, PEER, STORAGE, class_of
 from pretrain.run.directory import Allowed
 from pretrain.run.error_file import tell_launcher
 from pretrain.run.errors import CheckpointError, PeerError
+from pretrain.run.launcher import command_line
 from pretrain.run.stop import Stopped, heed
 
 _PATIENCE_S = 5.0
@@ -80,8 +81,6 @@ def allowed_by(options: argparse.Namespace) -> Allowed:
 def _stopped(stopped: Stopped, rank: int) -> int:
     """Rank 0 prints what a signal ended and the command that continues; return the exit status."""
     if rank == 0:
-        from pretrain.engine.request import command_line
-
         saved = f"saved: {stopped.checkpoint}; to continue" if stopped.checkpoint else "to begin again or continue"
         if stopped.unsaved:
             newest = f"the run continues from {stopped.checkpoint}" if stopped.checkpoint else "the run begins again"

@@ -8,15 +8,12 @@ In: the process tree and the environment. Out: `LaunchRequest`. Kept: nothing.
 """
 
 import os
-import shlex
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 import yaml
 from accelerate.tracking import get_available_trackers
@@ -24,6 +21,7 @@ from accelerate.tracking import get_available_trackers
 from data.batches.loader import require_enough_bins
 from pretrain.engine.context_parallel import require_divides
 from pretrain.engine.settings import PRECISION, LaunchSettings
+from pretrain.run.launcher import launches
 
 _NOT_THE_YAMLS: dict[str, tuple[int | bool | str | None, Callable[[LaunchSettings], str]]] = {
     "gradient_accumulation_steps": (1, lambda r: f"data.bins_per_step = {r.data.bins_per_step}, which decides it"),
@@ -184,47 +182,10 @@ def requested() -> LaunchRequest:
     return replace(request, config={**request.config, "environment": from_flags})
 
 
-def command_line() -> str:
-    """The command that started this run, launcher included, for a shell in the same folder."""
-    words = sys.orig_argv
-    for command, _, _ in _launches():
-        words = command
-        break
-    # The shell has started the interpreter for a program such as `accelerate`, which it finds without.
-    if len(words) > 1 and os.path.basename(words[0]).startswith("python") and os.access(words[1], os.X_OK):
-        words = words[1:]
-    program = Path(words[0])
-    if program.is_absolute() and program.is_relative_to(Path.cwd()):
-        program = program.relative_to(Path.cwd())
-    return shlex.join([str(program), *words[1:]])
-
-
 def _requested() -> LaunchRequest:
-    for _, arguments, folder in _launches():
+    for _, arguments, folder in launches():
         return _from_accelerate(arguments, folder)
     return _from_environment()
-
-
-def _launches() -> Iterator[tuple[list[str], list[str], Path]]:
-    """(command line, arguments, working folder) of each launcher above this process, the nearest first."""
-    for ancestor in psutil.Process().parents():
-        try:
-            command, folder = ancestor.cmdline(), Path(ancestor.cwd())
-        except psutil.Error:
-            continue
-        arguments = _launch_arguments(command)
-        if arguments is not None:
-            yield command, arguments, folder
-
-
-def _launch_arguments(command: list[str]) -> list[str] | None:
-    """The arguments of `accelerate launch` in a command line; None if that is another command."""
-    for index, word in enumerate(command[:4]):
-        if os.path.basename(word) == "accelerate-launch" or word == "accelerate.commands.launch":
-            return command[index + 1 :]
-        if os.path.basename(word) in ("accelerate", "accelerate.commands.accelerate_cli"):
-            return command[index + 2 :] if command[index + 1 : index + 2] == ["launch"] else None
-    return None
 
 
 def _from_accelerate(arguments: list[str], folder: Path) -> LaunchRequest:

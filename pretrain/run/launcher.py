@@ -1,21 +1,25 @@
-"""The launcher of this process, with which it ends: ranks that are left alone train on unwatched, or wait for hours.
+"""The launcher of this process: the command that started both, and its end, with which this process ends.
 
-In: the environment and the process tree. Out: the end of this process. Kept: a thread that looks.
+In: the environment and the process tree. Out: a command line; the end of this process. Kept: a thread that looks.
 
-Several ranks are killed, not stopped in order. Stopping in order means that all agree on a step and save; that takes
-as long as a step and a save do, and is impossible in a rendezvous, whose store was the launcher's, in an import, a
-build, or beside ranks that are gone already. A kill loses what was trained since the last checkpoint, and nothing else:
-the next start trains the same steps to the same bytes, and finds no lock held. One process has nobody to agree with,
-and Accelerate's launcher of one passes no SIGTERM on: that its launcher has ended is how the process learns of it. So
-it gets SIGTERM, which saves, and is killed where that takes longer than launchers of several wait.
+Ranks that are left alone train on unwatched, or wait for hours. Several ranks are killed, not stopped in order.
+Stopping in order means that all agree on a step and save; that takes as long as a step and a save do, and is impossible
+in a rendezvous, whose store was the launcher's, in an import, a build, or beside ranks that are gone already. A kill
+loses what was trained since the last checkpoint, and nothing else: the next start trains the same steps to the same
+bytes, and finds no lock held. One process has nobody to agree with, and Accelerate's launcher of one passes no SIGTERM
+on: that its launcher has ended is how the process learns of it. So it gets SIGTERM, which saves, and is killed where
+that takes longer than launchers of several wait.
 
 Only a launcher counts. A process that was started in a shell, by nohup or a batch system outlives that shell.
 """
 
 import os
+import shlex
 import signal
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
@@ -116,3 +120,43 @@ def _watch(launcher: _Launcher, by: Signals, is_told: bool) -> None:
         text = os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "")  # that of launchers of several
         time.sleep(float(text) if text.isdecimal() else _TO_SAVE_S)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+# Its command line ---------------------------------------------------------------------------------
+
+
+def command_line() -> str:
+    """The command that started this run, launcher included, for a shell in the same folder."""
+    words = sys.orig_argv
+    for command, _, _ in launches():
+        words = command
+        break
+    # The shell has started the interpreter for a program such as `accelerate`, which it finds without.
+    if len(words) > 1 and os.path.basename(words[0]).startswith("python") and os.access(words[1], os.X_OK):
+        words = words[1:]
+    program = Path(words[0])
+    if program.is_absolute() and program.is_relative_to(Path.cwd()):
+        program = program.relative_to(Path.cwd())
+    return shlex.join([str(program), *words[1:]])
+
+
+def launches() -> Iterator[tuple[list[str], list[str], Path]]:
+    """(command line, arguments, working folder) of each launcher above this process, the nearest first."""
+    for ancestor in psutil.Process().parents():
+        try:
+            command, folder = ancestor.cmdline(), Path(ancestor.cwd())
+        except psutil.Error:
+            continue
+        arguments = _launch_arguments(command)
+        if arguments is not None:
+            yield command, arguments, folder
+
+
+def _launch_arguments(command: list[str]) -> list[str] | None:
+    """The arguments of `accelerate launch` in a command line; None if that is another command."""
+    for index, word in enumerate(command[:4]):
+        if os.path.basename(word) == "accelerate-launch" or word == "accelerate.commands.launch":
+            return command[index + 1 :]
+        if os.path.basename(word) in ("accelerate", "accelerate.commands.accelerate_cli"):
+            return command[index + 2 :] if command[index + 1 : index + 2] == ["launch"] else None
+    return None

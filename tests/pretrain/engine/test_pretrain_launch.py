@@ -20,6 +20,7 @@ from pretrain.engine.settings import ParallelSettings
 from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.recipe import Recipe
+from pretrain.run import launcher
 from pretrain.run.settings import RunSettings
 from support.launching import end_of, launch, lines
 
@@ -237,7 +238,7 @@ def test_values_that_ask_for_nothing_pass() -> None:
     ],
 )
 def test_finds_the_launchers_own_command_line(command: str, found: str | None) -> None:
-    arguments = request._launch_arguments(command.split(" "))
+    arguments = launcher._launch_arguments(command.split(" "))
     assert (arguments is None) == (found is None)
     if arguments is not None and found is not None:
         assert " ".join(arguments).startswith(found)

@@ -3,6 +3,8 @@
 import errno
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -25,7 +27,8 @@ from pretrain.run.directory import RunDirectory
 from support.checkpoint_run import written_at_once
 from support.forked import in_process
 from support.kept_runs import STEPS_12, Trained
-from support.launching import DDP, bit_equal, end_of, lines
+from support.launching import DDP, bit_equal, end_of, environment, lines
+from support.places import ROOT
 from support.rank_pool import RankPool
 
 
@@ -273,3 +276,28 @@ def test_one_rank_stops_all(pool: RankPool, run: Run, trained: Trained, fault: s
     assert run.attempts() == ["fresh", f"stopped by {by.name} at step 5"]
     assert pool.run(3, DDP, run.words).status == 0
     assert bit_equal(end_of(run.root), trained("ddp", 3, length=STEPS_12).end)
+
+
+IN_AN_IMPORT = """
+import os, runpy, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "accelerate.hooks":
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, Finder())
+runpy.run_module("pretrain", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_a_signal_in_an_import_ends_with_its_own_status(recipe_in, tmp_path: Path) -> None:
+    """Modules that were being imported are there in part, so that nothing may need them for the last words."""
+    words = [sys.executable, "-c", IN_AN_IMPORT, str(recipe_in(tmp_path))]
+    done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=100)
+    assert done.returncode == 75, done.stderr
+    assert "stopped by SIGTERM" in done.stderr
+    assert "; to begin again or continue: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
