@@ -96,6 +96,7 @@ dist.barrier()
 if len(list(seen.iterdir())) <= 2:
     time.sleep(60)  # a validation, in which a rank does not notice that another one is gone
 dist.all_reduce(torch.ones(1))
+os._exit(0)  # an interpreter that shuts down beside the threads of a group may be aborted
 """
 
 
