@@ -12,11 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from data import parent
 from data.alphabet import FASTA_LETTERS
 
 if TYPE_CHECKING:
     from data.store.token_store import Store
+
+LEAST_MB = 1200
+"""Memory that it may always take: with less than 1.1 GB version 14 refuses to search one sequence for itself."""
 
 
 def is_installed() -> bool:
@@ -50,16 +55,16 @@ def write_fasta(store: "Store", path: Path, records: Iterator[tuple[int, int]]) 
 
 
 def run(work: Path, *arguments: str) -> None:
-    """Run MMseqs2 in a folder, on all cores and at most half of the memory that is free.
+    """Run MMseqs2 in a folder, on all cores and at most half of the memory that programs can have, or `LEAST_MB`.
 
     Raises:
         ValueError: it failed; the message has the end of its output.
     """
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    free_mb = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+    memory = max(psutil.virtual_memory().available // 2 >> 20, LEAST_MB)  # not what is free: files fill that
     # Left to guess, it takes a few sequences of A, C, G and T for nucleotides, whose index alone needs some 8 GB.
     kind = ("--dbtype", "1")
-    limits = (*kind, "--threads", str(threads), "--split-memory-limit", f"{max(free_mb // 2, 512)}M", "-v", "1")
+    limits = (*kind, "--threads", str(threads), "--split-memory-limit", f"{memory}M", "-v", "1")
     done = parent.run(["mmseqs", *arguments, *limits], work)
     if done.returncode:
         said = done.stdout.decode("utf-8", "replace").strip()[-1500:]

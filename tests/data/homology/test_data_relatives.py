@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from data.alphabet import STANDARD_RESIDUES
@@ -151,3 +152,16 @@ def test_one_search_among_relatives_gives_the_clusters_of_each_identity(tmp_path
         pairs = np.unique(np.stack([found[identity], expected]), axis=1)
         assert pairs.shape[1] == clusters  # one component is one cluster
     assert [len(each) for each in groups_within(store, within[:0], (0.5, 0.9)).values()] == [0, 0]
+
+
+@needs_mmseqs
+def test_a_search_fits_into_a_machine_whose_memory_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MMseqs2 refuses to search with less than 1.1 GB, whatever it searches."""
+    memory = psutil.virtual_memory()._replace(available=1 << 30)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    (tmp_path / "in.fasta").write_text(f">a\n{drawn(200, 1)}\n")
+    program.run(tmp_path, "easy-search", "in.fasta", "in.fasta", "found.tsv", "tmp")
+    assert (tmp_path / "found.tsv").read_text().split()[:3] == ["a", "a", "1.000"]
+    monkeypatch.setattr(program, "LEAST_MB", 512)
+    with pytest.raises(ValueError, match="Cannot fit databases into 511M"):
+        program.run(tmp_path, "easy-search", "in.fasta", "in.fasta", "found.tsv", "tmp")

@@ -15,9 +15,11 @@ pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
 
 
 def assert_unharmed(folder: Path, recipe: Path, worlds: list[int], tokens: int, kills: int) -> None:
-    """Kill runs so often; one that ends before its kills have come is followed by another."""
-    ledger = Ledger(folder / "ledger.jsonl", 1, "ddp")
-    found = list(continued(ledger, Campaign(folder, recipe, tokens), [("ddp", ranks) for ranks in worlds], kills))
+    """Kill runs so often, as often in each world; one that ends before its kills have come is followed by another."""
+    found, campaign = [], Campaign(folder, recipe, tokens)
+    for ranks in worlds:
+        ledger = Ledger(folder / f"ledger-{ranks}.jsonl", ranks, "ddp")
+        found += continued(ledger, campaign, [("ddp", ranks)], kills // len(worlds))
     assert all(run.same for run in found)
     assert {run.ranks for run in found} == set(worlds)
     assert sum(run.kills for run in found) == kills
