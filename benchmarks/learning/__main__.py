@@ -4,6 +4,7 @@
     python -m benchmarks.learning PROTEINS ... --seconds 300 --arms NAME ... --seeds 0 1 2 3 4
     python -m benchmarks.learning PROTEINS ... --frozen --arms NAME
     python -m benchmarks.learning PROTEINS ... --others --seconds 300 --trainer --arms NAME
+    python -m benchmarks.learning PROTEINS ... --structure flip_secondary_structure_splits.zip
 
 Every arm is trained with every seed by `python -m pretrain`, two at a time, on the same proteins; with --seconds, one
 at a time on one process for each GPU or two on a CPU, from the start of its command to the end. Compared are losses
@@ -13,7 +14,9 @@ run again, so the same command continues after an interruption; --minutes begins
 
 A win is a mean difference beyond 2 s / sqrt(seeds), s being the standard deviation of the difference over the seeds,
 of all arms together: that of one arm with three seeds may be small by luck. The interval draws clusters: it is about
-other proteins, and s about other seeds. With --trainer, `transformers.Trainer` trains as long, with a grid of settings.
+other proteins, and s about other seeds. With --structure, every run is also judged by the secondary structure that a
+ridge reads from its frozen encoder (`judged`), and an arm that is worse there by so much has not won. With --trainer,
+`transformers.Trainer` trains as long, with a grid of settings.
 """
 
 import argparse
@@ -22,22 +25,24 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
-from statistics import mean, variance
+from statistics import mean
+from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks.learning.arms import ARMS, PUBLISHED
 from benchmarks.learning.corpus import Proteins, clusters_of, proteins
-from benchmarks.learning.runs import Run, seconds_of, settings_of, trained
+from benchmarks.learning.judged import Judged, judge, neighbours
+from benchmarks.learning.runs import Run, judged, seconds_of, settings_of, trained
 from benchmarks.learning.scored import Scored
+from benchmarks.learning.structure import Structures, structures
+from benchmarks.learning.table import by_loss, by_structure, line, rows
 from benchmarks.learning.theirs import GRID, by_trainer
 from benchmarks.report import Row, report
 from data.corpus.prepare import open_corpora, prepare
 from data.recipe.settings import DataSettings
 from pretrain.baselines.measured import measure
-from pretrain.evaluation.evaluate import intervals
 from pretrain.evaluation.frozen import frozen_set
 
 AT_A_TIME = 2
@@ -56,6 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit("--others has no frozen set: leave out --frozen")
     if asked.trainer and not asked.seconds:
         sys.exit("--trainer trains as long as an arm: give --seconds, too")
+    try:
+        known = structures(asked.structure) if asked.structure else None
+    except ValueError as error:
+        sys.exit(f"--structure {error}")
     asked.folder.mkdir(parents=True, exist_ok=True)
     try:
         files = proteins(tuple(asked.proteins), asked.folder, others=asked.others)
@@ -64,23 +73,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = list(dict.fromkeys([PUBLISHED, *asked.arms]))
     tokens = 0 if asked.seconds else asked.tokens
     runs = [Run(name, asked.size, tokens, seed, asked.seconds) for seed in asked.seeds for name in names]
-    prepare(settings_of(files, asked.folder))
+    settings = settings_of(files, asked.folder)
+    prepare(settings)
+    by_what = _Structure(asked.structure, known, settings.crop_tokens) if known else None
     end = time.monotonic() + 60 * asked.minutes
-    found = _all(runs, asked.folder, files, end, frozen=asked.frozen)
+    found, found_structure = _all(runs, asked.folder, files, end, by_what, frozen=asked.frozen)
     which = "the frozen set" if asked.frozen else "held-out clusters"
     title = f"{asked.size}, {runs[0].length}"
     print(f"{title}, {which}; nats a residue below residue frequencies\n")
     clusters = clusters_of(files)
     _print_baselines(files, asked.folder, clusters, frozen=asked.frozen)
-    pairs = {name: _pairs(name, found) for name in names}
-    noise = _noise([[mine.gain - other.gain for mine, other in of_arm] for of_arm in pairs.values()])
-    for name in names:
-        _print_arm(name, found, pairs[name], noise, clusters)
-    rows = [row for name, of_arm in pairs.items() for row in _rows(name, of_arm)]
+    if known:
+        _print_neighbours(known)
+    printed = []
+    if found:
+        loss, structure = by_loss(found, clusters), by_structure(found_structure) if found_structure else None
+        for name in names:
+            if loss.values(name):
+                print(line(name, loss, structure), flush=True)
+        printed = rows(names, loss)
     if asked.seconds and found:
         took = [seconds_of(run, asked.folder) for run in found]
         print(f"the runs took {min(took):.0f} to {max(took):.0f} s")
     others = {run.folder(Path()).name: scored.gain for run, scored in found.items()}
+    others |= {f"{run.folder(Path()).name}: SS3": each.q3 for run, each in found_structure.items()}
     if asked.trainer and found:
         theirs = _trained_by_trainer(runs[0], asked.folder, files, end)
         others |= theirs
@@ -89,22 +105,40 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for name in asked.arms:
                 gains = [scored.gain for run, scored in found.items() if run.arm == name]
                 if gains:
-                    rows.append(Row(f"{name}: gain", "the best Trainer", mean(gains) / best, OF_TRAINER, "higher"))
-    report("learning", rows, title, others)
+                    printed.append(Row(f"{name}: gain", "the best Trainer", mean(gains) / best, OF_TRAINER, "higher"))
+    report("learning", printed, title, others)
 
 
-def _all(runs: Sequence[Run], folder: Path, files: Proteins, end: float, *, frozen: bool) -> dict[Run, Scored]:
+class _Structure(NamedTuple):
+    """The judge beside loss."""
+
+    path: Path
+    known: Structures
+    crop_tokens: int
+
+
+def _all(
+    runs: Sequence[Run], folder: Path, files: Proteins, end: float, by_what: _Structure | None, *, frozen: bool
+) -> tuple[dict[Run, Scored], dict[Run, Judged]]:
     """The runs that have finished, in their order; none begins after `end`."""
+    fingerprint = by_what.known.fingerprint if by_what else ""
 
-    def one(run: Run) -> Scored | None:
+    def one(run: Run) -> tuple[Scored, Judged | None] | None:
         try:
-            return trained(run, folder, files, frozen=frozen) if time.monotonic() < end else None
+            if time.monotonic() > end:
+                return None
+            scored = trained(run, folder, files, frozen=frozen)
+            if by_what is None:
+                return scored, None
+            return scored, judged(run.folder(folder), by_what.crop_tokens, by_what.path, fingerprint)
         except subprocess.CalledProcessError:
             print(f"{run.folder(folder)} failed: see {run.folder(folder).with_suffix('.log')}", flush=True)
             return None
 
     with ThreadPoolExecutor(1 if runs[0].seconds else AT_A_TIME) as pool:
-        return {run: scored for run, scored in zip(runs, pool.map(one, runs), strict=True) if scored is not None}
+        found = {run: both for run, both in zip(runs, pool.map(one, runs), strict=True) if both is not None}
+    by_structure = {run: structure for run, (_, structure) in found.items() if structure is not None}
+    return {run: scored for run, (scored, _) in found.items()}, by_structure
 
 
 def _trained_by_trainer(run: Run, folder: Path, files: Proteins, end: float) -> dict[str, float]:
@@ -131,59 +165,14 @@ def _print_baselines(files: Proteins, folder: Path, clusters: Mapping[str, str],
         print(f"{each.name:40}{each.scores.gain:8.4f}  {interval}  {each.seconds:6.1f} s", flush=True)
 
 
-Pairs = list[tuple[Scored, Scored]]
-
-
-def _pairs(name: str, found: Mapping[Run, Scored]) -> Pairs:
-    """An arm's scores beside those of `PUBLISHED` with the same seed; none of `PUBLISHED` itself."""
-    if name == PUBLISHED:
-        return []
-    published = {run: replace(run, arm=PUBLISHED) for run in found if run.arm == name}
-    return [(found[run], found[other]) for run, other in published.items() if other in found]
-
-
-def _noise(differences: Sequence[Sequence[float]]) -> float | None:
-    """The standard deviation of a difference over seeds, of all arms together; None where no arm has two."""
-    several = [of_arm for of_arm in differences if len(of_arm) > 1]
-    if not several:
-        return None
-    return float(np.sqrt(sum(variance(each) * (len(each) - 1) for each in several) / sum(len(e) - 1 for e in several)))
-
-
-def _print_arm(
-    name: str, found: Mapping[Run, Scored], pairs: Pairs, noise: float | None, clusters: Mapping[str, str]
-) -> None:
-    gains = [scored.gain for run, scored in found.items() if run.arm == name]
-    if not gains:
-        return
-    line = f"{name:40}{mean(gains):8.4f}  ({', '.join(f'{gain:.4f}' for gain in gains)})"
-    if pairs:
-        difference = mean(mine.gain - other.gain for mine, other in pairs)
-        low, high = _interval(pairs, clusters)
-        line += f"  {difference:+.4f} (clusters {low:+.4f} to {high:+.4f}"
-        if noise is not None:
-            least = 2 * noise / len(pairs) ** 0.5
-            verdict = "won" if difference > least else "lost" if difference < -least else "undecided"
-            line += f", 2s/sqrt(n) {least:.4f}: {verdict}"
-        line += ")"
-    print(line, flush=True)
-
-
-def _rows(name: str, pairs: Pairs) -> list[Row]:
-    """What the gain of an arm is to that of `PUBLISHED`."""
-    if not pairs:
-        return []
-    mine, other = (mean(scored.gain for scored in side) for side in zip(*pairs, strict=True))
-    return [Row(f"{name}: gain", PUBLISHED, mine / other, 1.0, "higher")]
-
-
-def _interval(pairs: Pairs, clusters: Mapping[str, str]) -> tuple[float, float]:
-    """95 % interval over clusters of the mean difference over seeds."""
-    first = pairs[0][0]
-    losses = np.stack([np.mean([scored.losses for scored in side], axis=0) for side in zip(*pairs, strict=True)], 1)
-    _, groups = np.unique([clusters[name] for name in first.names.tolist()], return_inverse=True)
-    _, _, low, high = intervals(np.column_stack([losses, first.targets]), groups)
-    return low, high
+def _print_neighbours(known: Structures) -> None:
+    """What the ridge of the judge reads from residues alone."""
+    began = time.perf_counter()
+    found = judge(neighbours, known)
+    print(
+        f"{'SS3 of seven neighbours a side, linear':40}{found.q3:8.4f}  {time.perf_counter() - began:6.1f} s",
+        flush=True,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -200,6 +189,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after this time")
     parser.add_argument("--frozen", action="store_true", help="score on the frozen set")
     parser.add_argument("--others", action="store_true", help="other proteins, of which none are frozen")
+    parser.add_argument(
+        "--structure", type=Path, metavar="FILE.zip", help="judge runs by FLIP's secondary structure, too"
+    )
     parser.add_argument("--trainer", action="store_true", help="train by transformers.Trainer for as long, too")
     return parser
 

@@ -2,8 +2,8 @@
 
 In: nothing. Out: `ARMS`. Kept: nothing.
 
-An arm is a list of settings, as on a command line, and of trials (`trials`), which change how the weights begin in ways
-that are no settings. An arm stays here when it has lost: docs/results.md has the figures of all of them.
+An arm is a list of settings, as on a command line, and of trials (`trials`), which are no settings. An arm
+stays here when it has lost: docs/results.md has the figures of all of them.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Arm:
 
     settings: tuple[str, ...] = ()
     trials: tuple[str, ...] = ()
-    """Names in `trials.TRIALS`, each with ``=number`` after it where it has one."""
+    """Names in `trials.NAMES`, each with ``=number`` after it."""
 
     def __add__(self, other: "Arm") -> "Arm":
         return Arm(self.settings + other.settings, self.trials + other.trials)
@@ -59,6 +59,8 @@ _START = Arm(("model.start=neighbours",))
 _OURS = _modern() + _START
 _TARGETS = Arm(("data.mask.select_prob=0.25",))
 _DECAY = Arm(("optimizer.weight_decay=1e-5", "schedule.final_lr=0", "schedule.decay_end=1"))
+_MORE_DECAY = Arm(("optimizer.weight_decay=0.1",))
+_AVERAGE = Arm((), ("average=0.95",))
 _STEPS = Arm(("data.bins_per_step=2",))
 ARMS = {
     PUBLISHED: Arm(),
@@ -80,8 +82,22 @@ ARMS = {
     "ours, steps half as large": _modern("{less}") + _START + _STEPS,
     "ours, layers begin as the identity": _OURS + Arm((), ("outputs=0",)),
     "ours, larger values": _OURS + Arm((), ("values=0.5",)),
+    "ours, 40 % are targets": _OURS + Arm(("data.mask.select_prob=0.4",)),
+    "ours, targets fall from 40 to 15 %": _OURS
+    + Arm(("data.mask.select_stages=[[{a_third}, 0.4], [{two_thirds}, 0.25]]",)),
+    "ours, crops grow": _OURS + Arm(("data.curriculum=[[{a_third}, 128], [{two_thirds}, 256]]",)),
+    "ours, momentum 0.9": _OURS + Arm(("optimizer.momentum=0.9",)),
+    "ours, momentum 0.98": _OURS + Arm(("optimizer.momentum=0.98",)),
+    "ours, NorMuon": _OURS + Arm((), ("normuon=0.95",)),
+    "ours, decay 0.1": _OURS + _MORE_DECAY,
+    "ours, decay 0.1, cautious": _OURS + _MORE_DECAY + Arm((), ("cautious=1",)),
+    "ours, spectral rate": _OURS + Arm((), ("spectral=1",)),
+    "ours, average of weights": _OURS + _AVERAGE,
+    "ours, average, rate falls to a half": _OURS + _AVERAGE + Arm(("schedule.final_lr=0.5",)),
+    "ours, convolution over 7 neighbours": _OURS + Arm((), ("around=7",)),
     "ours, targets and decay": _OURS + _TARGETS + _DECAY,
     "ours, targets and steps": _modern("{less}") + _START + _TARGETS + _STEPS,
     "ours, targets, decay and steps": _modern("{less}") + _START + _TARGETS + _DECAY + _STEPS,
 }
-"""Name -> arm; ``{size}`` stands for 800k or 8m, ``{rate}``, ``{half}``, ``{twice}`` and ``{less}`` for rates."""
+"""Name -> arm; ``{size}`` stands for 800k or 8m, ``{rate}``, ``{half}``, ``{twice}`` and ``{less}`` for rates, and
+``{a_third}`` and ``{two_thirds}`` for tokens."""

@@ -1,6 +1,7 @@
 """The runs of the track: each arm with each seed is trained once, as `python -m pretrain` trains, and then scored.
 
-In: an arm, a size, a seed, a length. Out: `Scored`. Kept: the run directories and, in each, `scored.npz`.
+In: an arm, a size, a seed, a length. Out: `Scored`, and `Judged`. Kept: the run directories and, in each, `scored.npz`
+and `structure.npz`.
 
 A run of so many tokens is one process with one thread, so that two of them may share two cores: what they learn does
 not depend on the time. A run of so many seconds is one process for each GPU, or two on a CPU, launched as the README
@@ -21,6 +22,7 @@ import torch
 
 from benchmarks.learning.arms import ARMS, RATES, RECIPE
 from benchmarks.learning.corpus import Proteins
+from benchmarks.learning.judged import Judged
 from benchmarks.learning.scored import Scored
 from data.durable import replaced
 from data.recipe.settings import DataSettings
@@ -66,7 +68,8 @@ class Run:
         arm = ARMS[self.arm]
         rate = RATES[self.size]
         rates = {"rate": rate, "half": rate / 2, "twice": 2 * rate, "less": rate / 2**0.5}
-        settings = [setting.format(size=self.size, **rates) for setting in arm.settings]
+        parts = {"a_third": tokens // 3, "two_thirds": 2 * tokens // 3}
+        settings = [setting.format(size=self.size, **rates, **parts) for setting in arm.settings]
         presets = [] if any("preset" in setting for setting in settings) else [f"model.preset=esm2_{self.size}"]
         trials = ",".join(arm.trials) or ","  # Accelerate's launcher fails with an empty word
         return [
@@ -105,6 +108,24 @@ def trained(run: Run, runs: Path, proteins: Proteins, *, frozen: bool = False) -
         data = [str(proteins.frozen)] if frozen else []
         run_program(folder, "benchmarks.learning.scored", str(folder), str(folder), str(kept), *data)
     return Scored.read(kept)
+
+
+def judged(folder: Path, crop_tokens: int, structure: Path, fingerprint: str) -> Judged:
+    """Judge a finished run by secondary structure, unless that was done before on the same proteins.
+
+    Args:
+        folder: of the run.
+        crop_tokens: longest document of its training.
+        structure: the file of `structure.structures`.
+        fingerprint: of what it holds.
+
+    Raises:
+        subprocess.CalledProcessError: it failed; its log is beside the folder.
+    """
+    kept = folder / "structure.npz"
+    if not kept.exists() or Judged.read(kept).fingerprint != fingerprint:
+        run_program(folder, "benchmarks.learning.judged", str(folder), str(crop_tokens), str(structure), str(kept))
+    return Judged.read(kept)
 
 
 def seconds_of(run: Run, runs: Path) -> float:

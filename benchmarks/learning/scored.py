@@ -14,6 +14,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.learning.around import as_trained
 from data.durable import replaced
 from pretrain.engine.launch import launch
 from pretrain.evaluation.evaluate import unigram_losses
@@ -70,7 +71,7 @@ def score(run: Path, model: str, data: tuple[str, ...] = ()) -> Scored:
             asked = Asked(data=data, max_sequences=_MOST, crop_tokens=own.crop_tokens, store_dir=store_dir)
             opened = open_set(asked, engine)
         source = open_source(model)
-        opened_model = masked_language_model(source, engine.device)
+        opened_model = as_trained(masked_language_model(source, engine.device), Path(model))
         sums = scored_by(opened_model, source.origin, opened, engine, unigram_losses(own.corpora))["mask_all"]
         names = opened.corpora.names(sums.samples)
     _, losses, unigram, targets = zip(*sums.rows, strict=True)

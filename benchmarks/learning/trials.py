@@ -1,11 +1,12 @@
-"""Trials: other first weights than `pretrain.model.initial` draws, which are no settings of a recipe.
+"""Trials: what is no setting of a recipe, such as other first weights than `pretrain.model.initial` draws.
 
     python -m benchmarks.learning.trials TRIALS RECIPE [SETTING ...]
 
 In: names of trials with commas between, and the command line of `python -m pretrain`. Out: its run. Kept: nothing.
 
-A trial changes the first weights by name, before an engine spreads them, so that the run itself is that of a user: the
-same loop, the same checkpoints, an export that transformers loads. What wins becomes a setting and leaves this file.
+A trial changes the first weights by name, before an engine spreads them, or how Muon moves a matrix (`moves`), or the
+embedding (`around`). The run itself is that of a user: the same loop, the same checkpoints, an export. What wins
+becomes a setting and leaves these files.
 """
 
 import math
@@ -18,13 +19,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from benchmarks.learning.around import NAME, with_around
+from benchmarks.learning.moves import MOVES, Tried
 from data.alphabet import IS_TARGET
-from pretrain import masked_language_job
+from pretrain import loop, masked_language_job
 from pretrain.__main__ import main as pretrain
 from pretrain.evaluation.evaluate import unigram_losses
 from pretrain.model import build
 from pretrain.model.initial import WEIGHT_STD, FirstWeight
 from pretrain.model.masked_language_model import MaskedLanguageModel
+from pretrain.model.presets import EsmShape
+from pretrain.optimizer import build as optimizers
+from pretrain.ship import export
 
 LAYERS = "encoder.layers."
 
@@ -97,25 +103,37 @@ def bias(weights: Weights, above: float) -> None:
 TRIALS: dict[str, Callable[[Weights, float], None]] = {
     function.__name__: function for function in (fan_in, outputs, values, embedding, bias)
 }
+AROUND = "around"
+"""Name of the trial of an embedding that sees so many places to either side."""
+NAMES = (*TRIALS, *MOVES, AROUND)
 
 
 def install(asked: str) -> None:
-    """Let every model of this process begin as `asked` says: ``name=number`` with commas between.
+    """Let every run of this process be as `asked` says: ``name=number`` with commas between.
 
     Raises:
         ValueError: there is no trial of a name.
     """
-    chosen = [word.partition("=") for word in asked.split(",") if word]
-    if unknown := [name for name, _, _ in chosen if name not in TRIALS]:
-        raise ValueError(f"there is no trial {unknown[0]!r}; there are {', '.join(TRIALS)}")
+    chosen = {name: float(number) for name, _, number in (word.partition("=") for word in asked.split(",") if word)}
+    if unknown := [name for name in chosen if name not in NAMES]:
+        raise ValueError(f"there is no trial {unknown[0]!r}; there are {', '.join(NAMES)}")
+    _begin({name: number for name, number in chosen.items() if name in TRIALS})
+    if moves := {name: number for name, number in chosen.items() if name in MOVES}:
+        _move(moves)
+    if AROUND in chosen:
+        _see_around(int(chosen[AROUND]))
+
+
+def _begin(chosen: dict[str, float]) -> None:
+    """Change the first weights."""
     built = masked_language_job.MaskedLanguageJob.build
     unigram: list[NDArray[np.float64]] = []
 
     def changed(starts: Callable[..., dict[str, FirstWeight]]) -> Callable[..., dict[str, FirstWeight]]:
         def first(model: MaskedLanguageModel, seed: int) -> dict[str, FirstWeight]:
             weights = Weights(model, starts(model, seed), unigram[-1])
-            for name, _, number in chosen:
-                TRIALS[name](weights, float(number))
+            for name, number in chosen.items():
+                TRIALS[name](weights, number)
             return weights.first
 
         return first
@@ -127,6 +145,39 @@ def install(asked: str) -> None:
     for name in ("first_weights", "neighbours_first"):
         setattr(build, name, changed(getattr(build, name)))
     masked_language_job.MaskedLanguageJob.build = counted  # type: ignore
+
+
+def _move(chosen: dict[str, float]) -> None:
+    """Put another optimizer in Muon's place."""
+    save = loop.Training.save
+
+    def of_means(training: Any, *, is_last: bool, again: bool = False) -> bool:
+        if is_last and training.is_over:
+            getattr(training.optimizer, "optimizer", training.optimizer).take_means()  # inside Accelerate's wrapper
+        return save(training, is_last=is_last, again=again)
+
+    Tried.asked = chosen
+    optimizers.Muon = Tried  # type: ignore
+    loop.Training.save = of_means  # type: ignore
+
+
+def _see_around(farthest: int) -> None:
+    """Give every model that is trained an embedding that sees so far; it is 0 at first."""
+    without_memory, starts, whole = masked_language_job.without_memory, build.neighbours_first, export.read_whole
+
+    def model(shape: EsmShape) -> MaskedLanguageModel:
+        return with_around(without_memory(shape), farthest)
+
+    def first(plain: MaskedLanguageModel, seed: int) -> dict[str, FirstWeight]:
+        zeros = torch.zeros(2 * farthest, plain.shape.dim)
+        return {**starts(plain, seed), NAME: zeros.clone}
+
+    def exported(*arguments: Any) -> dict[str, Tensor]:
+        return {name: weight for name, weight in whole(*arguments).items() if name != NAME}
+
+    masked_language_job.without_memory = model
+    build.neighbours_first = first
+    export.read_whole = exported
 
 
 if __name__ == "__main__":

@@ -127,11 +127,15 @@ class Muon(torch.optim.Optimizer):
         dtype = DTYPES[stacks[0].group["newton_schulz"]]  # one for all groups
         updates = shared(by_block, lambda maps: newton_schulz(maps, dtype), dtype)
         for (group, matrices), (momentum, nesterov), update in zip(stacks, combined, updates, strict=True):
-            rate, own = group["lr"], _cut_as(nesterov, update.reshape(nesterov.shape))
-            rms = RMS * math.sqrt(max(update.shape[1:]))
-            weights = torch.stack(list(matrices)).mul_(1 - rate * group["weight_decay"]).add_(own, alpha=-rate * rms)
+            own = _cut_as(nesterov, update.reshape(nesterov.shape))
             _replace([self.state[matrix]["momentum_buffer"] for matrix in matrices], momentum, self.found_inf)
-            _replace(matrices, weights, self.found_inf)
+            _replace(matrices, self._moved(group, matrices, own), self.found_inf)
+
+    def _moved(self, group: dict[str, Any], matrices: Sequence[nn.Parameter], factors: Tensor) -> Tensor:
+        """The new weights of n matrices of one shape, given their orthogonal factors: ``(n, rows, columns)`` each."""
+        rate, (rows, columns) = group["lr"], factors.shape[1:]
+        rms = RMS * math.sqrt(max(rows // group["blocks"], columns))
+        return torch.stack(list(matrices)).mul_(1 - rate * group["weight_decay"]).add_(factors, alpha=-rate * rms)
 
     def _combined(self, group: dict[str, Any], matrices: Sequence[nn.Parameter]) -> tuple[Tensor, Tensor]:
         """The new momentum of n matrices of one shape, and what is orthogonalised: ``(n, rows, columns)`` each."""

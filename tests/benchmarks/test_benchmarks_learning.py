@@ -14,12 +14,13 @@ import pytest
 import torch
 
 from benchmarks.learning import corpus
-from benchmarks.learning.__main__ import _noise, _pairs, _print_arm, main
+from benchmarks.learning.__main__ import main
 from benchmarks.learning.arms import ARMS, PUBLISHED
+from benchmarks.learning.judged import Judged
 from benchmarks.learning.runs import Run
 from benchmarks.learning.scored import Scored, score
 from benchmarks.learning.theirs import Setting, batch_of, train, training_side
-from benchmarks.learning.trials import TRIALS, Weights
+from benchmarks.learning.trials import NAMES, TRIALS, Weights
 from data.alphabet import CLS, EOS, MASK, PAD
 from data.corpus.prepare import open_corpora, prepare
 from data.homology.program import is_installed
@@ -30,6 +31,7 @@ from pretrain.evaluation.opened import _Data
 from pretrain.model.build import without_memory
 from pretrain.model.initial import first_weights
 from pretrain.model.presets import PRESETS
+from support.assays.structure_zip import records, zipped
 from support.places import REAL, ROOT
 
 # The frozen set ----------------------------------------------------------------------------------
@@ -79,30 +81,6 @@ def test_other_proteins_have_no_frozen_set_and_have_to_be_said(
         with pytest.raises(SystemExit, match=r"^--(others|trainer) "):
             main([*sources, "--folder", str(tmp_path / "never"), *words])
     assert not (tmp_path / "never").exists()
-
-
-# Wins --------------------------------------------------------------------------------------------
-
-
-def test_the_noise_is_that_of_all_arms_together() -> None:
-    """Sums of squares around each arm's own mean, over the degrees of freedom: (2 + 8) / (2 + 1)."""
-    assert _noise([[], [1.0, 2.0, 3.0], [5.0, 9.0], [7.0]]) == pytest.approx((10 / 3) ** 0.5)
-    assert _noise([[], [1.0]]) is None
-
-
-def test_an_arm_is_compared_with_its_own_seeds(capsys: pytest.CaptureFixture[str]) -> None:
-    arm = "modern, Muon"
-    found = {}
-    for seed, (theirs, ours) in enumerate(((10.0, 8.0), (20.0, 15.0))):
-        for name, loss in ((PUBLISHED, theirs), (arm, ours)):
-            sums = np.array([loss, loss])
-            found[Run(name, "800k", 1, seed)] = Scored(np.array(["a", "b"]), sums, sums + 1, np.array([5, 5]))
-    pairs = _pairs(arm, found)
-    assert [(mine.losses[0], other.losses[0]) for mine, other in pairs] == [(8, 10), (15, 20)]
-    assert _pairs(PUBLISHED, found) == []
-    # All gains are 0.2 here, so that differences are 0: undecided, whatever the losses are.
-    _print_arm(arm, found, pairs, 0.01, {"a": "x", "b": "y"})
-    assert capsys.readouterr().out.rstrip().endswith("2s/sqrt(n) 0.0141: undecided)")
 
 
 # The Trainer -------------------------------------------------------------------------------------
@@ -210,18 +188,22 @@ main(sys.argv[1:])
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout, json.loads(done.stdout.splitlines()[-1])
 
-    said, found = ran()
+    said, found = ran("--structure", str(zipped(tmp_path / "flip.zip", records())))
     assert "neighbours a side, linear" in said
-    assert re.search(rf"^{arm} .*2s/sqrt\(n\) 0\.\d+: (won|lost|undecided)\)$", said, re.M)
+    assert "SS3 of seven neighbours a side, linear" in said
+    by_both = rf"^{arm} .*2s/sqrt\(n\) 0\.\d+\)  SS3 .*2s/sqrt\(n\) 0\.\d+\): (won|not won, .*|lost|undecided)$"
+    assert re.search(by_both, said, re.M)
     runs = [Run(name, "800k", 20_000, 0).folder(tmp_path / "track") for name in (PUBLISHED, arm)]
     for folder in runs:
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         (*_, last) = (line["validation"]["mask_all"] for line in lines if "validation" in line)
+        assert found["others"][f"{folder.name}: SS3"] == Judged.read(folder / "structure.npz").q3 > 0.9
         # The run computed in bfloat16, its figure here in float32.
         assert found["others"][folder.name] == pytest.approx(last["gain"], abs=2e-3)
     assert [row["work"] for row in found["rows"]] == [f"{arm}: gain"]
     began = [(folder / "run.json").stat().st_mtime_ns for folder in runs]
     said, frozen = ran("--frozen")
+    assert "SS3" not in said
     assert began == [(folder / "run.json").stat().st_mtime_ns for folder in runs]  # none is trained a second time
     assert "neighbours a side, linear" in said
     names = set(Scored.read(runs[0] / "frozen.npz").names.tolist())
@@ -233,6 +215,6 @@ main(sys.argv[1:])
 
 def test_every_arm_is_a_recipe_and_trials_that_exist() -> None:
     for name, arm in ARMS.items():
-        assert all(trial.partition("=")[0] in TRIALS for trial in arm.trials), name
+        assert all(trial.partition("=")[0] in NAMES for trial in arm.trials), name
     folders = [Run(name, "8m", 1, 0).folder(Path()) for name in ARMS]
     assert len(set(folders)) == len(folders)
