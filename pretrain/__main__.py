@@ -136,7 +136,7 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
 def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, written: str = "") -> None:
     from pretrain.corpus import in_tokens
     from pretrain.loop import train
-    from pretrain.masked_language_job import MaskedLanguageJob
+    from pretrain.masked_language_job import open_job
     from pretrain.proposal.written import toml_value
     from pretrain.report.page import write_last_report
     from pretrain.run.directory import ScheduleDiffersError
@@ -147,7 +147,7 @@ def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, w
     start = Start(options.recipe, options.overrides, launcher(command_line()), is_in_passes)
     recipe = in_tokens(recipe, engine)
     try:
-        summary = train(recipe, MaskedLanguageJob, engine, allowed=allowed_by(options), written=written)
+        summary = train(recipe, open_job, engine, allowed=allowed_by(options), written=written)
     except ScheduleDiffersError as error:
         before = {name: "none" if value is None else toml_value(value) for name, value in error.before.items()}
         words = schedule_differs(str(error), before, recipe.schedule.total_tokens, Path(recipe.run.directory), start)

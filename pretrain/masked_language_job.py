@@ -6,8 +6,9 @@ and the contact head of the ESM-2 that a run starts from.
 
 import shlex
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import nn
 from data.batches.loader import Loader, Step
 from data.corpus.consumed import Consumed
 from data.order.plan import Cursor, Seen
+from data.recipe.packing import forward_bins
 from data.store.growing import GrowingStore
 from pretrain.checkpoint.manifest import CONSUMED, CONTACT_HEAD
 from pretrain.corpus import open_on_every_rank
@@ -37,19 +39,21 @@ from pretrain.job import Built, Job, Objective
 from pretrain.model.build import first_of, without_memory
 from pretrain.model.flops import training_flops
 from pretrain.model.masked_language_model import MaskedLanguageModel
-from pretrain.model.presets import EsmShape
+from pretrain.model.presets import PRESETS, EsmShape
+from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.groups import ParameterGroup, parameter_groups
 from pretrain.optimizer.settings import PEAK_LR, TRAINED_PEAK_LR
 from pretrain.proposal.corpus import facts_of
 from pretrain.proposal.machine import Machine, seen
 from pretrain.proposal.meaning import meant
-from pretrain.proposal.memory import memory_of
+from pretrain.proposal.memory import Memory, bins_that_fit, memory_of
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
 from pretrain.run.launcher import command_line
 from pretrain.screen import gigabytes
 from pretrain.step import Reading
 from pretrain.summary import launcher
+from pretrain.telemetry.memory import free_bytes
 
 
 class MaskedLanguageJob(Job[MaskedLanguageScores]):
@@ -58,6 +62,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
     Args:
         recipe: what is trained.
         engine: how it is spread.
+        lines: for the start of the run, about how the recipe was resolved.
 
     Raises:
         ValueError: a corpus cannot be opened, or nodes hold different ones, or nothing of it can be scored.
@@ -71,8 +76,8 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
     contact_head: Mapping[str, Any] | None = None
     """That of the ESM-2 which the run started from, as checkpoints keep it; it is not trained."""
 
-    def __init__(self, recipe: Recipe, engine: Engine) -> None:
-        self.recipe, self.engine = recipe, engine
+    def __init__(self, recipe: Recipe, engine: Engine, lines: Sequence[str] = ()) -> None:
+        self.recipe, self.engine, self._lines = recipe, engine, lines
         self.corpora = open_on_every_rank(recipe.data, engine)
         require_targets(self.corpora, recipe.data, recipe.run.validation_sequences)
 
@@ -109,28 +114,19 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
 
     def _memory(self) -> str:
         """About how much memory training takes."""
-        recipe, data = self.recipe, self.recipe.data
-        slots = data.bin_tokens * min(data.bins_per_forward, data.bins_per_step) // self.engine.context.size
-        expected = memory_of(
-            self.shape, slots, self._machine, recipe.optimizer.name, checkpointing=recipe.compute.checkpointing
-        )
+        data = self.recipe.data
+        expected = _expected(self.recipe, self.engine, self.shape, min(forward_bins(data), data.bins_per_step))
         parts = f"{gigabytes(expected.activations)} activations, {gigabytes(expected.state)} model"
         return f"about {gigabytes(expected.total)} a process ({parts})"
-
-    @property
-    def _machine(self) -> Machine:
-        engine = self.engine
-        gpu = engine.device.type == "cuda"
-        return seen(engine.world_size, engine.ranks_per_node, engine.precision, engine.name, gpu=gpu)
 
     def set_up(self, model: nn.Module) -> list[str]:
         """Set the encoder up."""
         recipe = self.recipe
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         encoder = cast(MaskedLanguageModel, model).encoder
-        slots = recipe.data.bin_tokens * recipe.data.bins_per_forward
+        slots = recipe.data.bin_tokens * forward_bins(recipe.data)
         lines = set_up_encoder(encoder, self.engine, recipe.compute, recipe.parallel.exchange, slots)
-        return lines + _peak_rate(recipe) + (self._proportion() if self.engine.is_main else [])
+        return [*lines, *self._lines] + _peak_rate(recipe) + (self._proportion() if self.engine.is_main else [])
 
     def _proportion(self) -> list[str]:
         """Lines about a recipe that is out of proportion to a corpus; none about a stream or a mixture."""
@@ -140,7 +136,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         data = recipe.data
         command = f"{launcher(command_line())} {shlex.join(data.sources)}"
         sizes = recipe.schedule.total_tokens, self.shape, data.crop_tokens, data.bin_tokens
-        return meant(*sizes, facts_of(corpus.store, count_distinct=False), self._machine, command)
+        return meant(*sizes, facts_of(corpus.store, count_distinct=False), _machine(self.engine), command)
 
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
         """All parameters; matrices decay."""
@@ -217,6 +213,75 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
     def _consumed(self) -> Consumed | None:
         stream = self.corpora.parts[0].store  # a mixture has no streams, so that a stream is the only corpus
         return Consumed(stream, self.recipe.data.window_sequences) if isinstance(stream, GrowingStore) else None
+
+
+def open_job(recipe: Recipe, engine: Engine) -> MaskedLanguageJob:
+    """The job of a run whose directory this process has claimed; collective.
+
+    Where `data.bins_per_forward` is "auto", the run's first start with it chooses the number and writes it to run.json,
+    and later ones take that: another number adds gradients in another order.
+
+    Raises:
+        ValueError: as of `MaskedLanguageJob`.
+    """
+    run, kept = RunDirectory(Path(recipe.run.directory)), None
+    chooses = recipe.data.bins_per_forward == "auto" and recipe.run.reduction != "strict"
+    if chooses:
+        kept = engine.on_main(lambda: run.read().get("bins_per_forward") if run.has_trained else None)
+    numbered, lines = in_bins(recipe, engine, kept)
+    if chooses:
+        engine.on_main(lambda: run.describe_forward(forward_bins(numbered.data)))
+    return MaskedLanguageJob(numbered, engine, lines)
+
+
+def in_bins(recipe: Recipe, engine: Engine, kept: int | None = None) -> tuple[Recipe, list[str]]:
+    """The recipe with `data.bins_per_forward` as a number, and a line that says why it is that; collective.
+
+    Args:
+        recipe: what is trained; a number that it gives stays as it is, without a line.
+        engine: how it is spread.
+        kept: the number that "auto" is; None: it is chosen now, by the free memory.
+    """
+    if recipe.data.bins_per_forward != "auto":
+        return recipe, []
+    if recipe.run.reduction == "strict":
+        number, why = 1, "because run.reduction = 'strict' adds up gradients bin by bin"
+    elif kept is not None:
+        number, why = kept, "which an earlier start chose"
+    else:
+        number, why = _chosen(recipe, engine)
+    numbered = replace(recipe, data=replace(recipe.data, bins_per_forward=number))
+    return numbered, [f"bins a forward pass: {number}, {why}; data.bins_per_forward=N takes N"]
+
+
+def _chosen(recipe: Recipe, engine: Engine) -> tuple[int, str]:
+    """The least number that any rank has memory for, and why it is that."""
+    free, most = free_bytes(engine.device), -(-recipe.data.bins_per_step // engine.data_world_size)
+    if free is None:
+        return 1, "as more gain hardly anything on a CPU"
+    shape = _shape_of(recipe.model)
+    fit = bins_that_fit(free, most, lambda bins: _expected(recipe, engine, shape, bins).total)
+    fits, frees = zip(*engine.gather((fit, free)), strict=True)
+    return min(fits), f"of {most} that a process has of a step, by the {gigabytes(min(frees))} of memory that are free"
+
+
+def _shape_of(model: ModelSettings) -> EsmShape:
+    if model.init is None:
+        return PRESETS[str(model.preset)]
+    from pretrain.model.weights import source  # transformers takes seconds to import
+
+    return source.shape_of(source.config_of(model.init))
+
+
+def _expected(recipe: Recipe, engine: Engine, shape: EsmShape, bins: int) -> Memory:
+    """The memory of one process, with so many bins in a forward pass."""
+    slots, optimizer = recipe.data.bin_tokens * bins // engine.context.size, recipe.optimizer.name
+    return memory_of(shape, slots, _machine(engine), optimizer, checkpointing=recipe.compute.checkpointing)
+
+
+def _machine(engine: Engine) -> Machine:
+    gpu = engine.device.type == "cuda"
+    return seen(engine.world_size, engine.ranks_per_node, engine.precision, engine.name, gpu=gpu)
 
 
 def _peak_rate(recipe: Recipe) -> list[str]:

@@ -19,7 +19,7 @@ from data.order.plan import Cursor
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import fill
 from pretrain.job import Job, Scores, TrainingRecipe
-from pretrain.masked_language_job import MaskedLanguageJob
+from pretrain.masked_language_job import MaskedLanguageJob, in_bins
 from pretrain.optimizer.build import build_optimizer
 from pretrain.recipe import Recipe
 from pretrain.step import train_step
@@ -38,7 +38,7 @@ def timed_tokens_per_s(recipe: Recipe, engine: Engine, seconds: float) -> float:
         engine: how it is spread.
         seconds: about how long the timed steps take.
     """
-    recipe = replace(recipe, data=replace(recipe.data, workers=0))
+    recipe, _ = in_bins(replace(recipe, data=replace(recipe.data, workers=0)), engine)
     return timed_steps(recipe, MaskedLanguageJob, engine, seconds)
 
 

@@ -34,6 +34,7 @@ from data.batches.contents import Contents
 from data.batches.filling import FilledBin
 from data.order.dealing import attention_cost, deal, imbalance
 from data.order.plan import Bin, Cursor, Plan
+from data.recipe.packing import forward_bins
 
 T = TypeVar("T")
 
@@ -90,7 +91,7 @@ class Loader:
         world_size: number of these processes; ranks that share their batches count as one.
 
     Raises:
-        ValueError: a step has fewer bins than there are ranks.
+        ValueError: a step has fewer bins than there are ranks, or `bins_per_forward` is no number yet.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Loader:
         settings = plan.settings
         require_enough_bins(settings.bins_per_step, world_size)
         self._contents, self._plan, self._cursor, self._number = contents, plan, cursor, first_step
-        self._rank, self._world_size = rank, world_size
+        self._rank, self._world_size, self._per_forward = rank, world_size, forward_bins(settings)
         self._pinned = torch.cuda.is_available()
         self._planned: deque[_Planned] = deque()
         workers = settings.workers
@@ -170,7 +171,7 @@ class Loader:
             costs = [attention_cost(b.lengths) for b in bins]
             dealt = deal(costs, self._world_size)
             mine = dealt[self._rank]
-            per_forward = settings.bins_per_forward
+            per_forward = self._per_forward
             groups = [mine[i : i + per_forward] for i in range(0, len(mine), per_forward)]
             step = Step(
                 batches=(),

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,8 @@ def digest_command(
     run = content.get("run", {})
     wanted = {"data": content.get("data", {}) | {"workers": workers}, "run": {k: run[k] for k in ("seed",) if k in run}}
     recipe = check(DataRecipe, wanted, Origin(str(recipe_path), overrides))
-    corpora = open_corpora(recipe.data, prepare(recipe.data))
+    data = replace(recipe.data, bins_per_forward=1)  # which is no part of a digest, and may be "auto"
+    corpora = open_corpora(data, prepare(data))
     plan = corpora.plan(recipe.run.seed)
     cursor = cursor_at(corpora, plan, start)
     for step, digests, num_tokens, imbalance in digests_of_steps(corpora, plan, cursor, start, stop, world_size):

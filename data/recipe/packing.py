@@ -2,7 +2,8 @@
 
 from typing import Protocol
 
-from data.recipe.settings import Composition
+from data.recipe.setting import require
+from data.recipe.settings import Composition, ForwardBins
 
 BIN_TOKENS = 4096
 """Slots of a bin where nothing else is asked for."""
@@ -41,8 +42,20 @@ class PackingSettings(BinSettings, Protocol):
     @property
     def skip_bins(self) -> tuple[int, ...]: ...  # noqa: D102
     @property
-    def bins_per_forward(self) -> int: ...  # noqa: D102
+    def bins_per_forward(self) -> ForwardBins: ...  # noqa: D102
     @property
     def workers(self) -> int: ...  # noqa: D102
     @property
     def prefetch(self) -> int: ...  # noqa: D102
+
+
+def forward_bins(settings: PackingSettings) -> int:
+    """Bins of one forward pass, as a number.
+
+    Raises:
+        ValueError: it is "auto", where nothing has replaced that by a number.
+    """
+    number = settings.bins_per_forward
+    said = "this program does not choose the number; give it, such as data.bins_per_forward=1"
+    require(isinstance(number, int), "data.bins_per_forward", number, said)
+    return int(number)

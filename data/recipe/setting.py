@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from operator import ge, gt, le, lt
-from typing import Any, ClassVar, Literal, TypedDict, Unpack, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, ClassVar, Literal, TypedDict, Union, Unpack, get_args, get_origin, get_type_hints
 
 
 class SettingClass(StrEnum):
@@ -74,6 +75,17 @@ def words(hint: Any) -> tuple[Any, ...]:
     return (False, True) if hint is bool else get_args(hint) if get_origin(hint) is Literal else ()
 
 
+def is_union(hint: Any) -> bool:
+    """Whether a type is one of several, however that is written."""
+    return get_origin(hint) in (Union, UnionType)
+
+
+def words_beside_numbers(hint: Any) -> tuple[str, ...]:
+    """The words that a whole number of that type may be replaced by, such as 'auto'; empty if there are none."""
+    parts = get_args(hint) if is_union(hint) else ()
+    return tuple(word for part in parts for word in words(part)) if int in parts else ()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
     """A table of a recipe, or another dataclass with bounds, against which its values are checked when it is made."""
@@ -93,10 +105,14 @@ class Section:
             items = value if isinstance(value, tuple) else () if value is None else (value,)
             for item in items if allowed else ():
                 require_word(name, item, allowed)
+            if (beside := words_beside_numbers(hints[f.name])) and isinstance(value, str):
+                if value not in beside:
+                    raise ValueError(no_number(name, value, beside))
+                continue
             bounds = f.metadata.get("bounds", {})
             holds = all(_HOLDS[side](item, limit) for item in items for side, limit in bounds.items())
             subject, verb = "each" if items is value else "it", "lie" if len(bounds) == 2 else "be"
-            require(holds, name, value, f"{subject} must {verb} {in_words(bounds)}")
+            require(holds, name, value, f"{subject} must {verb} {in_words(bounds)}{_or(beside)}")
 
     @classmethod
     def resolved(cls, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,6 +139,15 @@ def no_such_word(name: str, got: object, allowed: Collection[object]) -> str:
     near = difflib.get_close_matches(str(got), map(str, allowed), 1)
     nearest = f"the nearest is {near[0]!r}, " if near else ""
     return f"{name} is {got!r}; {nearest}allowed are {', '.join(map(repr, allowed))}"
+
+
+def no_number(name: str, got: object, beside: Collection[str]) -> str:
+    """Text of an error: which setting, its value, and that it may be a whole number or one of the words `beside`."""
+    return f"{name} is {got!r}; it must be a whole number{_or(beside)}"
+
+
+def _or(beside: Collection[str]) -> str:
+    return "".join(f", or {word!r}" for word in beside)
 
 
 def require(holds: bool, name: str, got: object, allowed: str) -> None:

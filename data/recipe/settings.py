@@ -11,6 +11,8 @@ LetterPolicy = Literal["refuse", "count"]
 SampleBy = Literal["sequence", "cluster"]
 SourceContent = Literal["protein", "any"]
 Composition = Literal["packed", "bucketed"]
+ForwardBins = int | Literal["auto"]
+"""Bins of one forward pass; "auto" is replaced by a number before anything is built (`packing.forward_bins`)."""
 
 
 def seed_setting() -> Any:
@@ -199,8 +201,13 @@ class DataSettings(CorpusSettings):
         "bins that are not trained, as numbers from 0 over all steps; the error of a numerical fault names them",
         (),
     )
-    bins_per_forward: int = setting(
-        OPERATIONAL, "bins that one rank takes through one forward pass", 1, "bins", at_least=1
+    bins_per_forward: ForwardBins = setting(
+        OPERATIONAL,
+        "bins that one rank takes through one forward pass; 'auto': as many as the memory allows that is free on its "
+        "GPU when the run begins, and on a CPU 1",
+        1,
+        "bins",
+        at_least=1,
     )
     workers: int = setting(
         OPERATIONAL,

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -22,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from data.missing_file import nearest
 from data.recipe.interval import Every, no_interval
 from data.recipe.origin import COMMAND_LINE, Origin
-from data.recipe.setting import in_words, no_such_word, words
+from data.recipe.setting import in_words, is_union, no_number, no_such_word, words, words_beside_numbers
 
 R = TypeVar("R")
 
@@ -111,6 +110,8 @@ def _in_one_line(error: ValidationError, valid: Mapping[str, Any], origin: Origi
         return origin.says(no_interval(name, got), name)
     if first["type"] == "int_type" and isinstance(got, float) and got.is_integer():
         return origin.says(f"{name} is {got!r}, which TOML takes for a fraction: write {name}={int(got):_}", name)
+    if beside := words_beside_numbers(valid.get(name)):
+        return origin.says(no_number(name, got, beside), name)
     return origin.says(f"{name} is {got!r}: {first['msg']}", name)
 
 
@@ -225,7 +226,7 @@ def _is_list_of_strings(hint: Any) -> bool:
 
 
 def _type_name(hint: Any) -> str:
-    if isinstance(hint, UnionType):
+    if is_union(hint):
         return " or ".join("none" if arg is type(None) else _type_name(arg) for arg in get_args(hint))
     if getattr(hint, "__origin__", None) is tuple:
         return f"list of {_type_name(get_args(hint)[0])}"

@@ -9,7 +9,7 @@ sample that was trained twice, or never, in any start of the run, gives another 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -93,6 +93,7 @@ def _loader(run: RunDirectory, content: dict[str, dict[str, object]]) -> Loader:
     settings = check(_Data, {"data": recipe["data"]}, str(run.root / "run.json")).data
     if any(corpus.streaming for corpus in settings.corpora):
         raise ValueError(f"{run.root} trains on a stream, whose first pass is in the order in which it was read")
+    settings = replace(settings, bins_per_forward=1)  # which decides no bin, and may be "auto"
     corpora = open_corpora(settings, prepare(settings))
     described = content.get("corpus", {})
     if (corpora.fingerprint, corpora.split_fingerprint) != (described.get("fingerprint"), described.get("split")):

@@ -4,10 +4,12 @@ In: a shape, sizes, the optimizer, and how it is spread and computed. Out: bytes
 not imported; `pretrain.telemetry.memory` says what a process does use.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.settings import Checkpointing
+from pretrain.proposal import rules
 from pretrain.proposal.machine import Machine
 
 PROCESS_BYTES: dict[str, float] = {"cpu": 1.27e9, "cuda": 1.5e9}
@@ -69,6 +71,20 @@ def memory_of(
         activation_bytes(shape, slots, is_16_bit=machine.precision != "no", checkpointing=checkpointing),
         saved_bytes(shape.num_parameters, machine.processes, optimizer) if machine.kind == "cpu" else 0.0,
     )
+
+
+def bins_that_fit(free_bytes: float, most: int, memory: Callable[[int], float]) -> int:
+    """Bins of one forward pass for which memory is free, at least 1: as few as need no more passes for a step.
+
+    Args:
+        free_bytes: that one process could take, of which `rules.MEMORY_SHARE` are used.
+        most: bins of a step that one process has.
+        memory: bytes of a process by the bins of its forward pass; each bin takes as much as any other.
+    """
+    without = memory(0)
+    fit = int((rules.MEMORY_SHARE * free_bytes - without) / (memory(1) - without))
+    passes = -(-most // min(max(fit, 1), most))
+    return -(-most // passes)
 
 
 def saved_bytes(num_parameters: int, processes: int = 1, optimizer: str = "adamw") -> float:

@@ -172,7 +172,9 @@ def plan_of(
     fill = _fill(room.pass_tokens, bin_tokens)
     most = max(rules.MOST_PASSES * room.pass_tokens * distinct, rules.LEAST_STEPS * bin_tokens * bins * fill)
     total = asked or _round(min(room.tokens, most))
-    slots = bin_tokens * (given.get("data.bins_per_forward") or 1) // (given.get("parallel.context") or 1)
+    forward = given.get("data.bins_per_forward")
+    forward = forward if isinstance(forward, int) else 1  # "auto" fits itself into the memory, which must hold one
+    slots = bin_tokens * forward // (given.get("parallel.context") or 1)
     checkpointing: Checkpointing = given.get("compute.checkpointing") or "none"
     return Plan(
         size=size,

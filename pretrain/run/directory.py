@@ -229,6 +229,10 @@ class RunDirectory:
         """Add how this attempt computes to run.json: what "auto" became on this machine."""
         self._write({"compute": lines})
 
+    def describe_forward(self, bins: int) -> None:
+        """Keep in run.json how many bins a forward pass has, where the recipe leaves it to the machine."""
+        self._write({"bins_per_forward": bins})
+
     def describe_peak(self, machines: str, flops: float) -> None:
         """Keep in run.json what `machines`, a hash, were measured to reach: FLOPs per second of all of them."""
         self._write({"peak": {"machines": machines, "flops": flops}})

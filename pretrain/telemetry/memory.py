@@ -1,4 +1,4 @@
-"""The memory that a process uses; `pretrain.proposal.memory` says what to expect before there is a model.
+"""The memory that a process uses, or could take; `pretrain.proposal.memory` says what to expect without a model.
 
 In: a device. Out: bytes. Kept: nothing; the allocator of the device, or the operating system, keeps count.
 """
@@ -6,6 +6,14 @@ In: a device. Out: bytes. Kept: nothing; the allocator of the device, or the ope
 import torch
 
 from pretrain.telemetry.resident import peak_resident_bytes
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Bytes of a GPU's memory that this process could still take; None for a CPU, whose memory all programs share."""
+    if device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def most_bytes(device: torch.device) -> int:

@@ -24,14 +24,18 @@ from torch import Tensor
 
 from data.batches.batch import Batch, Targets
 from data.batches.loader import Step
-from pretrain import loop
+from pretrain import loop, masked_language_job
 from pretrain.checkpoint import saves
 from pretrain.engine.engine import Engine
 from pretrain.model import compute, layer, linear
 from pretrain.model.attention import sdpa
 from pretrain.model.context import group_of
 from pretrain.model.obstacle import Obstacle
+from pretrain.model.presets import PRESETS
 from pretrain.optimizer import muon
+from pretrain.proposal.machine import Machine
+from pretrain.proposal.memory import memory_of
+from pretrain.proposal.rules import MEMORY_SHARE
 from pretrain.run import due
 from support.checkpoint_run import written_at_once
 from support.held_state import held
@@ -313,6 +317,18 @@ def flip_bit(tensor: Tensor) -> None:
     tensor.detach().view(-1).view(torch.int32)[0] ^= 1 << 12
 
 
+def bytes_for(bins: float, processes: int = 1) -> int:
+    """Free bytes of which the share that is used holds so many bins of the run of seconds, in float32."""
+    machine = Machine("cpu", "", processes, 1, 0.0, 0.0, engine="ddp" if processes > 1 else "single")
+    return int(memory_of(PRESETS["esm2_60k"], int(128 * bins), machine, "adamw").total / MEMORY_SHARE)
+
+
+def uneven_memory() -> AbstractContextManager[Any]:
+    """No fault: rank 0 of two has memory for four bins and a half, rank 1 for two and a half."""
+    free = bytes_for(4.5 - 2 * int(os.environ["RANK"]), processes=2)
+    return mock.patch.object(masked_language_job, "free_bytes", return_value=free)
+
+
 FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     fault.__name__: fault
     for fault in (
@@ -344,6 +360,7 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         loads_another_bit,
         numerical_faults.not_finite_once,
         numerical_faults.bad_bins,
+        uneven_memory,
         half_frozen.every_second_frozen,
         half_frozen.every_other_second_frozen,
         half_frozen.bottom_frozen,

@@ -59,9 +59,10 @@ class StrictEngine(Engine):
             raise ValueError(
                 f"{needs}; the launch asks for fp16, whose loss scale depends on the steps before: use bf16"
             )
+        bins = recipe.data.bins_per_forward
         for name, got, allowed in (
             ("parallel.context", recipe.parallel.context, 1),
-            ("data.bins_per_forward", recipe.data.bins_per_forward, 1),
+            ("data.bins_per_forward", 1 if bins == "auto" else bins, 1),  # which "auto" becomes
         ):
             if got != allowed:
                 raise ValueError(f"{needs}; {name}: got {got}, allowed is {allowed}")

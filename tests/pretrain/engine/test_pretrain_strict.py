@@ -93,6 +93,7 @@ def recipe(**other: Any) -> Any:
 )
 def test_what_cannot_give_the_same_bits_is_refused(asked: tuple[Any, str, str], words: str) -> None:
     StrictEngine.check(recipe(bins_per_step=4096), "MULTI_GPU", "bf16")
+    StrictEngine.check(recipe(bins_per_forward="auto"), "NO", "no")  # which is 1 there
     with pytest.raises(ValueError, match="reduction = 'strict'") as refused:
         StrictEngine.check(*asked)
     assert words in str(refused.value)

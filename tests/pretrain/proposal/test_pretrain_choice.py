@@ -256,6 +256,12 @@ def test_too_few_proteins_for_enough_steps_get_more_passes_and_a_note() -> None:
     assert any(note.startswith("passes: ") for note in found.notes)
 
 
+def test_bins_that_fit_themselves_into_the_memory_count_as_one() -> None:
+    one, four, fitting = (proposed(1_000_000, GPU, data__bins_per_forward=number).plan for number in (1, 4, "auto"))
+    assert fitting == one
+    assert four.memory_bytes > 1.5 * one.memory_bytes
+
+
 def test_a_model_too_large_for_the_memory_is_not_taken() -> None:
     small = dataclasses.replace(GPU, memory_bytes=8e9)
     found = proposed(10**7, small)

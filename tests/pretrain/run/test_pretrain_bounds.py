@@ -46,7 +46,7 @@ OF_SETTING = [(name, bounds) for bounds, names in BOUNDS.items() for name in nam
 
 def test_help_shows_every_bound() -> None:
     shown = {
-        name: re.search(r"((?:int|float)(?: or none)?) ((at least|above|in [\[(]).*?)[,;] [^0-9]", text)
+        name: re.search(r"((?:int|float)(?: or (?:none|'auto'))?) ((at least|above|in [\[(]).*?)[,;] [^0-9]", text)
         for name, text in documented(Recipe)
     }
     assert {(name, match[2]) for name, match in shown.items() if match} == set(OF_SETTING)
@@ -71,7 +71,7 @@ def test_every_bound_holds_on_both_sides(tmp_path: Path, name: str, bounds: str)
             del given["data.sources"], given[name]
             given["data.mixture"] = f'[{{sources = ["a"], {name.rpartition(".")[2]} = {value!r}}}]'
         (tmp_path / "r.toml").write_text("".join(f"{key} = {text}\n" for key, text in given.items()))
-        words = rf"r\.toml: {name} is .*; (it|each) must (lie|be) {re.escape(bounds)}$"
+        words = rf"r\.toml: {name} is .*; (it|each) must (lie|be) {re.escape(bounds)}(, or 'auto')?$"
         with pytest.raises(ValueError, match=words):
             read(Recipe, tmp_path / "r.toml")
 

@@ -23,6 +23,7 @@ from data.batches.contents import Contents
 from data.batches.filling import FilledBin, filled
 from data.batches.loader import Loader, Step
 from data.order.plan import Bin, Cursor
+from data.recipe.packing import forward_bins
 from data.recipe.toml_file import read
 from pretrain.checkpoint.load import newest_valid
 from pretrain.corpus import open_on_every_rank
@@ -111,7 +112,7 @@ class LengthJob(Job[LengthScores]):
 
     def set_up(self, model: nn.Module) -> list[str]:
         data, parallel = self.recipe.data, self.recipe.parallel
-        slots = data.bin_tokens * data.bins_per_forward
+        slots = data.bin_tokens * forward_bins(data)
         return set_up_encoder(model.encoder, self.engine, self.recipe.compute, parallel.exchange, slots)
 
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
