@@ -17,7 +17,7 @@ from benchmarks.learning import corpus
 from benchmarks.learning.__main__ import main
 from benchmarks.learning.arms import ARMS, PUBLISHED
 from benchmarks.learning.judged import Judged
-from benchmarks.learning.runs import Run
+from benchmarks.learning.runs import Run, _tokens_in
 from benchmarks.learning.scored import Scored, score
 from benchmarks.learning.theirs import Setting, batch_of, train, training_side
 from benchmarks.learning.trials import NAMES, TRIALS, Weights
@@ -211,6 +211,16 @@ main(sys.argv[1:])
     assert names <= set(headers)
     assert not names & set(Scored.read(runs[0] / "scored.npz").names.tolist())
     assert frozen["others"] != found["others"]
+
+
+def test_a_time_becomes_tokens_by_two_short_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start of 20 s and 20,000 tokens a second: 100,000 tokens take 25 s, and four times as many 40 s."""
+    trained: set[tuple[int, int]] = set()
+    monkeypatch.setattr("benchmarks.learning.runs._train", lambda run, *_: trained.add((run.tokens, run.seed)))
+    monkeypatch.setattr("benchmarks.learning.runs.seconds_of", lambda run, _: 20 + run.tokens / 20_000)
+    nowhere = corpus.Proteins(tmp_path, tmp_path, tmp_path)
+    assert _tokens_in(Run("esm2", "800k", 0, 3, 300.0), tmp_path, nowhere) == (300 - 20) * 20_000
+    assert trained == {(100_000, 0), (400_000, 0)}
 
 
 def test_every_arm_is_a_recipe_and_trials_that_exist() -> None:

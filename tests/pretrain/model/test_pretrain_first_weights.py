@@ -151,6 +151,22 @@ def test_every_engine_begins_with_the_same_bits(
 @pytest.mark.launch
 @pytest.mark.xdist_group("engines")
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "processes", "preset"),
+    [("ddp", 2, "modern_60k"), ("fsdp2", 3, "esm2_60k"), ("hsdp", 4, "modern_60k"), ("zero3", 2, "modern_60k")],
+)
+def test_every_engine_begins_at_the_neighbours(
+    pool: RankPool, recipe_in, tmp_path: Path, engine: str, processes: int, preset: str
+) -> None:
+    words = [recipe_in(tmp_path), f"model.preset={preset}", "model.start=neighbours", "run.seed=17", ONE_STEP]
+    done = pool.run(processes, ROOT / f"accelerate_configs/{engine}.yaml", words, fault="say_first_weights")
+    first = neighbours_first(without_memory(PRESETS[preset]), 17)
+    assert said(done) == [digest({name: weight() for name, weight in first.items()})] * processes
+
+
+@pytest.mark.launch
+@pytest.mark.xdist_group("engines")
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "processes"), [("ddp", 2), ("fsdp2", 3), ("zero2", 2), ("zero3", 2)])
 def test_every_engine_begins_with_published_weights(
     pool: RankPool, recipe_in, tmp_path: Path, engine: str, processes: int

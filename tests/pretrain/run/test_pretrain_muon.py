@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from pretrain.model import linear
 from pretrain.model.build import without_memory
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer import muon
-from pretrain.optimizer.dealing import cost, dealt
+from pretrain.optimizer.dealing import cost, dealt, shared
 from pretrain.optimizer.groups import parameter_groups
 from pretrain.optimizer.muon import ITERATIONS, Muon, newton_schulz
 from pretrain.optimizer.settings import OptimizerSettings
+from support.forked import forked, status_of
 
 
 def muon_over(parameters: list[nn.Parameter], blocks: int, dtype: str = "float32", decay: float = 0.1) -> Muon:
@@ -183,3 +185,25 @@ def test_the_cost_of_a_map_is_that_of_its_products() -> None:
         with FlopCounterMode(display=False) as counted:
             newton_schulz(torch.randn(3, *shape), torch.float32)
         assert counted.get_total_flops() == 2 * 3 * ITERATIONS * cost(*shape)
+
+
+def test_every_rank_gets_the_result_of_each_map_in_its_place(tmp_path: Path) -> None:
+    """Three ranks, seven maps of two shapes: some get two maps of one stack, in an order that is not theirs."""
+    generator = torch.Generator().manual_seed(4)
+    stacks = [torch.randn(5, 4, 6, generator=generator), torch.randn(2, 8, 3, generator=generator)]
+
+    def rank(index: int) -> None:
+        store = torch.distributed.FileStore(str(tmp_path / "store"), 3)
+        torch.distributed.init_process_group("gloo", store=store, rank=index, world_size=3)
+        computed = []
+
+        def twice(maps: Tensor) -> Tensor:
+            computed.extend(maps)
+            return 2 * maps.double()
+
+        found = shared(stacks, twice, torch.float64)
+        assert 0 < len(computed) < 7
+        assert all(torch.equal(result, 2 * stack.double()) for result, stack in zip(found, stacks, strict=True))
+
+    pids = [forked(lambda index=index: rank(index)) for index in range(3)]
+    assert [status_of(pid) for pid in pids] == [0, 0, 0]
