@@ -4,8 +4,9 @@ import gc
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -112,3 +113,24 @@ def two(pristine: Path, tmp_path: Path) -> Path:
     """Checkpoints of steps 3 and 4."""
     shutil.copytree(pristine, tmp_path, dirs_exist_ok=True)
     return tmp_path
+
+
+@pytest.fixture
+def signalled_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Has this process get a signal in a step, once."""
+    import pretrain.loop
+
+    train_step = pretrain.loop.train_step
+
+    def arrange(step: int) -> None:
+        calls = [0]
+
+        def signalling(*arguments: Any, **how: Any) -> Any:
+            calls[0] += 1
+            if calls[0] == step:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return train_step(*arguments, **how)
+
+        monkeypatch.setattr(pretrain.loop, "train_step", signalling)
+
+    return arrange

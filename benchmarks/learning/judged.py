@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.learning.around import as_trained
+from benchmarks.learning.scored import Kept
 from benchmarks.learning.structure import STATES, UNKNOWN, Protein, Structures, structures
 from data.batches.packed import BinSize, Letters, PlainContents, stretches
-from data.durable import replaced
 from data.order.plan import SPECIAL_TOKENS
 from data.recipe.packing import bin_tokens_on
 from finetune.baselines.features import windows
@@ -51,7 +51,7 @@ _CONSTANT = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judged:
+class Judged(Kept):
     """What was right of each protein that is judged."""
 
     names: NDArray[np.str_]
@@ -69,17 +69,6 @@ class Judged:
     def q3(self) -> float:
         """Share of all residues whose state is right."""
         return float(self.correct.sum() / self.residues.sum())
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """The content of a file."""
-        with np.load(path) as content:
-            return cls(**{name: content[name] for name in content.files})
-
-    def write(self, path: Path) -> None:
-        """Write the file, whole or not at all."""
-        with replaced(path, "give another folder") as new, new.open("wb") as file:
-            np.savez(file, **{name: getattr(self, name) for name in self.__slots__})
 
 
 @dataclass(frozen=True, slots=True, eq=False)

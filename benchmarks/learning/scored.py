@@ -25,8 +25,25 @@ from pretrain.ship.source import masked_language_model, open_source
 _MOST = 100_000
 
 
+class Kept:
+    """A dataclass of arrays that a file holds."""
+
+    __slots__: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The content of a file."""
+        with np.load(path) as content:
+            return cls(**{name: content[name] for name in content.files})
+
+    def write(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        with replaced(path, "give another folder") as new, new.open("wb") as file:
+            np.savez(file, **{name: getattr(self, name) for name in self.__slots__})
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Scored:
+class Scored(Kept):
     """Sums over the targets of each protein."""
 
     names: NDArray[np.str_]
@@ -42,17 +59,6 @@ class Scored:
     def gain(self) -> float:
         """Nats a residue below residue frequencies."""
         return float((self.unigram - self.losses).sum() / self.targets.sum())
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """The content of a file."""
-        with np.load(path) as content:
-            return cls(**{name: content[name] for name in content.files})
-
-    def write(self, path: Path) -> None:
-        """Write the file, whole or not at all."""
-        with replaced(path, "give another folder") as new, new.open("wb") as file:
-            np.savez(file, **{name: getattr(self, name) for name in self.__slots__})
 
 
 def score(run: Path, model: str, data: tuple[str, ...] = ()) -> Scored:

@@ -1,8 +1,6 @@
 """`data.bins_per_forward = "auto"`: as many bins as the free memory holds when the run begins, and no others later."""
 
 import json
-import os
-import signal
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -79,25 +77,6 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return arrange
 
 
-@pytest.fixture
-def stopped_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Has this process get a signal in a step, once."""
-    train_step = pretrain.loop.train_step
-
-    def arrange(step: int) -> None:
-        calls = [0]
-
-        def signalling(*arguments: Any, **how: Any) -> Any:
-            calls[0] += 1
-            if calls[0] == step:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return train_step(*arguments, **how)
-
-        monkeypatch.setattr(pretrain.loop, "train_step", signalling)
-
-    return arrange
-
-
 @pytest.fixture(scope="module")
 def of_bins(recipe_in, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     """The folder of a run of 12 steps whose recipe gives the number."""
@@ -124,13 +103,13 @@ def test_a_run_that_is_continued_keeps_the_number_of_its_first_start(
     recipe_in,
     tmp_path: Path,
     room: Callable[[float], None],
-    stopped_at: Callable[[int], None],
+    signalled_at: Callable[[int], None],
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     recipe = recipe_in(tmp_path)
     words = [str(recipe), *STEPS_12, AUTO]
     room(3.5)
-    stopped_at(5)
+    signalled_at(5)
     assert main(words) == 75
     line = f"of 7 that a process has of a step, by the {bytes_for(3.5) / 1e9:.2f} GB of memory that are free"
     line = f"bins a forward pass: 3, {line}; data.bins_per_forward=N takes N"

@@ -35,25 +35,6 @@ def server() -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def killed_at(monkeypatch: pytest.MonkeyPatch):
-    """Has this process get a signal in a step, once."""
-    train_step = pretrain.loop.train_step
-
-    def arrange(step: int) -> None:
-        calls = [0]
-
-        def signalling(*arguments, **how):
-            calls[0] += 1
-            if calls[0] == step:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return train_step(*arguments, **how)
-
-        monkeypatch.setattr(pretrain.loop, "train_step", signalling)
-
-    return arrange
-
-
-@pytest.fixture
 def reference(recipe_in, tmp_path: Path) -> End:
     """The end of a run that nothing happened to."""
     assert main([str(recipe_in(tmp_path / "reference")), *STEPS_12]) == 0
@@ -65,10 +46,10 @@ def start(recipe: Path, url: str, *more: str) -> int:
 
 
 def test_a_run_continues_where_it_never_was(
-    recipe_in, reference: End, server: S3Server, killed_at, tmp_path: Path, capsys: pytest.CaptureFixture
+    recipe_in, reference: End, server: S3Server, signalled_at, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     recipe, url, run = recipe_in(tmp_path), server.new_url(), tmp_path / "run"
-    killed_at(5)
+    signalled_at(5)
     assert start(recipe, url) == 75
     before = lines(run / "metrics.jsonl")
     shutil.rmtree(run)
@@ -92,10 +73,10 @@ def test_a_run_continues_where_it_never_was(
 
 
 def test_a_machine_with_more_memory_takes_the_bins_of_the_first(
-    recipe_in, server: S3Server, killed_at, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe_in, server: S3Server, signalled_at, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe, url, run = recipe_in(tmp_path), server.new_url(), tmp_path / "run"
-    killed_at(5)
+    signalled_at(5)
     for bins, status in ((3.5, 75), (7.5, 0)):
         free = bytes_for(bins)
         monkeypatch.setattr(masked_language_job, "free_bytes", lambda device, free=free: free)
@@ -106,10 +87,10 @@ def test_a_machine_with_more_memory_takes_the_bins_of_the_first(
 
 
 def test_lost_and_damaged_checkpoints_are_fetched(
-    recipe_in, server: S3Server, killed_at, tmp_path: Path, capsys: pytest.CaptureFixture
+    recipe_in, server: S3Server, signalled_at, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     recipe, url, run = recipe_in(tmp_path), server.new_url(), tmp_path / "run"
-    killed_at(9)
+    signalled_at(9)
     assert start(recipe, url) == 75
     (newest, *_) = find(run / "checkpoints")
     (newest / "trainer.json").write_text("{}")
@@ -270,11 +251,11 @@ def test_a_finished_run_publishes_its_best_wherever_it_is_started(
 
 
 def test_a_start_that_another_machine_forestalled_leaves_no_line(
-    recipe_in, server: S3Server, killed_at, tmp_path: Path, capsys: pytest.CaptureFixture
+    recipe_in, server: S3Server, signalled_at, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """A line of a start that another machine made would say that this directory has the records of it."""
     recipe, url, run = recipe_in(tmp_path), server.new_url(), tmp_path / "run"
-    killed_at(5)
+    signalled_at(5)
     assert start(recipe, url) == 75
     bucket, before = Bucket(url), (run / "attempts.jsonl").read_bytes()
     bucket.claim(2)  # by a start that was killed before it wrote its line
