@@ -35,7 +35,7 @@ from pretrain.job import Built, Job, Scores, TrainingRecipe
 from pretrain.log import Log, Steps, flat_settings
 from pretrain.optimizer.build import build_optimizer, learning_rate, num_stored
 from pretrain.recovery.breaker import require_progress
-from pretrain.recovery.elsewhere import newest_anywhere, numbered
+from pretrain.recovery.elsewhere import Elsewhere
 from pretrain.recovery.left_out import kept_of, require_left_out
 from pretrain.recovery.numerical import Numerics, falling_back, faults_met
 from pretrain.recovery.watchdog import watched
@@ -93,13 +93,13 @@ def _attempt(
         with run.claimed(recipe, allow_schedule_change=allowed.schedule_change):
             asked_for = require_progress(run, despite_failures=allowed.despite_failures)
             sweep(run.checkpoints)
+            elsewhere = Elsewhere(run, recipe, recipe.run, recipe.schedule.total_tokens, allowed, check)
             with stop.at_once():
-                found = newest_anywhere(run, recipe, recipe.run, allowed, check)
-            step = found.trainer.step if found else 0
-            if found:
-                run.require_longer(recipe.schedule.total_tokens, found.trainer.tokens_seen)
-            attempt = numbered(run, recipe.run, engine.world_size, step, despite_failures=asked_for)
-        return attempt, step, (found.path, found.manifest_sha256) if found else None, faults_met(run)
+                found = elsewhere.newest()
+            attempt, found = elsewhere.numbered(found, engine.world_size, despite_failures=asked_for)
+        if found is None:
+            return attempt, 0, None, faults_met(run)
+        return attempt, found.trainer.step, (found.path, found.manifest_sha256), faults_met(run)
 
     training: Training[S] | None = None
 

@@ -5,13 +5,14 @@ the one that it calls the best, and, in a new directory, the records of the run 
 
 The run directory is asked first. What the store has is fetched where it is newer, which it is on a machine that never
 trained the run, or whose checkpoints are lost or damaged. The best one is fetched where the directory does not have it
-whole.
+whole. What the other machine published while this one looked, with its last grace perhaps, is fetched too: only once a
+start has its number does the store refuse saves of earlier ones.
 """
 
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from pretrain.checkpoint.load import Verified, newest_valid, verify
 from pretrain.checkpoint.manifest import OtherVersion, UnknownForm, checkpoint_name
 from pretrain.checkpoint.object_store.stored import Bucket, Saved
 from pretrain.checkpoint.tensors import PRIVATE, SHARED
+from pretrain.run import stop
 from pretrain.run.directory import Allowed, RunDirectory
 from pretrain.run.errors import CheckpointError, StorageError
 from pretrain.run.settings import RunSettings
@@ -32,59 +34,184 @@ from pretrain.run.settings import RunSettings
 _FETCHED = f"{TEMPORARY}step-fetched"
 
 
-def newest_anywhere(
-    run: RunDirectory, recipe: object, settings: RunSettings, allowed: Allowed, check: Check
-) -> Verified | None:
-    """The newest checkpoint that is whole, fetched if need be; rank 0 only, which has claimed the directory.
+class Elsewhere:
+    """The checkpoints of a run, in its directory and in its store, for one start of it; rank 0 only.
 
     Args:
-        run: the directory.
-        recipe: of this start, which a run that another machine began must have had, too.
-        settings: the recipe's section of the run.
-        allowed: what this start may do.
+        run: the directory, which the start has claimed.
+        recipe: of the start, which a run that another machine began must have had, too.
+        settings: its section of the run.
+        total_tokens: where it ends.
+        allowed: what the start may do.
         check: compares the data files of a checkpoint with their hashes.
-
-    Returns:
-        It, or None where the run begins.
-
-    Raises:
-        CheckpointError: there are checkpoints, and none verifies; `StorageError` if the store does not answer.
-        ValueError: the store has another run, or the directory is not the run's newest.
     """
-    if settings.checkpoint_url is None:
-        return newest_valid(run.checkpoints, writer=True, check=check)
-    with _answered(settings.checkpoint_url):
-        bucket = Bucket(settings.checkpoint_url)
-        found = _newest(run, recipe, settings, allowed, bucket, check)
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        recipe: object,
+        settings: RunSettings,
+        total_tokens: int,
+        allowed: Allowed,
+        check: Check,
+    ) -> None:
+        self._run, self._recipe, self._settings, self._total_tokens = run, recipe, settings, total_tokens
+        self._allowed, self._check = allowed, check
+        self._has_records = bool(run.last_attempt())
+        self._seen: list[Saved] = []
+
+    def newest(self) -> Verified | None:
+        """The newest checkpoint that is whole, fetched if need be, or None where the run begins.
+
+        Raises:
+            CheckpointError: there are checkpoints, and none verifies; `StorageError` if the store does not answer.
+            ValueError: the store has another run, or the directory is not the run's newest, or the recipe ends before
+                it.
+        """
+        url = self._settings.checkpoint_url
+        if url is None:
+            found = newest_valid(self._run.checkpoints, writer=True, check=self._check)
+        else:
+            with _answered(url):
+                bucket = Bucket(url)
+                self._seen = _whole(bucket)
+                found = self._newest_of(bucket)
+                if found:
+                    self._fetch_best(bucket, found)
         if found:
-            _fetch_best(run, settings, bucket, found, check)
+            self._run.require_longer(self._total_tokens, found.trainer.tokens_seen)
         return found
 
+    def numbered(
+        self, found: Verified | None, world_size: int, *, despite_failures: bool
+    ) -> tuple[int, Verified | None]:
+        """Number the attempt that starts now, after those of all machines, of which none may save any more.
 
-def numbered(run: RunDirectory, settings: RunSettings, world_size: int, step: int, *, despite_failures: bool) -> int:
-    """Number the attempt that starts now, after those of all machines, of which none may save any more; rank 0 only.
+        Args:
+            found: what `newest` returned.
+            world_size: as of `start_attempt`.
+            despite_failures: likewise.
 
-    Args:
-        run: the directory.
-        settings: the recipe's section of the run.
-        world_size: as of `start_attempt`.
-        step: likewise.
-        despite_failures: likewise.
+        Returns:
+            The number, and the checkpoint from which the attempt begins: a newer one, if one came in the meantime.
 
-    Raises:
-        CheckpointError: another machine has started the same attempt; `StorageError` if the store does not answer.
-            Nothing is written down then.
-        OSError: as of `start_attempt`.
-    """
-    if settings.checkpoint_url is None:
-        return run.start_attempt(world_size, step, despite_failures=despite_failures)
-    with _answered(settings.checkpoint_url):
-        bucket = Bucket(settings.checkpoint_url)
-        before = max(run.last_attempt(), bucket.last_attempt())
-        # First: the line of a start that another machine has made would say that this directory has its records. A
-        # number that was claimed and has no line is left out, as numbers only grow.
-        bucket.claim(before + 1)
-    return run.start_attempt(world_size, step, despite_failures=despite_failures, after=before)
+        Raises:
+            CheckpointError: another machine has started the same attempt; `StorageError` if the store does not answer.
+                Nothing is written down then.
+            ValueError: as of `newest`.
+            OSError: as of `start_attempt`.
+        """
+        run, url, before = self._run, self._settings.checkpoint_url, 0
+        if url is not None:
+            with _answered(url):
+                bucket = Bucket(url)
+                before = max(run.last_attempt(), bucket.last_attempt())
+                # First: the line of a start that another machine has made would say that this directory has its
+                # records. A number that was claimed and has no line is left out, as numbers only grow.
+                bucket.claim(before + 1)
+                has_grown = any(saved not in self._seen for saved in _whole(bucket))
+            if has_grown:
+                with stop.at_once():
+                    found = self.newest()
+        step = found.trainer.step if found else 0
+        return run.start_attempt(world_size, step, despite_failures=despite_failures, after=before), found
+
+    def _newest_of(self, bucket: Bucket) -> Verified | None:
+        run, refused = self._run, None
+        try:
+            local = newest_valid(run.checkpoints, writer=True, check=self._check)
+        except (StorageError, OtherVersion):
+            raise
+        except CheckpointError as error:
+            local, refused = None, error
+        here = (local.manifest.attempt, local.manifest.step) if local else (0, -1)
+        newer = [saved for saved in self._seen if (saved.attempt, saved.step) > here]
+        if newer:
+            self._require_newest(bucket, newer[0])
+        found, rejected = self._first_whole(bucket, newer, with_records=not self._has_records)
+        if found:
+            return found
+        if local:
+            return local
+        if refused:
+            raise refused
+        if rejected:
+            raise CheckpointError(
+                bucket.url, f"no checkpoint verifies (rejected now: {rejected})", "restore one, or choose another URL"
+            )
+        return None
+
+    def _require_newest(self, bucket: Bucket, saved: Saved) -> None:
+        """Refuse to mix the records of two machines, of which the other one's are the run's."""
+        last = self._run.last_attempt()
+        if self._has_records and last < saved.attempt:
+            raise ValueError(
+                f"{self._run.root} knows {last} starts of the run, and {bucket.url} has a checkpoint of start "
+                f"{saved.attempt}, which another machine has made; move the directory away, or choose another "
+                "run.directory, and start again: the run continues from there"
+            )
+
+    def _fetch_best(self, bucket: Bucket, newest: Verified) -> None:
+        """Fetch the best checkpoint where it is not whole: without it the next validation would be taken for the best.
+
+        What the store does not have whole either is left to `best.still_there`.
+
+        Args:
+            bucket: the store.
+            newest: the checkpoint that the start continues from, which names the best one.
+        """
+        step = Best.of(newest.trainer).step
+        if step in (0, newest.manifest.step):
+            return
+        try:
+            verify(self._run.checkpoints / checkpoint_name(step), self._check)
+        except InvalidCheckpoint:
+            self._first_whole(bucket, (saved for saved in self._seen if saved.step == step), with_records=False)
+
+    def _first_whole(
+        self, bucket: Bucket, saves: Iterable[Saved], *, with_records: bool
+    ) -> tuple[Verified | None, list[str]]:
+        """The first of some saves that verifies, fetched; and a line for each one before it, which did not."""
+        rejected: list[str] = []
+        for saved in saves:
+            try:
+                found = self._fetched(bucket, saved, with_records=with_records)
+                return replace(found, rejected=tuple(rejected)), rejected
+            except InvalidCheckpoint as error:
+                rejected.append(f"{bucket.url}/{saved.prefix}: {error}")
+                print(f"checkpoint rejected: {rejected[-1]}", file=sys.stderr, flush=True)
+            finally:
+                shutil.rmtree(self._run.checkpoints / _FETCHED, ignore_errors=True)
+                with suppress(OSError):  # unless it holds a checkpoint
+                    self._run.checkpoints.rmdir()
+        return None, rejected
+
+    def _fetched(self, bucket: Bucket, saved: Saved, *, with_records: bool) -> Verified:
+        checkpoints, modes = self._run.checkpoints, SHARED if self._settings.shared else PRIVATE
+        folder = checkpoints / _FETCHED / checkpoint_name(saved.step)
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        folder.parent.mkdir(mode=modes.folder, parents=True)
+        try:
+            bucket.fetch(saved, folder, modes)
+        except UnknownForm as error:
+            raise OtherVersion(Path(saved.prefix), error.writer, str(error)) from error
+        found = verify(folder)
+        if with_records:
+            self._restore_records(bucket.records(saved))
+        target = checkpoints / folder.name
+        if make_way(target, found.manifest):
+            give_name(folder, target)
+        print(f"fetched: {bucket.url}/{saved.prefix} -> {target}", file=sys.stderr, flush=True)
+        return replace(found, path=target)
+
+    def _restore_records(self, content: dict[str, str]) -> None:
+        """Give a new directory the records of the run.
+
+        attempts.jsonl is last: until then, they are restored once more.
+        """
+        self._run.require_same(self._recipe, self._allowed.schedule_change, json.loads(content["run.json"]))
+        for name in sorted(content, key=lambda name: (name == self._run.attempts.name, name)):
+            write_whole(self._run.root / name, content[name])
 
 
 @contextmanager
@@ -96,116 +223,6 @@ def _answered(url: str) -> Iterator[None]:
         raise StorageError(url, str(error.strerror or error).removeprefix(f"{url}: "), remedy) from error
 
 
-def _newest(
-    run: RunDirectory, recipe: object, settings: RunSettings, allowed: Allowed, bucket: Bucket, check: Check
-) -> Verified | None:
-    refused = None
-    try:
-        local = newest_valid(run.checkpoints, writer=True, check=check)
-    except (StorageError, OtherVersion):
-        raise
-    except CheckpointError as error:
-        local, refused = None, error
-    here = (local.manifest.attempt, local.manifest.step) if local else (0, -1)
-    newer = [saved for saved in bucket.saves() if saved.is_whole and (saved.attempt, saved.step) > here]
-    if newer:
-        _require_newest(run, bucket, newer[0])
-
-    def restore_records(saved: Saved) -> None:
-        if not run.last_attempt():
-            _restore_records(run, recipe, allowed, bucket.records(saved))
-
-    found, rejected = _first_whole(run, settings, bucket, newer, restore_records)
-    if found:
-        return found
-    if local:
-        return local
-    if refused:
-        raise refused
-    if rejected:
-        raise CheckpointError(
-            bucket.url, f"no checkpoint verifies (rejected now: {rejected})", "restore one, or choose another URL"
-        )
-    return None
-
-
-def _require_newest(run: RunDirectory, bucket: Bucket, saved: Saved) -> None:
-    """Refuse to mix the records of two machines, of which the other one's are the run's."""
-    last = run.last_attempt()
-    if 0 < last < saved.attempt:
-        raise ValueError(
-            f"{run.root} knows {last} starts of the run, and {bucket.url} has a checkpoint of start {saved.attempt}, "
-            "which another machine has made; move the directory away, or choose another run.directory, and start "
-            "again: the run continues from there"
-        )
-
-
-def _fetch_best(run: RunDirectory, settings: RunSettings, bucket: Bucket, newest: Verified, check: Check) -> None:
-    """Fetch the best checkpoint where it is not whole here: without it the next validation would be taken for the best.
-
-    What the store does not have whole either is left to `best.still_there`.
-
-    Args:
-        run: the directory.
-        settings: the recipe's section of the run.
-        bucket: the store.
-        newest: the checkpoint that the start continues from, which names the best one.
-        check: as of `newest_anywhere`.
-    """
-    step = Best.of(newest.trainer).step
-    if step in (0, newest.manifest.step):
-        return
-    try:
-        verify(run.checkpoints / checkpoint_name(step), check)
-    except InvalidCheckpoint:
-        saves = [saved for saved in bucket.saves() if saved.is_whole and saved.step == step]
-        _first_whole(run, settings, bucket, saves)
-
-
-def _first_whole(
-    run: RunDirectory,
-    settings: RunSettings,
-    bucket: Bucket,
-    saves: Iterable[Saved],
-    restore_records: Callable[[Saved], None] = lambda saved: None,
-) -> tuple[Verified | None, list[str]]:
-    """The first of some saves that verifies, fetched; and a line for each one before it, which did not."""
-    rejected: list[str] = []
-    for saved in saves:
-        try:
-            found = _fetched(run, settings, bucket, saved, restore_records)
-            return replace(found, rejected=tuple(rejected)), rejected
-        except InvalidCheckpoint as error:
-            rejected.append(f"{bucket.url}/{saved.prefix}: {error}")
-            print(f"checkpoint rejected: {rejected[-1]}", file=sys.stderr, flush=True)
-        finally:
-            shutil.rmtree(run.checkpoints / _FETCHED, ignore_errors=True)
-            with suppress(OSError):  # unless it holds a checkpoint
-                run.checkpoints.rmdir()
-    return None, rejected
-
-
-def _fetched(
-    run: RunDirectory, settings: RunSettings, bucket: Bucket, saved: Saved, restore_records: Callable[[Saved], None]
-) -> Verified:
-    folder, modes = run.checkpoints / _FETCHED / checkpoint_name(saved.step), SHARED if settings.shared else PRIVATE
-    shutil.rmtree(folder.parent, ignore_errors=True)
-    folder.parent.mkdir(mode=modes.folder, parents=True)
-    try:
-        bucket.fetch(saved, folder, modes)
-    except UnknownForm as error:
-        raise OtherVersion(Path(saved.prefix), error.writer, str(error)) from error
-    found = verify(folder)
-    restore_records(saved)
-    target = run.checkpoints / folder.name
-    if make_way(target, found.manifest):
-        give_name(folder, target)
-    print(f"fetched: {bucket.url}/{saved.prefix} -> {target}", file=sys.stderr, flush=True)
-    return replace(found, path=target)
-
-
-def _restore_records(run: RunDirectory, recipe: object, allowed: Allowed, content: dict[str, str]) -> None:
-    """Give a new directory the records of the run. attempts.jsonl is last: until then, they are restored once more."""
-    run.require_same(recipe, allowed.schedule_change, json.loads(content["run.json"]))
-    for name in sorted(content, key=lambda name: (name == run.attempts.name, name)):
-        write_whole(run.root / name, content[name])
+def _whole(bucket: Bucket) -> list[Saved]:
+    """The checkpoints of a store, the newest first."""
+    return [saved for saved in bucket.saves() if saved.is_whole]

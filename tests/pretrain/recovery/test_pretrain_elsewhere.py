@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import gzip
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ import pretrain.loop
 from pretrain import masked_language_job
 from pretrain.__main__ import main
 from pretrain.checkpoint import CheckpointError, find, verify
-from pretrain.checkpoint.object_store.stored import Bucket
+from pretrain.checkpoint.object_store.stored import RECORDS_FILE, Bucket
 from pretrain.run.stop import Stopped
 from support.chaos.campaign import Campaign
 from support.checkpoint_run import flip
@@ -292,6 +293,41 @@ def test_a_start_that_another_machine_forestalled_leaves_no_line(
     assert start(recipe, url) == 0
     starts = [line for line in lines(run / "attempts.jsonl") if "base_step" in line]
     assert [(line["attempt"], line["base_step"]) for line in starts] == [(1, 0), (4, 5)]  # numbers only grow
+
+
+def test_a_checkpoint_that_comes_while_a_start_looks_is_continued(
+    recipe_in, reference: End, server: S3Server, signalled_at, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last save of a machine that is about to go: its replacement has listed and fetched the one before it."""
+    recipe, url, run = recipe_in(tmp_path), server.new_url(), tmp_path / "run"
+    signalled_at(5)
+    assert start(recipe, url) == 75
+    bucket = Bucket(url)
+    last, first = bucket.saves()
+    assert (last.step, first.step) == (5, 4)
+    kept = {f"{last.prefix}/{name}": bucket._objects.read(f"{last.prefix}/{name}") for name in last.names}
+    bucket._objects.remove(kept)
+    records = bucket.records(first)  # as they are where the save of a step ends before the next step
+    records["metrics.jsonl"] = "".join(
+        line for line in records["metrics.jsonl"].splitlines(keepends=True) if json.loads(line)["step"] <= first.step
+    )
+    bucket._objects.write(f"{first.prefix}/{RECORDS_FILE}", gzip.compress(json.dumps(records).encode()))
+    shutil.rmtree(run)
+    claim = Bucket.claim
+
+    def after_it_came(self: Bucket, attempt: int) -> None:
+        assert [path.name for path in find(run / "checkpoints")] == ["step-000000004"]
+        for name, content in kept.items():
+            self._objects.write(name, content)
+        claim(self, attempt)
+
+    monkeypatch.setattr(Bucket, "claim", after_it_came)
+    assert start(recipe, url) == 0
+    assert bit_equal(end_of(run), reference)
+    starts = [line for line in lines(run / "attempts.jsonl") if "base_step" in line]
+    assert [(line["attempt"], line["base_step"]) for line in starts] == [(1, 0), (2, 5)]
+    steps = [line["step"] for line in lines(run / "metrics.jsonl") if "loss" in line]
+    assert steps[:5] == [1, 2, 3, 4, 5]  # the records that came with it, not those of step 4
 
 
 def saves_told(run: Path) -> int:
