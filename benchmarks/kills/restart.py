@@ -19,7 +19,6 @@ import gc
 import importlib
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -35,6 +34,7 @@ import numpy as np
 import psutil
 import torch
 
+from benchmarks.checkpoint.recipe import written
 from benchmarks.report import Row, report
 from data.order.packing import pack
 
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> None:
     pack(np.array([3, 4]), 8, 8)  # loads what numba has compiled
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        recipe = _recipe(Path(folder), preset)
+        recipe = written(Path(folder), preset, checkpoint_every=3)
         run = recipe.parent / "run"
         found["cold, 2 ranks"] = median(_cold(recipe, run) for _ in range(rounds))
         for ranks in (1, 2):
@@ -68,40 +68,6 @@ def main(arguments: list[str] | None = None) -> None:
         rows.append(Row(f"{preset}, warm, {ranks} ranks", "SIGKILL", warm, WARM_S, "lower"))
         rows.append(Row(f"{preset}, fallback, {ranks} ranks, more", "warm", fallback - warm, FALLBACK_S, "lower"))
     report("restart", rows, "seconds", others=found)
-
-
-def _recipe(folder: Path, preset: str) -> Path:
-    draw = random.Random(0)
-    proteins = ["".join(draw.choices("ACDEFGHIKLMNPQRSTVWY", k=draw.randint(60, 400))) for _ in range(400)]
-    (folder / "proteins.fasta").write_text("".join(f">{n}\n{text}\n" for n, text in enumerate(proteins)))
-    (folder / "clusters.tsv").write_text("".join(f"{n}\t{n}\n" for n in range(len(proteins))))
-    recipe = folder / "recipe.toml"
-    recipe.write_text(
-        f"""
-[run]
-directory = "{folder}/run"
-log_every = 1
-evaluate_every = 1_000_000
-checkpoint_every = 3
-
-[model]
-preset = "{preset}"
-
-[data]
-sources = ["{folder}/proteins.fasta"]
-clusters = "{folder}/clusters.tsv"
-validation_fraction = 0.04
-crop_tokens = 512
-bin_tokens = 512
-bins_per_step = 2
-
-[schedule]
-peak_lr = 1e-4
-warmup_tokens = 0
-total_tokens = 1_000_000_000
-"""
-    )
-    return recipe
 
 
 def _launched(recipe: Path, run: Path) -> "subprocess.Popen[bytes]":

@@ -1,10 +1,11 @@
-"""The benchmark of checkpoints: it runs to its last line, and both sides save as much."""
+"""The benchmarks of checkpoints: they run to their last lines, and both sides save as much."""
 
 import json
 
 import pytest
 
-from benchmarks import checkpoint
+from benchmarks.checkpoint import __main__ as checkpoint
+from benchmarks.checkpoint import blocked
 
 
 @pytest.mark.slow
@@ -22,3 +23,15 @@ def test_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
     # Weights and two moments of 7.5 million parameters, float32; ours with hashes and digests.
     assert "90.3 MB; save_state" in said
     assert "90.2 MB\n" in said
+
+
+@pytest.mark.slow
+def test_blocked(capsys: pytest.CaptureFixture[str]) -> None:
+    blocked.main(["--quick"])
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [row["work"] for row in found["rows"]] == [
+        "a step meanwhile",
+        "the wait of one save, seconds",
+        "longest other pause, seconds",
+    ]
+    assert found["others"]["steps meanwhile"] > 100, "a save was due meanwhile"
