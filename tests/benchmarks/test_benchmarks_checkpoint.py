@@ -34,4 +34,4 @@ def test_blocked(capsys: pytest.CaptureFixture[str]) -> None:
         "the wait of one save, seconds",
         "longest other pause, seconds",
     ]
-    assert found["others"]["steps meanwhile"] > 100, "a save was due meanwhile"
+    assert found["others"]["steps meanwhile"] > 10, "in five seconds, of 15 ms each"
