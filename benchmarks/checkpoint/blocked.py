@@ -54,7 +54,7 @@ class Storage:
         self._step: Any = loop.train_step
 
     def __enter__(self) -> "Storage":
-        os.fsync, loop.train_step = self._flush, self._taken  # type: ignore[assignment]
+        os.fsync, loop.train_step = self._flush, self._taken  # type: ignore[assignment]  # put back at the end
         return self
 
     def __exit__(self, *error: object) -> None:
