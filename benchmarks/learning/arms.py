@@ -64,6 +64,8 @@ _AVERAGE = Arm((), ("average=0.95",))
 _STEPS = Arm(("data.bins_per_step=2",))
 ARMS = {
     PUBLISHED: Arm(),
+    "esm2, half the rate": Arm(("schedule.peak_lr=1e-3",)),
+    "esm2, a fifth of the rate": Arm(("schedule.peak_lr=4e-4",)),
     "esm2, head bias": Arm((), ("bias=3.5",)),
     "esm2, fan-in": Arm((), ("fan_in=1",)),
     "esm2, Muon": _muon("{rate}"),
@@ -86,6 +88,7 @@ ARMS = {
     "ours, targets fall from 40 to 15 %": _OURS
     + Arm(("data.mask.select_stages=[[{a_third}, 0.4], [{two_thirds}, 0.25]]",)),
     "ours, crops grow": _OURS + Arm(("data.curriculum=[[{a_third}, 128], [{two_thirds}, 256]]",)),
+    "ours, steps grow": _OURS + Arm((), ("ramp={a_third}",)),
     "ours, momentum 0.9": _OURS + Arm(("optimizer.momentum=0.9",)),
     "ours, momentum 0.98": _OURS + Arm(("optimizer.momentum=0.98",)),
     "ours, NorMuon": _OURS + Arm((), ("normuon=0.95",)),

@@ -71,9 +71,9 @@ class Run:
         parts = {"a_third": tokens // 3, "two_thirds": 2 * tokens // 3}
         settings = [setting.format(size=self.size, **rates, **parts) for setting in arm.settings]
         presets = [] if any("preset" in setting for setting in settings) else [f"model.preset=esm2_{self.size}"]
-        trials = ",".join(arm.trials) or ","  # Accelerate's launcher fails with an empty word
+        trials = ",".join(trial.format(**parts) for trial in arm.trials)
         return [
-            *("benchmarks.learning.trials", trials, str(_recipe(runs))),
+            *("benchmarks.learning.trials", trials or ",", str(_recipe(runs))),  # no empty word: the launcher minds it
             *_places(proteins, runs),
             f"run.directory={self.folder(runs)}",
             f"run.seed={self.seed}",

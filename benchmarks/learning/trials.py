@@ -5,13 +5,15 @@
 In: names of trials with commas between, and the command line of `python -m pretrain`. Out: its run. Kept: nothing.
 
 A trial changes the first weights by name, before an engine spreads them, or how Muon moves a matrix (`moves`), or the
-embedding (`around`). The run itself is that of a user: the same loop, the same checkpoints, an export. What wins
-becomes a setting and leaves these files.
+embedding (`around`), or how many bins a step has at first. The run itself is that of a user: the same loop, the same
+checkpoints, an export. What wins becomes a setting and leaves these files.
 """
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from types import GeneratorType
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from torch import Tensor
 from benchmarks.learning.around import NAME, with_around
 from benchmarks.learning.moves import MOVES, Tried
 from data.alphabet import IS_TARGET
+from data.batches import loader
 from pretrain import loop, masked_language_job
 from pretrain.__main__ import main as pretrain
 from pretrain.evaluation.evaluate import unigram_losses
@@ -105,7 +108,9 @@ TRIALS: dict[str, Callable[[Weights, float], None]] = {
 }
 AROUND = "around"
 """Name of the trial of an embedding that sees so many places to either side."""
-NAMES = (*TRIALS, *MOVES, AROUND)
+RAMP = "ramp"
+"""Name of the trial of steps that have half as many bins until so many tokens."""
+NAMES = (*TRIALS, *MOVES, AROUND, RAMP)
 
 
 def install(asked: str) -> None:
@@ -122,6 +127,8 @@ def install(asked: str) -> None:
         _move(moves)
     if AROUND in chosen:
         _see_around(int(chosen[AROUND]))
+    if RAMP in chosen:
+        _grow(chosen[RAMP])
 
 
 def _begin(chosen: dict[str, float]) -> None:
@@ -178,6 +185,21 @@ def _see_around(farthest: int) -> None:
     masked_language_job.without_memory = model
     build.neighbours_first = first
     export.read_whole = exported
+
+
+def _grow(until: float) -> None:
+    """Let a loader deal half as many bins a step until so many tokens; a run that continues begins anew with it."""
+    taken = 0
+
+    def fewer(stream: Iterable[Any], most: int) -> Iterator[Any]:
+        nonlocal taken
+        if taken >= until or not isinstance(stream, GeneratorType):  # what is no generator are bins that are filled
+            return islice(stream, most)
+        half = tuple(islice(stream, most // 2))
+        taken += sum(bin_.num_tokens for bin_, _ in half)
+        return iter(half)
+
+    loader.islice = fewer  # type: ignore
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import time
 from hashlib import sha256
+from itertools import count, islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,8 +22,9 @@ from benchmarks.learning.judged import Judged
 from benchmarks.learning.runs import Run, _tokens_in
 from benchmarks.learning.scored import Scored, score
 from benchmarks.learning.theirs import Setting, batch_of, train, training_side
-from benchmarks.learning.trials import NAMES, TRIALS, Weights
+from benchmarks.learning.trials import NAMES, TRIALS, Weights, install
 from data.alphabet import CLS, EOS, MASK, PAD
+from data.batches import loader
 from data.corpus.prepare import open_corpora, prepare
 from data.homology.program import is_installed
 from data.recipe.settings import DataSettings
@@ -150,6 +153,15 @@ def test_a_trial_changes_what_it_says(preset: str) -> None:
     (bias,) = changed("bias", 2.0).values()
     assert bias[4:24].tolist() == [2.0 - token for token in range(4, 24)]
     assert not bias[:4].any()
+
+
+def test_steps_grow_after_so_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "islice", islice)
+    install("ramp=30")
+    stream = ((SimpleNamespace(num_tokens=10), number) for number in count())
+    steps = [[number for _, number in loader.islice(stream, 4)] for _ in range(4)]
+    assert steps == [[0, 1], [2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert list(loader.islice(iter([7, 8, 9]), 3)) == [7, 8, 9], "bins that are filled are no step"
 
 
 # The track ---------------------------------------------------------------------------------------
