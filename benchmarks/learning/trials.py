@@ -188,7 +188,7 @@ def _see_around(farthest: int) -> None:
 
 
 def _grow(until: float) -> None:
-    """Let a loader deal half as many bins a step until so many tokens; a run that continues begins anew with it."""
+    """Let a loader deal half as many bins a step until so many tokens; a run that continues begins with it once more."""
     taken = 0
 
     def fewer(stream: Iterable[Any], most: int) -> Iterator[Any]:
