@@ -196,11 +196,12 @@ def test_a_recipe_beyond_one_gpu_names_the_engines_that_shard() -> None:
 
 
 @pytest.mark.parametrize("size", ["8m", "35m", "150m", "300m", "600m"])
-def test_modern_recipes_differ_in_the_preset_alone(size: str) -> None:
+def test_modern_recipes_differ_in_the_preset_and_the_start_alone(size: str) -> None:
     said = values(ROOT / "recipes" / f"modern_{size}.toml")
     assert said.pop("model.preset") == f"modern_{size}"
+    assert said.pop("model.start") == ("neighbours" if size == "8m" else "published")  # larger ones: not measured
     reference = values(ROOT / "recipes" / "modern_8m.toml")
-    own = {"run.directory", "model.preset", "run.evaluate_every", "run.checkpoint_every"}
+    own = {"run.directory", "model.preset", "model.start", "run.evaluate_every", "run.checkpoint_every"}
     assert {n: v for n, v in said.items() if n not in own} == {n: v for n, v in reference.items() if n not in own}
     assert (said["optimizer.name"], said["schedule.decay_start"], said["data.mask.mask_prob"]) == ("muon", 0.8, 1.0)
 

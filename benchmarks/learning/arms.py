@@ -6,7 +6,10 @@ An arm is a list of settings, as on a command line, and of trials (`trials`), wh
 stays here when it has lost: docs/results.md has the figures of all of them.
 """
 
+import json
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 
 RECIPE = """\
 # The recipe from which the arms of benchmarks.learning start: recipes/quickstart.toml before Muon, on real proteins.
@@ -51,6 +54,17 @@ def _modern(rate: str = "{rate}") -> Arm:
     return Arm(("model.preset=modern_{size}",)) + _muon(rate)
 
 
+def _as_in(blocks: str) -> Arm:
+    """What a recipe of 8M parameters says; the length of crops, steps and run, which it gives too, are the track's."""
+    path = Path(__file__).parents[2] / "recipes" / f"{blocks}_8m.toml"
+    said = tomllib.loads(path.read_text(encoding="utf-8"))
+    parts = {"model": said["model"], "optimizer": said["optimizer"], "schedule": said["schedule"]}
+    parts["data.mask"] = said["data"].get("mask", {})
+    settings = {f"{part}.{name}": json.dumps(value) for part, values in parts.items() for name, value in values.items()}
+    settings = {"schedule.peak_lr": "none"} | settings | {"model.preset": f"{blocks}_{{size}}"}
+    return Arm(tuple(f"{name}={value}" for name, value in settings.items() if name != "schedule.total_tokens"))
+
+
 PUBLISHED = "esm2"
 """The arm with which others are compared."""
 RATES = {"800k": 4e-3, "8m": 1.6e-3}
@@ -64,6 +78,8 @@ _AVERAGE = Arm((), ("average=0.95",))
 _STEPS = Arm(("data.bins_per_step=2",))
 ARMS = {
     PUBLISHED: Arm(),
+    "as in esm2_8m.toml": _as_in("esm2"),
+    "as in modern_8m.toml": _as_in("modern"),
     "esm2, half the rate": Arm(("schedule.peak_lr=1e-3",)),
     "esm2, a fifth of the rate": Arm(("schedule.peak_lr=4e-4",)),
     "esm2, head bias": Arm((), ("bias=3.5",)),

@@ -122,7 +122,8 @@ def install(asked: str) -> None:
     chosen = {name: float(number) for name, _, number in (word.partition("=") for word in asked.split(",") if word)}
     if unknown := [name for name in chosen if name not in NAMES]:
         raise ValueError(f"there is no trial {unknown[0]!r}; there are {', '.join(NAMES)}")
-    _begin({name: number for name, number in chosen.items() if name in TRIALS})
+    if begins := {name: number for name, number in chosen.items() if name in TRIALS}:
+        _begin(begins)
     if moves := {name: number for name, number in chosen.items() if name in MOVES}:
         _move(moves)
     if AROUND in chosen:
@@ -188,7 +189,7 @@ def _see_around(farthest: int) -> None:
 
 
 def _grow(until: float) -> None:
-    """Let a loader deal half as many bins a step until so many tokens; a run that continues begins with it once more."""
+    """Let a loader deal half as many bins a step until so many tokens; to continue a run begins it once more."""
     taken = 0
 
     def fewer(stream: Iterable[Any], most: int) -> Iterator[Any]:

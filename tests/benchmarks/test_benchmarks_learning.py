@@ -28,12 +28,13 @@ from data.batches import loader
 from data.corpus.prepare import open_corpora, prepare
 from data.homology.program import is_installed
 from data.recipe.settings import DataSettings
-from data.recipe.toml_file import check
+from data.recipe.toml_file import check, read
 from pretrain.__main__ import main as pretrain
 from pretrain.evaluation.opened import _Data
 from pretrain.model.build import without_memory
 from pretrain.model.initial import first_weights
 from pretrain.model.presets import PRESETS
+from pretrain.recipe import Recipe
 from support.assays.structure_zip import records, zipped
 from support.places import REAL, ROOT
 
@@ -240,3 +241,14 @@ def test_every_arm_is_a_recipe_and_trials_that_exist() -> None:
         assert all(trial.partition("=")[0] in NAMES for trial in arm.trials), name
     folders = [Run(name, "8m", 1, 0).folder(Path()) for name in ARMS]
     assert len(set(folders)) == len(folders)
+
+
+@pytest.mark.parametrize("blocks", ["esm2", "modern"])
+def test_an_arm_is_as_its_recipe_says(blocks: str, tmp_path: Path) -> None:
+    nowhere = corpus.Proteins(tmp_path, tmp_path, tmp_path)
+    words = Run(f"as in {blocks}_8m.toml", "8m", 1, 0).words(tmp_path, nowhere, 2_000_000)
+    arm = read(Recipe, tmp_path / "recipe.toml", words[3:])
+    recipe = read(Recipe, ROOT / "recipes" / f"{blocks}_8m.toml", ["schedule.total_tokens=2_000_000"])
+    assert (arm.model, arm.optimizer, arm.schedule) == (recipe.model, recipe.optimizer, recipe.schedule)
+    assert arm.data.mask == recipe.data.mask
+    assert arm.data.bins_per_step < recipe.data.bins_per_step
