@@ -14,6 +14,7 @@ import pytest
 
 from pretrain.checkpoint import find, verify
 from pretrain.recovery import watchdog
+from pretrain.run import records
 from pretrain.run.directory import RunDirectory
 from support.chaos.campaign import Campaign
 from support.forked import status_of
@@ -69,6 +70,30 @@ def test_signs_of_life_bring_back_no_folder_of_a_start_that_failed(tmp_path: Pat
         time.sleep(2 * watchdog._LOOK_S)
         assert not run.root.exists()
     assert not run.root.exists()
+
+
+def test_an_error_is_written_while_another_rank_removes_the_folder_of_ranks(tmp_path: Path) -> None:
+    """The last rank that ends removes it while it is empty, and this one may be about to write into it."""
+    paths = [RunDirectory(tmp_path / f"run-{number}").rank_file(1) for number in range(300)]
+    has_ended = threading.Event()
+
+    def remove() -> None:
+        for path in paths:
+            removals = 0
+            while removals < 3 and not path.exists() and not has_ended.is_set():
+                with suppress(OSError):
+                    path.parent.rmdir()
+                    removals += 1
+
+    other = threading.Thread(target=remove)
+    other.start()
+    try:
+        for path in paths:
+            records.append(path, {"attempt": 1})
+    finally:
+        has_ended.set()
+        other.join()
+    assert all(lines(path) == [{"attempt": 1}] for path in paths)
 
 
 def test_a_rank_that_comes_after_a_start_failed_leaves_nothing(tmp_path: Path) -> None:
