@@ -72,6 +72,8 @@ RATES = {"800k": 4e-3, "8m": 1.6e-3}
 _START = Arm(("model.start=neighbours",))
 _OURS = _modern() + _START
 _TARGETS = Arm(("data.mask.select_prob=0.25",))
+_MORE_TARGETS = Arm(("data.mask.select_prob=0.4",))
+_MOMENTUM = Arm(("optimizer.momentum=0.9",))
 _DECAY = Arm(("optimizer.weight_decay=1e-5", "schedule.final_lr=0", "schedule.decay_end=1"))
 _MORE_DECAY = Arm(("optimizer.weight_decay=0.1",))
 _AVERAGE = Arm((), ("average=0.95",))
@@ -100,12 +102,13 @@ ARMS = {
     "ours, steps half as large": _modern("{less}") + _START + _STEPS,
     "ours, layers begin as the identity": _OURS + Arm((), ("outputs=0",)),
     "ours, larger values": _OURS + Arm((), ("values=0.5",)),
-    "ours, 40 % are targets": _OURS + Arm(("data.mask.select_prob=0.4",)),
+    "ours, 40 % are targets": _OURS + _MORE_TARGETS,
+    "ours, 55 % are targets": _OURS + Arm(("data.mask.select_prob=0.55",)),
     "ours, targets fall from 40 to 15 %": _OURS
     + Arm(("data.mask.select_stages=[[{a_third}, 0.4], [{two_thirds}, 0.25]]",)),
     "ours, crops grow": _OURS + Arm(("data.curriculum=[[{a_third}, 128], [{two_thirds}, 256]]",)),
     "ours, steps grow": _OURS + Arm((), ("ramp={a_third}",)),
-    "ours, momentum 0.9": _OURS + Arm(("optimizer.momentum=0.9",)),
+    "ours, momentum 0.9": _OURS + _MOMENTUM,
     "ours, momentum 0.98": _OURS + Arm(("optimizer.momentum=0.98",)),
     "ours, NorMuon": _OURS + Arm((), ("normuon=0.95",)),
     "ours, decay 0.1": _OURS + _MORE_DECAY,
@@ -114,6 +117,10 @@ ARMS = {
     "ours, average of weights": _OURS + _AVERAGE,
     "ours, average, rate falls to a half": _OURS + _AVERAGE + Arm(("schedule.final_lr=0.5",)),
     "ours, convolution over 7 neighbours": _OURS + Arm((), ("around=7",)),
+    "ours, 25 % and momentum 0.9": _OURS + _TARGETS + _MOMENTUM,
+    "ours, 40 % and momentum 0.9": _OURS + _MORE_TARGETS + _MOMENTUM,
+    "ours, 40 % and steps": _modern("{less}") + _START + _MORE_TARGETS + _STEPS,
+    "ours, 40 %, momentum 0.9 and steps": _modern("{less}") + _START + _MORE_TARGETS + _MOMENTUM + _STEPS,
     "ours, targets and decay": _OURS + _TARGETS + _DECAY,
     "ours, targets and steps": _modern("{less}") + _START + _TARGETS + _STEPS,
     "ours, targets, decay and steps": _modern("{less}") + _START + _TARGETS + _DECAY + _STEPS,
