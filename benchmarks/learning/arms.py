@@ -73,6 +73,7 @@ _START = Arm(("model.start=neighbours",))
 _OURS = _modern() + _START
 _TARGETS = Arm(("data.mask.select_prob=0.25",))
 _MORE_TARGETS = Arm(("data.mask.select_prob=0.4",))
+_ALL_MASKED = Arm(("data.mask.mask_prob=1", "data.mask.random_prob=0"))
 _MOMENTUM = Arm(("optimizer.momentum=0.9",))
 _DECAY = Arm(("optimizer.weight_decay=1e-5", "schedule.final_lr=0", "schedule.decay_end=1"))
 _MORE_DECAY = Arm(("optimizer.weight_decay=0.1",))
@@ -96,7 +97,7 @@ ARMS = {
     "ours, half the rate": _modern("{half}") + _START,
     "ours, twice the rate": _modern("{twice}") + _START,
     "ours, 25 % are targets": _OURS + _TARGETS,
-    "ours, every target masked": _OURS + Arm(("data.mask.mask_prob=1", "data.mask.random_prob=0")),
+    "ours, every target masked": _OURS + _ALL_MASKED,
     "ours, decay 1e-5, rate to 0": _OURS + _DECAY,
     "ours, no warm-up": _OURS + Arm(("schedule.warmup=0",)),
     "ours, steps half as large": _modern("{less}") + _START + _STEPS,
@@ -117,10 +118,9 @@ ARMS = {
     "ours, average of weights": _OURS + _AVERAGE,
     "ours, average, rate falls to a half": _OURS + _AVERAGE + Arm(("schedule.final_lr=0.5",)),
     "ours, convolution over 7 neighbours": _OURS + Arm((), ("around=7",)),
-    "ours, 25 % and momentum 0.9": _OURS + _TARGETS + _MOMENTUM,
     "ours, 40 % and momentum 0.9": _OURS + _MORE_TARGETS + _MOMENTUM,
     "ours, 40 % and steps": _modern("{less}") + _START + _MORE_TARGETS + _STEPS,
-    "ours, 40 %, momentum 0.9 and steps": _modern("{less}") + _START + _MORE_TARGETS + _MOMENTUM + _STEPS,
+    "ours, 40 % and momentum 0.9, every target masked": _OURS + _MORE_TARGETS + _MOMENTUM + _ALL_MASKED,
     "ours, targets and decay": _OURS + _TARGETS + _DECAY,
     "ours, targets and steps": _modern("{less}") + _START + _TARGETS + _STEPS,
     "ours, targets, decay and steps": _modern("{less}") + _START + _TARGETS + _DECAY + _STEPS,

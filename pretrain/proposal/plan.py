@@ -71,6 +71,11 @@ class Plan:
         return math.ceil(self.total_tokens / (self.step_slots * self.fill))
 
     @property
+    def is_short(self) -> bool:
+        """Whether it has no more tokens than `rules.SHORT_TOKENS`."""
+        return self.total_tokens <= rules.SHORT_TOKENS
+
+    @property
     def passes(self) -> float:
         """Passes over the training proteins."""
         return self.total_tokens / self.pass_tokens

@@ -113,7 +113,13 @@ def _of_the_data(
 
 
 def _of_the_mask(plan: Plan, given: Mapping[str, Any]) -> Iterator[Choice]:
-    """What the preset's corruption is, or what fits the part of it that the user gave; nothing for ESM-2's own."""
+    """What the preset's corruption is, or what fits the part of it that the user gave; nothing for ESM-2's own.
+
+    A short run has more targets.
+    """
+    if plan.is_short and plan.shape.is_modern and "model.init" not in given:
+        words = f"share of the residues that are targets; 0.15 in a run of over {rules.SHORT_TOKENS:,} tokens"
+        yield Choice("data.mask.select_prob", rules.TARGETS, words)
     mask, random = given.get("data.mask.mask_prob"), given.get("data.mask.random_prob")
     if mask is random is None and not plan.shape.is_modern:
         return
@@ -131,6 +137,9 @@ def _of_the_optimizer(plan: Plan, machine: Machine, given: Mapping[str, Any]) ->
         words = "AdamW, because ZeRO flattens the matrices that Muon needs whole"
         words = "AdamW, by which published weights were trained" if "model.init" in given else words
     yield Choice("optimizer.name", plan.optimizer, words)
+    if plan.optimizer == "muon" and plan.is_short:
+        words = f"a short run: gradients of some 10 steps count; 0.95 above {rules.SHORT_TOKENS:,} tokens"
+        yield Choice("optimizer.momentum", rules.MOMENTUM, words)
     if plan.optimizer == "muon" and machine.kind == "cuda":
         yield Choice("optimizer.newton_schulz", "bfloat16", "cheaper on a GPU")
     yield Choice("optimizer.betas", [0.9, 0.95], "a short run: the second moment forgets within 20 steps")

@@ -248,6 +248,19 @@ def test_engines_and_weights_decide_the_optimizer() -> None:
     assert optimizer(dataclasses.replace(GPUS, engine="zero3")) == "adamw"
 
 
+def test_a_short_run_has_more_targets_and_forgets_sooner() -> None:
+    def short(tokens: int = rules.SHORT_TOKENS, machine: Machine = LAPTOP, **given: object) -> list[object]:
+        found = proposed(10**6, machine, schedule__total_tokens=tokens, **given).choices
+        return [c.value for c in found if c.name in ("data.mask.select_prob", "optimizer.momentum")]
+
+    assert short() == [0.4, 0.9]
+    assert short(rules.SHORT_TOKENS + 1) == []  # the defaults: 0.15 and 0.95
+    assert short(model__preset="esm2_800k") == [0.9]  # ESM-2's own corruption
+    assert short(machine=dataclasses.replace(GPUS, engine="zero3")) == [0.4]  # AdamW
+    assert short(model__init="facebook/esm2_t6_8M_UR50D") == []
+    assert short(data__mask__select_prob=0.2, optimizer__momentum=0.8) == [0.2, 0.8]
+
+
 def test_too_few_proteins_for_enough_steps_get_more_passes_and_a_note() -> None:
     few = CorpusFacts.of_lengths(np.array([300]))
     found = choose(few, SplitFacts(0.0, None, 0, "nothing", 1), LAPTOP, HOUR, {})
