@@ -112,8 +112,10 @@ def _attempt(
 
     with stop.deferred():
         attempt, base_step, chosen, faults = on_main_with_all(engine, begin)
+        # Outermost: this rank's sign of life keeps the folder, which another that ends removes if it is empty, until
+        # its error is written.
         watching = watched(run, engine.rank, engine.world_size, attempt, position, recipe.run.grace_s)
-        with recorded(run, engine.rank, attempt, position, newest), stop.consequences(), stop.at_once(), watching:
+        with watching, recorded(run, engine.rank, attempt, position, newest), stop.consequences(), stop.at_once():
             job = open_job(recipe, engine)
             engine.on_main(lambda: run.describe_corpus(job.description()))
             engine.on_main(lambda: engine.start_trackers(flat_settings(recipe), run.root))

@@ -76,6 +76,7 @@ def watched(
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
+    watchdog.look()  # a sign of life at once
     thread = threading.Thread(target=watchdog.watch, name="watchdog", daemon=True)
     thread.start()
     try:
@@ -122,16 +123,15 @@ class _Watchdog:
 
     def watch(self) -> None:
         """Look until it is over."""
-        self._look()  # a sign of life at once
         while not self.is_over.wait(_LOOK_S):
-            judges = self._look()
+            judges = self.look()
             reason = self._reason() if judges else None
             if self._cannot_stop() or (reason is not None and stop.received() is not None):
                 self._stop()
             if reason is not None:
                 self._end(reason)
 
-    def _look(self) -> bool:
+    def look(self) -> bool:
         """See where all ranks stand; whether there is something to judge."""
         now, where = time.monotonic(), self._position()
         if now - self._looked > _STOOD_STILL_S:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import pretrain.loop
 from pretrain.checkpoint import find, verify
 from pretrain.recovery import watchdog
 from pretrain.run import records
@@ -72,28 +73,29 @@ def test_signs_of_life_bring_back_no_folder_of_a_start_that_failed(tmp_path: Pat
     assert not run.root.exists()
 
 
-def test_an_error_is_written_while_another_rank_removes_the_folder_of_ranks(tmp_path: Path) -> None:
-    """The last rank that ends removes it while it is empty, and this one may be about to write into it."""
-    paths = [RunDirectory(tmp_path / f"run-{number}").rank_file(1) for number in range(300)]
-    has_ended = threading.Event()
+@pytest.mark.launch
+@pytest.mark.xdist_group("engines")
+def test_a_rank_shows_that_it_lives_until_its_error_is_written(
+    recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file keeps the folder of ranks, which another rank that ends just then removes if it is empty."""
+    append = records.append
 
-    def remove() -> None:
-        for path in paths:
-            removals = 0
-            while removals < 3 and not path.exists() and not has_ended.is_set():
-                with suppress(OSError):
-                    path.parent.rmdir()
-                    removals += 1
+    def observed(path: Path, record: dict[str, Any]) -> None:
+        append(path, {**record, "lives": path.with_suffix(".alive").exists()})
 
-    other = threading.Thread(target=remove)
-    other.start()
-    try:
-        for path in paths:
-            records.append(path, {"attempt": 1})
-    finally:
-        has_ended.set()
-        other.join()
-    assert all(lines(path) == [{"attempt": 1}] for path in paths)
+    def fails(*arguments: Any, **how: Any) -> None:
+        raise RuntimeError("a step that fails")
+
+    monkeypatch.setattr(records, "append", observed)  # the ranks are forked from here
+    monkeypatch.setattr(pretrain.loop, "train_step", fails)
+    campaign = Campaign(tmp_path / "runs", recipe_in(tmp_path), tokens=60_000)
+    run = tmp_path / "runs/failed"
+    assert [status_of(pid) for pid in campaign.start(run, "ddp", 2)] == [70, 70]
+    for rank in (0, 1):
+        (error,) = lines(run / f"ranks/rank-{rank:05d}.jsonl")
+        assert (error["message"], error["lives"]) == ("a step that fails", True)
+    assert not list(run.glob("ranks/*.alive"))
 
 
 def test_a_rank_that_comes_after_a_start_failed_leaves_nothing(tmp_path: Path) -> None:
@@ -150,7 +152,7 @@ class Ranks:
                     step, phase = self.stands[rank]
                     with suppress(OSError):
                         self.watchdog.file(rank).write_text(f"7 {self.beats} {step} {phase}")
-            if self.watchdog._look():
+            if self.watchdog.look():
                 reason = self.watchdog._reason()
         return reason
 
