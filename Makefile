@@ -5,7 +5,7 @@ BIN := .venv/bin
 PACKAGES := $(foreach package,data pretrain finetune,$(if $(wildcard $(package)/*.py),$(package)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pretrain test test-engines test-slow prove chaos check format bench gpu gpu-learning clean
+.PHONY: help setup pretrain test test-engines test-slow test-rest prove chaos check format bench gpu gpu-learning clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -36,6 +36,9 @@ test-engines: setup ## the other tests that start the program in several process
 
 test-slow: setup ## the tests that take longest
 	$(PYTEST) -m "slow and not (canary or prove)"
+
+test-rest: setup ## test-engines and test-slow in one go: what both compare with is trained once
+	$(PYTEST) -m '(launch or slow) and not (canary or prove)'
 
 prove: setup ## before a release: every combination of engine, world and model, and deliberate breaks of every contract
 	$(PYTEST) -m "prove and not canary"

@@ -32,7 +32,11 @@ def test_every_test_is_in_one_tier() -> None:
 
 def test_ci_runs_every_tier_but_that_of_a_release() -> None:
     ran = [line.removeprefix("make ") for line in (ROOT / ".ci/run").read_text().splitlines() if line[:5] == "make "]
-    assert ran == ["check", *(tier for tier in tiers(ROOT) if tier != "prove")]
+    assert ran == ["check", "test", "test-rest"]
+    (rest,) = re.findall(r"^test-rest: setup ##.*\n\t\$\(PYTEST\) -m '(.*)'$", (ROOT / "Makefile").read_text(), re.M)
+    both = [tiers(ROOT)[tier] for tier in ("test-engines", "test-slow")]
+    for marks in chain.from_iterable(combinations(MARKS, count) for count in range(len(MARKS) + 1)):
+        assert chosen([rest], marks) == chosen(both, marks), marks
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_each_kind_of_start_is_measured() -> None:
     # A process of its own, because it forks its ranks: a fork keeps the locks and none of the threads of tests before.
     words = [sys.executable, "-m", "benchmarks.kills.restart", "--quick"]

@@ -58,7 +58,8 @@ CANARY = (("zero3", 2), ("single", 1))
 
 
 def in_its_tier(pair: tuple[Spread, Spread]) -> object:
-    marks = [pytest.mark.canary] if pair == CANARY else [] if pair in FAST else [pytest.mark.slow]
+    rest = [pytest.mark.slow if pair in OTHER_WORLDS else pytest.mark.prove]
+    marks = [pytest.mark.canary] if pair == CANARY else [] if pair in FAST else rest
     (a, m), (b, n) = pair
     return pytest.param(*pair, id=f"{a}-{m}-to-{b}-{n}", marks=marks)
 
@@ -88,7 +89,9 @@ SAME = [
 
 def in_its_tier_too(engine: str, processes: int, overrides: tuple[str, ...]) -> object:
     fast = {("fsdp2", 3, ()): [pytest.mark.canary], ("zero2", 2, ()): []}
-    marks = fast.get((engine, processes, overrides), [pytest.mark.slow])
+    slow = (("zero1", 3, ()), ("zero3", 3, ()), ("hsdp", 4, ()), ("fsdp2", 3, MODERN_MUON), ("zero3", 2, CONTEXT))
+    rest = [pytest.mark.slow if (engine, processes, overrides) in slow else pytest.mark.prove]
+    marks = fast.get((engine, processes, overrides), rest)
     return pytest.param(engine, processes, overrides, id=f"{engine}-{processes}-{len(overrides)}", marks=marks)
 
 

@@ -87,8 +87,9 @@ def test_the_launcher_of_one_process_is_ended(recipe_in, trained: Trained, tmp_p
     assert_goes_on(words, root, trained, 1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("by", [SIGINT, SIGTERM])
+@pytest.mark.parametrize(
+    "by", [pytest.param(SIGINT, marks=pytest.mark.prove), pytest.param(SIGTERM, marks=pytest.mark.slow)]
+)
 def test_the_launcher_of_two_processes(recipe_in, trained: Trained, tmp_path: Path, by: signal.Signals) -> None:
     words = command([recipe_in(tmp_path), *STEPS_60, "data.workers=1"], 2)
     root, log = tmp_path / "run", tmp_path / "log"
