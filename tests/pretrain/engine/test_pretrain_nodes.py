@@ -72,13 +72,11 @@ def test_nodes_with_other_files_do_not_train(recipe_in, tmp_path: Path, nodes: t
     assert not (tmp_path / "run/checkpoints").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "processes", "overrides"),
-    [
-        pytest.param("hsdp", 4, (), id="hsdp", marks=pytest.mark.slow),
-        pytest.param("zero3", 2, (), id="zero3", marks=pytest.mark.prove),
-        pytest.param("fsdp2", 4, ("parallel.context=2",), id="fsdp2-context", marks=pytest.mark.prove),
-    ],
+    [("hsdp", 4, ()), ("zero3", 2, ()), ("fsdp2", 4, ("parallel.context=2",))],
+    ids=["hsdp", "zero3", "fsdp2-context"],
 )
 def test_engines_that_shard_go_over_two_nodes(
     recipe_in,
