@@ -24,6 +24,8 @@ pretrain: setup ## train on the embedded corpus with two processes, minutes on t
 	$(BIN)/accelerate launch --config_file accelerate_configs/ddp.yaml --num_processes $$processes \
 		--mixed_precision $(PRECISION) -m pretrain recipes/quickstart.toml
 
+# What pytest rewrites for its asserts is kept: each of its processes would rewrite all tests again, which takes 10 s.
+unexport PYTHONDONTWRITEBYTECODE
 # Two processes that share the tests; those that share a run stay together.
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pretrain import __main__ as program
-from support.pages import commands, recipe_of
+from support.pages.shown import commands, recipe_of
 from support.places import ROOT
 
 CONTRACTS = [f"C{number}" for number in range(1, 13)]

@@ -12,7 +12,7 @@ from support.places import ROOT
 
 NOTEBOOK = ROOT / "docs" / "quickstart.ipynb"
 MOST_S = 240
-SECONDS = 15  # of pretraining, in place of a minute
+SECONDS = 8  # of pretraining, in place of a minute
 
 
 def with_parameters(notebook: nbformat.NotebookNode, **values: Any) -> nbformat.NotebookNode:

@@ -86,7 +86,7 @@ def test_both_sides_begin_as_the_same_function_and_train_the_same_tokens() -> No
     assert all(row["holds"] is None for row in rows)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.launch
 @needs_data
 def test_four_tables_are_trained_and_tested_beside_every_baseline(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_results_of_others_are_not_replaced(name: str, tmp_path: Path, capsys: p
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("absent", [(), MAY_BE_ABSENT], ids=["all packages", "torch and numpy"])
+@pytest.mark.parametrize("absent", [(), pytest.param(MAY_BE_ABSENT, marks=pytest.mark.prove)], ids=["all", "few"])
 def test_a_dry_run_runs_all_that_a_cpu_can(absent: tuple[str, ...], tmp_path: Path) -> None:
     _, last = dry_run(tmp_path, "--budget-s", "560", absent=absent)
     rows = rows_in(tmp_path / "out")

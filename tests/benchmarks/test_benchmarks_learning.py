@@ -70,6 +70,7 @@ def test_the_frozen_set_is_there(tmp_path: Path) -> None:
     assert int(np.isin(part.store.digests, corpus.frozen_digests()).sum()) == 500
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not is_installed(), reason="MMseqs2 is not installed; its clusters are what divides the proteins")
 def test_other_proteins_have_no_frozen_set_and_have_to_be_said(
     families_files: tuple[Path, Path], tmp_path: Path

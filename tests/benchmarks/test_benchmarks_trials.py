@@ -135,7 +135,7 @@ def test_an_embedding_sees_the_places_around_it_in_its_own_document() -> None:
     torch.testing.assert_close(found, torch.stack(expected))
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_runs_with_trials_are_scored_as_they_were_trained(recipe_in, tmp_path: Path) -> None:
     """The mean of the weights is what is exported; an embedding that no export has is scored all the same."""
     recipe = str(recipe_in(tmp_path))

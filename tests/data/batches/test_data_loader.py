@@ -206,7 +206,10 @@ def test_a_store_that_grows_is_mapped_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("world_size", "workers", "bins_per_forward"),
-    [(1, 0, 3), (2, 0, 1), (3, 0, 3), (5, 0, 1), (7, 0, 1), (2, 2, 3), pytest.param(3, 1, 1, marks=pytest.mark.slow)],
+    [
+        *((1, 0, 3), (2, 0, 1), (3, 0, 3), (5, 0, 1), (7, 0, 1)),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((2, 2, 3), (3, 1, 1))),
+    ],
 )
 def test_the_world_has_no_part_in_what_comes(
     shelves: Shelves, world_size: int, workers: int, bins_per_forward: int
@@ -249,6 +252,7 @@ def test_a_step_is_found_again_from_its_cursor(shelves: Shelves, workers: int, s
         assert again.batches[0].draw_keys == reference[at].batches[0].draw_keys
 
 
+@pytest.mark.slow
 def test_what_is_read_ahead_is_not_consumed(shelves: Shelves) -> None:
     """Three restarts in one pass, each from the last step taken while workers were ahead of it."""
     settings = replace(SETTINGS, workers=2, prefetch=8)
@@ -289,6 +293,7 @@ def test_an_error_in_a_worker_arrives(tmp_path: Path) -> None:
         next(loader)
 
 
+@pytest.mark.slow
 def test_the_model_draws_anew_each_step(shelves: Shelves) -> None:
     keys = [int(k) for step in some(shelves, 3) for batch in step.batches for k in batch.draw_keys]
     assert len(set(keys)) == 3 * 7

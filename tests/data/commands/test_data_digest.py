@@ -129,6 +129,7 @@ def test_more_ranks_than_bins(lines) -> None:
         lines(0, 1, 25)
 
 
+@pytest.mark.slow
 def test_a_mixture_with_cluster_sampling(lines, families_files: tuple[Path, Path], tmp_path: Path) -> None:
     fasta, clusters = families_files
     small = tmp_path / "small.fasta"

@@ -90,6 +90,7 @@ def test_what_was_read_is_bound(
     )
 
 
+@pytest.mark.slow
 def test_a_resume_waits_for_the_records_that_it_had(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     whole, slow = SeededSource("s", gate_at=0), SeededSource("s", gate=gate, gate_at=300)

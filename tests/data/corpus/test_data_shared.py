@@ -115,6 +115,7 @@ def test_another_user_finds_what_was_derived() -> None:
         assert sorted(path.name for path in folder.rglob("*")) == names
 
 
+@pytest.mark.slow
 def test_a_store_that_can_only_be_read_is_used(folder: Path) -> None:
     store = built(folder)
     expected = opened(folder)

@@ -126,6 +126,7 @@ def test_no_relative_on_the_other_side_of_real_proteins(tmp_path: Path) -> None:
     assert pairs_across(store, by_content.validation, tmp_path / "by-content") > 50
 
 
+@pytest.mark.slow
 @needs_mmseqs
 def test_a_held_out_family_is_removed(tmp_path: Path, families: list[tuple[str, str]]) -> None:
     heldout, rest = families[:2], families[2:]

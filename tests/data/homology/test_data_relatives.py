@@ -154,6 +154,7 @@ def test_one_search_among_relatives_gives_the_clusters_of_each_identity(tmp_path
     assert [len(each) for each in groups_within(store, within[:0], (0.5, 0.9)).values()] == [0, 0]
 
 
+@pytest.mark.slow
 @needs_mmseqs
 def test_a_search_fits_into_a_machine_whose_memory_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MMseqs2 refuses to search with less than 1.1 GB, whatever it searches."""

@@ -231,7 +231,8 @@ def parallel_build(send: Send, folder: Path, sources: list[Source]) -> None:
     build_into(folder, sources, "count", IngestSettings(max_bad_fraction=0.25, processes=3), progress=quiet)
 
 
-@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 3])
 def test_killed_in_parallel_it_goes_on(tmp_path: Path, whole: dict[str, bytes], processes: int) -> None:
     folder, gate = tmp_path / "store", tmp_path / "gate"
     # The first source is read by the builder itself, the second waits halfway, the third is built while they wait.
@@ -324,6 +325,7 @@ class DyingSource(SeededSource):
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_an_interrupt_at_any_moment_ends_the_writer(tmp_path: Path) -> None:
     """Hundreds, each at another place: one that left a lock locked would leave the build waiting for it."""
@@ -361,6 +363,7 @@ def build_and_log(send: Send, folder: Path, source: Source) -> None:
     build_into(folder, [source], "count", IngestSettings(), progress=quiet)
 
 
+@pytest.mark.slow
 def test_two_builders_at_once_give_one_store(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     gate, log = tmp_path / "gate", tmp_path / "log"
     source = SeededSource("s", gate=gate, log=log)

@@ -162,6 +162,7 @@ def peaks_of_builds(send: Send, folder: Path, sources: Sequence[Source]) -> None
     send(kilobytes=peaks)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_store(tmp_path: Path) -> None:
     """Peaks of one process after a small build and after a large one; how much libraries take is the machine's."""
     few, many = 4, 72

@@ -110,7 +110,8 @@ def test_the_same_build_goes_on_from_its_parts(folder: Path, tmp_path: Path) -> 
     goes_on(folder, tmp_path)
 
 
-@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 3])
 def test_parts_of_other_sources_are_not_taken(folder: Path, tmp_path: Path, processes: int) -> None:
     others = [SOURCES[0], SeededSource("x", 7, 80), SeededSource("y", 8, 90), SeededSource("z", 9, 120)]
     store = build_into(folder, others, "count", replace(QUARTER, processes=processes), progress=quiet)
@@ -128,6 +129,7 @@ def test_parts_of_other_settings_are_not_taken(
     assert (tmp_path / "log").read_text().split() == ["0", "0", "0"]
 
 
+@pytest.mark.slow
 def test_a_failure_before_the_first_commit_keeps_the_parts(folder: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in (folder / PARTS).rglob("*") if path.is_file()}
     broken = [replace(SOURCES[0], breaks_at=0), *SOURCES[1:]]

@@ -103,6 +103,7 @@ def test_a_build_that_fails_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream.getvalue() == ""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("mmseqs") is None, reason="no program 'mmseqs' (apt install mmseqs2)")
 def test_clustering_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.fasta").write_text("".join(f">{n}\n{'MKTAYIAKQR' * n}\n" for n in range(3, 9)))

@@ -100,6 +100,7 @@ print(store.wait(1000), int(store.tokens.sum()), store.fingerprint, flush=True)
         assert said == f"500 {whole.sum()} {Store(folder).fingerprint}\n"
 
 
+@pytest.mark.slow
 def test_a_killed_builder_is_noticed_and_another_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "_ALIVE_S", 0.3)
     source = SeededSource("s", gate=tmp_path / "gate", gate_at=300, log=tmp_path / "log")
@@ -124,6 +125,7 @@ def test_nobody_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         GrowingStore(tmp_path).wait(1)
 
 
+@pytest.mark.slow
 def test_the_failure_of_a_source_arrives(tmp_path: Path) -> None:
     mended = tmp_path / "mended"
     source = SeededSource("s", breaks_at=250, mended=mended, gate=tmp_path / "gate", gate_at=200)

@@ -357,6 +357,7 @@ def test_any_file_system_is_opened_again_where_it_broke_off(clock: Clock, shaky:
         read("shaky://a")
 
 
+@pytest.mark.slow
 def test_a_fault_is_survived_while_training_reads(tmp_path: Path) -> None:
     """The builder of a streamed corpus is a process of its own, on a clock that nobody turns."""
     (tmp_path / "a.fasta").write_bytes(FASTA)

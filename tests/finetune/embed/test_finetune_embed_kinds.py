@@ -127,6 +127,7 @@ def killed_in(owner: Any, name: str, call: int, *, after: bool) -> Callable[...,
     return fatal
 
 
+@pytest.mark.slow
 def test_killed_at_ten_points_it_goes_on_to_the_same_bytes(
     embed: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

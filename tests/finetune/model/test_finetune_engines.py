@@ -19,7 +19,9 @@ def heads_trained(pool: RankPool, recipe_in, tmp_path_factory: pytest.TempPathFa
     return Trained(pool, recipe_in, tmp_path_factory, program=every_head_job.__name__)
 
 
-@pytest.mark.parametrize(("engine", "processes"), [("ddp", 3), ("fsdp2", 2), ("zero2", 2), ("zero3", 2)])
+@pytest.mark.parametrize(
+    ("engine", "processes"), [("ddp", 3), ("fsdp2", 2), pytest.param("zero2", 2, marks=pytest.mark.prove), ("zero3", 2)]
+)
 def test_every_engine_ends_where_one_process_ends(heads_trained: Trained, engine: str, processes: int) -> None:
     one = heads_trained("single", 1)
     assert largest_difference(one.end, heads_trained("single", 1, length=STEP_1).end) > 1e-3  # parameters moved

@@ -21,8 +21,13 @@ from support.launching import FLOAT32, Launched, bit_equal, end_of, lines, run, 
 
 pytestmark = [pytest.mark.launch, pytest.mark.slow, pytest.mark.xdist_group("finetune")]
 
-WORDS = ("split.folds=3", "run.seeds=2", "split.fractions=[0.8, 0.1, 0.1]", "schedule.total_tokens=4_000")
-MEMBERS = [f"fold-{fold}-seed-{seed}" for fold in range(3) for seed in range(2)]
+WORDS = ("split.folds=3", "split.fractions=[0.8, 0.1, 0.1]", "schedule.total_tokens=4_000")
+SEEDS = {1: 2, 2: 1}
+"""For each number of processes."""
+MEMBERS = {
+    1: [f"fold-{fold}-seed-{seed}" for fold in range(3) for seed in range(2)],
+    2: [f"fold-{fold}" for fold in range(3)],
+}
 
 
 def of_affinity(folder: Path) -> Path:
@@ -35,7 +40,7 @@ def of_affinity(folder: Path) -> Path:
 
 
 def command(folder: Path, processes: int) -> list[str]:
-    words = ["-m", "finetune", str(of_affinity(folder)), *WORDS]
+    words = ["-m", "finetune", str(of_affinity(folder)), *WORDS, f"run.seeds={SEEDS[processes]}"]
     if processes == 1:
         return [sys.executable, *words]
     launcher = ["-m", "accelerate.commands.launch", "--config_file", str(config("ddp")), "--num_processes", "2"]
@@ -57,16 +62,12 @@ def has_finished(root: Path, member: str) -> bool:
     return any(line.get("exit") == "finished" for line in lines(root / member / "attempts.jsonl"))
 
 
-def is_between_members(root: Path) -> bool:
-    return has_finished(root, MEMBERS[1])
+def after(member: str) -> Callable[[Path], bool]:
+    return lambda root: has_finished(root, member)
 
 
-def is_within_a_member(root: Path) -> bool:
-    return any(line["step"] >= 5 for line in lines(root / MEMBERS[3] / "metrics.jsonl"))
-
-
-def is_trained(root: Path) -> bool:
-    return has_finished(root, MEMBERS[-1])
+def within(member: str) -> Callable[[Path], bool]:
+    return lambda root: any(line["step"] >= 5 for line in lines(root / member / "metrics.jsonl"))
 
 
 def tells_predictions(root: Path) -> bool:
@@ -75,17 +76,17 @@ def tells_predictions(root: Path) -> bool:
 
 def tells_a_bundle(root: Path) -> bool:
     """Whether the first of the bundles holds what the end found."""
-    return bool(json.loads((root / MEMBERS[0] / "bundle/bundle.json").read_text())["evaluation"])
+    return bool(json.loads((root / MEMBERS[1][0] / "bundle/bundle.json").read_text())["evaluation"])
 
 
 STOPS = {
     1: [
-        (is_between_members, signal.SIGKILL, 2),
-        (is_within_a_member, signal.SIGINT, 3),
+        (after(MEMBERS[1][1]), signal.SIGKILL, 2),
+        (within(MEMBERS[1][3]), signal.SIGINT, 3),
         (tells_predictions, signal.SIGKILL, 6),
         (tells_a_bundle, signal.SIGKILL, 6),
     ],
-    2: [(is_within_a_member, signal.SIGINT, 3), (is_trained, signal.SIGINT, 6)],
+    2: [(within(MEMBERS[2][1]), signal.SIGINT, 1), (after(MEMBERS[2][2]), signal.SIGINT, 3)],
 }
 """For each number of processes: when a start is stopped, by which signal, and how many members have finished then."""
 
@@ -97,20 +98,22 @@ def test_stopped_and_started_again_it_ends_as_it_would_have(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # without MMseqs2: relatives are counted by words, which takes no second
     stopped, whole = tmp_path / "stopped", tmp_path / "whole"
-    root = stopped / "run"
+    root, members = stopped / "run", MEMBERS[processes]
     done = run(command(whole, processes))
     assert done.status == 0, done.output
     for when, by, finished in STOPS[processes]:
         said = started_and_ended(stopped, processes, when, by)
-        assert [has_finished(root, member) for member in MEMBERS] == [True] * finished + [False] * (6 - finished)
+        assert [has_finished(root, member) for member in members] == [
+            number < finished for number in range(len(members))
+        ]
         assert ("stopped by SIGINT" in said) == (by == signal.SIGINT)
-        if by == signal.SIGINT and finished < len(MEMBERS):
-            step = end_of(root / MEMBERS[finished]).step
-            assert f"stopped by SIGINT at step {step}; saved: {root / MEMBERS[finished]}" in said
-            assert not (root / MEMBERS[finished + 1]).exists()
+        if by == signal.SIGINT and finished < len(members):
+            step = end_of(root / members[finished]).step
+            assert f"stopped by SIGINT at step {step}; saved: {root / members[finished]}" in said
+            assert not (root / members[finished + 1]).exists()
     done = run(command(stopped, processes))
     assert done.status == 0, done.output
-    for member in MEMBERS:
+    for member in members:
         compare_members(root / member, whole / "run" / member)
     assert files(root) == files(whole / "run")
     for name in ("predictions.csv", "split.csv"):
@@ -166,5 +169,5 @@ def again_it_does_little(folder: Path, processes: int, before: Launched) -> None
     done = run(command(folder, processes))
     assert done.status == 0, done.output
     assert written() == first
-    assert done.output.count(": nothing is left to train") == len(MEMBERS)
+    assert done.output.count(": nothing is left to train") == len(MEMBERS[processes])
     assert done.output.split("\nscores of ")[1] == before.output.split("\nscores of ")[1]

@@ -43,7 +43,7 @@ def validations(run: Path) -> dict[int, object]:
         ("single", 1, ()),
         ("zero3", 2, ()),
         ("ddp", 3, LORA),
-        pytest.param("fsdp2", 2, (), marks=pytest.mark.slow),
+        pytest.param("fsdp2", 2, (), marks=pytest.mark.prove),
         pytest.param("fsdp2", 3, LORA, marks=pytest.mark.slow),
         pytest.param("zero2", 2, ("adaptation.kind=full",), marks=pytest.mark.slow),
     ],

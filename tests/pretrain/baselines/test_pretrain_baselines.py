@@ -99,6 +99,7 @@ def test_the_weight_of_the_corpus_is_the_one_that_proteins_were_drawn_with() -> 
             assert fitted(frequencies, hidden(*texts)).strength == pytest.approx(strength, rel=0.35)
 
 
+@pytest.mark.slow
 def test_neighbours_learn_what_the_letters_beside_say_and_invent_nothing() -> None:
     """A letter that follows from the one before it is learned; of letters drawn at random nothing is."""
     draws = np.random.default_rng(0)

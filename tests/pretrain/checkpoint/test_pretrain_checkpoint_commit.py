@@ -109,6 +109,7 @@ def assert_sound(folder: Path, attempt: int) -> int:
     return found.manifest.step
 
 
+@pytest.mark.slow
 def test_killed_at_random_times(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()

@@ -290,12 +290,10 @@ def _compiled(case: Case, context: Context) -> tuple[float, int, int]:
     return worst, *graphs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("exchange", "preset", "checkpointing"),
-    [
-        ("ulysses", "modern_60k", "selective"),
-        pytest.param("all_gather", "esm2_60k", "none", marks=pytest.mark.slow),
-    ],
+    [("ulysses", "modern_60k", "selective"), ("all_gather", "esm2_60k", "none")],
 )
 def test_compiled_layers_are_whole_graphs(
     ranks: Ranks, exchange: Exchange, preset: str, checkpointing: Checkpointing

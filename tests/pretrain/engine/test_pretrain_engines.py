@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("engines")]
 MUON = ("model.preset=modern_60k", "optimizer.name=muon")
 TWO = ("parallel.context=2",)
 
-CANARIES = [Cell("ddp", 2), Cell("fsdp2", 2, "ulysses"), Cell("zero3", 2)]
+CANARIES = [Cell("ddp", 2), Cell("fsdp2", 2, "ulysses")]
 FULL = full_product()
 COVERING = covering(FULL, CANARIES)
 
@@ -152,8 +152,9 @@ def test_a_gradient_that_is_not_finite_on_one_rank_moves_nothing_on_any(
     ("engine", "overrides"),
     [
         *((engine, ()) for engine in ("ddp", "zero1")),
-        *(pytest.param(engine, (), marks=pytest.mark.slow) for engine in ("fsdp2", "zero2", "zero3")),
+        pytest.param("fsdp2", (), marks=pytest.mark.slow),
         pytest.param("zero3", TWO, marks=pytest.mark.slow),
+        *(pytest.param(engine, (), marks=pytest.mark.prove) for engine in ("zero2", "zero3")),
         *(pytest.param(engine, TWO, marks=pytest.mark.prove) for engine in ("ddp", "zero1", "fsdp2", "zero2")),
     ],
 )

@@ -88,11 +88,11 @@ SAME = [
 
 
 def in_its_tier_too(engine: str, processes: int, overrides: tuple[str, ...]) -> object:
-    fast = {("fsdp2", 3, ()): [pytest.mark.canary], ("zero2", 2, ()): []}
+    fast = (("fsdp2", 3, ()), ("zero2", 2, ()))
     slow = (("zero1", 3, ()), ("zero3", 3, ()), ("hsdp", 4, ()), ("fsdp2", 3, MODERN_MUON), ("zero3", 2, CONTEXT))
-    rest = [pytest.mark.slow if (engine, processes, overrides) in slow else pytest.mark.prove]
-    marks = fast.get((engine, processes, overrides), rest)
-    return pytest.param(engine, processes, overrides, id=f"{engine}-{processes}-{len(overrides)}", marks=marks)
+    cell = engine, processes, overrides
+    marks = [] if cell in fast else [pytest.mark.slow if cell in slow else pytest.mark.prove]
+    return pytest.param(*cell, id=f"{engine}-{processes}-{len(overrides)}", marks=marks)
 
 
 @pytest.mark.parametrize(("engine", "processes", "overrides"), [in_its_tier_too(*same) for same in SAME])

@@ -109,13 +109,15 @@ SLOW_CELLS = [
     ("hsdp", 4, (), SECOND),
     ("fsdp2", 3, (MUON,), SECOND),
     ("fsdp2", 2, (BY_LAYER,), SECOND),
-    ("zero3", 2, (BY_LAYER,), SECOND),
-    *((engine, 2, (CONTEXT,), SECOND) for engine in ("ddp", "fsdp2", "zero3")),
+    *((engine, 2, (CONTEXT,), SECOND) for engine in ("ddp", "fsdp2")),
     ("zero3", 2, (), OTHER),
-    ("fsdp2", 2, (), BOTTOM),
     ("ddp", 2, (), MATRICES),
 ]
 REST = [
+    ("zero3", 2, (BY_LAYER,), SECOND),
+    ("zero3", 2, (CONTEXT,), SECOND),
+]
+REST += [
     cell
     for engine in ("ddp", "fsdp2", "zero1", "zero3")
     for fault in (OTHER, BOTTOM, MATRICES)

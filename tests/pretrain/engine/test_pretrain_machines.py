@@ -28,7 +28,7 @@ from pretrain.model.encoder import Encoder
 from pretrain.model.obstacle import Obstacle
 from pretrain.model.presets import PRESETS
 from support.launching import launch_environments
-from support.pages import README, commands, recipe_of
+from support.pages.shown import README, commands, recipe_of
 from support.places import ROOT
 
 CONFIGS = sorted((ROOT / "accelerate_configs").glob("*.yaml"))

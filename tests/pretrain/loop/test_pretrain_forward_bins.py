@@ -98,6 +98,7 @@ def said(words: str) -> list[str]:
     return [line for line in words.splitlines() if line.startswith("bins a forward pass: ")]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_continued_keeps_the_number_of_its_first_start(
     of_bins: Callable[[int], Path],
     recipe_in,

@@ -253,7 +253,9 @@ def test_a_run_ends_with_the_same_bytes_and_lines(recipe_in, tmp_path: Path, cle
     assert [line["step"] for line in metrics(clean / "run") if "loss" in line] == list(range(1, 13))
 
 
-@pytest.mark.parametrize("steps", [(5, 6), (6, 7, 8), (11, 12)])
+@pytest.mark.parametrize(
+    "steps", [(6, 7, 8), *(pytest.param(each, marks=pytest.mark.slow) for each in ((5, 6), (11, 12)))]
+)
 def test_steps_that_are_skipped_or_taken_once_more(recipe_in, tmp_path: Path, steps: tuple[int, ...]) -> None:
     """Two steps without a finite gradient are skipped; after three, the run falls back to a save, and one is queued."""
     ended = []
@@ -320,7 +322,8 @@ def test_ranks_that_share_their_batches_end_with_the_same_bytes_and_lines(traine
 @pytest.mark.launch
 @pytest.mark.xdist_group("engines")
 @pytest.mark.parametrize(
-    "engine", ["ddp", "fsdp2", *(pytest.param(each, marks=pytest.mark.slow) for each in ("zero2", "zero3"))]
+    "engine",
+    ["ddp", "fsdp2", pytest.param("zero3", marks=pytest.mark.slow), pytest.param("zero2", marks=pytest.mark.prove)],
 )
 def test_ranks_fall_back_alike(trained: Trained, engine: str) -> None:
     """Three steps without a finite gradient: found when the one after them is queued, on every rank."""
@@ -355,7 +358,12 @@ def last_of_each_step(run: Path) -> dict[tuple[int, bool], dict[str, Any]]:
 @pytest.mark.launch
 @pytest.mark.xdist_group("engines")
 @pytest.mark.parametrize(
-    "engine", ["ddp", *(pytest.param(each, marks=pytest.mark.slow) for each in ("fsdp2", "zero2", "zero3"))]
+    "engine",
+    [
+        "ddp",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("fsdp2", "zero3")),
+        pytest.param("zero2", marks=pytest.mark.prove),
+    ],
 )
 def test_a_killed_run_ends_with_the_same_bytes(
     pool: RankPool, trained: Trained, recipe_in, tmp_path: Path, engine: str

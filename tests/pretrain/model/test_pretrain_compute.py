@@ -301,6 +301,7 @@ def test_float32_on_a_gpu_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> No
         configure(encoder, ComputeSettings(compile="on"), CUDA, torch.float32)
 
 
+@pytest.mark.slow
 def test_a_compiled_run_validates_and_meets_many_layouts() -> None:
     """Layers share one count of graphs: beyond torch's usual 8 a run would go on uncompiled, or end."""
     from torch._dynamo.utils import counters

@@ -247,7 +247,7 @@ def test_a_rank_saves_without_a_whole_tensor_and_reads_its_own_part(tmp_path: Pa
 
 @pytest.mark.launch
 @pytest.mark.xdist_group("engines")
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_35m_model_is_built_resumed_and_saved_in_half_of_its_memory(
     pool: RankPool, recipe_in, tmp_path: Path
 ) -> None:

@@ -251,6 +251,7 @@ def test_the_tokenizer_gives_our_ids(tmp_path: Path) -> None:
     assert AutoTokenizer.from_pretrained(tmp_path).model_max_length == 100
 
 
+@pytest.mark.slow
 def test_a_process_without_this_project_loads_the_export(tmp_path: Path) -> None:
     ours, _ = pair(TINY)
     transformers_io.save(ours, tmp_path)

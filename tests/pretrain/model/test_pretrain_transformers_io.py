@@ -198,6 +198,7 @@ def test_rotary_frequencies_of_published_checkpoints_are_kept(tmp_path: Path) ->
     assert relative(model.logits(batch)[real], expected) > 1e-4  # recomputed ones
 
 
+@pytest.mark.slow
 def test_a_process_without_this_project_loads_the_export(tmp_path: Path) -> None:
     ours, _ = pair(SMALL)
     ours.eval()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.launching import environment, lines
-from support.pages import blocks, commands
+from support.pages.shown import blocks, commands
 from support.places import ROOT
 
 PAGE = ROOT / "docs/first_run.md"

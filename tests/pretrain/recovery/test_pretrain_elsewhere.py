@@ -73,6 +73,7 @@ def test_a_run_continues_where_it_never_was(
     assert lines(run / "attempts.jsonl")[-2]["base_step"] == 12
 
 
+@pytest.mark.slow
 def test_a_machine_with_more_memory_takes_the_bins_of_the_first(
     recipe_in, server: S3Server, signalled_at, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +194,7 @@ def finished(recipe_in, server: S3Server, tmp_path_factory: pytest.TempPathFacto
     return Finished(recipe.parent / "run", url, content(recipe.parent / "run"))
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_is_fetched_with_the_newest(
     finished: Finished, recipe_in, server: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -220,6 +222,7 @@ def test_the_best_checkpoint_is_fetched_with_the_newest(
     assert stored_steps(url) == [16, 12]
 
 
+@pytest.mark.slow
 def test_a_finished_run_publishes_its_best_wherever_it_is_started(
     finished: Finished, recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -251,6 +254,7 @@ def test_a_finished_run_publishes_its_best_wherever_it_is_started(
     assert f"checkpoint rejected: {url}/step-000000012-a1-" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_start_that_another_machine_forestalled_leaves_no_line(
     recipe_in, server: S3Server, signalled_at, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -295,6 +299,7 @@ def test_a_start_that_another_machine_forestalled_leaves_no_line(
     assert [(line["attempt"], line["base_step"]) for line in starts] == [(1, 0), (4, 5)]  # numbers only grow
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_comes_while_a_start_looks_is_continued(
     recipe_in, reference: End, server: S3Server, signalled_at, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,7 @@ def test_a_rank_that_comes_after_a_start_failed_leaves_nothing(tmp_path: Path) -
     assert not run.root.parent.exists()
 
 
+@pytest.mark.slow
 def test_a_start_is_removed_beside_ranks_that_still_write(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     folder = run.rank_file(1).parent

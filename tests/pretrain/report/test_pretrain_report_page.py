@@ -96,6 +96,7 @@ def test_a_run_at_the_edge_has_a_page(tmp_path: Path, name: str) -> None:
     assert ("88 earlier attempts" in found.text) == (name == "100 restarts")
 
 
+@pytest.mark.slow
 def test_files_that_end_anywhere_have_a_page(tmp_path: Path) -> None:
     """As a reader finds them while they are written."""
     drawn = random.Random(0)
@@ -180,6 +181,7 @@ def test_a_report_that_cannot_be_drawn_costs_a_line(
     assert capsys.readouterr().err == "the report was not drawn: ZeroDivisionError: division by zero\n"
 
 
+@pytest.mark.slow
 def test_watching_ends_with_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +231,7 @@ def test_seconds_that_are_none(tmp_path: Path, words: list[str], capsys: pytest.
     assert "whole seconds from 1 to 86400" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_page_is_whole_while_another_process_draws_it(tmp_path: Path) -> None:
     root = EDGES["one step"].write(tmp_path / "run")
     write_report(root)

@@ -61,6 +61,7 @@ def refusal(streamed: Streamed, said: str) -> None:
     assert f"the checkpoint was written after {streamed.read} records" in error
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_what_it_read_and_from_nothing_else(
     streamed: Streamed, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,6 +46,7 @@ def no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_MODE")
 
 
+@pytest.mark.slow
 def test_trackers_get_the_numbers_without_an_account(recipe_in, tmp_path: Path, no_account: None) -> None:
     words = [str(recipe_in(tmp_path)), 'run.trackers=["tensorboard","wandb"]', "schedule.total_tokens=4_000"]
     assert main([*words, "run.log_every=2", "run.evaluate_every=4"]) == 0

@@ -71,6 +71,7 @@ def test_a_run_into_a_file(recipe_in, tmp_path: Path, capsys: pytest.CaptureFixt
     assert shown.count("memory so far ") == 1
 
 
+@pytest.mark.slow
 def test_the_first_and_the_last_step_are_shown_whatever_the_interval(
     recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,7 +22,12 @@ LETTERS = [*"MKTAYIAKQRQIS", "<mask>", *"VKSHF"]
 
 @pytest.mark.parametrize(
     ("engine", "processes"),
-    [("ddp", 2), ("fsdp2", 2), ("zero3", 2), *(pytest.param(e, 2, marks=pytest.mark.slow) for e in ("zero1", "zero2"))],
+    [
+        ("ddp", 2),
+        ("fsdp2", 2),
+        ("zero3", 2),
+        *(pytest.param(e, 2, marks=pytest.mark.prove) for e in ("zero1", "zero2")),
+    ],
 )
 def test_another_process_computes_the_logits_of_what_was_trained(
     trained: Trained, engine: str, processes: int, tmp_path: Path

@@ -22,6 +22,7 @@ def saved_steps(run: Path) -> list[int]:
     return sorted(int(path.name[5:]) for path in (run / "checkpoints").glob("step-*"))
 
 
+@pytest.mark.slow
 def test_by_the_clock(recipe_in, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step takes 7 s of a clock that nothing else moves."""
     now, train_step = [0.0], pretrain.loop.train_step

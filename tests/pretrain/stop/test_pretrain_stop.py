@@ -208,6 +208,7 @@ def test_the_last_save_is_begun_if_it_fits(
     run.assert_goes_on()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [4, pytest.param(5, marks=pytest.mark.slow)])
 def test_a_save_that_does_not_end_gets_what_is_left(
     run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch, at: int
