@@ -195,6 +195,7 @@ def test_stats_go_on_where_no_picture_can_be_written(run, fasta: Path, tmp_path:
     assert "choose another place" in err
 
 
+@pytest.mark.slow
 def test_stats_replace_no_picture_of_the_users(run, fasta: Path, tmp_path: Path) -> None:
     _, out, _ = run("stats", fasta, "--png", tmp_path / "a.png")
     drawn = (tmp_path / "a.png").read_bytes()

@@ -152,6 +152,7 @@ def test_what_validates_or_is_excluded_is_never_fed(tmp_path: Path, seed: int) -
         assert part.split.is_training(np.arange(part.store.num_records)).sum() == len(training)
 
 
+@pytest.mark.slow
 def test_without_taking_out_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: the same check on splits that know nothing of each other."""
     monkeypatch.setattr("data.corpus.prepare.disjoint", tuple)

@@ -224,6 +224,7 @@ def test_too_little_at_the_beginning_is_no_verdict(tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.slow
 def test_a_stream_says_so_before_anything_is_there(tmp_path: Path) -> None:
     found = source(written(tmp_path / "x.fasta", fasta(DNA)))
     folder = start_builder_of([found], "refuse", LIMITS, tmp_path)

@@ -308,6 +308,7 @@ def test_an_error_in_another_process(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.slow
 def test_a_process_that_dies(tmp_path: Path) -> None:
     sources = [SeededSource("a"), DyingSource("d")]
     with pytest.raises(

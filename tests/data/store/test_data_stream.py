@@ -152,6 +152,7 @@ def test_a_bad_record_arrives_as_it_does_without_streaming(tmp_path: Path) -> No
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_a_second_builder_takes_over(tmp_path: Path) -> None:
     source = SeededSource("s", gate=tmp_path / "gate", gate_at=300, log=tmp_path / "log")
     folder = start_builder_of([source], "count", INGEST, tmp_path / "stores")

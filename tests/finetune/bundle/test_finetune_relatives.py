@@ -54,6 +54,7 @@ def test_variants_are_compared_by_position_with_those_that_trained(tmp_path: Pat
     assert everything.identities(asked).tolist() == pytest.approx([1 - n / length for n in (0, 0, 1, 0, 1)])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("mmseqs") is None, reason="no program 'mmseqs' (apt install mmseqs2)")
 def test_others_are_aligned(tmp_path: Path) -> None:
     found = proteins(4, least=80, most=120)

@@ -128,6 +128,7 @@ def test_neighbours_learn_what_the_letters_beside_say_and_invent_nothing() -> No
 # As a validation scores ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_residues_that_are_scored_are_those_of_a_validation(
     families_files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

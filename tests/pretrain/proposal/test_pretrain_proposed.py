@@ -168,6 +168,7 @@ def test_a_run_is_named_after_its_source(sources: tuple[str, ...], name: str) ->
     assert Request(sources, (), None).directory == f"runs/{name}"
 
 
+@pytest.mark.slow
 def test_the_written_recipe_is_read(started, tmp_path: Path) -> None:
     assert started(1, *SHORT, "run.seed=3").status == 0
     written = tmp_path / "run/recipe.toml"

@@ -143,6 +143,7 @@ def test_every_chart_tells_its_name_and_what_it_shows(tmp_path: Path) -> None:
             assert len(content[1]) > 2
 
 
+@pytest.mark.slow
 def test_only_a_page_of_our_own_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = EDGES["one step"].write(tmp_path / "run")
     report = root / "report.html"

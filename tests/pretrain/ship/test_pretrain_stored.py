@@ -154,6 +154,7 @@ def test_float16_in_files_of_1_mb_loads(preset: str, tmp_path: Path) -> None:
     require_same(model, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_command_stores_as_it_is_told(copy: Path, capsys: pytest.CaptureFixture) -> None:
     assert export.main([str(copy), "--dtype", "bfloat16", "--largest-file", "50KB"]) == 0
     assert len(list((copy / "export").glob("model-*.safetensors"))) >= 2

@@ -40,10 +40,11 @@ def full_on_rank_0() -> AbstractContextManager[Any]:
     """The second save finds the disk of rank 0 full, and rank 1 writes its moments after rank 0 has removed all."""
     if os.environ["RANK"] == "0":
         return full_disk({2})
-    begin, second = HashedFile.__init__, itertools.count(1)
+    begin = HashedFile.__init__
 
     def late(self: HashedFile, folder: Path, path: str, *rest: Any) -> None:
-        if path.startswith("optimizer/") and next(second) == 2:
+        # By the save's number: rank 0 may have removed the second one's folder before this rank opens a file in it.
+        if path.startswith("optimizer/") and int(folder.name.rpartition("-")[2]) == 2:
             while folder.exists():
                 time.sleep(0.005)
         begin(self, folder, path, *rest)
