@@ -37,19 +37,26 @@ def full_on_rank_1() -> AbstractContextManager[Any]:
 
 
 def full_on_rank_0() -> AbstractContextManager[Any]:
-    """The second save finds the disk of rank 0 full, and rank 1 writes its moments after rank 0 has removed all."""
-    if os.environ["RANK"] == "0":
-        return full_disk({2})
-    begin = HashedFile.__init__
+    """The second save finds the disk of rank 0 full, and rank 1 writes its moments after rank 0 has removed all.
 
-    def late(self: HashedFile, folder: Path, path: str, *rest: Any) -> None:
-        # By the save's number: rank 0 may have removed the second one's folder before this rank opens a file in it.
-        if path.startswith("optimizer/") and int(folder.name.rpartition("-")[2]) == 2:
-            while folder.exists():
+    Rank 0 begins to write after rank 1 has: one that came later would make the folder again, which nobody removes then.
+    """
+    begin, is_main = HashedFile.__init__, os.environ["RANK"] == "0"
+
+    def in_turn(self: HashedFile, folder: Path, path: str, *rest: Any) -> None:
+        begun, part = folder / "model/00001.safetensors", "model/" if is_main else "optimizer/"
+        if int(folder.name.rpartition("-")[2]) == 2 and path.startswith(part):
+            deadline = time.monotonic() + 60
+            while not begun.exists() if is_main else folder.exists():
+                assert time.monotonic() < deadline, f"rank {os.environ['RANK']} waits for the other one"
                 time.sleep(0.005)
         begin(self, folder, path, *rest)
 
-    return mock.patch.object(HashedFile, "__init__", late)
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(HashedFile, "__init__", in_turn))
+    if is_main:
+        stack.enter_context(full_disk({2}))
+    return stack
 
 
 def full_at_the_first_step() -> AbstractContextManager[Any]:
