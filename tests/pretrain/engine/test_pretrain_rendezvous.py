@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from pretrain.engine.rendezvous import INIT_METHOD
-from support.launching import fork_server, started, until
+from support.launching import exits, started, until
 
 LIMIT = timedelta(seconds=8)
 
@@ -46,15 +46,12 @@ def meet(variables: Mapping[str, str], late_s: float) -> None:
 def test_ranks_of_nodes_that_count_otherwise_meet(store: dist.TCPStore, late: int) -> None:
     """The second start has what the first one left in the store; the third is counted by neither."""
     for counts in [("0", "0"), ("1", "0"), ("1", "0")]:
-        ranks = []
-        for rank, count in enumerate(counts):
-            given = variables(store, rank, GROUP_WORLD_SIZE="2", TORCHELASTIC_RESTART_COUNT=count)
-            # Not forked from here: a thread of this process may hold a lock, for which its copy would wait without end.
-            ranks.append(fork_server().Process(target=meet, args=(given, 0.4 if rank == late else 0.0), daemon=True))
-            ranks[-1].start()
-        for each in ranks:
-            each.join(30)
-        assert [each.exitcode for each in ranks] == [0, 0], counts
+        given = [
+            variables(store, rank, GROUP_WORLD_SIZE="2", TORCHELASTIC_RESTART_COUNT=count)
+            for rank, count in enumerate(counts)
+        ]
+        late_s = [0.4 if rank == late else 0.0 for rank in range(2)]
+        assert exits(meet, list(zip(given, late_s, strict=True))) == [0, 0], counts
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from pretrain.recipe import Recipe
 from pretrain.run.identity import fingerprints_of
 from support.checkpoint_run import save
 from support.inputs.whole_models import build_model
-from support.launching import fork_server
+from support.launching import exits
 from support.places import ROOT
 from support.rank_pool import Ended, RankPool
 from support.wrong_engine import digest, rise
@@ -236,13 +236,7 @@ def saves_and_reads(index: int, folder: Path) -> None:
 
 @pytest.mark.launch
 def test_a_rank_saves_without_a_whole_tensor_and_reads_its_own_part(tmp_path: Path) -> None:
-    # Not forked from here: what other tests left in this process's heap, and had imported or not, would be measured.
-    ranks = [fork_server().Process(target=saves_and_reads, args=(index, tmp_path), daemon=True) for index in range(2)]
-    for each in ranks:
-        each.start()
-    for each in ranks:
-        each.join(120)
-    assert [each.exitcode for each in ranks] == [0, 0]
+    assert exits(saves_and_reads, [(index, tmp_path) for index in range(2)]) == [0, 0]
 
 
 @pytest.mark.launch
