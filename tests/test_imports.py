@@ -28,7 +28,10 @@ from support.source_tree import (
 
 # What a room may import of its package besides itself. In `data`, files (sources, store, homology) and arithmetic
 # (order, batches) are two wings that do not know each other; they meet in corpus.
-GROUND = ("alphabet", "compiled", "disk_error", "draw", "durable", "missing_file", "parent", "progress_line")
+GROUND = (
+    *("alphabet", "compiled", "disk_error", "draw", "durable", "group_signals", "missing_file", "parent"),
+    "progress_line",
+)
 DATA_ROOMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(GROUND, GROUND),
     "recipe": GROUND,

@@ -18,7 +18,6 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from multiprocessing import resource_tracker
@@ -28,7 +27,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from data import draw
+from data import draw, group_signals
 from data.batches.batch import Batch
 from data.batches.contents import Contents
 from data.batches.filling import FilledBin
@@ -115,7 +114,8 @@ class Loader:
             # Not fork, which would copy the locks of the training process; spawn would start each worker slowly.
             multiprocessing_context=_forkserver() if workers else None,
         )
-        with _signals_blocked():  # also in the server that forks the workers
+        resource_tracker.ensure_running()  # it unblocks the signals, where it starts
+        with group_signals.blocked():  # also in the server that forks the workers
             self._filled = iter(filled)
 
     @property
@@ -216,30 +216,15 @@ def _forkserver() -> BaseContext:
     return context
 
 
-_TO_END = (signal.SIGINT, signal.SIGTERM)
-"""Signals that go to a whole group of processes, and that only the training process answers: it needs its workers until
-the step that it takes is finished."""
-
-
-@contextmanager
-def _signals_blocked() -> Iterator[None]:
-    resource_tracker.ensure_running()  # unblocks them, where it starts
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _TO_END)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _belong_to_the_trainer(worker: int) -> None:
     """Put a worker into a group of its own, where only the training process ends it, also by being killed."""
     del worker
     threading.Thread(target=_end_with_the_trainer, name="parent", daemon=True).start()
     os.setsid()
-    for each in _TO_END:
+    for each in group_signals.TO_END:
         before = signal.signal(each, signal.SIG_IGN)  # drops one that came by now
         signal.signal(each, before or signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _TO_END)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, group_signals.TO_END)
 
 
 def _end_with_the_trainer() -> None:

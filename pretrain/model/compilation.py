@@ -15,6 +15,7 @@ import torch
 import torch._dynamo
 from torch import Tensor
 
+from data import group_signals
 from data.alphabet import TOKENS
 from data.batches.batch import PackedSequences
 from pretrain.model.attention.choice import Backend
@@ -36,8 +37,22 @@ def compile_layers(encoder: Encoder, backend: str = "inductor") -> None:
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_GRAPHS)
     # It would cut compiled code at DDP's buckets, but a layer is smaller than a bucket.
     torch._dynamo.config.optimize_ddp = False
+    if backend == "inductor" and find_spec("triton"):
+        _start_compilers()
     for layer in encoder.layers:
         layer.compile(backend=backend)
+
+
+def _start_compilers() -> None:
+    """Start the processes in which triton's kernels are compiled, before torch does, deaf to a group's signals.
+
+    After a signal the run still finishes its step. If that needs a kernel and the signal has ended these processes too,
+    torch waits for them without end: the pipe that would tell it so stays open, because it holds both ends itself.
+    """
+    with group_signals.blocked():
+        from torch._inductor.async_compile import AsyncCompile  # takes a second, and most runs on CPUs compile nothing
+
+        AsyncCompile.warm_pool()
 
 
 def obstacle(device: torch.device, dropout: float, backend: Backend) -> Obstacle | None:
