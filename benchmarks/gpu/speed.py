@@ -231,7 +231,7 @@ def empty_documents(place: Place, preset: str) -> Iterator[Finding]:
     query, key, value, gradient = _attended(batch, shape)
 
     def attention(boundaries: torch.Tensor) -> Callable[[], object]:
-        placed = layout._replace(boundaries=boundaries)
+        placed = layout._replace(boundaries=boundaries, query_boundaries=boundaries)
 
         def run() -> None:
             torch.autograd.grad(varlen(query, key, value, placed), (query, key, value), gradient)

@@ -61,29 +61,37 @@ def program_step(
 def read_late(place: Place) -> Iterator[Finding]:
     """Time of a step that is read at once, over that of one that is read when the next one is queued.
 
-    Steps of one micro-batch in pinned memory, of 8,192 slots, as `pretrain.loop` takes them without its log.
+    Steps of one micro-batch in pinned memory, as `pretrain.loop` takes them without its log: of so few slots that the
+    host, which queues kernel after kernel, takes longer than the GPU, and of so many that it is ahead.
     """
     from accelerate import Accelerator
 
-    from data.batches.loader import Step
-    from data.order.plan import Cursor
     from pretrain.engine.engine import Engine
-    from pretrain.step import Ahead, Reading, train_step
 
     model = initial("esm2_60k" if place.dry else "esm2_8m")
     configure(model.encoder, ComputeSettings(compile="off"), place.device, torch.bfloat16)
     settings = OptimizerSettings()
     engine = Engine(Accelerator(cpu=place.dry, mixed_precision="no"), "bf16")
     prepared, optimizer = engine.prepare(model, build_optimizer(parameter_groups(model, settings), settings))
-    slots = 256 if place.dry else 8192
+    for slots in (256,) if place.dry else (8192, 65_536):
+        yield from _read_late(place, engine, prepared, optimizer, slots)
+
+
+def _read_late(
+    place: Place, engine: "Engine", model: nn.Module, optimizer: torch.optim.Optimizer, slots: int
+) -> Iterator[Finding]:
+    from data.batches.loader import Step
+    from data.order.plan import Cursor
+    from pretrain.step import Ahead, Reading, train_step
+
     lengths = [200] * (slots // 200)
     batch = batch_of([lengths], slots, 1, pinned=not place.dry)
     step = Step((batch,), 1, (0,), sum(lengths), 200 * sum(lengths), Cursor(), 1.0)
-    weights, under_way = torch.ones(1, device=place.device), []
+    weights, under_way, count = torch.ones(1, device=place.device), [], 2 if place.dry else 20
 
     def queue() -> "Outcome":
         how: dict[str, Any] = {"bins_per_step": 1, "clip_norm": CLIP, "learning_rate": 1e-4}
-        return train_step(step, prepared, optimizer, engine, weights=weights, **how)
+        return train_step(step, model, optimizer, engine, weights=weights, **how)
 
     def taken(_: Step, __: Reading, ___: float) -> None:
         if not place.dry:  # whether the device still has something to do when a step has been read
@@ -91,7 +99,7 @@ def read_late(place: Place) -> Iterator[Finding]:
 
     def steps(late: int) -> None:
         ahead = Ahead(late, taken)
-        for _ in range(2 if place.dry else 20):
+        for _ in range(count):
             ahead.add(step, queue(), 1e-4)
             ahead.read(all_of_them=False)
         ahead.read(all_of_them=True)
@@ -99,12 +107,14 @@ def read_late(place: Place) -> Iterator[Finding]:
     steps(1)
     wait(place.device)
     at_once, late = (median(times) for times in timed(place.device, [partial(steps, n) for n in (0, 1)], 2.0))
-    yield Finding("", at_once / late, note=f"{slots:,} slots a step, eager", judged=True)
+    note = f"{1000 * at_once / count:.2f} and {1000 * late / count:.2f} ms a step, eager"
+    yield Finding(f"{slots:,} slots a step", at_once / late, note=note, judged=True)
     if under_way:
         under_way.clear()
         steps(1)
         share = sum(under_way) / len(under_way)
-        yield Finding("of steps, read while the next one was under way", share, note="0.95 where the host is ahead")
+        what = f"{slots:,} slots, of steps, read while the next one was under way"
+        yield Finding(what, share, note="0.95 where the host is ahead")
 
 
 def plain_step(
