@@ -240,6 +240,7 @@ def test_no_circle_of_rooms_is_allowed() -> None:
         assert set(TopologicalSorter(above).static_order()) == set(above)
 
 
+@pytest.mark.slow
 def test_hot_path_imports_without_the_other_packages() -> None:
     done = run_without(ROOT, HOT_PATH)
     assert done.returncode == 0, done.stderr

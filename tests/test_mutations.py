@@ -65,7 +65,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("old", "by", "tier"),
     [
         ("1, 2, 3", "tests/test_other.py::test_three", "test"),
-        ("2, 3", "tests/test_named.py::test_two", "test-engines"),
+        pytest.param("2, 3", "tests/test_named.py::test_two", "test-engines", marks=pytest.mark.slow),
     ],
 )
 def test_the_first_test_that_notices_is_named_with_its_tier(small: Path, old: str, by: str, tier: str) -> None:

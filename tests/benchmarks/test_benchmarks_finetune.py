@@ -71,7 +71,7 @@ def test_a_proposal_is_right_where_it_is_the_best_of_what_was_run() -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.launch
 def test_both_sides_begin_as_the_same_function_and_train_the_same_tokens() -> None:
     """The program compares first losses to 1e-4 and numbers of tokens, with and without adapters."""

@@ -260,7 +260,7 @@ def test_no_residue_sees_farther_than_the_runs_were_trained(embedded: Embedded) 
     assert embedded([other, short])[60:] == pytest.approx(far([short]), abs=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_run_is_judged_once_for_each_file(recipe_in, flip: Path, tmp_path: Path) -> None:
     assert pretrain([str(recipe_in(tmp_path)), "schedule.total_tokens=2_000"]) == 0
     run, kept = tmp_path / "run", tmp_path / "run/structure.npz"

@@ -169,7 +169,7 @@ def test_steps_grow_after_so_many_tokens(monkeypatch: pytest.MonkeyPatch) -> Non
 # The track ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.skipif(not is_installed(), reason="MMseqs2 is not installed; its clusters are what divides the proteins")
 def test_the_figures_are_those_of_the_runs(families_files: tuple[Path, Path], tmp_path: Path) -> None:
     """On a corpus with a frozen set of its own: the gain of each line is that of the run's own last validation."""

@@ -93,6 +93,7 @@ def test_a_recipe_finds_the_store_that_was_built(run, fasta: Path, tmp_path: Pat
     assert prepare(proteins)[0].folder == folder_printed(out)
 
 
+@pytest.mark.slow
 def test_build_reads_standard_input_through_a_pipe(run, fasta: Path, tmp_path: Path) -> None:
     process = started("build", "-", "--output", tmp_path / "piped", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     out, err = process.communicate(gzip.compress(fasta_text()), timeout=60)

@@ -71,6 +71,7 @@ def build_and_die(folder: Path, point: int, monkeypatch: pytest.MonkeyPatch) -> 
     return passed
 
 
+@pytest.mark.slow
 def test_killed_at_any_point_it_goes_on_to_the_same_bytes(
     tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +297,7 @@ def test_a_part_reads_as_its_source_from_anywhere(tmp_path: Path, monkeypatch: p
         assert sum(block.unknown_letters.get("'?'", 0) for block in blocks) == 2
 
 
+@pytest.mark.slow
 def test_an_error_in_another_process(tmp_path: Path) -> None:
     ingest, gate, log = IngestSettings(processes=2), tmp_path / "gate", tmp_path / "log"
     sources = [SeededSource("a", gate=gate, gate_at=100), SeededSource("b", bad_every=30, log=log)]

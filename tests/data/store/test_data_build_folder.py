@@ -127,7 +127,7 @@ def random_builds(tmp_path: Path, once: Path, seed: int) -> int:
     return num_builds + 2
 
 
-@pytest.mark.parametrize("num_builds", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_builds", [20, pytest.param(200, marks=pytest.mark.prove)])
 def test_no_byte_of_the_users_is_lost(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, num_builds: int
 ) -> None:

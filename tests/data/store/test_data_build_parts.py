@@ -120,6 +120,7 @@ def test_parts_of_other_sources_are_not_taken(folder: Path, tmp_path: Path, proc
     assert not (folder / PARTS).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("letters", "max_residues"), [("refuse", 1_000_000), ("count", 9999)])
 def test_parts_of_other_settings_are_not_taken(
     folder: Path, tmp_path: Path, letters: LetterPolicy, max_residues: int

@@ -44,6 +44,7 @@ def _end_builders() -> None:
         builder.wait()
 
 
+@pytest.mark.slow
 def test_what_was_committed_can_be_read_while_the_source_is_slow(tmp_path: Path) -> None:
     source = SeededSource("s", gate=tmp_path / "gate", gate_at=300)
     whole = source.block(0, 500)
@@ -166,6 +167,7 @@ def test_a_second_builder_takes_over(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text().split() == ["0", "300"]
 
 
+@pytest.mark.slow
 def test_a_second_builder_ends_when_the_first_has_done_it(tmp_path: Path) -> None:
     source = SeededSource("s", gate=tmp_path / "gate", log=tmp_path / "log")
     for _ in range(2):

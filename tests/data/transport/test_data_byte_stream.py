@@ -161,11 +161,11 @@ BOMBS: dict[str, tuple[bytes, dict[str, float], str]] = {
 }
 
 
-SHOWN = ("gzip", "a line of 1 GB")
-REST = [pytest.param(bomb, marks=pytest.mark.slow) for bomb in BOMBS if bomb not in SHOWN]
+SHOWN = "a line of 1 GB"
+REST = [pytest.param(bomb, marks=pytest.mark.slow) for bomb in BOMBS if bomb != SHOWN]
 
 
-@pytest.mark.parametrize("bomb", [*SHOWN, *REST])
+@pytest.mark.parametrize("bomb", [SHOWN, *REST])
 def test_memory_is_bounded(tmp_path: Path, bomb: str) -> None:
     stored, limits, words = BOMBS[bomb]
     small = tmp_path / "small.fasta"

@@ -157,7 +157,7 @@ def test_a_long_sequence_is_read_in_windows(
     assert off(mean[0], found[0].mean(0)) < 1e-5
 
 
-@pytest.mark.parametrize("pooling", ["mean", "residue"])
+@pytest.mark.parametrize("pooling", [pytest.param("mean", marks=pytest.mark.slow), "residue"])
 def test_stopped_at_ten_points_it_ends_with_the_same_bytes(
     embed: Callable[..., Path], pooling: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from support.assays.small_run import write
 from support.kept_runs import config
 from support.launching import FLOAT32, Launched, bit_equal, end_of, lines, run, started, until
 
-pytestmark = [pytest.mark.launch, pytest.mark.slow, pytest.mark.xdist_group("finetune")]
+pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("finetune")]
 
 WORDS = ("split.folds=3", "split.fractions=[0.8, 0.1, 0.1]", "schedule.total_tokens=4_000")
 SEEDS = {1: 2, 2: 1}
@@ -92,7 +92,7 @@ STOPS = {
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("processes", STOPS)
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.prove)])
 def test_stopped_and_started_again_it_ends_as_it_would_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
 ) -> None:

@@ -164,23 +164,14 @@ def interrupts() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "error", "left"),
     [
-        pytest.param(
-            in_evaluation(4, fails),
-            RuntimeError,
-            [4, 5, 6],
-            id="killed while it validates",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param(in_evaluation(4, fails), RuntimeError, [4, 5, 6], id="killed while it validates"),
         pytest.param(in_evaluation(4, interrupts), Stopped, [4, 6, 8], id="stopped while it validates"),
         pytest.param(
-            in_evaluation(8, interrupts),
-            Stopped,
-            [12, 15, 16],
-            id="stopped while it validates the last step",
-            marks=pytest.mark.slow,
+            in_evaluation(8, interrupts), Stopped, [12, 15, 16], id="stopped while it validates the last step"
         ),
     ],
 )

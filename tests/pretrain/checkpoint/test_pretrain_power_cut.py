@@ -11,7 +11,8 @@ from support.chaos.power import Disk, write
 from support.checkpoint_run import build, plan_of, save, shares, train
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("samples", [2, pytest.param(60, marks=pytest.mark.prove)])
 def test_every_state_that_a_power_cut_may_leave(samples: int, ranks: int, tmp_path: Path) -> None:
     """Two checkpoints are there, a third is saved, and the first is deleted."""

@@ -121,11 +121,14 @@ CHANGES: dict[str, Callable[[], list[Any]]] = {
 }
 
 
+BACKENDS = ["flash_cpu", "per_document", *(pytest.param(each, marks=pytest.mark.slow) for each in ("dense", "varlen"))]
+
+
 # The same function --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("preset", ["esm2_60k", "modern_60k"])
-@pytest.mark.parametrize("backend", ["flash_cpu", "per_document", "dense", "varlen"])
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_ranks_together_compute_what_one_computes(
     ranks: Ranks, preset: str, backend: Backend, exchange: Exchange
@@ -138,7 +141,8 @@ def test_ranks_together_compute_what_one_computes(
         assert max(found) < 1e-13
 
 
-@pytest.mark.parametrize("backend", ["flash_cpu", "per_document", "dense", "varlen"])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("preset", "exchange"), [("esm2_60k", "ulysses"), ("esm2_60k", "all_gather"), ("modern_60k", "all_gather")]
 )

@@ -89,7 +89,7 @@ SAME = [
 
 def in_its_tier_too(engine: str, processes: int, overrides: tuple[str, ...]) -> object:
     fast = (("fsdp2", 3, ()), ("zero2", 2, ()))
-    slow = (("zero1", 3, ()), ("zero3", 3, ()), ("hsdp", 4, ()), ("fsdp2", 3, MODERN_MUON), ("zero3", 2, CONTEXT))
+    slow = (("zero1", 3, ()), ("zero3", 3, ()), ("hsdp", 4, ()), ("fsdp2", 3, MODERN_MUON))
     cell = engine, processes, overrides
     marks = [] if cell in fast else [pytest.mark.slow if cell in slow else pytest.mark.prove]
     return pytest.param(*cell, id=f"{engine}-{processes}-{len(overrides)}", marks=marks)

@@ -333,6 +333,7 @@ def computed() -> Iterator[set[tuple[bool, torch.dtype]]]:
     handle.remove()
 
 
+@pytest.mark.slow
 def test_bf16_computes_in_bf16_and_keeps_float32(
     recipe_in, tmp_path: Path, no_launcher: pytest.MonkeyPatch, computed: set[tuple[bool, torch.dtype]]
 ) -> None:

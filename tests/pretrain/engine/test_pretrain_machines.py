@@ -164,7 +164,7 @@ def short(command: str) -> str:
     ("command", "machine"),
     [
         *((command, H200) for command in (*DOCUMENTED, *EVERY_YAML, make_pretrain())),
-        *((command, A100) for command in (*DOCUMENTED, make_pretrain())),
+        *(pytest.param(command, A100, marks=pytest.mark.slow) for command in (*DOCUMENTED, make_pretrain())),
     ],
     ids=lambda value: short(value) if isinstance(value, str) else value.name,
 )

@@ -133,6 +133,7 @@ def test_a_run_that_is_continued_keeps_the_number_of_its_first_start(
     assert "as the recipe says, 12 steps" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_number_replaces_the_word_and_the_word_a_number(
     of_bins: Callable[[int], Path], tmp_path: Path, room: Callable[[float], None], capfd: pytest.CaptureFixture[str]
 ) -> None:

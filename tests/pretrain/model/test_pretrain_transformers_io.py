@@ -121,7 +121,7 @@ def their_answer(token_dropout: bool, logits_of: Callable[[EsmForMaskedLM, list[
 
 
 @pytest.mark.xdist_group("esm2")  # what each side answers is computed once
-@pytest.mark.parametrize("reference", [logits_one_by_one, padded_logits])
+@pytest.mark.parametrize("reference", [logits_one_by_one, pytest.param(padded_logits, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("token_dropout", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("attention", ["flash_cpu", "per_document", "dense"])
 def test_logits_and_gradients_equal_transformers(

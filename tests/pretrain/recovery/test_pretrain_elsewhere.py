@@ -28,6 +28,8 @@ from support.launching import End, bit_equal, end_of, lines, until
 from support.object_store.server import S3Server
 from support.wrong_engine import bytes_for
 
+pytestmark = pytest.mark.slow  # each starts the program several times beside an object store
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3Server]:
@@ -73,7 +75,6 @@ def test_a_run_continues_where_it_never_was(
     assert lines(run / "attempts.jsonl")[-2]["base_step"] == 12
 
 
-@pytest.mark.slow
 def test_a_machine_with_more_memory_takes_the_bins_of_the_first(
     recipe_in, server: S3Server, signalled_at, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +107,6 @@ def test_lost_and_damaged_checkpoints_are_fetched(
     assert lines(run / "attempts.jsonl")[2]["base_step"] == 8
 
 
-@pytest.mark.slow
 def test_another_run_is_refused(recipe_in, server: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     recipe, url, run = recipe_in(tmp_path), server.new_url(), tmp_path / "run"
     assert start(recipe, url) == 0
@@ -123,7 +123,6 @@ def test_another_run_is_refused(recipe_in, server: S3Server, tmp_path: Path, cap
     assert f"{run} knows 1 starts of the run, and {url} has a checkpoint of start 2" in said
 
 
-@pytest.mark.slow
 def test_a_store_that_does_not_answer_is_a_disk_that_does_not(
     recipe_in, reference: End, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
@@ -194,7 +193,6 @@ def finished(recipe_in, server: S3Server, tmp_path_factory: pytest.TempPathFacto
     return Finished(recipe.parent / "run", url, content(recipe.parent / "run"))
 
 
-@pytest.mark.slow
 def test_the_best_checkpoint_is_fetched_with_the_newest(
     finished: Finished, recipe_in, server: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -222,7 +220,6 @@ def test_the_best_checkpoint_is_fetched_with_the_newest(
     assert stored_steps(url) == [16, 12]
 
 
-@pytest.mark.slow
 def test_a_finished_run_publishes_its_best_wherever_it_is_started(
     finished: Finished, recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -254,7 +251,6 @@ def test_a_finished_run_publishes_its_best_wherever_it_is_started(
     assert f"checkpoint rejected: {url}/step-000000012-a1-" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_start_that_another_machine_forestalled_leaves_no_line(
     recipe_in, server: S3Server, signalled_at, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -299,7 +295,6 @@ def test_a_start_that_another_machine_forestalled_leaves_no_line(
     assert [(line["attempt"], line["base_step"]) for line in starts] == [(1, 0), (4, 5)]  # numbers only grow
 
 
-@pytest.mark.slow
 def test_a_checkpoint_that_comes_while_a_start_looks_is_continued(
     recipe_in, reference: End, server: S3Server, signalled_at, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,7 +334,6 @@ def saves_told(run: Path) -> int:
     return len([line for line in lines(run / "metrics.jsonl") if "checkpoint_s" in line])
 
 
-@pytest.mark.slow
 @pytest.mark.launch
 @pytest.mark.xdist_group("engines")
 def test_two_ranks_that_are_killed_continue_in_a_new_directory(recipe_in, server: S3Server, tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ print(json.dumps(said))
 """
 
 
+@pytest.mark.slow
 def test_transformers_alone_gives_the_trainers_logits(
     run: Path, families_files: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -261,6 +262,7 @@ def losses(run: Path) -> list[float]:
     return [line["loss"] for line in lines(run / "metrics.jsonl") if "loss" in line]
 
 
+@pytest.mark.slow
 def test_a_new_run_starts_from_an_export(run: Path, recipe_in, tmp_path: Path) -> None:
     published = tmp_path / "published"
     shutil.copytree(run / "export", published)
@@ -315,6 +317,7 @@ def test_a_modern_run_is_exported_as_esm_c_and_a_new_run_starts_from_it(
         assert validations(second / "run")[-1][name]["perplexity"] == pytest.approx(scores["perplexity"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_trained_weights_begin_at_a_tenth_of_the_peak_rate(
     run: Path, recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -262,6 +262,7 @@ def test_three_skipped_steps_in_a_row_end_the_run(
     assert not list((tmp_path / "run/checkpoints").glob("step-*"))
 
 
+@pytest.mark.slow
 def test_a_run_that_diverged_goes_on_as_its_error_says(
     recipe_in, tmp_path: Path, poisoned: set[int], capsys: pytest.CaptureFixture
 ) -> None:

@@ -48,6 +48,7 @@ def check_start(shown: Sequence[str], run_dir: Path) -> None:
     assert all(len(line) <= 80 for line in shown[:first_step] if str(run_dir.parent) not in line and "/" not in line)
 
 
+@pytest.mark.slow
 def test_a_run_into_a_file(recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(recipe_in(tmp_path)), "run.evaluate_every=10"]) == 0
     shown = capsys.readouterr().err

@@ -119,9 +119,8 @@ def test_the_container_ends_as_the_run_did(tmp_path: Path, end: str, status: int
         assert shell.wait(30) == status
 
 
-@pytest.mark.parametrize(
-    "waits", ["", *(pytest.param(each, marks=pytest.mark.slow) for each in ("sleep 0.002; ", "sleep 0.01; "))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("waits", ["", "sleep 0.002; ", "sleep 0.01; "])
 def test_a_container_that_is_stopped_as_its_launcher_starts_is_preempted(tmp_path: Path, waits: str) -> None:
     """The launcher itself sends the signal, before it could tell the run of one."""
     with launched(tmp_path, f"{waits}kill -TERM $PPID; sleep 30", "not reached") as shell:

@@ -121,7 +121,7 @@ PHASES: dict[str, tuple[object, str, dict, int | None]] = {
 }
 
 
-SHOWN = ("first step", "waiting for data", "save", "validation", "export")
+SHOWN = ("waiting for data", "save")
 REST = [pytest.param(phase, marks=pytest.mark.slow) for phase in PHASES if phase not in SHOWN]
 
 
@@ -191,7 +191,7 @@ def test_what_is_not_of_the_start_stays(run: Run, when: Callable[..., None], mon
     run.assert_goes_on()
 
 
-@pytest.mark.parametrize(("save_s", "saved"), [(0.1, 5), (100.0, 4)])
+@pytest.mark.parametrize(("save_s", "saved"), [pytest.param(0.1, 5, marks=pytest.mark.slow), (100.0, 4)])
 def test_the_last_save_is_begun_if_it_fits(
     run: Run, when: Callable[..., None], monkeypatch: pytest.MonkeyPatch, save_s: float, saved: int
 ) -> None:
@@ -293,6 +293,7 @@ runpy.run_module("pretrain", run_name="__main__", alter_sys=True)
 """
 
 
+@pytest.mark.slow
 def test_a_signal_in_an_import_ends_with_its_own_status(recipe_in, tmp_path: Path) -> None:
     """Modules that were being imported are there in part, so that nothing may need them for the last words."""
     words = [sys.executable, "-c", IN_AN_IMPORT, str(recipe_in(tmp_path))]
