@@ -75,6 +75,7 @@ def test_the_first_test_that_notices_is_named_with_its_tier(small: Path, old: st
     assert (small / "program.py").read_text() == SMALL["program.py"]
 
 
+@pytest.mark.slow
 def test_what_nobody_notices_is_told_from_a_test_that_always_fails(small: Path) -> None:
     (small / "program.py").write_text("ONE, TWO, THREE, FOUR = 1, 2, 4, 4\n")
     with mutations.copied() as copy:

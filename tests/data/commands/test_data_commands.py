@@ -362,6 +362,7 @@ def test_help_answers_at_once() -> None:
     assert "--max-bad-fraction" in found.stdout
 
 
+@pytest.mark.slow
 def test_control_c_ends_a_build_and_leaves_nothing_half_built(tmp_path: Path) -> None:
     process = started("build", "-", "--output", tmp_path / "stores" / "piped", stdin=subprocess.PIPE)
     assert process.stdin is not None

@@ -86,6 +86,7 @@ def test_no_budget_for_what_was_rejected_before(tmp_path: Path, monkeypatch: pyt
     assert log.read_text().split() == ["0", "300"]
 
 
+@pytest.mark.slow
 def test_no_record_at_all(tmp_path: Path) -> None:
     for sources in ([], [SeededSource("e", num_records=0), SeededSource("f", num_records=0)]):
         with pytest.raises(ValueError, match=r"no record in (e, f|data\.sources)"):

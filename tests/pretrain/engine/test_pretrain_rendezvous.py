@@ -42,7 +42,8 @@ def meet(variables: Mapping[str, str], late_s: float) -> None:
     os._exit(0 if total.item() == 3 else 2)
 
 
-@pytest.mark.parametrize("late", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [0, 1])
 def test_ranks_of_nodes_that_count_otherwise_meet(store: dist.TCPStore, late: int) -> None:
     """The second start has what the first one left in the store; the third is counted by neither."""
     for counts in [("0", "0"), ("1", "0"), ("1", "0")]:

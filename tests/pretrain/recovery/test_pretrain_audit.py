@@ -29,6 +29,7 @@ def change(run: Path, section: str, **values: object) -> None:
     path.write_text(json.dumps(content))
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_and_continued(recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe, run = recipe_in(tmp_path), tmp_path / "run"
     for tokens in ("3_000", "8_800"):

@@ -319,6 +319,7 @@ def test_the_mode_is_given_back(corpora: Corpora, engine: Engine, unigram: np.nd
     assert all(p.grad is None for p in model.parameters())
 
 
+@pytest.mark.slow
 def test_the_floor_lies_below_what_a_model_learns(corpora: Corpora, engine: Engine, unigram: np.ndarray) -> None:
     model = build_model(ModelSettings(preset="esm2_60k"), 0)
     optimizer = build_optimizer(parameter_groups(model, OptimizerSettings(eps=1e-6)), OptimizerSettings(eps=1e-6))

@@ -235,6 +235,7 @@ def test_no_command_speaks_against_the_verdict(tmp_path: Path) -> None:
     assert "a larger model" not in words(WORSE)
 
 
+@pytest.mark.slow
 def test_a_run_made_worse_on_purpose_is_told_so(recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """At 3,000 times the usual learning rate; then as its own words say, until it is worse no longer by that cause."""
     recipe = recipe_in(tmp_path)

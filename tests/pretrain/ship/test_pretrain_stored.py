@@ -75,7 +75,8 @@ NOT_TRAINED = ("schedule.peak_lr=1e-30", "run.validation_sequences=4")
 """Far below the last bit of any weight, so that a run ends with the weights that it began with."""
 
 
-@pytest.mark.parametrize("preset", ["esm2_60k", pytest.param("modern_60k", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["esm2_60k", "modern_60k"])
 def test_a_run_exports_the_bytes_that_it_started_from(preset: str, recipe_in, tmp_path: Path) -> None:
     """The contact head too, which is in every checkpoint: what the run started from is gone when it is continued."""
     before = published(tmp_path / "published", preset)

@@ -125,6 +125,7 @@ def test_a_launcher_that_ended_before_it_was_looked_up(family, name: str, variab
     assert each.said() == ""
 
 
+@pytest.mark.slow
 def test_what_a_shell_has_started_outlives_it(family) -> None:
     """One of the launcher's variables, which a user may set, makes no launcher of whoever started the process."""
     each = family("bash.py", AT_ONCE, {"ACCELERATE_MIXED_PRECISION": "no", "WORLD_SIZE": "1"})
