@@ -89,7 +89,7 @@ def test_the_same_sequences_give_the_same_clusters(
         cluster_by_identity(store, 0.71)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @needs_mmseqs
 def test_a_larger_corpus_is_clustered_in_cascades(
     tmp_path: Path, families: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
@@ -173,7 +173,7 @@ def test_nothing_similar_and_nothing_but_equal(tmp_path: Path, families: list[tu
     assert decontaminate(training, training, 1.0, 1.0, output) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @needs_mmseqs
 @needs_real
 def test_exact_duplicates_of_a_real_proteome(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

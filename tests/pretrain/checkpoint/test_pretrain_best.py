@@ -192,8 +192,7 @@ def test_resumed_it_ends_with_the_same_best(
 @pytest.mark.launch
 @pytest.mark.xdist_group("engines")
 @pytest.mark.parametrize(
-    "engine",
-    ["ddp", pytest.param("fsdp2", marks=pytest.mark.slow), pytest.param("zero3", marks=pytest.mark.prove)],
+    "engine", ["ddp", *(pytest.param(each, marks=pytest.mark.prove) for each in ("fsdp2", "zero3"))]
 )
 def test_killed_on_two_ranks_it_ends_with_the_same_best(pool: RankPool, recipe_in, tmp_path: Path, engine: str) -> None:
     """All ranks end at the same step, too; one that went on would wait for the other."""

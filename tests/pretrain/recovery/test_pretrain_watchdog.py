@@ -26,7 +26,7 @@ WINDOW_S = 3.0
 
 @pytest.mark.launch
 @pytest.mark.xdist_group("engines")
-@pytest.mark.parametrize("stopped", [1, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stopped", [1, pytest.param(0, marks=pytest.mark.prove)])
 def test_a_rank_that_is_stopped_is_named_and_the_run_continues(
     stopped: int, recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
