@@ -8,17 +8,15 @@ class of what ended it (`pretrain.run.classes`).
 """
 
 import argparse
-import os
 import shlex
 import sys
 from functools import partial
 from pathlib import Path
 from typing import cast
 
-from data.progress_line import WorkLine
 from data.recipe.toml_file import read, settings_help
 from finetune.recipe import Recipe
-from pretrain.engine.command import Parser, allowed_by, answered, may_be_allowed
+from pretrain.engine.command import Parser, allowed_by, answered, importing_torch, may_be_allowed
 from pretrain.run.launcher import end_with_the_launcher
 from pretrain.run.stop import consequences, listening
 
@@ -37,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _train(recipe: Recipe, options: argparse.Namespace) -> None:
     # Imported here, so that --help and a mistake in the recipe are answered at once.
-    with WorkLine("starting: importing torch", after_s=2.0, speaks=os.environ.get("RANK", "0") == "0"):
+    with importing_torch():
         from finetune.assays import open_on_every_rank
         from finetune.ending import end
         from finetune.held_out import Trained

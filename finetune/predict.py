@@ -9,7 +9,6 @@ status 0; 78 for a mistake in the input, 70 for anything else. The output appear
 
 import argparse
 import csv
-import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from data.progress_line import WorkLine
 from finetune.bundle.manifest import ReadingSettings
 from finetune.bundle.places import bundles_at
 from finetune.tables.settings import TooLong
-from pretrain.engine.command import Parser, answered, require_free
+from pretrain.engine.command import Parser, answered, importing_torch, require_free
 from pretrain.engine.settings import Inference
 from pretrain.run.settings import RunSettings
 
@@ -56,7 +55,7 @@ def _predict(options: argparse.Namespace) -> None:
         raise ValueError(f"-o {out}: predictions are written as a table of text; give it the suffix .csv or .tsv")
     require_free(out, overwrites=options.overwrite)
     folders = bundles_at(options.bundle)
-    with WorkLine("starting: importing torch", after_s=2.0, speaks=os.environ.get("RANK", "0") == "0"):
+    with importing_torch():
         from finetune.bundle.folder import open_folder
         from finetune.bundle.relatives import Trained
         from finetune.bundle.rows import checked_rows

@@ -15,10 +15,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data.progress_line import WorkLine
 from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.toml_file import read, settings_help
-from pretrain.engine.command import Parser, allowed_by, answered, may_be_allowed
+from pretrain.engine.command import Parser, allowed_by, answered, importing_torch, may_be_allowed
 from pretrain.proposal.memory import preset_table
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RECIPE
@@ -160,7 +159,7 @@ def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, w
 
 def _launched(recipe: Recipe) -> "AbstractContextManager[Engine]":
     # Imported here, so that --help and a mistake in the recipe or in a file's name are answered at once.
-    with WorkLine("starting: importing torch", after_s=2.0, speaks=os.environ.get("RANK", "0") == "0"):
+    with importing_torch():
         import pretrain.masked_language_job
         import pretrain.summary  # noqa: F401
         from pretrain.engine.launch import launch

@@ -10,7 +10,6 @@ not at all. Exit status 0; 78 for a mistake in the input, 70 for anything else. 
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 from data.durable import replaced
 from data.progress_line import WorkLine
 from data.recipe.packing import bin_tokens_on
-from pretrain.engine.command import Parser, answered, positive, require_free
+from pretrain.engine.command import Parser, answered, importing_torch, positive, require_free
 from pretrain.evaluation.figures import IDENTITY, LENGTH, Figures, buckets
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _evaluate(options: argparse.Namespace) -> None:
     require_free(options.output, overwrites=options.overwrite)
-    with WorkLine("starting: importing torch", after_s=2.0, speaks=os.environ.get("RANK", "0") == "0"):
+    with importing_torch():
         from pretrain.engine.launch import launch
         from pretrain.evaluation.finished import LAUNCH
     with launch(LAUNCH) as engine:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from data.progress_line import WorkLine
 from data.recipe.toml_file import read
-from pretrain.engine.command import Parser, answered, require_free
+from pretrain.engine.command import Parser, answered, importing_torch, require_free
 from pretrain.recipe import Recipe
 
 FORMAT = "zymogen.baselines/1"
@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _measure(options: argparse.Namespace) -> None:
     require_free(options.output, overwrites=options.overwrite)
     recipe = read(Recipe, options.recipe, options.settings)
-    with WorkLine("starting: importing torch", after_s=2.0):
+    with importing_torch():
         from data.corpus.prepare import open_corpora, prepare
         from data.durable import replaced
         from pretrain.baselines.measured import measure

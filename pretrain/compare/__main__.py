@@ -10,14 +10,12 @@ an answer.
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
 from data.durable import replaced
-from data.progress_line import WorkLine
 from data.recipe.packing import bin_tokens_on
-from pretrain.engine.command import Parser, judged, positive, require_free
+from pretrain.engine.command import Parser, importing_torch, judged, positive, require_free
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,7 +29,7 @@ def _compare(options: argparse.Namespace) -> bool:
     for name in (options.a, options.b):
         if any((Path(name) / place).is_file() for place in ("bundle.json", "bundle/bundle.json")):
             raise ValueError(f"{name} is a fine-tuned model: python -m finetune.compare takes two of these")
-    with WorkLine("starting: importing torch", after_s=2.0, speaks=os.environ.get("RANK", "0") == "0"):
+    with importing_torch():
         from pretrain.compare.comparison import Judgement
         from pretrain.compare.models import compare_on, data_for
         from pretrain.engine.launch import launch

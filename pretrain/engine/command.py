@@ -5,16 +5,19 @@ Kept: nothing.
 """
 
 import argparse
+import gc
 import os
 import re
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
 from data.disk_error import CLOSED, FULL, one_line
+from data.progress_line import WorkLine
 from data.recipe.origin import COMMAND_LINE
 from pretrain.run.classes import INPUT, INTERRUPTED, PEER, STORAGE, class_of
 from pretrain.run.directory import Allowed
@@ -52,6 +55,26 @@ def answered(body: Callable[[], None], *, is_alone: bool = False) -> int:
         is_line = isinstance(error, CheckpointError) or class_of(error) in (INPUT, STORAGE)
         return _mistake(error, rank) if is_line else _report(error, rank)
     return 0
+
+
+@contextmanager
+def importing_torch() -> Iterator[None]:
+    """Around the imports of a command: rank 0 says so where they take seconds, and no garbage is looked for.
+
+    Python looks through all objects whenever there are a quarter more of them, and imports make ever more objects and
+    next to no garbage: that took a sixth of their time, and as much again later. What was imported is not looked
+    through any more. In a process that had imported torch before, nothing of this is changed: its objects are not ours.
+    """
+    with WorkLine("starting: importing torch", after_s=2.0, speaks=os.environ.get("RANK", "0") == "0"):
+        if "torch" in sys.modules or not gc.isenabled():
+            yield
+            return
+        gc.disable()
+        try:
+            yield
+            gc.freeze()
+        finally:
+            gc.enable()
 
 
 def _processes() -> int:

@@ -8,7 +8,7 @@ from benchmarks.checkpoint import __main__ as checkpoint
 from benchmarks.checkpoint import blocked
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint.main(["--quick"])
     said = capsys.readouterr().out
@@ -25,7 +25,7 @@ def test_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
     assert "90.2 MB\n" in said
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_blocked(capsys: pytest.CaptureFixture[str]) -> None:
     blocked.main(["--quick"])
     found = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -12,8 +12,7 @@ CASES = ("fsdp2/muon", "ddp/ulysses")
 """They have all that these engines exchange, and what attention and Muon do; a launch is dear."""
 
 
-@pytest.mark.slow
-@pytest.mark.launch
+@pytest.mark.prove
 def test_bytes_of_a_step_are_those_expected() -> None:
     words = ["-m", "benchmarks.communication", "--only", *CASES, "--preset", "esm2_60k", "--bin-tokens", "256"]
     done = run([sys.executable, *words])

@@ -15,7 +15,7 @@ from benchmarks.kills.killed import history
 from benchmarks.kills.peers import PROGRAMS
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_kills(capsys: pytest.CaptureFixture[str]) -> None:
     kills.main(["--quick"])
     found = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -112,7 +112,7 @@ def pairs_across(store: Store, validation: np.ndarray, folder: Path) -> int:
     return len(rows(folder / "out"))
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @needs_mmseqs
 @needs_real
 def test_no_relative_on_the_other_side_of_real_proteins(tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ def validations(run: Path) -> dict[int, object]:
         ("single", 1, ()),
         ("zero3", 2, ()),
         pytest.param("fsdp2", 3, LORA, marks=pytest.mark.slow),
-        pytest.param("zero2", 2, ("adaptation.kind=full",), marks=pytest.mark.slow),
         *(pytest.param(*cell, marks=pytest.mark.prove) for cell in (("ddp", 3, LORA), ("fsdp2", 2, ()))),
+        pytest.param("zero2", 2, ("adaptation.kind=full",), marks=pytest.mark.prove),
     ],
 )
 def test_killed_and_continued_it_ends_at_the_same_bytes_with_the_same_best(

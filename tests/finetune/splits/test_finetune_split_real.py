@@ -59,7 +59,7 @@ def ss3() -> tuple[list[str], list[str]]:
         pytest.param("drugban random", (777, 1719, 581, (673, 624, 582)), marks=pytest.mark.prove),  # half a minute
         ("drugban cold", (207, 1233, 0, (97, 53, 3))),
         pytest.param("deeploc", (2768, 1678, 0, (286, 74, 1)), marks=pytest.mark.prove),  # two minutes
-        ("ss3", (364, 10792, 0, (0, 0, 0))),
+        pytest.param("ss3", (364, 10792, 0, (0, 0, 0)), marks=pytest.mark.prove),
     ],
 )
 def test_the_audit_repeats_what_was_found_before(

@@ -195,7 +195,7 @@ def test_backbones_have_the_letters_of_their_sequences(backbones: Path) -> None:
 
 
 @needs_structures
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.skipif(shutil.which("mmseqs") is None, reason="no program 'mmseqs' (apt install mmseqs2)")
 def test_random_weights_know_no_contacts_of_the_backbones(backbones: Path) -> None:
     """Fitted on 20 chains, scored on all that are no relatives of theirs."""

@@ -164,7 +164,7 @@ def test_four_then_one_then_two_processes_end_with_the_same_bits(
     assert same(trained("ddp", 2, [STRICT, *MODERN], flags=BF16).end, end)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_the_number_of_threads_is_no_matter(recipe_in, tmp_path: Path) -> None:
     ends = []
     for threads in ("1", "2"):
