@@ -69,8 +69,8 @@ def test_a_run_that_hangs_is_ended(pool: RankPool, pooled, recipe_in, tmp_path: 
     assert bit_equal(pooled(2), before)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", [pytest.param("fsdp2", marks=pytest.mark.prove), "zero3"])
+@pytest.mark.prove
+@pytest.mark.parametrize("engine", ["fsdp2", "zero3"])
 def test_an_engine_leaves_nothing_behind(pooled, engine: str) -> None:
     if engine == "zero3" and find_spec("deepspeed") is None:
         pytest.skip("needs deepspeed")

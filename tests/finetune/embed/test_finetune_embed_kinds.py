@@ -186,7 +186,7 @@ def test_a_full_disk_is_one_line(
     assert embed("--pooling", "residue").read_bytes() == whole
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_memory_does_not_grow_with_the_number_of_proteins(model: Path, tmp_path: Path) -> None:
     peaks = []
     for count in (1_000, 20_000):

@@ -66,7 +66,7 @@ def test_worlds_predict_and_score_alike(
     assert lines(tmp_path / "run/metrics.jsonl") == lines(one.folder / "run/metrics.jsonl")  # it wrote no score again
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_strict_reduction_ends_with_the_same_bits(pool: RankPool, tmp_path_factory: pytest.TempPathFactory) -> None:
     trained = Trained(pool, write, tmp_path_factory, program="finetune.__main__")
     words = (*FULL, "run.reduction=strict")

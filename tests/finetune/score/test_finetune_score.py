@@ -142,7 +142,7 @@ def test_weights_that_are_no_numbers_are_refused(folder: Path, tmp_path: Path) -
         Scorer.open(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.skipif(not (DATA / ASSAY).is_file(), reason="no real assays beside the project (shared/data/zeroshot)")
 def test_scores_of_a_beta_lactamase_are_those_of_the_loop(folder: Path) -> None:
     """All 4,996 mutants under `wt-marginal`, 200 of them and 200 multiple ones under the masked schemes, 5 and 5."""

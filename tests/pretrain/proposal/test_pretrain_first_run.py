@@ -35,21 +35,31 @@ def typed(command: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.launch
-def test_every_command_runs(families_files: tuple[Path, Path], tmp_path: Path) -> None:
+@pytest.fixture
+def folder(families_files: tuple[Path, Path], tmp_path: Path) -> Path:
+    """With the sequences, and with what the page's launcher reads."""
     shutil.copy(families_files[0], tmp_path / "your.fasta.gz")
     (tmp_path / "accelerate_configs").symlink_to(ROOT / "accelerate_configs")
-    printed = {command: typed(command, tmp_path) for command in commands(PAGE)}
-    for name, world_size in (("your", 1), ("ddp", 2), ("esm2", 1), ("second", 1)):
-        attempts = lines(tmp_path / "runs" / name / "attempts.jsonl")
-        assert (attempts[0]["world_size"], attempts[-1]["exit"]) == (world_size, "finished")
-        assert (tmp_path / "runs" / name / "export/model.safetensors").is_file()
-    assert (tmp_path / "runs/esm2/recipe.toml").is_file()
+    return tmp_path
 
-    # The page's rows are those of the command above them, in their order and in their words.
+
+@pytest.mark.prove
+def test_every_command_runs(folder: Path) -> None:
+    for command in commands(PAGE):
+        typed(command, folder)
+    for name, world_size in (("your", 1), ("ddp", 2), ("esm2", 1), ("second", 1)):
+        attempts = lines(folder / "runs" / name / "attempts.jsonl")
+        assert (attempts[0]["world_size"], attempts[-1]["exit"]) == (world_size, "finished")
+        assert (folder / "runs" / name / "export/model.safetensors").is_file()
+    assert (folder / "runs/esm2/recipe.toml").is_file()
+
+
+@pytest.mark.slow
+def test_the_rows_of_a_plan_are_those_of_the_page(folder: Path) -> None:
+    """In their order and in their words."""
     ((_, shown),) = [block for block in blocks(PAGE) if block[0] == "text"]
-    plan = next(output for command, output in printed.items() if "--minutes 10 --plan" in command)
+    before = [command.endswith("--minutes 10 --plan") for command in commands(PAGE)].index(True)
+    *_, plan = [typed(command, folder) for command in commands(PAGE)[: before + 1]]
     here, there = rows(shown), rows(plan[plan.index("proposed for") :])
     there.pop("note", None)
     assert list(here) == list(there)
