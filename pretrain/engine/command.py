@@ -62,7 +62,7 @@ def importing_torch() -> Iterator[None]:
     """Around the imports of a command: rank 0 says so where they take seconds, and no garbage is looked for.
 
     Python looks through all objects whenever there are a quarter more of them, and imports make ever more objects and
-    next to no garbage: that took a sixth of their time, and as much again later. What was imported is not looked
+    next to no garbage: that took a sixth of their time, and more than that later. What was imported is not looked
     through any more. In a process that had imported torch before, nothing of this is changed: its objects are not ours.
     """
     with WorkLine("starting: importing torch", after_s=2.0, speaks=os.environ.get("RANK", "0") == "0"):
