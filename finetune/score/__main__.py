@@ -23,7 +23,7 @@ from finetune.tables.mutations import read_wild_types
 from finetune.tables.read import read_table
 from finetune.tables.table import Table
 from finetune.tables.written import write_with_columns
-from pretrain.engine.command import Parser, answered, positive, require_free
+from pretrain.engine.command import Parser, answered, importing_torch, positive, require_free
 
 if TYPE_CHECKING:
     from finetune.score.model import Scorer
@@ -52,11 +52,11 @@ def _score(options: argparse.Namespace) -> None:
     )
     if not options.leave_out:
         _require_scored(table, rows, schemes)
-    with WorkLine("opening the model", after_s=2.0):
+    with importing_torch():
         import torch
 
         from finetune.score.model import Scorer
-
+    with WorkLine("opening the model", after_s=2.0):
         device = "cuda" if torch.cuda.is_available() else "cpu"
         window = None if options.window == "whole" else WINDOW_TOKENS
         scorer = Scorer.open(options.model, device, options.bin_tokens or bin_tokens_on(device), window)
