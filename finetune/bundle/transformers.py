@@ -77,8 +77,7 @@ def save(folder: Path, manifest: Manifest, objective: Objective, parameters: Map
         stored = state.pop(FREQUENCIES)
         for layer in range(shape.layers):
             state[f"esm.encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"] = stored.clone()
-    largest = transformers_io.LARGEST_FILE
-    theirs.save_pretrained(folder, state_dict=state, save_original_format=False, max_shard_size=largest)
+    transformers_io.save_pretrained(theirs, folder, state, transformers_io.LARGEST_FILE)
     pictures = drawn(manifest.evaluation)
     for name, content in pictures.items():
         (folder / name).write_text(content, encoding="utf-8")

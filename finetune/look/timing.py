@@ -17,6 +17,7 @@ from typing import Any
 
 from data.progress_line import WorkLine
 from finetune.look.sizes import Sizes
+from pretrain.engine.command import brief_waits
 
 ROWS = 100
 _MOST_S = 90.0
@@ -53,11 +54,11 @@ def measured(text: str, overrides: Sequence[str]) -> dict[str, Any] | str:
         path = Path(folder) / "recipe.toml"
         path.write_text(text, encoding="utf-8")
         command = [sys.executable, "-m", "finetune.timed", str(path), *overrides]
-        offline = os.environ | {"HF_HUB_OFFLINE": "1"}
+        environment = os.environ | brief_waits(os.environ) | {"HF_HUB_OFFLINE": "1"}
         try:
             with WorkLine(f"timing {ROWS} rows of the proposal", after_s=0.0):
                 done = subprocess.run(
-                    command, env=offline, capture_output=True, text=True, timeout=_MOST_S, check=False
+                    command, env=environment, capture_output=True, text=True, timeout=_MOST_S, check=False
                 )
         except subprocess.TimeoutExpired:
             return f"{ROWS} rows take more than {_MOST_S:.0f} seconds here"

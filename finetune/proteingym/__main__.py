@@ -23,7 +23,7 @@ from finetune.proteingym.folder import Folder, score
 from finetune.proteingym.reference import Assay, by_target, chosen, read_reference
 from finetune.score.schemes import SCHEMES, Scheme, column
 from finetune.score.windows import WINDOW_TOKENS
-from pretrain.engine.command import Parser, answered, positive, require_free
+from pretrain.engine.command import Parser, answered, importing_torch, positive, require_free
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -64,12 +64,12 @@ def _scored(
     model: str, folder: Folder, assays: Sequence[Assay], schemes: Sequence[Scheme], options: argparse.Namespace
 ) -> dict[str, str]:
     """Add the columns of a model; their names, and the content hash of its weights."""
-    with WorkLine(f"opening {model}", after_s=2.0):
+    with importing_torch():
         import torch
 
         from finetune.score.model import Scorer
         from pretrain.ship.source import masked_language_model, open_source
-
+    with WorkLine(f"opening {model}", after_s=2.0):
         source = open_source(model)
     window = None if options.window == "whole" else WINDOW_TOKENS
     weights = source.content_hash()

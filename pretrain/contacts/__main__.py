@@ -13,7 +13,7 @@ import json
 import sys
 from pathlib import Path
 
-from pretrain.engine.command import Parser, answered, positive, require_free
+from pretrain.engine.command import Parser, answered, importing_torch, positive, require_free
 
 LONGEST = 1022
 """Longest chain, in residues, that is given to a model: that of the published ESM-2. Memory rises with its square."""
@@ -57,7 +57,8 @@ def _device() -> str:
 
 
 def _parser() -> Parser:
-    from pretrain.contacts.regression import CHAINS
+    with importing_torch():
+        from pretrain.contacts.regression import CHAINS
 
     parser = Parser(prog="python -m pretrain.contacts", description=str(__doc__).split("\n")[0])
     parser.add_argument("model", help="run, export, folder of transformers' or Hub name")

@@ -7,10 +7,19 @@ In: a directory or Hub name, or a model of ours. Out: shape and weights of ours,
 import tempfile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from transformers import EsmcConfig, EsmcForMaskedLM, EsmConfig, EsmcTokenizer, EsmForMaskedLM, EsmTokenizer
+from transformers import (
+    EsmcConfig,
+    EsmcForMaskedLM,
+    EsmConfig,
+    EsmcTokenizer,
+    EsmForMaskedLM,
+    EsmTokenizer,
+    PreTrainedModel,
+)
 from transformers.initialization import no_init_weights
 
 from data.alphabet import CLS, EOS, TOKENS
@@ -136,8 +145,17 @@ def save(
         for layer in range(model.shape.layers):
             name = f"esm.encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"
             state[name] = stored.clone()
-    theirs.save_pretrained(folder, state_dict=state, save_original_format=False, max_shard_size=largest_file)
+    save_pretrained(theirs, folder, state, largest_file)
     save_tokenizer(model.shape, folder, max_tokens)
+
+
+def save_pretrained(theirs: PreTrainedModel, folder: str | Path, state: dict[str, Tensor], largest_file: str) -> None:
+    """Write `config.json` and `state` as the weights of `theirs`, which no engine has wrapped.
+
+    Accelerate would import DeepSpeed to see whether that has, which takes half a second.
+    """
+    with patch("accelerate.utils.other.is_deepspeed_available", return_value=False):
+        theirs.save_pretrained(folder, state_dict=state, save_original_format=False, max_shard_size=largest_file)
 
 
 def save_tokenizer(shape: EsmShape, folder: str | Path, max_tokens: int | None = None) -> None:

@@ -1,17 +1,23 @@
-"""While a command imports torch, Python looks for no garbage; afterwards it does, but not among what was imported."""
+"""While a command imports torch, Python looks for no garbage; afterwards it does, but not among what was imported.
+
+Its threads wait awake for each other for a moment alone.
+"""
 
 import gc
+import subprocess
 import sys
 
 import pytest
 
 from pretrain.engine.command import importing_torch
+from support.launching import environment
 
 
 @pytest.fixture
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has not imported it."""
     monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setenv("GOMP_SPINCOUNT", "0")  # to be put back: what the command sets would stay
 
 
 @pytest.mark.usefixtures("without_torch")
@@ -48,3 +54,29 @@ def test_a_collector_that_was_off_stays_off() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+_OF_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+_IMPORTS = """
+from pretrain.engine.command import importing_torch
+with importing_torch():
+    import torch
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torch has another OpenMP there")
+@pytest.mark.parametrize(
+    ("own", "spins"), [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, "0")]
+)
+def test_threads_wait_awake_for_a_moment_alone_unless_they_were_told_otherwise(own: dict[str, str], spins: str) -> None:
+    """What the library of torch's threads says of itself when it is loaded."""
+    words = [sys.executable, "-c", _IMPORTS]
+    variables = {name: value for name, value in environment().items() if name not in _OF_WAITING}
+    said = subprocess.run(
+        words,
+        env=variables | {"OMP_DISPLAY_ENV": "verbose"} | own,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stderr
+    assert f"GOMP_SPINCOUNT = '{spins}'" in said
