@@ -310,7 +310,7 @@ def next_commands(output: str) -> list[str]:
     return re.findall(r"^ {4}(\S.*)$", output.partition("Try next:")[2], re.M)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.launch
 @pytest.mark.xdist_group("readme")
 @pytest.mark.timeout(600)

@@ -132,7 +132,7 @@ def test_a_search_is_kept_and_what_is_not_whole_is_searched_again(
     assert runs == ["easy-search"] * 3
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @needs_mmseqs
 def test_one_search_among_relatives_gives_the_clusters_of_each_identity(tmp_path: Path) -> None:
     families = [drawn(150, seed) for seed in range(6)]

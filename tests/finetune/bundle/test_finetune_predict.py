@@ -166,7 +166,7 @@ def test_how_near_a_row_is_to_the_training_is_asked_with_its_table(
     assert said in capfd.readouterr().err
 
 
-@pytest.mark.launch
+@pytest.mark.prove
 def test_two_processes_write_what_one_does_and_a_killed_one_nothing(folder: Path, tmp_path: Path) -> None:
     table, bundle = tmp_path / "in.csv", str(folder / "run")
     proteins = [f"{number},{letters(number % 700, 8 + number % 23)}" for number in range(4500)]

@@ -45,8 +45,7 @@ found["other settings"] = words("split.search_pretraining=true")
 """.replace("__main__ main", "__main__ import main")
 
 
-@pytest.mark.launch
-@pytest.mark.slow
+@pytest.mark.prove
 def test_only_what_is_missing_is_computed(tmp_path: Path) -> None:
     recipe, root = write(tmp_path), tmp_path / "run"
     done = run([sys.executable, "-c", SCRIPT, str(recipe), str(root)])

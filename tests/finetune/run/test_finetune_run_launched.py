@@ -46,6 +46,7 @@ def test_it_runs_as_launched(tmp_path: Path, engine: str) -> None:
     assert {line["attempt"] for line in lines(tmp_path / "run/attempts.jsonl")} == {1}
 
 
+@pytest.mark.prove
 def test_control_c_and_the_same_command_again(pool: RankPool, tmp_path: Path) -> None:
     words = command("ddp", write(tmp_path), "schedule.total_tokens=30_000")
     root, log = tmp_path / "run", tmp_path / "log"

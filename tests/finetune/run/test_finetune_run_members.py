@@ -79,29 +79,42 @@ def tells_a_bundle(root: Path) -> bool:
     return bool(json.loads((root / MEMBERS[1][0] / "bundle/bundle.json").read_text())["evaluation"])
 
 
-STOPS = {
-    1: [
-        (after(MEMBERS[1][1]), signal.SIGKILL, 2),
-        (within(MEMBERS[1][3]), signal.SIGINT, 3),
-        (tells_predictions, signal.SIGKILL, 6),
-        (tells_a_bundle, signal.SIGKILL, 6),
-    ],
-    2: [(within(MEMBERS[2][1]), signal.SIGINT, 1), (after(MEMBERS[2][2]), signal.SIGINT, 3)],
-}
-"""For each number of processes: when a start is stopped, by which signal, and how many members have finished then."""
+Stop = tuple[Callable[[Path], bool], signal.Signals, int]
+"""When a start is stopped, by which signal, and how many members have finished then."""
+
+BETWEEN_AND_AT_THE_END: list[Stop] = [
+    (after(MEMBERS[1][1]), signal.SIGKILL, 2),
+    (tells_a_bundle, signal.SIGKILL, 6),
+]
+WITHIN_AND_AT_THE_END: list[Stop] = [
+    (within(MEMBERS[1][3]), signal.SIGINT, 3),
+    (tells_predictions, signal.SIGKILL, 6),
+]
+ON_TWO: list[Stop] = [
+    (within(MEMBERS[2][1]), signal.SIGINT, 1),
+    (after(MEMBERS[2][2]), signal.SIGINT, 3),
+]
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.prove)])
+@pytest.mark.parametrize(
+    ("processes", "stops"),
+    [
+        (1, WITHIN_AND_AT_THE_END),
+        pytest.param(1, BETWEEN_AND_AT_THE_END, marks=pytest.mark.prove),
+        pytest.param(2, ON_TWO, marks=pytest.mark.prove),
+    ],
+    ids=["1-within", "1-between", "2"],
+)
 def test_stopped_and_started_again_it_ends_as_it_would_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int, stops: list[Stop]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # without MMseqs2: relatives are counted by words, which takes no second
     stopped, whole = tmp_path / "stopped", tmp_path / "whole"
     root, members = stopped / "run", MEMBERS[processes]
     done = run(command(whole, processes))
     assert done.status == 0, done.output
-    for when, by, finished in STOPS[processes]:
+    for when, by, finished in stops:
         said = started_and_ended(stopped, processes, when, by)
         assert [has_finished(root, member) for member in members] == [
             number < finished for number in range(len(members))

@@ -42,8 +42,8 @@ def validations(run: Path) -> dict[int, object]:
     [
         ("single", 1, ()),
         ("zero3", 2, ()),
-        pytest.param("fsdp2", 3, LORA, marks=pytest.mark.slow),
-        *(pytest.param(*cell, marks=pytest.mark.prove) for cell in (("ddp", 3, LORA), ("fsdp2", 2, ()))),
+        *(pytest.param(engine, 3, LORA, marks=pytest.mark.prove) for engine in ("ddp", "fsdp2")),
+        pytest.param("fsdp2", 2, (), marks=pytest.mark.prove),
         pytest.param("zero2", 2, ("adaptation.kind=full",), marks=pytest.mark.prove),
     ],
 )

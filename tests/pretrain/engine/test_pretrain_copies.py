@@ -19,7 +19,7 @@ SPREADS = [
     ("ddp", 2, EVERY_5, 15, "are not alike, and which of them is right, 2 cannot say", ()),
     ("ddp", 3, EVERY_5, 15, "differs from the 2 others", (pytest.mark.prove,)),
     ("ddp", 3, AT_SAVES, 20, "differs from the 2 others", (pytest.mark.slow,)),
-    ("hsdp", 4, EVERY_5, 15, "are not alike, and which of them is right, 2 cannot say", (pytest.mark.slow,)),
+    ("hsdp", 4, EVERY_5, 15, "are not alike, and which of them is right, 2 cannot say", (pytest.mark.prove,)),
 ]
 
 

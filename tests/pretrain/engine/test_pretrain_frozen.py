@@ -204,7 +204,7 @@ def test_a_run_goes_on_under_another_engine(
 
 @pytest.mark.parametrize(
     "engine",
-    ["fsdp2", pytest.param("zero3", marks=pytest.mark.slow), pytest.param("ddp", marks=pytest.mark.prove)],
+    ["fsdp2", *(pytest.param(engine, marks=pytest.mark.prove) for engine in ("zero3", "ddp"))],
 )
 def test_on_the_same_engine_a_run_goes_on_bit_for_bit(
     pool: RankPool, recipe_in, trained: Trained, tmp_path: Path, engine: str

@@ -75,7 +75,11 @@ def test_nodes_with_other_files_do_not_train(recipe_in, tmp_path: Path, nodes: t
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "processes", "overrides"),
-    [pytest.param("hsdp", 4, (), marks=pytest.mark.prove), ("zero3", 2, ()), ("fsdp2", 4, ("parallel.context=2",))],
+    [
+        pytest.param("hsdp", 4, (), marks=pytest.mark.prove),
+        ("zero3", 2, ()),
+        pytest.param("fsdp2", 4, ("parallel.context=2",), marks=pytest.mark.prove),
+    ],
     ids=["hsdp", "zero3", "fsdp2-context"],
 )
 def test_engines_that_shard_go_over_two_nodes(

@@ -338,7 +338,7 @@ def test_a_step_that_vanishes_is_one_error(
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.launch
+@pytest.mark.prove
 def test_exports_of_a_run_that_keeps_one_checkpoint_and_saves_every_step(recipe_in, tmp_path: Path) -> None:
     """As often as it can: none fails, and the run does not notice."""
     run, few = tmp_path / "run", ["run.validation_sequences=4", "schedule.total_tokens=50_000"]
