@@ -6,7 +6,8 @@ filling fails.
 `published` makes a folder and `replaced` a file in a place that other processes may write to as well. Meanwhile a
 folder ``.NAME-TOKEN`` and a file ``.NAME-TOKEN.lock`` stand beside it, where TOKEN is 16 random digits. If a process is
 killed, the next one that publishes there removes them. `write_whole` replaces a small file of a folder that only this
-process writes to, as it holds the folder's lock: beside it stands ``.NAME.zymogen-new`` for a moment.
+process writes to, as it holds the folder's lock: beside it stands ``.NAME.zymogen-new`` for a moment. Blocks that use
+`in_turn` with one folder follow each other.
 """
 
 import fcntl
@@ -68,6 +69,22 @@ def replaced(path: Path, remedy: str = STORE_DIR) -> Iterator[Path]:
     with workspace(path, remedy) as work, refusal(path, remedy):
         yield work / "new"
         _put(work / "new", path)
+
+
+@contextmanager
+def in_turn(folder: Path) -> Iterator[None]:
+    """Wait until no other process is in such a block with this folder, which exists, if its file system has locks.
+
+    Raises:
+        OSError: the folder cannot be opened.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_whole(path: Path, text: str) -> None:

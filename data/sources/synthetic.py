@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from data import alphabet, draw
 from data.disk_error import refusal
-from data.durable import replaced
+from data.durable import in_turn, replaced
 
 _LENGTH, _ANCESTOR, _SUBSTITUTED, _SUBSTITUTE = range(101, 105)  # what a key is for; none of them is in data.draw
 
@@ -232,15 +232,18 @@ def write_corpus(folder: Path, families: Families) -> tuple[Path, Path]:
     )
     model_digest = hashlib.sha256(repr(SEGMENTS).encode()).hexdigest()
     settings = (json.dumps({**asdict(families), "model": model_digest}, indent=1) + "\n").encode()
-    present = fasta_path.is_file() and clusters_path.is_file() and settings_path.is_file()
-    if present and settings_path.read_bytes() == settings:
-        return fasta_path, clusters_path
-    _require_ours(settings_path, fasta_path, clusters_path)
+
+    def is_there() -> bool:
+        present = fasta_path.is_file() and clusters_path.is_file() and settings_path.is_file()
+        return present and settings_path.read_bytes() == settings
 
     def write_fasta(file: BinaryIO) -> None:
         with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed:
             packed.writelines(_records(families))
 
+    if is_there():
+        return fasta_path, clusters_path
+    _require_ours(settings_path, fasta_path, clusters_path)
     clusters = "".join(
         f"{cluster_id(family)}\t{member_id(family, member)}\n"
         for family in range(families.num_families)
@@ -248,12 +251,15 @@ def write_corpus(folder: Path, families: Families) -> tuple[Path, Path]:
     ).encode()
     with refusal(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    # Written first and last: a crash in between must not leave the old settings beside new sequences, and without
-    # any settings the next call would refuse the files as foreign.
-    _replace(settings_path, lambda file: file.write(settings.replace(b"{", b'{\n "unfinished": true,', 1)))
-    _replace(fasta_path, write_fasta)
-    _replace(clusters_path, lambda file: file.write(clusters))
-    _replace(settings_path, lambda file: file.write(settings))
+    with in_turn(folder):  # what a run reads would be replaced by its like, and the run find that it was changed
+        if is_there():
+            return fasta_path, clusters_path
+        # Written first and last: a crash in between must not leave the old settings beside new sequences, and without
+        # any settings the next call would refuse the files as foreign.
+        _replace(settings_path, lambda file: file.write(settings.replace(b"{", b'{\n "unfinished": true,', 1)))
+        _replace(fasta_path, write_fasta)
+        _replace(clusters_path, lambda file: file.write(clusters))
+        _replace(settings_path, lambda file: file.write(settings))
     return fasta_path, clusters_path
 
 

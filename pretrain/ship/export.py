@@ -5,15 +5,12 @@ index), tokenizer files and README.md, the model card. Kept: export.json beside 
 export in which anything was changed or added since is not replaced but moved aside.
 """
 
-import fcntl
 import hashlib
 import itertools
 import json
 import os
 import stat
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +20,7 @@ from torch import Tensor
 from transformers.utils import logging
 
 from data.disk_error import refusal, said
-from data.durable import workspace, write_whole
+from data.durable import in_turn, workspace, write_whole
 from pretrain.card.pretrained import Exported, was_measured, write_card
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.frozen import content_hash, read_whole
@@ -111,7 +108,7 @@ def export(run: RunDirectory, frozen: Weights | None = None, stored: Stored | No
         card = write_card(run.root, exported, building)
         for path in building.iterdir():
             path.chmod(stat.S_IMODE(card.stat().st_mode))  # safetensors makes its file private, whatever the umask
-        with _one_at_a_time(run):
+        with in_turn(run.root):  # as the run's end may export, too
             before = _make_way(run, _hashes(building), work / "old")
             try:
                 building.rename(run.export)
@@ -176,18 +173,6 @@ def last_export(run: RunDirectory, frozen: Weights | None = None) -> None:
             f"{said(cause)}; the run is trained and its newest checkpoint is whole, but it is not exported",
             f"free space there, and export it: python -m pretrain.export {run.root}",
         ) from error
-
-
-@contextmanager
-def _one_at_a_time(run: RunDirectory) -> Iterator[None]:
-    """Wait for another export of the run to take its name, such as that of the run's end; where locks work."""
-    descriptor = os.open(run.root, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _make_way(run: RunDirectory, coming: dict[str, str], before: Path) -> Path | None:

@@ -2,10 +2,12 @@
 
 import gzip
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -83,6 +85,22 @@ def test_same_settings_keep_the_files_and_others_replace_them(tmp_path: Path) ->
     assert fasta.read_bytes() not in (b"kept", whole)
     write_corpus(tmp_path, FEW)
     assert fasta.read_bytes() == whole
+
+
+def test_of_several_that_begin_at_once_one_writes(tmp_path: Path) -> None:
+    """Each finds, when it returns, the files that stay: a run that reads them would see that they were replaced."""
+    together, some = Barrier(4), replace(FEW, num_families=100)
+
+    def written() -> list[int]:
+        return [path.stat().st_ino for path in write_corpus(tmp_path / "new", some)]
+
+    def at_once() -> list[int]:
+        together.wait()
+        return written()
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [future.result() for future in [pool.submit(at_once) for _ in range(4)]]
+    assert found == [written()] * 4
 
 
 def test_what_a_crash_left_is_not_taken_for_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
