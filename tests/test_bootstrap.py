@@ -233,7 +233,7 @@ def test_uv_is_asked_first(project: Project, monkeypatch: pytest.MonkeyPatch) ->
     assert project.installed() == {}
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_pip_installs_where_uv_fails_and_what_was_installed_is_kept(
     project: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,7 @@ def pooled(pool: RankPool, recipe_in, tmp_path_factory: pytest.TempPathFactory):
     return end
 
 
+@pytest.mark.prove
 def test_what_runs_in_the_pool_ends_as_what_is_launched(pooled, recipe_in, tmp_path: Path) -> None:
     done = launch([recipe_in(tmp_path), *SHORT], 2)
     assert done.status == 0, done.output

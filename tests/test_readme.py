@@ -233,6 +233,8 @@ RUNNERS: dict[str, Callable[[str, Checkout], None]] = {
     r"accelerate launch --config_file accelerate_configs/\w+\.yaml (--\w+ \w+ )*-m pretrain recipes/.*": pretrain,
 }
 SLOW = ("make pretrain", "--num_processes", "-m finetune")
+PROVED = ("--num_processes 8", "recipes/modern_35m.toml")
+"""Begun here are these with a tiny model; what they say besides, others say, too."""
 
 
 def runner_of(command: str) -> Callable[[str, Checkout], None]:
@@ -242,7 +244,13 @@ def runner_of(command: str) -> Callable[[str, Checkout], None]:
 
 
 def in_its_tier(command: str) -> object:
-    return pytest.param(command, marks=[pytest.mark.slow] if any(s in command for s in SLOW) else [])
+    tier = [pytest.mark.prove] if any(s in command for s in PROVED) else [pytest.mark.slow]
+    return pytest.param(command, marks=tier if any(s in command for s in (*PROVED, *SLOW)) else [])
+
+
+def in_its_tier_too(command: str) -> object:
+    """Of a how-to: the training commands are those of the README."""
+    return pytest.param(command, marks=pytest.mark.prove if "-m pretrain " in command else [pytest.mark.slow])
 
 
 @pytest.mark.launch
@@ -268,13 +276,12 @@ def test_half_of_the_tokens_reach_what_all_of_them_did_before_muon_and_neighbour
     assert shown == printed
 
 
-@pytest.mark.slow
 @pytest.mark.launch
 @pytest.mark.xdist_group("readme")
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     "command",
-    [command for page in HOWTO if page != CLUSTER for command in commands(page)],
+    [in_its_tier_too(command) for page in HOWTO if page != CLUSTER for command in commands(page)],
     ids=lambda command: command.replace("accelerate launch --config_file accelerate_configs/", "")[:60],
 )
 def test_command_of_a_how_to_runs(command: str, checkout: Checkout) -> None:

@@ -15,7 +15,6 @@ import torch
 
 from benchmarks.gpu import __main__ as program
 from benchmarks.gpu.machine import Place
-from benchmarks.gpu.ranks import together
 from benchmarks.gpu.results import Bar, Finding, Results, Table
 from benchmarks.gpu.worker import DEVICE_LOST, Check, run, work
 from support.places import ROOT
@@ -56,9 +55,27 @@ def test_results_of_others_are_not_replaced(name: str, tmp_path: Path, capsys: p
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, '{"rows": []}')]
 
 
+IN_CI = ("machine", "peak", "parity", "no waiting in a step", "reading late", "Muon", "float16", "DDP", "speed esm2_8m")
+"""Names of checks begin so that need no process of their own, and of one that does."""
+
+
 @pytest.mark.slow
+def test_a_dry_run_of_some_of_it(tmp_path: Path) -> None:
+    _, last = dry_run(tmp_path, "--only", *IN_CI)
+    rows = rows_in(tmp_path / "out")
+    wanted = [check.name for check in all_checks() if check.name.startswith(IN_CI)]
+    assert [*dict.fromkeys(row["check"] for row in rows.values())] == wanted
+    assert {row["status"] for row in rows.values()} == {"measured", "not measured"}
+    assert all(row["holds"] for row in rows.values() if row["bar"] and row["value"] is not None)
+    assert len(last["rows"]) == sum(row["bar"] is not None for row in rows.values()) > 15
+    assert rows["DDP, one rank"]["holds"]
+    assert rows["speed esm2_8m: eager, real tokens/s"]["value"] > 0
+    assert "pretrain.step.train_step" in rows["no waiting in a step: Muon"]["note"]
+
+
+@pytest.mark.prove
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("absent", [(), pytest.param(MAY_BE_ABSENT, marks=pytest.mark.prove)], ids=["all", "few"])
+@pytest.mark.parametrize("absent", [(), MAY_BE_ABSENT], ids=["all", "few"])
 def test_a_dry_run_runs_all_that_a_cpu_can(absent: tuple[str, ...], tmp_path: Path) -> None:
     _, last = dry_run(tmp_path, "--budget-s", "560", absent=absent)
     rows = rows_in(tmp_path / "out")
@@ -312,82 +329,6 @@ def test_what_is_killed_leaves_whole_files(tmp_path: Path) -> None:
         markdown = (tmp_path / "results.md").read_text()
         assert markdown.endswith("|\n")
         assert "| a | running |" in markdown
-
-
-# Ranks ----------------------------------------------------------------------------------------------------------------
-
-
-def of_ranks(folder: Path, work: str, world: int = 2) -> Iterator[Finding]:
-    (folder / "rank_work.py").write_text(RANK_WORK)
-    return together(f"rank_work:{work}", Place(torch.device("cpu"), Results(folder)), "nccl", world, given=str(folder))
-
-
-RANK_WORK = """
-import os, time
-from pathlib import Path
-import torch.distributed as dist
-from benchmarks.gpu.results import Finding
-
-def counts(place, given):
-    print("chatter")  # of a library
-    yield Finding(f"{dist.get_backend()} of {dist.get_world_size()}, rank {dist.get_rank()}", 1.0, judged=True)
-
-def raises(place, given):
-    yield Finding("before", 1.0)
-    dist.barrier()
-    if dist.get_rank() == 1:
-        raise ValueError("no such thing")
-    dist.barrier()
-
-def dies(place, given):
-    os._exit(3)
-    yield
-
-def hangs(place, given):
-    Path(given, str(dist.get_rank())).write_text(str(os.getpid()))
-    yield Finding("before", 1.0)
-    time.sleep(600)
-"""
-
-
-@pytest.fixture
-def rank_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which the package `benchmarks.gpu` finds modules, too, in processes that begin from here on."""
-    add = f"import benchmarks.gpu\nbenchmarks.gpu.__path__.append({str(tmp_path)!r})\n"
-    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.path.append({str(ROOT)!r})\n{add}")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    return tmp_path
-
-
-@pytest.mark.launch
-def test_ranks_say_what_the_first_finds(rank_work: Path) -> None:
-    assert list(of_ranks(rank_work, "counts")) == [Finding("gloo of 2, rank 0", 1.0, judged=True)]
-
-
-@pytest.mark.launch
-def test_a_rank_that_raises_is_heard(rank_work: Path) -> None:
-    found = of_ranks(rank_work, "raises")
-    assert next(found).what == "before"
-    with pytest.raises(RuntimeError, match=r"rank 1: ValueError: no such thing"):
-        next(found)
-
-
-@pytest.mark.launch
-def test_a_rank_that_dies_is_noticed(rank_work: Path) -> None:
-    with pytest.raises(RuntimeError, match="its ranks ended with exit status 3"):
-        list(of_ranks(rank_work, "dies", 1))
-
-
-@pytest.mark.launch
-def test_ranks_end_with_their_check(rank_work: Path) -> None:
-    """Interrupted by its time, or by whoever stops listening."""
-    found = of_ranks(rank_work, "hangs")
-    assert next(found).what == "before"
-    found.close()
-    for rank in "01":
-        pid = int((rank_work / rank).read_text())
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
 
 
 def test_an_interpreter_without_torch_is_told_so(

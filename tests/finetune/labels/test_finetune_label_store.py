@@ -218,7 +218,7 @@ print(count, int(status["VmHWM"].split()[0]) / 1024)  # ru_maxrss would be that 
 """
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_thousand_tasks_over_200_000_rows(tmp_path: Path) -> None:
     """0.6 % observed, each of up to four measurements: at most 20 MB on disk, and 150 MB while bins are filled."""
     rng = np.random.default_rng(0)

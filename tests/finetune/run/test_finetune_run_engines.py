@@ -24,12 +24,11 @@ CELLS = [
     *((engine, 2, FROZEN) for engine in ("ddp", "fsdp2", "zero1", "zero2", "zero3")),
     *((engine, 2, LORA) for engine in ("ddp", "fsdp2", "zero3")),
     ("ddp", 2, (*LORA, *TWO)),
-    ("fsdp2", 2, FULL),
     ("zero2", 2, UNCACHED),
     pytest.param("zero1", 2, LORA, marks=pytest.mark.slow),
     *(pytest.param(*cell, marks=pytest.mark.prove) for cell in (("zero2", 2, LORA), ("zero3", 2, FULL))),
     pytest.param("ddp", 2, (*UNCACHED, *TWO), marks=pytest.mark.prove),
-    *(pytest.param(engine, 2, FULL, marks=pytest.mark.prove) for engine in ("ddp", "zero1", "zero2")),
+    *(pytest.param(engine, 2, FULL, marks=pytest.mark.prove) for engine in ("ddp", "fsdp2", "zero1", "zero2")),
     *(pytest.param("ddp", 2, (*kind, *TWO), marks=pytest.mark.prove) for kind in (FROZEN, FULL)),
     *(
         pytest.param(engine, 3, kind, marks=pytest.mark.prove)

@@ -41,9 +41,8 @@ def validations(run: Path) -> dict[int, object]:
     ("engine", "processes", "words"),
     [
         ("single", 1, ()),
-        ("zero3", 2, ()),
+        *(pytest.param(engine, 2, (), marks=pytest.mark.prove) for engine in ("fsdp2", "zero3")),
         *(pytest.param(engine, 3, LORA, marks=pytest.mark.prove) for engine in ("ddp", "fsdp2")),
-        pytest.param("fsdp2", 2, (), marks=pytest.mark.prove),
         pytest.param("zero2", 2, ("adaptation.kind=full",), marks=pytest.mark.prove),
     ],
 )
