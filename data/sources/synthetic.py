@@ -251,7 +251,8 @@ def write_corpus(folder: Path, families: Families) -> tuple[Path, Path]:
     ).encode()
     with refusal(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with in_turn(folder):  # what a run reads would be replaced by its like, and the run find that it was changed
+    # Else what a run reads would be replaced by its like, and the run would find that it was changed.
+    with refusal(folder), in_turn(folder):
         if is_there():
             return fasta_path, clusters_path
         # Written first and last: a crash in between must not leave the old settings beside new sequences, and without
