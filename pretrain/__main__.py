@@ -137,7 +137,6 @@ def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, w
     from pretrain.loop import train
     from pretrain.masked_language_job import open_job
     from pretrain.proposal.written import toml_value
-    from pretrain.report.page import write_last_report
     from pretrain.run.directory import ScheduleDiffersError
     from pretrain.run.launcher import command_line
     from pretrain.summary import Start, closing_words, launcher, schedule_differs
@@ -153,6 +152,9 @@ def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, w
         raise ValueError(words) from None
     defer()
     if engine.is_main:
+        # Imported here: every rank of a restart would spend a tenth of its time on it, and one needs it, at the end.
+        from pretrain.report.page import write_last_report
+
         write_last_report(summary.run.root)
         print(closing_words(summary, start), flush=True)
 

@@ -78,6 +78,7 @@ def test_without_a_limit_every_test_may_take_its_time(pytester: pytest.Pytester)
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_tests_of_a_group_run_in_one_process(pytester: pytest.Pytester) -> None:
     """Or each process makes the runs that they share; xdist ignores groups without a word where it cannot keep them."""
     pytester.makeini("[pytest]")

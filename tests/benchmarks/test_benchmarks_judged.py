@@ -203,6 +203,7 @@ def test_a_tenth_chooses_the_penalty_and_all_are_fitted(flip: Path) -> None:
 # What it says of a model -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_model_that_knows_a_residue_knows_its_state(flip: Path, embedded: Embedded, tmp_path: Path) -> None:
     """Masked residues have wrong letters, two in five, so that counting or fitting them would show."""
     known = structures(flip)

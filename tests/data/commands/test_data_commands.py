@@ -147,6 +147,7 @@ def counted(out: bytes) -> str:
     return out.decode().partition("\nwhat could be trained on it:")[0].rstrip("\n")
 
 
+@pytest.mark.slow
 def test_stats_of_a_source_and_of_its_store(run, fasta: Path) -> None:
     status, out, _ = run("stats", fasta)
     assert status == 0

@@ -49,6 +49,7 @@ def rows(path: Path) -> list[list[str]]:
     return [line.split("\t") for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 @needs_mmseqs
 def test_families_are_clusters(tmp_path: Path, families: list[tuple[str, str]]) -> None:
     short = [("short", "MKT"), ("again", "MKT"), ("copy", families[0][1])]

@@ -126,6 +126,7 @@ def test_a_source_that_breaks_at_once_leaves_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "stores").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_real_fasta_goes_on_at_its_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_writer, "COMMIT_S", 0.0)
     path = tmp_path / "a.fasta"
@@ -214,6 +215,7 @@ def test_a_source_that_changes_while_it_is_read(tmp_path: Path) -> None:
 # Several at once ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_in_parallel_it_gives_the_same_bytes(tmp_path: Path, whole: dict[str, bytes]) -> None:
     ingest = IngestSettings(max_bad_fraction=0.25, processes=3)
     told = []

@@ -205,6 +205,7 @@ def test_files_that_came_into_a_folder_of_ours(tmp_path: Path) -> None:
     assert found() == theirs
 
 
+@pytest.mark.slow
 def test_a_journal_comes_before_all_other_files(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     seen = []

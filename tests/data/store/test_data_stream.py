@@ -78,6 +78,7 @@ def test_what_was_committed_can_be_read_while_the_source_is_slow(tmp_path: Path)
     assert np.array_equal(reader.tokens, whole.tokens)
 
 
+@pytest.mark.slow
 def test_any_number_of_processes_read(tmp_path: Path) -> None:
     source = SeededSource("s", gate=tmp_path / "gate", gate_at=300)
     folder = start_builder_of([source], "count", INGEST, tmp_path / "stores")
@@ -178,6 +179,7 @@ def test_a_second_builder_ends_when_the_first_has_done_it(tmp_path: Path) -> Non
     assert (tmp_path / "log").read_text().split() == ["0"]
 
 
+@pytest.mark.slow
 def test_a_builder_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     program = f"""
 import os, signal

@@ -162,6 +162,7 @@ def test_the_residues_that_are_scored_are_those_of_a_validation(
     assert not np.isin(tuning, fitting).any()
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_table_and_writes_it(
     families_files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

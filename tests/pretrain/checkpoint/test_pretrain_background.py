@@ -114,6 +114,7 @@ class Blocked:
         """Something to do before a step is taken."""
 
 
+@pytest.mark.slow
 def test_steps_continue_while_the_disk_does_not_answer(
     recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,7 +179,7 @@ def test_a_list_of_blocks_is_parsed_strictly(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7, pytest.param(100, marks=pytest.mark.slow)])
 def test_ranks_deal_every_block_once(tmp_path: Path, ranks: int) -> None:
     path = write_ranks(tmp_path, 3)
     for before in (False, True):

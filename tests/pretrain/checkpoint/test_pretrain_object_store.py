@@ -122,6 +122,7 @@ def test_a_save_that_is_killed_at_any_request_is_none(
     assert content(fetched(bucket, tmp_path / "elsewhere")) == content(five)
 
 
+@pytest.mark.slow
 def test_the_newest_the_best_and_what_is_not_ours_stay(bucket: Bucket, tmp_path: Path) -> None:
     saved(tmp_path, bucket, 1, 2, 3, 4, 5, 6)
     mine = ("step-000000001-a1-00000001/mine.txt", "mine/a", "step-000000009")

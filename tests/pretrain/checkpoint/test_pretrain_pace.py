@@ -100,6 +100,7 @@ def test_a_run_chooses_its_pace(recipe_in, tmp_path: Path, monkeypatch: pytest.M
     assert 60 * minutes + seconds == pytest.approx((2 * saved[0]["stall_s"] * 360_000) ** 0.5, abs=1)
 
 
+@pytest.mark.slow
 def test_every_so_manieth_checkpoint_stays(recipe_in, tmp_path: Path) -> None:
     words = ["run.checkpoint_every=2", "run.keep_checkpoints=1", "run.keep_checkpoints_every=3"]
     assert main([str(recipe_in(tmp_path)), SEVEN_STEPS, *words]) == 0

@@ -186,6 +186,7 @@ def test_a_process_that_was_replaced_ends_at_once(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_for_a_while(recipe_in, tmp_path: Path) -> None:
     """A real one: 2 MB that belong to the run alone; what it left, but for tensors, is looked at afterwards."""
     recipe, out, root = recipe_in(tmp_path), tmp_path / "left", tmp_path / "run"
@@ -307,6 +308,7 @@ def test_no_room_for_the_last_export(room: int, recipe_in, tmp_path: Path, capfd
     assert end == 0, capfd.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of tensorboard's thread
 def test_a_tracker_without_room_ends_no_run(recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, numbers = Run(recipe_in(tmp_path)), itertools.count(1)

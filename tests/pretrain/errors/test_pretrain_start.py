@@ -66,7 +66,12 @@ with importing_torch():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch has another OpenMP there")
 @pytest.mark.parametrize(
-    ("own", "spins"), [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, "0")]
+    ("own", "spins"),
+    [
+        ({}, "10000"),
+        pytest.param({"GOMP_SPINCOUNT": "7"}, "7", marks=pytest.mark.slow),
+        pytest.param({"OMP_WAIT_POLICY": "passive"}, "0", marks=pytest.mark.slow),
+    ],
 )
 def test_threads_wait_awake_for_a_moment_alone_unless_they_were_told_otherwise(own: dict[str, str], spins: str) -> None:
     """What the library of torch's threads says of itself when it is loaded."""

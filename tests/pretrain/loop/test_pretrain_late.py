@@ -107,7 +107,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDevice]:
     thread.join()
 
 
-@pytest.mark.parametrize("word", [LATE, AT_ONCE])
+@pytest.mark.parametrize("word", [LATE, pytest.param(AT_ONCE, marks=pytest.mark.slow)])
 def test_the_host_is_ahead_by_exactly_one_step(device: SlowDevice, recipe_in, tmp_path: Path, word: str) -> None:
     saves = (5, 10, 12)
     assert main([str(recipe_in(tmp_path)), *STEPS_12, "run.checkpoint_every=5", "run.evaluate_every=1 h", word]) == 0

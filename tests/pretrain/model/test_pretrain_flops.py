@@ -181,6 +181,7 @@ def test_the_sides_are_what_they_say() -> None:
         assert side.optimizer.defaults["fused"]
 
 
+@pytest.mark.slow
 def test_the_benchmark_runs(capsys: pytest.CaptureFixture) -> None:
     threads = torch.get_num_threads()
     try:

@@ -85,6 +85,7 @@ def killed(hub: Hub, folder: Path) -> int:
     return status_of(pid)
 
 
+@pytest.mark.slow
 def test_an_answer_lost_at_each_request(hub: Hub, folder: Path) -> None:
     """The hub has done what was asked, and nobody knows."""
     assert at_each_request(hub, folder, lambda n: Fault("lost", n), lambda: attempt(hub, folder)) > len(KINDS)

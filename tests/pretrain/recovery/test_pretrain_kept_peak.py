@@ -66,6 +66,7 @@ def test_a_known_peak_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert json.loads((tmp_path / "run.json").read_text()) == {"format": FORMAT}
 
 
+@pytest.mark.slow
 def test_a_run_that_is_continued_measures_nothing(recipe_in, tmp_path: Path, measured: list[Any]) -> None:
     words = [str(recipe_in(tmp_path)), "schedule.total_tokens=900"]
     assert main(words) == 0

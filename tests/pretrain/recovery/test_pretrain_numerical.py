@@ -149,6 +149,7 @@ def test_what_does_not_come_again_leaves_no_trace(
     assert not (run / "faults.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_what_comes_again_is_named_and_left_out(
     recipe_in, tmp_path: Path, clean: End, capsys: pytest.CaptureFixture[str]
 ) -> None:

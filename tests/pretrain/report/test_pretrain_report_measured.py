@@ -47,6 +47,7 @@ def test_every_value_is_drawn(root: Path) -> None:
     assert "Frozen set 0123456789ab." in page
 
 
+@pytest.mark.slow
 def test_assays_are_strokes_and_their_protein_means_a_dot(root: Path) -> None:
     head = "DMS_id,UniProt_ID,selection_type,column,variants,spearman,auc,mcc,ndcg,recall\n"
     rows = ["A_1,A,Activity,m:wt-marginal,9,0.1,,,,", "A_2,A,Activity,m:wt-marginal,9,0.3,,,,"]

@@ -213,6 +213,7 @@ def test_another_schedule_is_asked_for_by_name(command: Command) -> None:
     assert "schedule.total_tokens was 3000, is 900" in command.refused()
 
 
+@pytest.mark.slow
 def test_the_same_warm_up_in_other_words_is_the_same_schedule(command: Command) -> None:
     """A run that began when a warm-up was always in tokens is continued by a recipe that gives the same as a share."""
     command.works("schedule.warmup_tokens=90")

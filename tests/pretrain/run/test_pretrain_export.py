@@ -286,6 +286,7 @@ def test_a_new_run_starts_from_an_export(run: Path, recipe_in, tmp_path: Path) -
     assert 1e-4 < moved < 0.1
 
 
+@pytest.mark.slow
 def test_a_modern_run_is_exported_as_esm_c_and_a_new_run_starts_from_it(
     recipe_in, families_files: tuple[Path, Path], tmp_path: Path
 ) -> None:

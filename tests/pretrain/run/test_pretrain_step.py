@@ -225,6 +225,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     return numbers
 
 
+@pytest.mark.slow
 def test_skipped_steps_are_counted_and_their_tokens_too(recipe_in, tmp_path: Path, poisoned: set[int]) -> None:
     clean, skipping = tmp_path / "clean", tmp_path / "skipping"
     assert main([str(recipe_in(clean)), "schedule.total_tokens=5_900"]) == 0

@@ -270,6 +270,7 @@ def test_no_command_is_offered_that_would_end_a_run_before_its_tokens(tmp_path: 
     assert offered(seen + 1) == [alone, as_it_was, ["--allow-schedule-change"]]
 
 
+@pytest.mark.slow
 def test_another_schedule_is_answered_with_the_command_that_continues(
     recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

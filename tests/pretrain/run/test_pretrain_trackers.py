@@ -133,6 +133,7 @@ def test_metrics_hold_one_line_a_logged_step(recipe_in, tmp_path: Path) -> None:
         assert all(set(scores) == SCORE_KEYS for scores in line["validation"].values())
 
 
+@pytest.mark.slow
 def test_attempts_tell_why_each_began_and_how_it_ended(
     recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

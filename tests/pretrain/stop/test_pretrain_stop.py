@@ -89,7 +89,7 @@ def when(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return arrange
 
 
-@pytest.mark.parametrize(("by", "status"), [(SIGINT, 130), (SIGTERM, 75)])
+@pytest.mark.parametrize(("by", "status"), [(SIGINT, 130), pytest.param(SIGTERM, 75, marks=pytest.mark.slow)])
 def test_the_step_is_finished_and_saved(run: Run, when: Callable[..., None], by: Signals, status: int) -> None:
     when(pretrain.loop, "train_step", by, at=5)
     handlers = [signal.getsignal(each) for each in (SIGINT, SIGTERM)]
@@ -168,6 +168,7 @@ def test_a_folder_that_was_there_stays(run: Run, when: Callable[..., None], tmp_
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("last_report")
 def test_a_finished_run_is_not_called_stopped(
     run: Run, when: Callable[..., None], capsys: pytest.CaptureFixture

@@ -39,7 +39,8 @@ def main() -> int:
     options = parser.parse_args()
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     deepspeed = ("deepspeed",) if options.engine.startswith("zero") else ()
-    for name in (*IMPORTED, "numba", "pretrain.__main__", *deepspeed):
+    of_a_start = ("data.sources.resolve", "pretrain.proposal.written", "pydantic.dataclasses")
+    for name in (*IMPORTED, "numba", "pretrain.__main__", *of_a_start, *deepspeed):
         importlib.import_module(name)
     pack(np.array([3, 4]), 8, 8)  # loads what numba has compiled, a third of a second for each start
     folder = options.folder
