@@ -30,12 +30,12 @@ def assert_unharmed(folder: Path, recipe: Path, worlds: list[int], tokens: int, 
 
 @pytest.mark.canary
 def test_a_run_that_is_killed_ten_times_ends_the_same(recipe_in, tmp_path: Path) -> None:
-    assert_unharmed(tmp_path / "runs", recipe_in(tmp_path), [2], 60_000, 10)
+    assert_unharmed(tmp_path / "runs", recipe_in(tmp_path), [2], 24_000, 10)
 
 
 @pytest.mark.slow
 def test_runs_that_are_killed_sixty_times_end_the_same(recipe_in, tmp_path: Path) -> None:
-    assert_unharmed(tmp_path / "runs", recipe_in(tmp_path), [2, 3], 120_000, 60)
+    assert_unharmed(tmp_path / "runs", recipe_in(tmp_path), [2, 3], 80_000, 60)
 
 
 @pytest.mark.slow

@@ -14,13 +14,9 @@ import os
 import sys
 from pathlib import Path
 
-import numpy as np
-
-from data.order.packing import pack
 from support.chaos.campaign import Campaign, Ledger, continued
 from support.forgotten_runs import measure_peak_once
 from support.jobs.run_of_seconds import small_families, write_recipe_of_seconds
-from support.launching import IMPORTED
 from support.places import ROOT
 
 WORLDS = {"ddp": (2, 3), "fsdp2": (2, 3), "zero2": (2, 3)}
@@ -38,11 +34,8 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=TOKENS, help="length of each run; the same for one ledger")
     options = parser.parse_args()
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    deepspeed = ("deepspeed",) if options.engine.startswith("zero") else ()
-    of_a_start = ("data.sources.resolve", "pretrain.proposal.written", "pydantic.dataclasses")
-    for name in (*IMPORTED, "numba", "pretrain.__main__", *of_a_start, *deepspeed):
-        importlib.import_module(name)
-    pack(np.array([3, 4]), 8, 8)  # loads what numba has compiled, a third of a second for each start
+    if options.engine.startswith("zero"):
+        importlib.import_module("deepspeed")
     folder = options.folder
     (folder / "families").mkdir(parents=True, exist_ok=True)
     recipe = write_recipe_of_seconds(folder, *small_families(folder / "families"))

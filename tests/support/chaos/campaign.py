@@ -9,6 +9,7 @@ and computed nothing: a start takes what the program itself does, without the se
 """
 
 import gc
+import importlib
 import json
 import os
 import random
@@ -22,11 +23,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from data.order.packing import pack
 from pretrain.checkpoint import find, verify
 from pretrain.checkpoint.commit import TEMPORARY
 from pretrain.checkpoint.manifest import Manifest
 from support.forked import forked
-from support.launching import FLOAT32, launch_environments, lines
+from support.launching import FLOAT32, IMPORTED, launch_environments, lines
 from support.places import ROOT
 
 EVERY = 4
@@ -35,7 +39,11 @@ _LONGEST_S = 1.2
 """A kill that waits for no save comes within this time after the start, at any moment of it."""
 _SAVE_S = 0.03
 """A kill of a save comes within this time after its folder appeared."""
-_LIMIT_S = 120.0
+_BY_A_RUN = (
+    *("numba", "pydantic.dataclasses", "pretrain.__main__", "data.sources.resolve", "pretrain.proposal.written"),
+    *("pretrain.ship.export", "pretrain.report.page", "jinja2", "matplotlib.figure", "matplotlib.patches"),
+)
+"""What a run imports beside that, at its start and, the second line, at its end: two of a short run's five seconds."""
 OPTIONS = (f"run.checkpoint_every={EVERY}", "run.log_every=1", "run.validation_sequences=4", "--despite-failures")
 
 
@@ -72,6 +80,9 @@ class Campaign:
         self._folder, self._recipe, self._tokens = folder, recipe, tokens
         self._references: dict[tuple[str, int], Manifest] = {}
         folder.mkdir(parents=True, exist_ok=True)
+        for name in (*IMPORTED, *_BY_A_RUN):
+            importlib.import_module(name)
+        pack(np.array([3, 4]), 8, 8)  # loads what numba has compiled, a third of a second for each start
 
     def killed(self, engine: str, ranks: int, seed: int, most_kills: int) -> Killed:
         """Kill one run, at most so often, until it ends; compare it with one that nobody killed.
