@@ -205,6 +205,17 @@ def test_files_that_came_into_a_folder_of_ours(tmp_path: Path) -> None:
     assert found() == theirs
 
 
+def test_a_build_that_is_killed_at_its_beginning_leaves_its_journal_alone(tmp_path: Path) -> None:
+    seen = []
+    for point in range(2, 6):
+        folder = tmp_path / f"{point}"
+        assert in_process(partial(build, folder, SOURCES, 1, point)) == -signal.SIGKILL
+        seen.append(set(contents(folder)))
+        assert JOURNAL in seen[-1] or not seen[-1] & RESERVED
+    assert {".progress.json.zymogen-new"} in seen
+    assert {JOURNAL} in seen
+
+
 @pytest.mark.slow
 def test_a_journal_comes_before_all_other_files(tmp_path: Path) -> None:
     folder = tmp_path / "store"

@@ -122,6 +122,20 @@ def test_a_save_that_is_killed_at_any_request_is_none(
     assert content(fetched(bucket, tmp_path / "elsewhere")) == content(five)
 
 
+def test_of_what_earlier_saves_put_there_the_newest_and_the_chosen_stay(bucket: Bucket) -> None:
+    of_a_save = ("manifest.json", "trainer.json", "model/00000.safetensors")
+    prefixes = [f"step-00000000{step}-a1-0000000{step}" for step in range(1, 6)]
+    names = [f"{prefix}/{name}" for prefix in prefixes for name in of_a_save]
+    mine = (f"{prefixes[0]}/mine.txt", "mine/a")
+    cut_off, later = f"{prefixes[2]}/manifest.json", "step-000000001-a2-00000001/manifest.json"
+    for name in {*names, *mine, later} - {cut_off}:
+        bucket._objects.write(name, b"{}")
+    gone = bucket.retain(prefixes[4], keep=2, kept=lambda step: step == 2)
+    assert gone == [prefixes[3], prefixes[2], prefixes[0]]
+    left = [name for name in names if name.startswith((prefixes[1], prefixes[4]))]
+    assert set(bucket._objects.names()) == {*left, *mine, later}
+
+
 @pytest.mark.slow
 def test_the_newest_the_best_and_what_is_not_ours_stay(bucket: Bucket, tmp_path: Path) -> None:
     saved(tmp_path, bucket, 1, 2, 3, 4, 5, 6)

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from pretrain.__main__ import main
-from pretrain.checkpoint import find, pace, verify
+from pretrain.checkpoint import find, pace, retain, verify
 from pretrain.checkpoint.pace import SaveDue
 from pretrain.checkpoint.saves import Cost
+from pretrain.engine.named_state import TorchState
 from pretrain.run import due
 from pretrain.run.settings import RunSettings
-from support.checkpoint_run import written_at_once
+from support.checkpoint_run import build, save, written_at_once
 from support.launching import lines
 
 SEVEN_STEPS = "schedule.total_tokens=5_000"
@@ -98,6 +99,17 @@ def test_a_run_chooses_its_pace(recipe_in, tmp_path: Path, monkeypatch: pytest.M
     assert [line["step"] for line in saved] == [1, 7]
     minutes, seconds = map(int, re.findall(r"\d+", line)[:2])
     assert 60 * minutes + seconds == pytest.approx((2 * saved[0]["stall_s"] * 360_000) ** 0.5, abs=1)
+
+
+def test_a_step_that_stays_is_saved_in_any_case_and_never_removed(tmp_path: Path) -> None:
+    of_three = settings(keep_checkpoints_every=3)
+    save_due = SaveDue(of_three, _Saves(), 1, print)  # type: ignore[arg-type]
+    assert [step for step in range(1, 8) if save_due.at(step)] == [3, 6]
+    state = TorchState(*build())
+    for step in range(2, 8):
+        committed = save(tmp_path, state, step)
+    retain(tmp_path, keep=1, committed=committed, stays=of_three.stays)
+    assert [verify(path).manifest.step for path in find(tmp_path)] == [7, 6, 3]
 
 
 @pytest.mark.slow

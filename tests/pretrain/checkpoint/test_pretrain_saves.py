@@ -1,5 +1,6 @@
 """A save that a disk refuses: told and counted, trained past, and the end of the run only when it lasts."""
 
+import errno
 import io
 import itertools
 import os
@@ -306,6 +307,28 @@ def test_no_room_for_the_last_export(room: int, recipe_in, tmp_path: Path, capfd
     if end == 77:
         pytest.skip("no right to mount a tmpfs here")
     assert end == 0, capfd.readouterr().err
+
+
+class Tracker:
+    """Keeps what it is sent, until its disk is full."""
+
+    def __init__(self, name: str, room: int) -> None:
+        self.name, self.room, self.got = name, room, list[int]()
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        if len(self.got) == self.room:
+            raise OSError(errno.ENOSPC, NO_SPACE)
+        self.got.append(step)
+
+
+def test_a_tracker_that_fails_is_told_of_once_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    engine, full, roomy = Engine(Accelerator(cpu=True)), Tracker("full", 2), Tracker("roomy", 9)
+    engine.accelerator.trackers = [full, roomy]
+    for step in range(1, 6):
+        engine.track({"loss": 3.0}, step)
+    assert (full.got, roomy.got) == ([1, 2], [1, 2, 3, 4, 5])
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("run.trackers: full gets nothing from step 3 on, and training continues: [Errno 28]")
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from pretrain.engine.command import importing_torch
+from pretrain.engine.command import brief_waits, importing_torch
 from support.launching import environment
 
 
@@ -62,6 +62,12 @@ from pretrain.engine.command import importing_torch
 with importing_torch():
     import torch
 """
+
+
+@pytest.mark.parametrize("own", [{"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "passive"}])
+def test_what_a_user_says_of_waiting_stays(own: dict[str, str]) -> None:
+    assert brief_waits({"HOME": "/home"}) == {"GOMP_SPINCOUNT": "10000"}
+    assert brief_waits({"HOME": "/home"} | own) == {}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch has another OpenMP there")

@@ -261,6 +261,13 @@ def test_three_skipped_steps_in_a_row_end_the_run(
     assert "Traceback" not in said
     assert said.splitlines()[-1] == f"error: {error['message']}"
     assert not list((tmp_path / "run/checkpoints").glob("step-*"))
+    (met,) = lines(tmp_path / "run/faults.jsonl")
+    metrics = [line for line in lines(tmp_path / "run/metrics.jsonl") if "loss" in line]
+    assert [line["skipped_steps"] for line in metrics] == [0, 1, 2, 2, 3, 4, *[0, 0, 0, 0, 1, 2]]
+    first, second = ([line["tokens"] for line in metrics if line["attempt"] == attempt] for attempt in (1, 2))
+    assert first == second  # also of those that were skipped
+    assert (met["attempt"], met["step"], met["bins"]) == (2, 7, list(range(4 * BINS, 7 * BINS)))
+    assert [len(names) > 0 for names in met["sequences"]] == [True] * len(met["bins"])
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import json
 import math
 import re
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ from pretrain.evaluation.scores import Evaluation, HeldOut, MaskedLanguageScores
 from pretrain.evaluation.verdict import Advice, Judgement, Verdict
 from pretrain.recipe import Recipe
 from pretrain.run import records
-from pretrain.run.directory import RunDirectory
+from pretrain.run.directory import RunDirectory, ScheduleDiffersError
 from pretrain.summary import PEPTIDE, Start, closing_words, launcher, next_commands, schedule_differs
 from support.launching import lines
 
@@ -268,6 +268,47 @@ def test_no_command_is_offered_that_would_end_a_run_before_its_tokens(tmp_path: 
     alone, as_it_was = [f"run.directory={tmp_path}/mine-3"], ["schedule.total_tokens=1000"]
     assert offered(seen) == [alone, as_it_was]
     assert offered(seen + 1) == [alone, as_it_was, ["--allow-schedule-change"]]
+
+
+def recipe_with(recipe_in, folder: Path, *schedule: str) -> Recipe:
+    return read(Recipe, recipe_in(folder), ["schedule.total_tokens=900", *schedule])
+
+
+def as_written(recipe: Recipe) -> dict[str, Any]:
+    """What run.json says of it."""
+    return json.loads(json.dumps({"format": "zymogen.run/1", "recipe": asdict(recipe)}))
+
+
+def test_a_warm_up_may_be_given_in_tokens_or_as_the_same_share(recipe_in, tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    before = as_written(recipe_with(recipe_in, tmp_path, "schedule.warmup_tokens=90"))
+    assert before["recipe"]["schedule"].pop("warmup") is None  # early versions had no such setting
+    no_tokens = "schedule.warmup_tokens=none"
+    tenth, fifth = (recipe_with(recipe_in, tmp_path, no_tokens, f"schedule.warmup={share}") for share in (0.1, 0.2))
+    run.require_same(tenth, False, before)
+    with pytest.raises(ScheduleDiffersError, match=r"another schedule: .*schedule\.warmup was None, is 0\.2"):
+        run.require_same(fifth, False, before)
+    with pytest.raises(ScheduleDiffersError, match=r"another schedule: schedule\.warmup was 0\.1, is 0\.2$"):
+        run.require_same(fifth, False, as_written(tenth))
+    run.require_same(fifth, True, before)
+
+
+def test_a_length_alone_is_named_where_the_warm_up_is_a_share_of_it(recipe_in, tmp_path: Path) -> None:
+    share = ("schedule.warmup_tokens=none", "schedule.warmup=0.1")
+    before = as_written(recipe_with(recipe_in, tmp_path, *share))
+    longer = recipe_with(recipe_in, tmp_path, *share, "schedule.total_tokens=2_000")
+    with pytest.raises(ScheduleDiffersError, match=r"another schedule: schedule\.total_tokens was 900, is 2000$"):
+        RunDirectory(tmp_path / "run").require_same(longer, False, before)
+
+
+def test_a_run_is_not_cut_below_what_it_has_trained_on(recipe_in, tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.root.mkdir()
+    (run.root / "run.json").write_text(json.dumps(as_written(recipe_with(recipe_in, tmp_path))))
+    for total in (900, 951):
+        run.require_longer(total, seen=950)
+    with pytest.raises(ValueError, match=r"schedule\.total_tokens=950 would end .*/run before the 950 tokens"):
+        run.require_longer(950, seen=950)
 
 
 @pytest.mark.slow
