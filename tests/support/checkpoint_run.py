@@ -15,6 +15,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from accelerate import Accelerator
 from torch import nn
 
 from pretrain.checkpoint import (
@@ -28,7 +29,12 @@ from pretrain.checkpoint.canonical import canonical
 from pretrain.checkpoint.staging import Staged, Staging
 from pretrain.checkpoint.tensors import HashedFile
 from pretrain.checkpoint.writer import Write
+from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import TorchState
+from pretrain.run.directory import RunDirectory
+from pretrain.run.settings import RunSettings
+
+_FINGERPRINTS = {"identity": "a", "schedule": "b", "corpus": "c", "split": "d"}
 
 
 class Tiny(nn.Module):
@@ -76,11 +82,17 @@ def plan_of(folder: Path, step: int, ranks: int = 1, **changes: Any) -> Plan:
     fields: dict[str, Any] = {
         "attempt": 1,
         "parent": None,
-        "fingerprints": {"identity": "a", "schedule": "b", "corpus": "c", "split": "d"},
+        "fingerprints": _FINGERPRINTS,
         "topology": Topology(world_size=ranks, engine="single", precision="no"),
         "versions": {"torch": torch.__version__},
     }
     return Plan(checkpoints_dir=folder, trainer=trainer_at(step), **{**fields, **changes})
+
+
+def saves_of(folder: Path, state: TorchState, attempt: int = 1) -> saves.Saves:
+    """The saves of an attempt of the run in this folder, in one process."""
+    engine, settings = Engine(Accelerator(cpu=True)), RunSettings(directory=str(folder))
+    return saves.Saves(RunDirectory(folder), engine, state, attempt, _FINGERPRINTS, settings, None)
 
 
 def save(folder: Path, state: Any, step: int, **changes: Any) -> Path:

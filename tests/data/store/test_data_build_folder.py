@@ -205,30 +205,17 @@ def test_files_that_came_into_a_folder_of_ours(tmp_path: Path) -> None:
     assert found() == theirs
 
 
-def test_a_build_that_is_killed_at_its_beginning_leaves_its_journal_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("points", [range(2, 6), pytest.param(range(1, 12), marks=pytest.mark.slow)])
+def test_a_journal_comes_before_all_other_files(tmp_path: Path, points: range) -> None:
     seen = []
-    for point in range(2, 6):
+    for point in points:
         folder = tmp_path / f"{point}"
         assert in_process(partial(build, folder, SOURCES, 1, point)) == -signal.SIGKILL
         seen.append(set(contents(folder)))
         assert JOURNAL in seen[-1] or not seen[-1] & RESERVED
+        build_into(folder, SOURCES, "count", QUARTER)
     assert {".progress.json.zymogen-new"} in seen
     assert {JOURNAL} in seen
-
-
-@pytest.mark.slow
-def test_a_journal_comes_before_all_other_files(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    seen = []
-    for point in range(1, 12):
-        assert in_process(lambda: build(folder, SOURCES, 1, point)) == -signal.SIGKILL  # noqa: B023
-        names = set(contents(folder))
-        seen.append(names)
-        assert JOURNAL in names or not names & RESERVED
-        build_into(folder, SOURCES, "count", QUARTER)
-        for path in folder.iterdir():
-            path.unlink()
-    assert {frozenset(names) for names in seen} > {frozenset({".progress.json.zymogen-new"}), frozenset({JOURNAL})}
 
 
 def test_what_a_failed_build_keeps_is_known_as_ours(tmp_path: Path) -> None:

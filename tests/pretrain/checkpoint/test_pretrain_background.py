@@ -14,20 +14,15 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
 
 import pretrain.loop
 from pretrain.__main__ import main
 from pretrain.checkpoint import StorageError, commit, find, restore, saves, sweep, verify, writer
-from pretrain.checkpoint.saves import Saves
 from pretrain.checkpoint.staging import Staged, Staging
 from pretrain.checkpoint.writer import Write
-from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import TorchState
-from pretrain.run.directory import RunDirectory
-from pretrain.run.settings import RunSettings
 from pretrain.step import train_step
-from support.checkpoint_run import assert_same, build, everything, plan_of, shares, train, trainer_at
+from support.checkpoint_run import assert_same, build, everything, plan_of, saves_of, shares, train, trainer_at
 from support.forked import forked, status_of
 from support.launching import lines
 from support.places import ROOT
@@ -122,10 +117,7 @@ class Blocked:
 def test_what_is_due_while_a_save_is_being_written_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fingerprints = {"identity": "a", "schedule": "b", "corpus": "c", "split": "d"}
-    settings, state = RunSettings(directory=str(tmp_path)), TorchState(*build())
-    of_run = Saves(RunDirectory(tmp_path), Engine(Accelerator(cpu=True)), state, 1, fingerprints, settings, None)
-    answers, fsync = threading.Event(), os.fsync
+    of_run, answers, fsync = saves_of(tmp_path, TorchState(*build())), threading.Event(), os.fsync
     monkeypatch.setattr(os, "fsync", lambda handle: (answers.wait(20), fsync(handle)))
     monkeypatch.setattr(saves, "_PATIENCE_S", 0.05)
     assert [of_run.save(trainer_at(step)) for step in (1, 2, 3)] == [True, False, False]

@@ -19,12 +19,10 @@ import pretrain.loop
 import pretrain.masked_language_job
 from pretrain.__main__ import main
 from pretrain.checkpoint import CheckpointError, StorageError, find, verify
-from pretrain.checkpoint.saves import Saves
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import TorchState
 from pretrain.export import main as export_main
 from pretrain.run.directory import RunDirectory
-from pretrain.run.settings import RunSettings
 from pretrain.step import train_step
 from support.assays.small_run import write
 from support.checkpoint_run import (
@@ -33,6 +31,7 @@ from support.checkpoint_run import (
     fill,
     full_disk,
     mount_small_disk,
+    saves_of,
     train,
     trainer_at,
     written_at_once,
@@ -171,18 +170,11 @@ def test_a_process_that_was_replaced_ends_at_once(tmp_path: Path, capsys: pytest
     """It is no disk that is full, and trying again would not help."""
     model, optimizer = build()
     train(model, optimizer, 0, 1)
-    engine = Engine(Accelerator(cpu=True))
-    fingerprints = {"identity": "a", "schedule": "b", "corpus": "c", "split": "d"}
-    settings = RunSettings(directory=str(tmp_path))
-
-    def saves(attempt: int) -> Saves:
-        state = TorchState(model, optimizer)
-        return Saves(RunDirectory(tmp_path), engine, state, attempt, fingerprints, settings, None)
-
-    assert saves(2).save(trainer_at(1), last=True)
+    state = TorchState(model, optimizer)
+    assert saves_of(tmp_path, state, 2).save(trainer_at(1), last=True)
     train(model, optimizer, 1, 2)
     with pytest.raises(CheckpointError, match="attempt 2 wrote this step, and this is attempt 1") as caught:
-        saves(1).save(trainer_at(1), last=True)
+        saves_of(tmp_path, state, 1).save(trainer_at(1), last=True)
     assert not isinstance(caught.value, StorageError)
     assert capsys.readouterr().err == ""
 
