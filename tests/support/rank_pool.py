@@ -40,7 +40,7 @@ from support.launching import (
 )
 from support.places import ROOT
 
-AT_MOST = 4
+AT_MOST = 8
 PROGRAM = "pretrain.__main__"
 TIMED_OUT = 124  # as timeout(1) says it
 ENDED = 128 + signal.SIGTERM  # as a shell says it
