@@ -188,7 +188,7 @@ class Training(Generic[S]):
         engine, model = self.engine, built.model
         with WorkLine("setting the model up", after_s=2.0, speaks=engine.is_main):
             lines = self.job.set_up(model)
-        self.opening_lines = [*lines, *engine.exchanges(model), *changes(checkpoint, engine)]
+        self.opening_lines = [*lines, *changes(checkpoint, engine)]
         engine.on_main(lambda: self.run.describe_compute(self.opening_lines))
         self.peak_flops = peak_of_all(engine, self.run, engine.compute_dtype, built.width)
         self.weights = torch.tensor([objective.weight for objective in self.job.objectives], device=engine.device)

@@ -225,7 +225,7 @@ def open_job(recipe: Recipe, engine: Engine) -> MaskedLanguageJob:
         ValueError: as of `MaskedLanguageJob`.
     """
     run, kept = RunDirectory(Path(recipe.run.directory)), None
-    chooses = recipe.data.bins_per_forward == "auto" and recipe.run.reduction != "strict"
+    chooses = recipe.data.bins_per_forward == "auto"
     if chooses:
         kept = engine.on_main(lambda: run.read().get("bins_per_forward") if run.has_trained else None)
     numbered, lines = in_bins(recipe, engine, kept)
@@ -244,9 +244,7 @@ def in_bins(recipe: Recipe, engine: Engine, kept: int | None = None) -> tuple[Re
     """
     if recipe.data.bins_per_forward != "auto":
         return recipe, []
-    if recipe.run.reduction == "strict":
-        number, why = 1, "because run.reduction = 'strict' adds up gradients bin by bin"
-    elif kept is not None:
+    if kept is not None:
         number, why = kept, "which an earlier start chose"
     else:
         number, why = _chosen(recipe, engine)

@@ -131,11 +131,9 @@ def changes(checkpoint: Verified | None, engine: Engine) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)).rstrip() for row in cells]
     if before.world_size != engine.world_size or before.engine != engine.name:
-        keeps = before.engine == engine.name == "strict"
         lines.append(
-            "order of samples and tokens of a step: as before; "
-            + ("gradients: the same bits" if keeps else "gradients: added in another order, which changes last bits")
-            + f"; speeds before step {step} are no measure for those after it"
+            "order of samples and tokens of a step: as before; gradients: added in another order, which changes last "
+            f"bits; speeds before step {step} are no measure for those after it"
         )
     if before.precision != engine.precision:
         lines.append(

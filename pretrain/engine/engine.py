@@ -105,15 +105,6 @@ class Engine(Ranks):
         """What keeps the layers of a model from being compiled under this engine; None if nothing does."""
         return None
 
-    def exchanges(self, model: nn.Module) -> list[str]:
-        """Lines about what is kept and sent for the sum of gradients, where that is not as usual.
-
-        Raises:
-            ValueError: it would be too much.
-        """
-        del model
-        return []
-
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
         """Model and optimizer as the engine runs them; the loader does without Accelerate, which would shard it again.
 

@@ -25,7 +25,6 @@ from pretrain.engine.ranks import PATIENCE
 from pretrain.engine.rendezvous import INIT_METHOD
 from pretrain.engine.request import ALONE, LaunchRequest, requested
 from pretrain.engine.settings import LaunchSettings
-from pretrain.engine.strict.engine import StrictEngine
 from pretrain.run.stop import Stopped
 
 
@@ -39,7 +38,7 @@ def launch(recipe: LaunchSettings) -> Iterator[Engine]:
     asked = requested()
     asked.check(recipe)
     _check_devices(asked, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    kind = _engine(asked, recipe)
+    kind = _engine(asked)
     accelerator: Accelerator | None = None
     try:
         accelerator = _accelerator(asked, kind, recipe)
@@ -81,10 +80,7 @@ def _timeout(recipe: LaunchSettings) -> timedelta:
     return timedelta(seconds=seconds("parallel.timeout", recipe.parallel.timeout))
 
 
-def _engine(asked: LaunchRequest, recipe: LaunchSettings) -> type[Engine]:
-    if recipe.run.reduction == "strict":
-        StrictEngine.check(recipe, asked.distributed_type, asked.precision)
-        return StrictEngine
+def _engine(asked: LaunchRequest) -> type[Engine]:
     # Imported here: DeepSpeed need not be installed, and neither is needed by a benchmark of the model.
     if asked.distributed_type == "FSDP":
         from pretrain.engine.fully_sharded import FullyShardedEngine

@@ -106,7 +106,6 @@ def state_bytes(num_parameters: int, engine: str = "single", processes: int = 1,
     whole, shared = {
         "single": (2 + moments, 0),
         "ddp": (3 + moments, 0),
-        "strict": (2 + moments + 4, 0),  # two int64 for each gradient
         "zero1": (2, 1 + moments),
         "zero2": (1, 2 + moments),
     }.get(engine, (0, 2 + moments))

@@ -99,12 +99,6 @@ class RunSettings(Section):
         "seconds",
         above=0,
     )
-    reduction: Literal["fast", "strict"] = setting(
-        OPERATIONAL,
-        "how gradients are added up; 'strict': the same bits on any number of processes, for 16 bytes a parameter that "
-        "each of them keeps and sends in every step",
-        "fast",
-    )
     spike_nats: float | None = setting(
         OPERATIONAL,
         "rise of a step's loss, above the median of the steps before it, at which the run falls back; none: at no rise",

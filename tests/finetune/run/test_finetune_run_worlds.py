@@ -11,7 +11,7 @@ from support.assays.small_run import write
 from support.jobs import predicting_job
 from support.jobs.predicting_job import PREDICTIONS, SCORES
 from support.kept_runs import Ended, Trained, config
-from support.launching import bit_equal, lines
+from support.launching import lines
 from support.rank_pool import RankPool
 
 pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("finetune")]
@@ -64,12 +64,3 @@ def test_worlds_predict_and_score_alike(
             assert found.pop(task) == {name: number for name, number in numbers.items() if name != "loss"}
         assert not found
     assert lines(tmp_path / "run/metrics.jsonl") == lines(one.folder / "run/metrics.jsonl")  # it wrote no score again
-
-
-@pytest.mark.prove
-def test_a_strict_reduction_ends_with_the_same_bits(pool: RankPool, tmp_path_factory: pytest.TempPathFactory) -> None:
-    trained = Trained(pool, write, tmp_path_factory, program="finetune.__main__")
-    words = (*FULL, "run.reduction=strict")
-    one, two = trained("single", 1, words, SHORT).end, trained("ddp", 2, words, SHORT).end
-    assert two.chain == one.chain
-    assert bit_equal(two, one)

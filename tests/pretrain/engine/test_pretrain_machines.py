@@ -138,7 +138,7 @@ def _resolved(command: str, machine: Machine, patch: pytest.MonkeyPatch) -> Laun
     recipe, launched = recipe_of(command), request.requested()
     launched.check(recipe)
     launch._check_devices(launched, local)
-    kind = launch._engine(launched, recipe)
+    kind = launch._engine(launched)
     plugins = {} if kind is Engine else kind.plugins(1.0)
     copies = int(environment.get("PARALLELISM_CONFIG_DP_REPLICATE_SIZE", "1"))
     accelerator: Any = SimpleNamespace(

@@ -177,16 +177,6 @@ def test_on_a_cpu_it_is_one(recipe_in, tmp_path: Path, capfd: pytest.CaptureFixt
     assert line.startswith("bins a forward pass: 1, as more gain hardly anything on a CPU; ")
 
 
-def test_under_the_strict_reduction_it_is_one(
-    recipe_in, tmp_path: Path, room: Callable[[float], None], capfd: pytest.CaptureFixture[str]
-) -> None:
-    room(7.5)
-    assert main([str(recipe_in(tmp_path)), "schedule.total_tokens=900", AUTO, "run.reduction=strict"]) == 0
-    (line,) = said(capfd.readouterr().err)
-    assert line.startswith("bins a forward pass: 1, because run.reduction = 'strict' adds up gradients bin by bin; ")
-    assert "bins_per_forward" not in described(tmp_path)
-
-
 def test_weights_that_are_published_have_the_shape_that_counts(
     of_bins: Callable[[int], Path], recipe_in, tmp_path: Path, room: Callable[[float], None]
 ) -> None:

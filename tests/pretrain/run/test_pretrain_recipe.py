@@ -35,7 +35,7 @@ SURFACE = {
         run.directory run.log_every run.evaluate_every run.validation_sequences run.checkpoint_every
         run.gpu_hours_per_failure run.may_lose run.keep_checkpoints run.keep_checkpoints_every run.shared
         run.compare_copies_every run.spike_nats run.read_late
-        run.saves_may_fail_for run.grace_s run.checkpoint_url run.reduction run.trackers
+        run.saves_may_fail_for run.grace_s run.checkpoint_url run.trackers
         data.sources data.clusters data.bins_per_forward data.store_dir
         compute.attention compute.checkpointing compute.compile compute.tf32 parallel.context parallel.exchange
         parallel.timeout
