@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from data.progress_line import WorkLine
 from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.settings import DataSettings
-from data.recipe.toml_file import check, overridden
+from data.recipe.toml_file import check, overridden, sections
 from data.sources.resolve import require_files
 from pretrain.engine.settings import PRECISION
 from pretrain.model.presets import EsmShape
@@ -129,10 +129,7 @@ def _kept(request: Request, run: RunDirectory) -> dict[str, Any]:
     Raises:
         ValueError: it is of other sources, or no TOML; a source that was typed does not exist.
     """
-    try:
-        content = tomllib.loads(run.recipe.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"recipe {run.recipe}: {error}") from None
+    content = sections(run.recipe)
     kept = content.get("data", {}).get("sources", [])
     if list(map(_place, kept)) != list(map(_place, request.sources)):
         try:
@@ -164,7 +161,7 @@ def agreed(request: Request, engine: "Engine") -> tuple[Recipe, str, list[str]]:
     def found() -> tuple[str, list[str]] | None:
         if not run.recipe.exists():
             return None
-        kept, later = run.recipe.read_text(), _later_length(run)
+        kept, later = run.recipe.read_text("utf-8-sig"), _later_length(run)
         by = f"continuing {run.root} by {run.recipe}, which was chosen when it began"
         to = f", to the {later:,} tokens that were asked for last" if later else ""
         print(by + to, *_about_time(request, kept, later), sep="\n", file=sys.stderr, flush=True)
@@ -184,7 +181,7 @@ def _later_length(run: RunDirectory) -> int | None:
     if not run.has_trained:
         return None
     last = int(run.read()["recipe"]["schedule"]["total_tokens"])
-    return last if last != _tokens(run.recipe.read_text()) else None
+    return last if last != _tokens(run.recipe.read_text("utf-8-sig")) else None
 
 
 def _tokens(recipe: str) -> Any:
@@ -197,7 +194,7 @@ def about_existing(request: Request) -> list[str]:
     if not run.recipe.exists():
         return []
     line = f"nothing is proposed: without --plan, {run.root} is continued by {run.recipe}, chosen when it began"
-    return [line, *_about_time(request, run.recipe.read_text(), _later_length(run))]
+    return [line, *_about_time(request, run.recipe.read_text("utf-8-sig"), _later_length(run))]
 
 
 def _about_time(request: Request, kept: str, later: int | None) -> list[str]:

@@ -48,12 +48,14 @@ def sections(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         ValueError: no such file, not TOML, or an override that cannot be read.
     """
     try:
-        content = tomllib.loads(path.read_text())
+        content = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError as error:
         raise ValueError(f"{COMMAND_LINE}: recipe {path}: {error.strerror}{nearest(path)}") from None
     except OSError as error:
         raise ValueError(f"recipe {path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ValueError(f"recipe {path}: not UTF-8, but perhaps UTF-16; save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
         raise ValueError(f"recipe {path}: not TOML: {error}") from None
     return overridden(content, overrides)
 

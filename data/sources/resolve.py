@@ -138,7 +138,9 @@ def _places(named: str) -> Iterable[str]:
     found = sorted(p for p in glob.glob(path, recursive=True) if not os.path.isdir(p))
     if not found:
         _require_readable(path)
-        raise ValueError(f"{path}: no file matches this pattern; check data.sources")
+        escaped = re.sub(r"\[(?!\[\])", "[[]", path)
+        remedy = f"; brackets are part of a pattern: for a name with brackets write '{escaped}'" * (escaped != path)
+        raise ValueError(f"{path}: no file matches this pattern; check data.sources{remedy}")
     return [p + query for p in found]
 
 
