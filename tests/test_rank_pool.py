@@ -85,7 +85,7 @@ def test_an_engine_leaves_nothing_behind(pooled, engine: str) -> None:
 def test_a_launch_that_has_no_such_ranks_is_refused(pool: RankPool) -> None:
     with pytest.raises(ValueError, match=r"single\.yaml starts one process, not 2"):
         pool.run(2, SINGLE, ["recipe"])
-    with pytest.raises(ValueError, match=r"processes = 5: must be 1 to 4"):
+    with pytest.raises(ValueError, match=r"processes = 9: must be 1 to 8"):
         pool.run(AT_MOST + 1, DDP, ["recipe"])
 
 
