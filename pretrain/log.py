@@ -71,7 +71,7 @@ class Log:
         if self._engine.precision == "fp16":
             values["loss_scale"] = outcome.loss_scale
         self.line(state, values)
-        self._engine.track(values, state.step)
+        self._engine.track({name: value for name, value in values.items() if value is not None}, state.step)
 
     def validation(self, state: TrainerState, scores: Scores) -> None:
         """Write what a validation found, and send it to the trackers."""

@@ -45,8 +45,8 @@ _SLOWEST = 3.0
 class Report(NamedTuple):
     """What a line of progress tells of a step."""
 
-    loss: float
-    """NaN of a step without any target."""
+    loss: float | None
+    """None of a step without any target."""
     perplexities: Sequence[tuple[str, float]]
     """(name of the objective, or "" if it is the only one, perplexity) of those that have one."""
     learning_rate: float
@@ -166,7 +166,10 @@ def progress(
         shows_mfu: whether the peak is a datasheet's; one that was measured beside other programs is too low.
     """
     about = "" if share >= 1 else "about "
-    parts = [f"step {step:,} of {about}{max(step, steps):,}", f"loss {report.loss:.3f}"]
+    parts = [
+        f"step {step:,} of {about}{max(step, steps):,}",
+        f"loss {'-' if report.loss is None else f'{report.loss:.3f}'}",
+    ]
     for name, perplexity in report.perplexities:
         parts.append(f"{name + ' ' if name else ''}perplexity {shown(perplexity)}")
     if report.mfu is not None:
@@ -206,7 +209,8 @@ def report_of(
         if objective.has_perplexity and loss is not None
     ]
     mfu = speed.flops_per_s / peak_flops if speed.flops_per_s else None
-    return Report(loss_of(objectives, losses), perplexities, learning_rate, speed.tokens_per_s, mfu)
+    loss = None if losses.count(None) == len(losses) else loss_of(objectives, losses)
+    return Report(loss, perplexities, learning_rate, speed.tokens_per_s, mfu)
 
 
 def loss_of(objectives: Sequence["Objective"], losses: Sequence[float | None]) -> float:

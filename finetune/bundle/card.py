@@ -19,6 +19,7 @@ from pretrain.card.text import (
     NOT_MEASURED,
     NOT_STATED,
     card,
+    how_to_load,
     hub_model,
     literal,
     metadata,
@@ -87,16 +88,7 @@ def export_card(manifest: Manifest, objective: Objective, class_name: str) -> st
     loads = [
         f"It is an `{class_name}` of transformers:",
         "",
-        "```python",
-        "import torch",
-        f"from transformers import {kind}, AutoTokenizer",
-        "",
-        f'model = {kind}.from_pretrained("{FOLDER}")',
-        f'tokenizer = AutoTokenizer.from_pretrained("{FOLDER}")',
-        'inputs = tokenizer(["MKTAYIAKQRQISFVKSHFSRQ"], return_tensors="pt")',
-        "with torch.no_grad():",
-        "    logits = model(**inputs).logits",
-        "```",
+        *how_to_load(kind, is_modern=manifest.encoder.is_modern),
     ]
     said += " They are not calibrated; the bundle that this was made from holds the calibration."
     return _text(manifest, task.name, loads, said, _TAGS[task.level], "transformers")
@@ -154,7 +146,7 @@ def _text(manifest: Manifest, name: str, loads: Sequence[str], said: str, tag: s
         name,
         [*_results(manifest)],
         pipeline_tag=tag,
-        tags=["protein-language-model", *(["esmc"] if manifest.encoder.is_modern else ["esm"])],
+        is_modern=manifest.encoder.is_modern,
         base_model=hub_model(base.init),
     )
     data.library_name = library

@@ -15,10 +15,10 @@ from huggingface_hub import EvalResult
 
 from pretrain.card import measured
 from pretrain.card.text import (
-    FOLDER,
     NOT_MEASURED,
     NOT_STATED,
     card,
+    how_to_load,
     hub_model,
     literal,
     metadata,
@@ -144,16 +144,7 @@ def text(
         "",
         f"An {architecture} encoder, pretrained with Zymogen by masked language modelling on protein sequences.",
         "",
-        "```python",
-        "import torch",
-        "from transformers import AutoModelForMaskedLM, AutoTokenizer",
-        "",
-        f'model = AutoModelForMaskedLM.from_pretrained("{FOLDER}")',
-        f'tokenizer = AutoTokenizer.from_pretrained("{FOLDER}")',
-        'inputs = tokenizer(["MKTAYIAKQRQISFVKSHFSRQ"], return_tensors="pt")',
-        "with torch.no_grad():",
-        "    logits = model(**inputs).logits",
-        "```",
+        *how_to_load("AutoModelForMaskedLM", is_modern=exported.is_modern),
         "",
         exported.contacts,
         "",
@@ -203,7 +194,7 @@ def text(
         name,
         [*results(name, scores, corpus, frozen), *measured.results(found, frozen)],
         pipeline_tag="fill-mask",
-        tags=["esmc" if exported.is_modern else "esm", "protein-language-model"],
+        is_modern=exported.is_modern,
         base_model=hub_model(model.get("init")),
     )
     return card(data_of_card, "\n".join(body))

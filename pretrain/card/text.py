@@ -19,6 +19,8 @@ NOT_MEASURED = "not measured"
 NOT_STATED = "not stated"
 FOLDER = "path/to/this/folder"
 """Stands for the folder in the lines that load it."""
+ESMC_NEEDS = "transformers>=5.17"
+"""The first version that has ESM C's classes; setup.cfg requires the same."""
 _ESCAPED = re.compile(r"([\\`*_{}\[\]<>|#~])")
 
 
@@ -33,13 +35,35 @@ def card(data: ModelCardData, body: str) -> str:
 
 
 def metadata(
-    name: str, results: Sequence[EvalResult], *, pipeline_tag: str, tags: Sequence[str], base_model: str | None
+    name: str, results: Sequence[EvalResult], *, pipeline_tag: str, is_modern: bool, base_model: str | None
 ) -> ModelCardData:
-    """The metadata of a card: with `model-index` where anything was measured."""
+    """The metadata of a card: with `model-index` where anything was measured, and what loading an ESM C requires."""
     measured: dict[str, Any] = {"model_name": plain(name), "eval_results": [*results]} if results else {}
     return ModelCardData(
-        library_name="transformers", pipeline_tag=pipeline_tag, tags=[*tags], base_model=base_model, **measured
+        library_name="transformers",
+        pipeline_tag=pipeline_tag,
+        tags=["esmc" if is_modern else "esm", "protein-language-model"],
+        base_model=base_model,
+        requirements=ESMC_NEEDS if is_modern else None,
+        **measured,
     )
+
+
+def how_to_load(kind: str, *, is_modern: bool) -> list[str]:
+    """The lines that load a folder as transformers' class `kind`."""
+    return [
+        *([f"It needs `{ESMC_NEEDS}`: earlier versions do not have its class.", ""] if is_modern else []),
+        "```python",
+        "import torch",
+        f"from transformers import {kind}, AutoTokenizer",
+        "",
+        f'model = {kind}.from_pretrained("{FOLDER}")',
+        f'tokenizer = AutoTokenizer.from_pretrained("{FOLDER}")',
+        'inputs = tokenizer(["MKTAYIAKQRQISFVKSHFSRQ"], return_tensors="pt")',
+        "with torch.no_grad():",
+        "    logits = model(**inputs).logits",
+        "```",
+    ]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -26,6 +26,8 @@ CONTACT = 8.0
 
 _BONDED = 2.0
 """Largest distance of a C from the N that follows it in the chain, in angstrom; a peptide bond has 1.33."""
+_MOST_MISSING = 10_000
+"""Most residues that a chain may lack. More is a mistake in its numbers: the longest proteins have some 35,000."""
 _PARSERS: dict[str, Any] = {".cif": FastMMCIFParser, ".mmcif": FastMMCIFParser, ".pdb": PDBParser, ".ent": PDBParser}
 _LETTERS: dict[str, str] = {**protein_letters_3to1, "UNK": "X"}
 _MODIFIED = {"MSE": "M", "SEC": "U", "PYL": "O"}
@@ -80,7 +82,7 @@ def chains_of(path: Path) -> list[Chain]:
     """The protein chains of one file's first model, in its order; without residues of a protein there are none.
 
     Raises:
-        ValueError: it cannot be read, or holds no model.
+        ValueError: it cannot be read, or holds no model, or by its numbers a chain lacks more than 10,000 residues.
     """
     parser = _parser(path)
     name = path.name.removesuffix(".gz").rpartition(".")[0]
@@ -92,7 +94,7 @@ def chains_of(path: Path) -> list[Chain]:
         raise ValueError(f"{path} cannot be read as a structure: {error}; copy or download it again") from error
     if model is None:
         raise ValueError(f"{path} holds no atoms; give a file of a structure with coordinates")
-    found = (_chain(f"{name}_{chain.id}".removesuffix("_ "), chain) for chain in model)
+    found = (_chain(path, f"{name}_{chain.id}".removesuffix("_ "), chain) for chain in model)
     return [chain for chain in found if chain is not None]
 
 
@@ -118,16 +120,23 @@ def _opened(path: Path) -> Iterator[IO[str]]:
             yield plain
 
 
-def _chain(name: str, chain: Any) -> Chain | None:
+def _chain(path: Path, name: str, chain: Any) -> Chain | None:
     letters: list[str] = []
     places: list[NDArray[np.float32]] = []
     unknown = np.full(3, np.nan, np.float32)
     previous: Any = None
+    num_missing = 0
     for residue in chain:
         letter = _letter(residue)
         if letter is None:
             continue
         missing = _missing(previous, residue) if previous is not None else 0
+        num_missing += missing
+        if num_missing > _MOST_MISSING:
+            raise ValueError(
+                f"{path}: chain {chain.id!r} lacks {num_missing:,} residues, by the numbers up to residue "
+                f"{residue.id[1]}; at most {_MOST_MISSING:,} may be missing: renumber the chain, or leave the file out"
+            )
         letters += "X" * missing + letter
         places += [unknown] * missing
         atom = "CA" if residue.resname == "GLY" else "CB"

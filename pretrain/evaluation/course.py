@@ -19,7 +19,7 @@ class Course:
     """What a run wrote down on its way."""
 
     training: tuple[Point, ...] = ()
-    """Mean loss of each logged step over its targets."""
+    """Mean loss of each logged step over its targets; a step without a target has no loss and no point here."""
     validations: tuple[Point, ...] = ()
     """Validation loss with every target masked."""
     validations_as_trained: tuple[Point, ...] = ()
@@ -67,7 +67,7 @@ def course(lines: Iterable[Mapping[str, Any]], trained_as: str | None) -> Course
     validated = [line for line in kept if "validation" in line]
     in_fp16 = any("loss_scale" in line for line in logged)
     return Course(
-        training=tuple((line["tokens"], _number(line["loss"])) for line in logged),
+        training=tuple((line["tokens"], _number(line["loss"])) for line in logged if line.get("targets", 1)),
         validations=_scores(validated, "mask_all"),
         validations_as_trained=_scores(validated, trained_as) if trained_as else (),
         steps=max((line["step"] for line in kept), default=0),

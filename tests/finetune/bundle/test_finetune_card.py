@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -20,6 +21,7 @@ from finetune.bundle.card import CARD, bundle_card, export_card, is_sealed
 from finetune.bundle.folder import open_folder, with_evaluation
 from finetune.bundle.manifest import Manifest, parsed
 from pretrain.card.text import FOLDER
+from pretrain.model.presets import PRESETS
 from pretrain.push.folder import finished_files
 from support.places import ROOT
 
@@ -170,5 +172,7 @@ def test_the_card_of_an_export_names_its_class(bundle: Path, level: str) -> None
     card = export_card(manifest, record.objective, "EsmForIt")
     kind = "Sequence" if level == "sequence" else "Token"
     assert f"import AutoModelFor{kind}Classification, AutoTokenizer" in card
+    modern = export_card(replace(manifest, encoder=PRESETS["modern_60k"]), record.objective, "EsmcForIt")
+    assert ("It needs `transformers>=5.17`" in modern, "It needs" in card) == (True, False)
     assert ModelCard(card).data["pipeline_tag"] == ("text" if level == "sequence" else "token") + "-classification"
     assert unknown(card, bundle) == []

@@ -77,6 +77,24 @@ def test_a_gap_is_as_long_as_the_numbers_say(tmp_path: Path, second: int, at: in
     assert not chain.contacts[:, unknown].any()
 
 
+@pytest.mark.parametrize("numbers", [[1, 10_002], [1, 10_003], [1, 5_002, 10_005], [1, 30_000_000], [-99, 30_000]])
+def test_residue_numbers_cannot_make_a_chain_of_any_length(tmp_path: Path, numbers: list[int]) -> None:
+    """An mmCIF of a kilobyte could ask for a chain of gigabytes."""
+    columns = ("group_PDB", "id", "type_symbol", "label_atom_id", "label_alt_id", "label_comp_id", "label_asym_id")
+    columns += ("label_seq_id", "pdbx_PDB_ins_code", "Cartn_x", "Cartn_y", "Cartn_z", "occupancy", "B_iso_or_equiv")
+    columns += ("auth_seq_id", "auth_comp_id", "auth_asym_id", "auth_atom_id", "pdbx_PDB_model_num")
+    rows = [f"ATOM {n} C CA . ALA A {n} ? {40 * n} 0 0 1 0 {at} ALA A CA 1" for n, at in enumerate(numbers, 1)]
+    path = tmp_path / "made.cif"
+    path.write_text("\n".join(["data_made", "loop_", *(f"_atom_site.{name}" for name in columns), *rows, "#", ""]))
+    missing = numbers[-1] - numbers[0] + 1 - len(numbers)
+    if missing <= 10_000:
+        (chain,) = chains_of(path)
+        assert len(chain.residues) == len(numbers) + missing == 10_002
+        return
+    with pytest.raises(ValueError, match=rf"made.cif: chain 'A' lacks {missing:,} residues, .* renumber the chain"):
+        chains_of(path)
+
+
 def test_a_residue_without_its_atom_has_no_place(tmp_path: Path) -> None:
     residues = bonded(["ALA", "LEU", "SER"])
     residues[1] = residues[1]._replace(atoms=("N", "CA", "C"))

@@ -32,6 +32,12 @@ def test_losses_by_tokens() -> None:
     assert course([], "mask_all") == course([{"step": 0, "tokens": 0, "attempt": 1}], "mask_all")
 
 
+def test_a_step_without_targets_has_no_loss_and_one_that_diverged_has() -> None:
+    lines = [step(1, 3.0, targets=9.0), step(2, None, targets=0.0), step(3, None, targets=9.0)]
+    (_, first), (tokens, diverged) = course(lines, None).training
+    assert (first, tokens, math.isnan(diverged)) == (3.0, 300, True)
+
+
 def test_steps_that_were_lost_in_a_stop_are_not_counted() -> None:
     """An attempt diverged after its last checkpoint, at step 2; the next one trained on at a lower rate."""
     lost = [step(3, 9.0), step(4, None), validated(4, 1e9, 1e9), step(6, None)]

@@ -159,7 +159,11 @@ def test_only_a_cross_entropy_has_a_perplexity() -> None:
     assert report_of([Objective("length", 1.0)], [2.0], 1e-3, speed, 1e10).perplexities == []
     assert report_of(two, [None, 8.0], 1e-3, speed, 1e10)[:2] == (4.0, [])
     assert report_of(two, [2.0, None], 1e-3, speed, 1e10)[:2] == (2.0, [("residue", math.exp(2.0))])
-    assert math.isnan(report_of(two, [None, None], 1e-3, speed, 1e10).loss)
+    without_targets = report_of(two, [None, None], 1e-3, speed, 1e10)
+    assert without_targets.loss is None
+    line = progress(without_targets, step=1, steps=2, share=0.5, left_s=None)
+    assert line == "step 1 of about 2 | loss - | 1.0k tokens/s | MFU 30 % | 50.0 %"
+    assert math.isnan(report_of(two, [math.nan, None], 1e-3, speed, 1e10).loss or 0.0)  # not finite: shown as it is
     assert math.isinf(perplexity_of(1e4))
     assert math.isnan(perplexity_of(math.nan))
 
