@@ -23,6 +23,7 @@ from pretrain.recipe import Recipe
 from pretrain.run.directory import RECIPE
 from pretrain.run.launcher import end_with_the_launcher
 from pretrain.run.stop import consequences, defer, listening
+from pretrain.run.world import launched_world
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -89,7 +90,7 @@ def _sort(options: argparse.Namespace) -> None:
         )
     if options.untimed and not options.plan:
         raise ValueError(f"{COMMAND_LINE}: --untimed is for --plan; without it, steps are timed before training")
-    if options.untimed and (processes := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+    if options.untimed and (processes := launched_world().world_size) > 1:
         raise ValueError(
             f"{COMMAND_LINE}: --untimed estimates what one process does, and {processes} were launched: leave it out, "
             "so that steps are timed on all of them, or start one process without a launcher"
@@ -105,12 +106,13 @@ def _train_on_sources(options: argparse.Namespace) -> None:
     recipe = first_recipe(request)
     typed = Origin(COMMAND_LINE, options.overrides)
     _require_files(recipe, typed)
-    is_alone = os.environ.get("WORLD_SIZE", "1") == "1"  # else rank 0 says for all whether the run exists
+    rank, world_size, *_ = launched_world()
+    is_alone = world_size == 1  # else rank 0 says for all whether the run exists
     lines = about_existing(request) if options.plan and is_alone else []
     if options.untimed:
         lines = lines or outlined(request)
     if lines:
-        if os.environ.get("RANK", "0") == "0":
+        if rank == 0:
             print("\n".join(lines), flush=True)
         return
     with _launched(recipe) as engine:

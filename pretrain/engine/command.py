@@ -25,6 +25,7 @@ from pretrain.run.error_file import tell_launcher
 from pretrain.run.errors import CheckpointError, PeerError
 from pretrain.run.launcher import command_line
 from pretrain.run.stop import Stopped, heed
+from pretrain.run.world import launched_world
 
 _PATIENCE_S = 5.0
 """How long a rank waits for the one that failed first, or may report the same mistake, to end."""
@@ -37,11 +38,12 @@ def answered(body: Callable[[], None], *, is_alone: bool = False) -> int:
         body: what the command does.
         is_alone: whether it cannot be shared by several processes, and refuses to be started as several.
     """
-    rank = int(os.environ.get("RANK", "0"))
+    rank = 0
     try:
-        if is_alone and (processes := _processes()) > 1:
+        rank, world_size, *_ = launched_world()
+        if is_alone and world_size > 1:
             raise ValueError(
-                f"{processes} processes were started, and each would do and write the same; this command is one "
+                f"{world_size} processes were started, and each would do and write the same; this command is one "
                 "process: start it with python -m, without a launcher"
             )
         body()
@@ -66,7 +68,7 @@ def importing_torch() -> Iterator[None]:
     through any more. torch's threads wait as `brief_waits` says. In a process that had imported torch before, nothing
     of this is changed: its objects are not ours, and its threads have been told.
     """
-    with WorkLine("starting: importing torch", after_s=2.0, speaks=os.environ.get("RANK", "0") == "0"):
+    with WorkLine("starting: importing torch", after_s=2.0, speaks=launched_world().rank == 0):
         if "torch" in sys.modules:
             yield
             return
@@ -93,10 +95,6 @@ def brief_waits(environment: Mapping[str, str]) -> dict[str, str]:
     if environment.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
         return {}
     return {"GOMP_SPINCOUNT": "10000"}
-
-
-def _processes() -> int:
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def may_be_allowed(parser: argparse.ArgumentParser) -> None:
@@ -152,7 +150,7 @@ def _report(error: Exception, rank: int) -> int:
     Returns:
         The exit status.
     """
-    if class_of(error) is PEER and (rank or _processes() > 1):
+    if class_of(error) is PEER and (rank or launched_world().world_size > 1):
         return _report_consequence(error, rank)
     if rank == 0:
         traceback.print_exception(error)

@@ -4,7 +4,6 @@ In: what the launcher set up. Out: an `Engine`. Kept: the process group, until t
 """
 
 import gc
-import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from pretrain.engine.rendezvous import INIT_METHOD
 from pretrain.engine.request import ALONE, LaunchRequest, requested
 from pretrain.engine.settings import LaunchSettings
 from pretrain.run.stop import Stopped
+from pretrain.run.world import launched_world
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def launch(recipe: LaunchSettings) -> Iterator[Engine]:
     """
     asked = requested()
     asked.check(recipe)
-    _check_devices(asked, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    _check_devices(asked, launched_world().local_world_size or 1)
     kind = _engine(asked)
     accelerator: Accelerator | None = None
     try:
@@ -107,11 +107,7 @@ def _release(accelerator: Accelerator | None) -> None:
 def _check_devices(asked: LaunchRequest, processes: int) -> None:
     if parse_flag_from_env("ACCELERATE_USE_CPU"):  # accelerate launch --cpu: the GPUs are not used
         return
-    if (
-        torch.version.cuda is None
-        and Path("/proc/driver/nvidia/version").exists()
-        and not int(os.environ.get("RANK", 0))
-    ):
+    if torch.version.cuda is None and Path("/proc/driver/nvidia/version").exists() and launched_world().rank == 0:
         print(
             "note: this machine has an NVIDIA GPU, but torch is a CPU build and trains on the CPU; "
             "for the GPU: make clean setup",

@@ -3,7 +3,6 @@
 In: the Accelerator. Out: sums, objects and work shared between ranks. Kept: nothing; the process group is torch's.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,6 +17,7 @@ from torch import Tensor
 from pretrain.run import stop
 from pretrain.run.errors import PeerError
 from pretrain.run.stop import Stopped
+from pretrain.run.world import launched_world
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class Ranks:
     @property
     def ranks_per_node(self) -> int:
         """Ranks on this machine; all of them if the launcher does not set it."""
-        return int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
+        return launched_world().local_world_size or self.world_size
 
     def on_device(self, values: Tensor) -> Tensor:
         """Copy a small tensor to the device; from pinned memory, so that host and device do not wait for each other."""

@@ -22,6 +22,7 @@ from data.batches.loader import require_enough_bins
 from pretrain.engine.context_parallel import require_divides
 from pretrain.engine.settings import PRECISION, LaunchSettings
 from pretrain.run.launcher import launches
+from pretrain.run.world import launched_world
 
 _NOT_THE_YAMLS: dict[str, tuple[int | bool | str | None, Callable[[LaunchSettings], str]]] = {
     "gradient_accumulation_steps": (1, lambda r: f"data.bins_per_step = {r.data.bins_per_step}, which decides it"),
@@ -219,7 +220,7 @@ def _from_environment() -> LaunchRequest:
         if os.environ.get(variable, "false").lower() == "true":
             kind = meaning
     return LaunchRequest(
-        world_size=int(os.environ.get("WORLD_SIZE", "1")),
+        world_size=launched_world().world_size,
         distributed_type=kind,
         precision=os.environ.get("ACCELERATE_MIXED_PRECISION", PRECISION),
         origin="the environment" if "ACCELERATE_MIXED_PRECISION" in os.environ else ALONE,

@@ -22,6 +22,7 @@ from pathlib import Path
 from signal import Signals
 
 from pretrain.run.errors import CheckpointError
+from pretrain.run.world import launched_world
 
 SIGNALS = (Signals.SIGINT, Signals.SIGTERM)
 SAVE = Signals.SIGUSR1
@@ -219,7 +220,7 @@ def _listen(pipe: int) -> None:
             print(f"{SAVE.name}: the step that is being taken is saved", file=sys.stderr, flush=True)
         for by in (Signals(number) for number in numbers if number in SIGNALS):
             _note(by)
-            if _state.deferred and not told and os.environ.get("RANK", "0") == "0":
+            if _state.deferred and not told and launched_world().rank == 0:
                 told = True
                 print(f"{by.name}: {_ENDS}", file=sys.stderr, flush=True)
             if time.monotonic() - _state.since > _SAME_S:

@@ -186,10 +186,11 @@ def launch_environments(config: Path, processes: int, flags: Sequence[str] = ())
             raise ValueError(f"{config} starts one process, not {processes}")
         return [added]
     port = get_free_port()
-    return [{**added, **_from_torchrun(rank, processes, port)} for rank in range(processes)]
+    return [{**added, **torchrun_variables(rank, processes, port)} for rank in range(processes)]
 
 
-def _from_torchrun(rank: int, processes: int, port: int) -> dict[str, str]:
+def torchrun_variables(rank: int, processes: int, port: int) -> dict[str, str]:
+    """The variables that torchrun sets for one rank of a node."""
     ranks = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
     sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(processes))
     return {

@@ -11,6 +11,7 @@ from benchmarks.scoring import written
 from finetune.score.__main__ import main
 from finetune.score.model import Scorer
 from finetune.score.schemes import SCHEMES, variant_of
+from support.launching import torchrun_variables
 
 TARGET = "MKTAYIAKQRQISFVKSHFSRQ"
 
@@ -108,7 +109,8 @@ def test_a_target_that_is_no_protein_and_an_occupied_output(
 def test_several_processes_are_refused(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name, value in torchrun_variables(0, 2, 29500).items():
+        monkeypatch.setenv(name, value)
     assert run(model, tmp_path, "mutant\nK2R\n") == 78
     assert "error: 2 processes were started, and each would do and write the same" in capsys.readouterr().err
     assert not (tmp_path / "out.csv").exists()

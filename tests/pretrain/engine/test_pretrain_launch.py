@@ -22,7 +22,7 @@ from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.recipe import Recipe
 from pretrain.run import launcher
 from pretrain.run.settings import RunSettings
-from support.launching import end_of, launch, lines
+from support.launching import end_of, launch, lines, torchrun_variables
 
 RECIPE = Recipe(
     run=RunSettings(directory="-"), model=ModelSettings(preset="esm2_60k"), data=DataSettings(sources=("-",))
@@ -277,7 +277,8 @@ def test_without_a_launcher_the_environment_speaks(no_launcher: pytest.MonkeyPat
     alone = requested()
     assert (alone.world_size, alone.distributed_type, alone.precision) == (1, "NO", "bf16")
     alone.check(RECIPE)
-    no_launcher.setenv("WORLD_SIZE", "3")
+    for name, value in torchrun_variables(0, 3, 29500).items():
+        no_launcher.setenv(name, value)
     no_launcher.setenv("ACCELERATE_USE_FSDP", "true")
     assert (requested().world_size, requested().distributed_type) == (3, "FSDP")
 

@@ -11,7 +11,7 @@ from pretrain.__main__ import main
 from pretrain.run.error_file import VARIABLE, tell_launcher
 from pretrain.run.errors import PeerError
 from pretrain.run.stop import Stopped
-from support.launching import DDP, command, launch, run
+from support.launching import DDP, command, launch, run, torchrun_variables
 from support.places import ROOT
 
 SINGLE = ROOT / "accelerate_configs" / "single.yaml"
@@ -76,7 +76,8 @@ def test_what_only_saw_another_fail_tells_nothing(
         raise PeerError("rank 0 failed: ValueError: x")
 
     slept = []
-    monkeypatch.setenv("RANK", "1")
+    for name, value in torchrun_variables(1, 2, 29500).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr("pretrain.engine.command.time.sleep", slept.append)
     monkeypatch.setattr("pretrain.__main__._train", fail)
     assert main([str(recipe_in(tmp_path))]) == 71
@@ -99,7 +100,8 @@ def test_a_rank_that_waits_for_rank_0_is_ended_without_a_word(
     def ended_by_the_launcher(_: float) -> None:
         raise Stopped(signal.SIGTERM)
 
-    monkeypatch.setenv("RANK", "1")
+    for name, value in torchrun_variables(1, 2, 29500).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr("pretrain.engine.command.time.sleep", ended_by_the_launcher)
     monkeypatch.setattr("pretrain.__main__._train", fail)
     assert main([str(recipe_in(tmp_path))]) == 75

@@ -24,6 +24,7 @@ from pretrain.proposal.written import promise, recipe_text, times_of, told
 from pretrain.proposed import about_existing, first_recipe
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
+from support.launching import torchrun_variables
 
 LAPTOP = Machine("cpu", "4 CPU cores", 1, 4, 16e9, 4 * rules.CPU_FLOPS)
 CORPUS = CorpusFacts.of_lengths(np.full(5_605, 340))
@@ -232,9 +233,7 @@ def test_a_plan_for_a_run_that_exists_proposes_nothing(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pretrain.engine.launch", None)  # cannot be imported
     (here / "your.fasta.gz").write_text(">a\nMKV\n")
-    for rank in ("0", "1"):
-        monkeypatch.setenv("RANK", rank)
-        assert main(["your.fasta.gz", "--plan", *more]) == 0
+    assert main(["your.fasta.gz", "--plan", *more]) == 0
     assert capsys.readouterr().out == (
         "nothing is proposed: without --plan, runs/your is continued by runs/your/recipe.toml, chosen when it began\n"
     )
@@ -273,7 +272,8 @@ def test_an_outline_is_of_one_process(
     here: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (here / "your.fasta").write_text(">a\nMKV\n")
-    monkeypatch.setenv("WORLD_SIZE", "4")
+    for name, value in torchrun_variables(0, 4, 29500).items():
+        monkeypatch.setenv(name, value)
     assert main(["your.fasta", "--plan", "--untimed"]) == 78
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: on the command line: --untimed estimates what one process does, and 4 were launched")
