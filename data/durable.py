@@ -87,8 +87,13 @@ def in_turn(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str, *, private: bool = False) -> None:
     """Replace a file of a folder that only this process writes to; it is on disk when this returns.
+
+    Args:
+        path: of the file.
+        text: its content.
+        private: whether only its owner may read it, whatever the umask.
 
     Raises:
         OSError: it cannot be written; the old one is untouched, unless only the last fsync failed, that of the folder:
@@ -96,6 +101,9 @@ def write_whole(path: Path, text: str) -> None:
     """
     temporary = written_beside(path)
     try:
+        if private:
+            temporary.touch(0o600)
+            temporary.chmod(0o600)  # one that a killed process left
         temporary.write_text(text, encoding="utf-8")
         _put(temporary, path)
     except BaseException:

@@ -9,6 +9,8 @@ import threading
 import time
 from typing import Any, Self, TextIO
 
+from data.safe_text import printable
+
 
 class ProgressLine:
     """The progress of one piece of work.
@@ -41,12 +43,13 @@ class ProgressLine:
     def update(self, done: float, text: str) -> None:
         """Show that `done` of the total is done."""
         if self._bar:
-            self._bar.update(self._task, completed=done, total=self._total, description=text)
+            self._bar.update(self._task, completed=done, total=self._total, description=printable(text))
         else:
             self.say(f"{self._title}{text}")
 
     def say(self, text: str) -> None:
         """Write a line that stays."""
+        text = printable(text)
         if self._bar:
             self._bar.console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
         elif self._speaks:

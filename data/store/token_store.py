@@ -249,6 +249,8 @@ def read_facts(folder: Path) -> dict[str, Any]:
         )
     if facts_text({name: value for name, value in facts.items() if name != "hash"}).encode() != raw:
         raise ValueError(f"{path} differs from what was written; {RESTORE}")
+    if others := sorted(facts["files"].keys() - {*Counts().file_sizes(), REJECTED}):
+        raise ValueError(f"{path} lists the file {others[0]!r}, which no token store has; do not use this store")
     return dict(facts)
 
 

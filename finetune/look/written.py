@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data.durable import write_whole
+from data.safe_text import printable
 from pretrain.proposal.reasons import Choice
 from pretrain.proposal.written import toml_value
 
@@ -79,6 +80,7 @@ def _sentence(text: str) -> str:
 
 
 def _comment(text: str) -> Iterator[str]:
+    text = printable(text)
     if text:
         yield from textwrap.wrap(
             text, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False, break_long_words=False

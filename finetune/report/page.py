@@ -44,7 +44,8 @@ def write(root: Path, member: Path, results: Results, objectives: Sequence[Objec
     """
     try:
         history, path = read_history(member), RunDirectory(root).report
-        put(path, render(history, content=content(root.resolve().name, history, results, objectives, tested)))
+        page = render(history, content=content(root.resolve().name, history, results, objectives, tested))
+        put(path, page, shared=history.is_shared)
     except Exception as error:
         print(f"the report was not drawn: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return ""

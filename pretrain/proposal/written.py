@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from data.safe_text import printable
 from pretrain.proposal.choice import Proposal
 from pretrain.proposal.corpus import CorpusFacts
 from pretrain.proposal.machine import Machine
@@ -100,7 +101,7 @@ def told(proposal: Proposal, sources: Sequence[str], corpus: CorpusFacts, machin
     return [
         line
         for name, text in rows
-        for line in textwrap.wrap(text, _WIDTH, initial_indent=f"  {name:10}", subsequent_indent=" " * 12)
+        for line in textwrap.wrap(printable(text), _WIDTH, initial_indent=f"  {name:10}", subsequent_indent=" " * 12)
     ]
 
 
@@ -127,10 +128,10 @@ def toml_value(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
         return f"{value:_}"
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(key)} = {toml_value(item)}" for key, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{toml_value(key)} = {toml_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(toml_value, value))}]"
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # which JSON has as it is
 
 
 def _rate(values: Mapping[str, Any]) -> str:
@@ -159,6 +160,7 @@ def _place(section: str) -> tuple[int, str]:
 
 
 def _comment(text: str) -> Iterator[str]:
+    text = printable(text)
     yield from textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from data.safe_text import printable
 from pretrain.report.palette import named, placeholder
 from pretrain.report.series import Numbers, Thinned, apart, thinned
 
@@ -283,19 +284,24 @@ def titles(axes: Any, x_title: str, y_title: str, at: float) -> None:
 def as_svg(figure: Any, name: str, title: str, summary: str) -> str:
     """The figure as an SVG element for an HTML page, with a title and a description."""
     from matplotlib import rc_context
+    from matplotlib.text import Text
 
     written = io.StringIO()
+    for text in figure.findobj(Text):  # names from files, in which "$" begins no formula
+        text.set_parse_math(False)
+        text.set_text(printable(text.get_text()))
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         empty = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(written, format="svg", metadata=empty)
-    text = written.getvalue()
-    (view_box,) = re.findall(r'viewBox="([^"]+)"', text)[:1]
-    inside = text[text.index(">", text.index("<svg")) + 1 : text.rindex("</svg>")]
+    drawn = written.getvalue()
+    (view_box,) = re.findall(r'viewBox="([^"]+)"', drawn)[:1]
+    inside = drawn[drawn.index(">", drawn.index("<svg")) + 1 : drawn.rindex("</svg>")]
     inside = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", inside, flags=re.S)
     inside = re.sub(r'\bid="', f'id="{name}-', inside)
     inside = re.sub(r'url\(#|xlink:href="#', lambda found: f"{found[0].removeprefix('xlink:')}{name}-", inside)
     inside = re.sub(r" font-family: [^;]*;", "", inside)  # the page's own, in which the text is read
     inside = re.sub(r"\n\s*", "\n", inside)
-    labels = f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(summary)}</desc>'
+    title, summary = (escape(printable(each)) for each in (title, summary))
+    labels = f'<title id="{name}-title">{title}</title><desc id="{name}-desc">{summary}</desc>'
     opening = f'<svg viewBox="{view_box}" role="img" aria-labelledby="{name}-title {name}-desc">'
     return named(f"{opening}{labels}{inside}</svg>")

@@ -96,6 +96,11 @@ class History:
         return found
 
     @property
+    def is_shared(self) -> bool:
+        """Whether others may read its checkpoints, and so what the report shows of the corpus."""
+        return bool((self.recipe.get("run") or {}).get("shared"))
+
+    @property
     def held_out(self) -> HeldOut | None:
         """What the scored proteins are; None where run.json does not say it."""
         return HeldOut.of(self.described.get("corpus") or {})

@@ -36,13 +36,18 @@ def write_report(root: Path, refresh_s: int | None = None) -> Path:
     Raises:
         ValueError: it is no run directory, or its report.html was not written by this function.
     """
-    path = RunDirectory(root).report
-    put(path, render(read_history(root), refresh_s))
+    path, history = RunDirectory(root).report, read_history(root)
+    put(path, render(history, refresh_s), shared=history.is_shared)
     return path
 
 
-def put(path: Path, text: str) -> None:
+def put(path: Path, text: str, *, shared: bool) -> None:
     """Write a page that `render` gave in the place of the last one.
+
+    Args:
+        path: of the page.
+        text: of it.
+        shared: whether others may read it, as far as the umask lets them; it shows proteins of the corpus.
 
     Raises:
         ValueError: another file is there.
@@ -50,6 +55,7 @@ def put(path: Path, text: str) -> None:
     if path.is_symlink() or (path.exists() and not (path.is_file() and _is_ours(path))):
         raise ValueError(f"{path} is there, and is no report of this command; move it, and start again")
     with replaced(path, "get the right to write there") as new:
+        new.touch(0o666 if shared else 0o600)
         new.write_text(text, encoding="utf-8")
 
 

@@ -310,9 +310,13 @@ class RunDirectory:
         records.append(self.attempts, {"attempt": attempt, "time": records.now(), "exit": exit_class})
 
     def write_predictions(self, proteins: list[dict[str, Any]]) -> None:
-        """Write how the finished model predicts a few held-out proteins; a disk that refuses it costs only this."""
+        """Write how the finished model predicts a few held-out proteins; a disk that refuses it costs only this.
+
+        They are as private as checkpoints.
+        """
+        text = json.dumps({"format": PREDICTIONS_FORMAT, "proteins": proteins}) + "\n"
         try:
-            write_whole(self.predictions, json.dumps({"format": PREDICTIONS_FORMAT, "proteins": proteins}) + "\n")
+            write_whole(self.predictions, text, private=not self.read()["recipe"]["run"]["shared"])
         except OSError as error:
             print(f"{self.predictions} was not written: {said(error)}", file=sys.stderr, flush=True)
 

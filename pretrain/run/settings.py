@@ -77,7 +77,7 @@ class RunSettings(Section):
     )
     shared: bool = setting(
         OPERATIONAL,
-        "whether others may read the run's checkpoints, as far as your umask lets them; if not, they are yours alone",
+        "let others read the run's checkpoints, predictions and report, as far as your umask does; false: you alone",
         False,
     )
     checkpoint_url: str | None = setting(

@@ -4,7 +4,6 @@ In: a folder that holds an ESM-2 as transformers reads it, and a head. Out: the 
 file of weights there is replaced, whole or not at all, and the line of the card about contacts.
 """
 
-import json
 from pathlib import Path
 
 from safetensors import safe_open
@@ -15,7 +14,7 @@ from data.durable import replaced
 from pretrain.card.text import FOLDER
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights.contact_head import BIAS, WEIGHT, ContactHead
-from pretrain.model.weights.source import config_of
+from pretrain.model.weights.source import config_of, shards_of
 
 NOT_FITTED = "Contacts are not trained: `predict_contacts` answers 0.5 everywhere."
 _HOW = f'''load the model with `attn_implementation="eager"` for it:
@@ -94,9 +93,8 @@ def write(folder: Path, head: ContactHead, fitted_on: str) -> Path:
 
 def _file_of_the_head(folder: Path) -> Path:
     """The file of weights that has both tensors of the head."""
-    index, path = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    if index.is_file() and not path.is_file():
-        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    path = folder / "model.safetensors"
+    if not path.is_file() and (files := shards_of(folder)):
         path = folder / files.get(WEIGHT, "nothing")
         if files.get(WEIGHT) != files.get(BIAS):
             raise ValueError(f"{folder} has its contact head in two files; export the model once more, in larger files")

@@ -40,8 +40,11 @@ _CONVERT = (
 )
 """A program that reads a pickle and writes model.safetensors."""
 
-_SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
+INDEX = "model.safetensors.index.json"
+"""The file that names the file of each weight, of a model in several files."""
+_SAFETENSORS = ("model.safetensors", INDEX)
 """Where transformers looks for weights on the Hub."""
+_SHARD = re.compile(r"[\w.-]+\.safetensors")
 
 ESM2: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -99,6 +102,9 @@ def config_of(source: str | Path) -> EsmConfig | EsmcConfig:
             "'esm' or 'esmc'); give a model of one of the two, or train from scratch with one of the presets"
         )
     _check_tokens(source, tokenizer, title)
+    shards_of(source)
+    if _cached(source, "adapter_config.json"):  # transformers would apply it, on the base model that it names
+        raise ValueError(f"{source}: it holds an adapter beside its weights; merge it with peft's merge_and_unload")
     if getattr(config, dropout):
         warnings.warn(
             f"{source}: {dropout} = {getattr(config, dropout)} is not kept: attention here has no dropout, as in the "
@@ -264,14 +270,40 @@ def _check(
         )
 
 
-def _check_tokens(source: str | Path, name: str, title: str) -> None:
-    """Refuse a tokenizer file whose order is not ours. Without such a file, its class has our order built in."""
-    path: str | None = cached_file(
+def shards_of(source: str | Path) -> dict[str, str]:
+    """Weight -> name of its file, of a model in several files; empty for any other.
+
+    Raises:
+        ValueError: the index is damaged, or names a file outside of its folder.
+    """
+    path = _cached(source, INDEX)
+    try:
+        files: dict[str, str] = json.loads(Path(path).read_text(encoding="utf-8"))["weight_map"] if path else {}
+        outside = sorted({str(name) for name in files.values() if not _SHARD.fullmatch(name)})
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{source}: {INDEX} cannot be read ({error!r}); copy or download the model again") from error
+    if outside:
+        raise ValueError(
+            f"{source}: {INDEX} names the file {outside[0]!r}; allowed are names of .safetensors files in its own "
+            "folder; do not use this model, or get it from somebody you trust"
+        )
+    return files
+
+
+def _cached(source: str | Path, name: str) -> str | None:
+    """Path of a file of a model; None if the model has none of that name."""
+    found: str | None = cached_file(
         source,
         name,
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,
     )
+    return found
+
+
+def _check_tokens(source: str | Path, name: str, title: str) -> None:
+    """Refuse a tokenizer file whose order is not ours. Without such a file, its class has our order built in."""
+    path = _cached(source, name)
     if path is None:
         return
     text = Path(path).read_text(encoding="utf-8")

@@ -195,6 +195,15 @@ def test_offsets_that_do_not_rise(tmp_path: Path, store: Store) -> None:
     assert not (tmp_path / "checked").exists()
 
 
+@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "more.bin"])
+def test_a_store_that_lists_another_file_is_refused(store: Store, name: str) -> None:
+    facts = {name: fact for name, fact in store.facts.items() if name != "hash"}
+    facts["files"][name] = {"bytes": 0, "hash": ""}
+    (store.folder / "store.json").write_text(facts_text(facts))
+    with pytest.raises(ValueError, match=f"store.json lists the file '{name}', which no token store has"):
+        Store(store.folder).facts  # noqa: B018
+
+
 @pytest.mark.parametrize("name", ["offsets.bin", "digests.bin"])
 def test_a_run_notices_one_bit(tmp_path: Path, name: str) -> None:
     proteins = (f">p{n}\nMK{'ACDEFGHIKL'[n % 10] * 9}{'ACDEFGHIKL'[n // 10]}\n" for n in range(100))

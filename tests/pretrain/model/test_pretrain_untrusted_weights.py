@@ -16,6 +16,9 @@ from safetensors.torch import load_file, save_file
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
+from pretrain.model.weights.contact_head import ContactHead
+from pretrain.push.folder import finished_files
+from pretrain.ship.contact_head import writable, write
 from support.inputs.whole_models import load
 from support.places import ROOT
 
@@ -111,6 +114,38 @@ def test_a_folder_that_brings_code_does_not_get_it_run(
         load(folder)
     assert not ran.exists()
     assert "Do you wish to run" not in str(refused.value) + "".join(capfd.readouterr())
+
+
+OUTSIDE = ("../mine/model.safetensors", "/mine/model.safetensors", "..", "a/../../b.safetensors", "a\\b.safetensors", 7)
+
+
+@pytest.mark.parametrize("name", OUTSIDE, ids=str)
+def test_an_index_that_names_a_file_outside_of_its_folder_is_refused(name: object, tmp_path: Path) -> None:
+    """By every reader of an index: a start of training, the contact head that is written, the push."""
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    for folder in (mine, theirs):
+        transformers_io.save(MaskedLanguageModel(SMALL), folder)
+    before = (mine / "model.safetensors").read_bytes()
+    weights = load_file(theirs / "model.safetensors")
+    (theirs / "model.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, name)}
+    (theirs / "model.safetensors.index.json").write_text(json.dumps(index))
+    readers = (load, writable, lambda folder: write(folder, ContactHead((0.0,) * 8, 0.0), "1 chain"))
+    for reader in readers:
+        with pytest.raises(
+            ValueError, match=r"theirs: model\.safetensors\.index\.json (names the file|cannot be read)"
+        ):
+            reader(theirs)
+    with pytest.raises(ValueError, match="is not finished"):
+        finished_files(theirs)
+    assert (mine / "model.safetensors").read_bytes() == before
+
+
+def test_an_adapter_beside_the_weights_is_refused_before_its_base_is_opened(tmp_path: Path) -> None:
+    transformers_io.save(MaskedLanguageModel(SMALL), tmp_path)
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "../elsewhere"}))
+    with pytest.raises(ValueError, match="it holds an adapter beside its weights; merge it"):
+        load(tmp_path)
 
 
 def test_no_call_leaves_it_to_transformers_whether_to_run_code() -> None:

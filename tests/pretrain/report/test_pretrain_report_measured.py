@@ -47,6 +47,17 @@ def test_every_value_is_drawn(root: Path) -> None:
     assert "Frozen set 0123456789ab." in page
 
 
+def test_names_of_files_are_drawn_as_text(root: Path) -> None:
+    r"""A formula's beginning, markup, or what a terminal or XML does not take."""
+    name = "$\\frac$ <b>&\x1b[31m\x7f"
+    (root / CONTACTS).write_text(json.dumps(contacts(name)))
+    (root / ASSAYS).write_text(f"{ASSAYS_HEAD}A_1,A,$\\frac{{$,{name}:x,9,0.1,,,,\n")
+    page = write_report(root).read_text()
+    shown = r"$\frac$ &lt;b&gt;&amp;\x1b[31m\x7f"
+    assert f"P@L, {shown}" in page
+    assert not {"\x1b", "\x7f"} & {*"".join(drawing.draw(420) for drawing in measured(root))}
+
+
 ASSAYS_HEAD = "DMS_id,UniProt_ID,selection_type,column,variants,spearman,auc,mcc,ndcg,recall\n"
 
 

@@ -20,6 +20,7 @@ from pretrain.__main__ import main
 from pretrain.checkpoint.load import newest_valid, quarantine, verify
 from pretrain.engine.named_state import TorchState
 from pretrain.export import main as export_main
+from pretrain.report.page import write_report
 from pretrain.run.directory import RunDirectory
 from pretrain.run.lock import LEASE, LOCK, RunLock
 from pretrain.ship.export import export
@@ -62,8 +63,11 @@ def words(folder: Path, *more: str) -> list[str]:
 # Modes --------------------------------------------------------------------------------------------
 
 
-def test_checkpoints_are_private_and_all_else_follows_the_umask(finished: Path) -> None:
+def test_what_holds_weights_or_proteins_is_private_and_all_else_follows_the_umask(finished: Path) -> None:
     run = finished / "run"
+    write_report(run)
+    for name in ("predictions.json", "report.html"):
+        assert stat.S_IMODE((run / name).stat().st_mode) == 0o600
     (checkpoint,) = (run / "checkpoints").iterdir()
     assert modes(checkpoint) == {("folder", 0o700), ("file", 0o600)}
     assert modes(run / "export") == {("folder", 0o750), ("file", 0o640)}
@@ -79,8 +83,11 @@ def test_a_shared_run_has_checkpoints_by_the_umask(folder: Path) -> None:
     try:
         more = ["run.shared=true", "schedule.total_tokens=1800", "--allow-schedule-change"]
         assert main(words(folder, *more)) == 0
+        write_report(folder / "run")
     finally:
         os.umask(before)
+    for name in ("predictions.json", "report.html"):
+        assert stat.S_IMODE((folder / "run" / name).stat().st_mode) == 0o640
     old, new = sorted((folder / "run/checkpoints").iterdir())
     assert modes(old) == {("folder", 0o700), ("file", 0o600)}
     assert modes(new) == {("folder", 0o750), ("file", 0o640)}
