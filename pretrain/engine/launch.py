@@ -4,13 +4,16 @@ In: what the launcher set up. Out: an `Engine`. Kept: the process group, until t
 """
 
 import gc
+import os
+import socket
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
+import psutil
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
@@ -24,6 +27,7 @@ from pretrain.engine.ranks import PATIENCE
 from pretrain.engine.rendezvous import INIT_METHOD
 from pretrain.engine.request import ALONE, LaunchRequest, requested
 from pretrain.engine.settings import LaunchSettings
+from pretrain.run import stop
 from pretrain.run.stop import Stopped
 from pretrain.run.world import launched_world
 
@@ -41,12 +45,13 @@ def launch(recipe: LaunchSettings) -> Iterator[Engine]:
     kind = _engine(asked)
     accelerator: Accelerator | None = None
     try:
-        accelerator = _accelerator(asked, kind, recipe)
-        _check(asked, kind, accelerator)
-        rank, world_size, timeout = accelerator.process_index, accelerator.num_processes, _timeout(recipe)
-        # Not NCCL, which would need memory of the GPU for it, and a thread that watches it for hours.
-        patient = dist.new_group(backend="gloo", timeout=PATIENCE) if world_size > 1 else None
-        context = context_group(recipe.parallel.context, rank, world_size, timeout)
+        with stop.exiting(), _named_interface():
+            accelerator = _accelerator(asked, kind, recipe)
+            _check(asked, kind, accelerator)
+            rank, world_size, timeout = accelerator.process_index, accelerator.num_processes, _timeout(recipe)
+            # Not NCCL, which would need memory of the GPU for it, and a thread that watches it for hours.
+            patient = dist.new_group(backend="gloo", timeout=PATIENCE) if world_size > 1 else None
+            context = context_group(recipe.parallel.context, rank, world_size, timeout)
         yield kind(accelerator, asked.precision, context, timeout=timeout, patient=patient)
     except BaseException as error:
         # What a traceback holds cannot be released, and the model is in it.
@@ -62,6 +67,33 @@ def launch(recipe: LaunchSettings) -> Iterator[Engine]:
         raise
     _release(accelerator)
     accelerator.end_training()  # trackers, then the process group
+
+
+@contextmanager
+def _named_interface() -> Iterator[None]:
+    """Add to an error of gloo, which connects every rank with every other, the address that it uses and the remedy."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "gloo" in str(error).lower():
+            error.add_note(_interface())
+        raise
+
+
+def _interface() -> str:
+    world, host, variable = launched_world(), socket.gethostname(), "GLOO_SOCKET_IFNAME"
+    used, found = f"{variable}={os.environ.get(variable)}", set[str]()
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        if variable not in os.environ:
+            used = f"{socket.gethostbyname(host)}, to which its name resolves"
+        probe.connect((world.address, world.port))  # sends nothing
+        local = probe.getsockname()[0]
+        found = {name for name, each in psutil.net_if_addrs().items() if local in {one.address for one in each}}
+    reaches = f"export {variable}={min(found)}" if found else f"export {variable} with the interface"
+    return (
+        f"gloo connects no ranks from rank {world.rank} on {host} ({used}): set the network interface that reaches "
+        f"{world.address} on every node before the launch: {reaches}"
+    )
 
 
 def _accelerator(asked: LaunchRequest, kind: type[Engine], recipe: LaunchSettings) -> Accelerator:

@@ -1,6 +1,7 @@
 """Where the processes of a start meet: at the store of the launcher's address, among names of this start alone.
 
-In: the environment that a launcher sets. Out: `INIT_METHOD`, for `torch.distributed.init_process_group`. Kept: nothing.
+In: the environment that a launcher sets. Out: `INIT_METHOD`, for `torch.distributed.init_process_group`; `connected`, a
+client of that store. Kept: nothing.
 
 A launcher that starts failed processes again (`--max_restarts`) keeps its store, with what the processes before wrote
 into it: torch 2.13 makes no new one, neither with the static rendezvous that `accelerate launch` uses nor with c10d's,
@@ -11,63 +12,138 @@ of four on two nodes.
 One launcher counts its restarts, and all of its processes are given the count. Each node's launcher counts for itself:
 under c10d's rendezvous, one that starts again because another node waits for it does not count that. So the ranks of
 several nodes agree on a name, through the same store.
+
+All of this waits in Python, so that signals are answered: a process says after some seconds for how many others it
+waits, and where.
 """
 
 import os
+import socket
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed import DistStoreError
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
+from torch.distributed.rendezvous import register_rendezvous_handler
+
+from pretrain.run.world import World, launched_world
 
 _SCHEME = "zymogen"
 INIT_METHOD = f"{_SCHEME}://"
 """What "env://" is, for one restart."""
-_RESTARTS, _NODES = "TORCHELASTIC_RESTART_COUNT", "GROUP_WORLD_SIZE"
-_LOOK_S = 0.05
+_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+_WORD_LENGTH = 32
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 1.0
+_SAYS_AFTER_S = 5.0
+"""Seconds after which a process says that it waits; again after twice as long, and so on."""
+_CONNECT_S = 2.0
+
+_Missing = Callable[[], str]
+"""Names the processes that have not come; empty if all have."""
+
+
+def connected(timeout: timedelta, *, hosts: bool = False) -> TCPStore:
+    """A new connection to the store at which this launch meets.
+
+    Args:
+        timeout: of its calls; those that wait for an answer of a host that stands still never end.
+        hosts: whether this process is the host.
+    """
+    world = launched_world()
+    how: dict[str, Any] = {"is_master": hosts, "multi_tenant": hosts, "wait_for_workers": False}
+    return TCPStore(world.address, world.port, timeout=timeout, **how)
+
+
+def is_host() -> bool:
+    """Whether this process is the host of the store; under torchelastic, the launcher of the first node is."""
+    return launched_world().rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
 
 
 def _of_this_start(
-    url: str, timeout: timedelta = default_pg_timeout, **how: Any
+    url: str, timeout: timedelta = default_pg_timeout, **_: Any
 ) -> Iterator[tuple[PrefixStore, int, int]]:
-    store, rank, world_size = next(rendezvous(url.replace(_SCHEME, "env", 1), timeout=timeout, **how))
-    if os.environ.get(_NODES, "1") == "1":
+    world = launched_world()
+    if not is_host():
+        _wait(lambda: "" if _answers(world) else "the store of rank 0", world, timeout)
+    store = connected(timeout, hosts=is_host())
+    if world.num_nodes == 1:
         name = os.environ.get(_RESTARTS, "0")
     else:
-        name = _agreed(PrefixStore("names", store), rank, world_size, timeout)
-    yield PrefixStore(f"start-{name}", store), rank, world_size
+        name = _agreed(PrefixStore("names", store), world, timeout)
+    met = PrefixStore(f"start-{name}", store)
+    met.add("come", 1)
+    _wait(lambda: _others(met.add("come", 0), world), world, timeout)
+    yield met, world.rank, world.world_size
     raise RuntimeError("the processes of a start meet once")
 
 
-def _agreed(store: PrefixStore, rank: int, world_size: int, timeout: timedelta) -> str:
+def _answers(world: World) -> bool:
+    try:
+        socket.create_connection((world.address, world.port), _CONNECT_S).close()
+    except OSError:  # refused, no route, or a name that is not known yet
+        return False
+    return True
+
+
+def _others(come: int, world: World) -> str:
+    return f"{world.world_size - come} of {world.world_size} processes" if come < world.world_size else ""
+
+
+def _wait(missing: _Missing, world: World, timeout: timedelta) -> None:
+    """Wait until nobody is missing, and say so rarely.
+
+    Raises:
+        DistStoreError: somebody was missing for too long.
+    """
+    began, pause_s, says_after_s = time.monotonic(), _SHORTEST_PAUSE_S, _SAYS_AFTER_S
+    while who := missing():
+        waited_s = time.monotonic() - began
+        where = f"{world.address}:{world.port}"
+        if waited_s > timeout.total_seconds():
+            raise DistStoreError(f"waited {timeout.total_seconds():g} s at {where} for {who}")
+        if waited_s > says_after_s and world.rank % (world.local_world_size or 1) == 0:
+            print(f"rank {world.rank} waits for {who} at {where} since {waited_s:.0f} s", file=sys.stderr, flush=True)
+            says_after_s *= 2
+        time.sleep(pause_s)
+        pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _agreed(store: Any, world: World, timeout: timedelta) -> str:
     """A name that no other start has, and that all ranks of this one know.
 
     Rank 0 makes it, and answers each rank under a word that the rank has made: no answer to a process before can be
-    taken for it. Rank 0 may read, and answer, the word of a process before; it reads on until all ranks have heard it.
+    taken for it. Rank 0 answers words of processes before, too, until all ranks have heard it.
 
     Raises:
         DistStoreError: a rank did not come in time.
     """
     word = uuid4().hex
-    if rank:
-        store.set(f"word-{rank}", word)
-        name = store.get(f"answer-{word}").decode()
+    assert len(word) == _WORD_LENGTH
+    store.append("words", word)
+    if world.rank:
+        answer = f"answer-{word}"
+        _wait(lambda: "" if store.check([answer]) else "rank 0", world, timeout)
+        name = str(store.get(answer).decode())
         store.add(f"heard-{name}", 1)
         return name
-    words, answered = [f"word-{other}" for other in range(1, world_size)], set[bytes]()
-    deadline = time.monotonic() + timeout.total_seconds()
-    while (heard := store.add(f"heard-{word}", 0)) < world_size - 1:
-        if time.monotonic() > deadline:
-            raise DistStoreError(f"{heard + 1} of {world_size} ranks came within {timeout.total_seconds():g} s")
-        for asked in set(store.multi_get(words)) - answered:
-            store.set(f"answer-{asked.decode()}", word)
-            answered.add(asked)
-        time.sleep(_LOOK_S)
+    answered = 0
+
+    def missing() -> str:
+        nonlocal answered
+        words = store.get("words").decode()[answered:]
+        answered += len(words)
+        asked = [words[start : start + _WORD_LENGTH] for start in range(0, len(words), _WORD_LENGTH)]
+        if asked:
+            store.multi_set([f"answer-{each}" for each in asked], [word] * len(asked))
+        return _others(1 + store.add(f"heard-{word}", 0), world)
+
+    _wait(missing, world, timeout)
     return word
 
 

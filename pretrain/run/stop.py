@@ -30,6 +30,8 @@ STATUS = {Signals.SIGINT: 128 + Signals.SIGINT, Signals.SIGTERM: os.EX_TEMPFAIL}
 """What a process ends with that a signal stopped. SIGTERM is what schedulers send: the same command continues."""
 _SAME_S = 2.0
 """For so long after the first signal, another one counts as the same."""
+_ANSWERS_S = 0.5
+"""Time in which Python code answers a signal; code of a library does not."""
 _WORDS = {Signals.SIGINT: 1, Signals.SIGTERM: 1 << 32}
 """What a rank that got a signal adds to the sum over all ranks: room for 2**32 of them."""
 _ENDS = (
@@ -45,6 +47,7 @@ class _State:
     since = 0.0
     deferred = False
     raised = False
+    blocks = False
     save_asked = False
 
 
@@ -153,6 +156,17 @@ def at_once(holds: bool = True) -> Iterator[None]:
 
 
 @contextmanager
+def exiting() -> Iterator[None]:
+    """Context before training, in which a library may wait for other processes: a signal ends the process at once."""
+    _state.blocks = True
+    try:
+        heed()
+        yield
+    finally:
+        _state.blocks = False
+
+
+@contextmanager
 def consequences() -> Iterator[None]:
     """Context in which errors after a signal are taken for its consequence: of other ranks that have left, say."""
     try:
@@ -173,7 +187,7 @@ def listening() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _state.first, _state.deferred, _state.raised, _state.save_asked = None, False, False, False
+    _state.first, _state.deferred, _state.raised, _state.save_asked, _state.blocks = None, False, False, False, False
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     ear = threading.Thread(target=_listen, args=(reading,), name="signals", daemon=True)
@@ -225,3 +239,8 @@ def _listen(pipe: int) -> None:
                 print(f"{by.name}: {_ENDS}", file=sys.stderr, flush=True)
             if time.monotonic() - _state.since > _SAME_S:
                 os._exit(STATUS[by])
+            if _state.blocks and not _state.raised:
+                time.sleep(_ANSWERS_S)
+                if _state.blocks and not _state.raised:
+                    print(f"stopped by {by.name} while it waited for other processes", file=sys.stderr, flush=True)
+                    os._exit(STATUS[by])

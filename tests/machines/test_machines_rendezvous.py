@@ -5,16 +5,17 @@ from pathlib import Path
 from support.other_machines import Row, table
 
 ROWS = [
-    Row(
-        fault=19,
-        situation=f"{name} is {text!r}",
-        words=("-m", "pretrain", "tiny.toml"),
-        environment={name: text},
-        status=78,
-        says=(rf"error: {name} is '{text}' in the environment; it must be a whole number", rf"unset {name}"),
-    )
-    for name, text in (("RANK", ""), ("WORLD_SIZE", "two"), ("LOCAL_RANK", ""))
-] + [
+    *(
+        Row(
+            fault=19,
+            situation=f"{name} is {text!r}",
+            words=("-m", "pretrain", "tiny.toml"),
+            environment={name: text},
+            status=78,
+            says=(rf"error: {name} is '{text}' in the environment; it must be a whole number", rf"unset {name}"),
+        )
+        for name, text in (("RANK", ""), ("WORLD_SIZE", "two"), ("LOCAL_RANK", ""))
+    ),
     Row(
         fault=19,
         situation="WORLD_SIZE alone",
@@ -22,7 +23,17 @@ ROWS = [
         environment={"WORLD_SIZE": "2"},
         status=78,
         says=("error: RANK is missing in the environment, which has WORLD_SIZE=2; .* MASTER_ADDR",),
-    )
+    ),
+    Row(
+        fault=12,
+        situation="a process never comes",
+        words=("-m", "pretrain", "tiny.toml"),
+        environment={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29641"},
+        shell='"$@" > said 2>&1 & until grep -q "waits for" said; do sleep 0.1; done; '
+        "kill -TERM $!; wait $!; status=$?; cat said; exit $status",
+        status=75,
+        says=(r"rank 0 waits for 1 of 2 processes at 127\.0\.0\.1:29641 since \d+ s", "stopped by SIGTERM"),
+    ),
 ]
 
 

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
+from signal import SIGINT, SIGTERM, Signals
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -15,8 +18,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from pretrain.engine.rendezvous import INIT_METHOD
-from support.launching import exits, started, until
+from pretrain.engine import launch
+from pretrain.engine.rendezvous import INIT_METHOD, _agreed
+from pretrain.run import stop
+from pretrain.run.world import World
+from support.chaos.campaign import Campaign
+from support.forked import forked, status_of
+from support.launching import exits, started, torchrun_variables, until
 
 LIMIT = timedelta(seconds=8)
 
@@ -70,6 +78,7 @@ def test_on_one_node_the_count_of_its_launcher_is_the_name(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables(store, 1, **given).items():
         monkeypatch.setenv(name, value)
+    store.add(f"{prefix}/come", 1)  # rank 0
     met, rank, world_size = next(rendezvous(INIT_METHOD, timeout=LIMIT))
     met.set("key", "value")
     assert (rank, world_size, store.get(f"{prefix}/key")) == (1, 2, b"value")
@@ -79,9 +88,112 @@ def test_rank_0_waits_no_longer_than_it_may(store: dist.TCPStore, monkeypatch: p
     """What a process before asked is in the store, and nobody hears the answer."""
     for name, value in variables(store, 0, GROUP_WORLD_SIZE="2").items():
         monkeypatch.setenv(name, value)
-    store.set("names/word-1", "of-before")
-    with pytest.raises(dist.DistStoreError, match=r"1 of 2 ranks came within 0\.2 s"):
+    before = "0" * 32
+    store.append("names/words", before)
+    with pytest.raises(dist.DistStoreError, match=rf"^waited 0\.2 s at 127.0.0.1:{store.port} for 1 of 2 processes"):
         next(rendezvous(INIT_METHOD, timeout=timedelta(seconds=0.2)))
+    assert len(store.get(f"names/answer-{before}")) == 32
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_says_for_whom_it_waits_ever_more_rarely(
+    rank: int, nodes: str, store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in variables(store, rank, GROUP_WORLD_SIZE=nodes).items():
+        monkeypatch.setenv(name, value)
+    now, pauses = [1000.0], []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr("pretrain.engine.rendezvous.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    with pytest.raises(dist.DistStoreError):
+        next(rendezvous(INIT_METHOD, timeout=timedelta(seconds=100)))
+    who = "rank 0" if (rank, nodes) == (1, "2") else "1 of 2 processes"
+    said = capfd.readouterr().err.splitlines()
+    assert [line.rpartition(" ")[0].rpartition(" ")[0] for line in said] == [
+        f"rank {rank} waits for {who} at 127.0.0.1:{store.port} since"
+    ] * 5
+    seconds = [int(line.split(" ")[-2]) for line in said]
+    assert all(0 <= second - due <= 1 for second, due in zip(seconds, (5, 10, 20, 40, 80), strict=True))
+    assert len(pauses) < 120  # one message a second, and some more at the beginning
+
+
+def test_a_store_that_is_not_there_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in torchrun_variables(1, 2, 9).items():  # nobody listens at this port
+        monkeypatch.setenv(name, value)
+    with pytest.raises(dist.DistStoreError, match=r"^waited 0\.2 s at 127\.0\.0\.1:9 for the store of rank 0$"):
+        next(rendezvous(INIT_METHOD, timeout=timedelta(seconds=0.2)))
+
+
+def test_several_ranks_of_a_node_say_it_once(
+    store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pretrain.engine.rendezvous._SAYS_AFTER_S", 0.0)
+    for name, value in variables(store, 1, LOCAL_WORLD_SIZE="2").items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(dist.DistStoreError, match="waited"):
+        next(rendezvous(INIT_METHOD, timeout=timedelta(seconds=0.1)))
+    assert capfd.readouterr().err == ""
+
+
+def test_rank_0_answers_a_thousand_ranks_in_one_message() -> None:
+    kept, calls = dist.HashStore(), []
+    for rank in range(1, 1024):
+        kept.append("words", f"{rank:032}")
+
+    class Counted:
+        def __getattr__(self, name: str) -> Any:
+            calls.append(name)
+            if name == "add":  # the others hear the answers between two looks
+                return lambda key, amount: 1023 * (calls.count("add") > 1)
+            return getattr(kept, name)
+
+    name = _agreed(Counted(), World(0, 1024, 8, 128, "127.0.0.1", 29500), LIMIT)
+    assert kept.multi_get([f"answer-{rank:032}" for rank in range(1, 1024)]) == [name.encode()] * 1023
+    assert calls == ["append", "get", "multi_set", "add", "get", "add"]
+
+
+@pytest.mark.parametrize("by", [SIGTERM, SIGINT])
+def test_a_signal_ends_a_wait_inside_a_library(by: Signals, store: dist.TCPStore, tmp_path: Path) -> None:
+    def waits() -> None:
+        with stop.listening(), stop.exiting():
+            (tmp_path / "waits").touch()
+            dist.TCPStore("127.0.0.1", store.port, is_master=False, wait_for_workers=False).wait(["never"])
+
+    pid = forked(waits)
+    until((tmp_path / "waits").exists, tmp_path / "waits")
+    time.sleep(0.1)
+    os.kill(pid, by)
+    assert status_of(pid) == stop.STATUS[by]
+
+
+def test_an_error_of_gloo_names_the_variable_and_the_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**torchrun_variables(1, 2, 29500), "GLOO_SOCKET_IFNAME": "none0"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RuntimeError, match="none0") as failed, launch._named_interface():
+        dist.ProcessGroupGloo.create_device(interface="none0")
+    (note,) = failed.value.__notes__
+    assert note.startswith(f"gloo connects no ranks from rank 1 on {socket.gethostname()} (GLOO_SOCKET_IFNAME=none0): ")
+    assert note.endswith("reaches 127.0.0.1 on every node before the launch: export GLOO_SOCKET_IFNAME=lo")
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    address = socket.gethostbyname(socket.gethostname())
+    assert f"({address}, to which its name resolves)" in launch._interface()
+    with pytest.raises(RuntimeError, match="another") as failed, launch._named_interface():
+        raise RuntimeError("another error")
+    assert not hasattr(failed.value, "__notes__")
+
+
+@pytest.mark.launch
+@pytest.mark.xdist_group("engines")
+def test_ranks_without_an_interface_for_gloo_say_so(recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none0")
+    run = tmp_path / "runs/none"
+    pids = Campaign(tmp_path / "runs", recipe_in(tmp_path), tokens=24_000).start(run, "ddp", 2)
+    assert [status_of(pid) for pid in pids] == [71, 71], run.with_suffix(".log").read_text()
+    assert "(GLOO_SOCKET_IFNAME=none0): set the network interface" in run.with_suffix(".log").read_text()
 
 
 RANK = """
