@@ -7,7 +7,6 @@ In: a command, sources or a store. Out: text on standard output, exit status 0; 
 damaged, 2 for a mistake in the input, 130 when interrupted.
 """
 
-import io
 import os
 import select
 import sys
@@ -16,13 +15,15 @@ from importlib import import_module
 
 from data.commands.arguments import parsers
 from data.disk_error import CLOSED, FULL, one_line
+from data.scratch import use_writable_caches
+from data.streams import use_standard_streams
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, and return the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # so that names of files that are not UTF-8 can be printed
+    use_standard_streams(outlives_reader=False)
+    use_writable_caches()
     parser, commands = parsers()
     try:
         if arguments and arguments[0] in commands:

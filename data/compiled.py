@@ -1,7 +1,7 @@
 """Compiled kernels: functions with loops over arrays, compiled by numba.
 
-In: a module-level function. Out: its compiled form. Kept: machine code, in numba's own cache beside the module or in
-the user's cache folder.
+In: a module-level function. Out: its compiled form. Kept: machine code, in NUMBA_CACHE_DIR, beside the module, in
+the user's cache folder or in a temporary one (`scratch`); none of it where none of these can be written.
 
 numba is imported when the first kernel is requested, so that importing the data package does not take its time. It is
 absent only where benchmarks run on a GPU machine that has torch and NumPy alone. There the function itself makes the
@@ -30,7 +30,11 @@ def compiled(function: Callable[..., Any], *helpers: Callable[..., Any]) -> Call
     _register_trailing_zeros()
     for helper in helpers:
         _register(helper)
-    kernel: Callable[..., Any] = numba.njit(cache=True, nogil=True)(function)
+    kernel: Callable[..., Any]
+    try:
+        kernel = numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # no folder for the cache can be written
+        kernel = numba.njit(nogil=True)(function)
     return kernel
 
 

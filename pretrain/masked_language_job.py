@@ -46,7 +46,7 @@ from pretrain.optimizer.settings import PEAK_LR, TRAINED_PEAK_LR
 from pretrain.proposal.corpus import facts_of
 from pretrain.proposal.machine import Machine, seen
 from pretrain.proposal.meaning import meant
-from pretrain.proposal.memory import Memory, bins_that_fit, memory_of
+from pretrain.proposal.memory import Memory, bins_that_fit, memory_of, require_memory
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
 from pretrain.run.launcher import command_line
@@ -102,6 +102,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
             self.contact_head = head.as_entry() if head else None
         else:
             self.shape, first = EsmShape(**described), {}
+        require_memory(self._expected.total, _machine(self.engine))
         self.unigram = unigram_losses(self.corpora)
         return Built(without_memory(self.shape), asdict(self.shape), first, width=self.shape.dim)
 
@@ -112,10 +113,14 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         parameters = f"{model.preset or model.init}, {self.num_parameters:,} parameters: {kind}"
         return [("model", parameters), *self.corpora.facts(), ("memory", self._memory())]
 
+    @property
+    def _expected(self) -> Memory:
+        data = self.recipe.data
+        return _expected(self.recipe, self.engine, self.shape, min(forward_bins(data), data.bins_per_step))
+
     def _memory(self) -> str:
         """About how much memory training takes."""
-        data = self.recipe.data
-        expected = _expected(self.recipe, self.engine, self.shape, min(forward_bins(data), data.bins_per_step))
+        expected = self._expected
         parts = f"{gigabytes(expected.activations)} activations, {gigabytes(expected.state)} model"
         return f"about {gigabytes(expected.total)} a process ({parts})"
 

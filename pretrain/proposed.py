@@ -25,6 +25,7 @@ from pretrain.proposal import rules
 from pretrain.proposal.choice import Proposal, choose
 from pretrain.proposal.corpus import CorpusFacts, SplitFacts, facts_of, split_of
 from pretrain.proposal.machine import Machine, seen
+from pretrain.proposal.memory import require_memory
 from pretrain.proposal.reasons import duration
 from pretrain.proposal.request import Request
 from pretrain.proposal.written import promise, recipe_text, times_of, told
@@ -248,6 +249,7 @@ def propose(request: Request, engine: "Engine", *, planned: bool = False) -> str
         if size in speeds:
             break
         content = tomllib.loads(_text(request, proposal, looked, program))
+        require_memory(proposal.plan.memory_bytes, machine)
         recipe = _in_short_steps(check(Recipe, content, "the proposal"), proposal, looked.machine)
         with WorkLine(f"timing steps of {size}", speaks=engine.is_main), Neighbours() as neighbours:
             speeds[size] = timed_tokens_per_s(recipe, engine, rules.TIMED_S)

@@ -31,9 +31,11 @@ from data import draw, group_signals
 from data.batches.batch import Batch
 from data.batches.contents import Contents
 from data.batches.filling import FilledBin
+from data.disk_error import said
 from data.order.dealing import attention_cost, deal, imbalance
 from data.order.plan import Bin, Cursor, Plan
 from data.recipe.packing import forward_bins
+from data.scratch import use_short_sockets
 
 T = TypeVar("T")
 
@@ -112,7 +114,7 @@ class Loader:
             prefetch_factor=settings.prefetch if workers else None,
             worker_init_fn=_belong_to_the_trainer,
             # Not fork, which would copy the locks of the training process; spawn would start each worker slowly.
-            multiprocessing_context=_forkserver() if workers else None,
+            multiprocessing_context=_forkserver(workers) if workers else None,
         )
         resource_tracker.ensure_running()  # it unblocks the signals, where it starts
         with group_signals.blocked():  # also in the server that forks the workers
@@ -208,8 +210,21 @@ class _Planned(NamedTuple):
     """The keys of the bins of each batch."""
 
 
-def _forkserver() -> BaseContext:
+def _forkserver(workers: int) -> BaseContext:
+    """The server that forks workers.
+
+    Raises:
+        ValueError: /dev/shm, or the folder of sockets, cannot be used by so many.
+    """
+    use_short_sockets()
     context = multiprocessing.get_context("forkserver")
+    try:
+        _ = [context.Lock() for _ in range(4 * (workers + 2))]  # as many as torch makes, and released at once
+    except OSError as error:
+        raise ValueError(
+            f"/dev/shm cannot be used: {said(error)}; data.workers = {workers} needs it: free space there, give the "
+            "container more (docker run --shm-size=1g), or set data.workers=0"
+        ) from error
     # The kernel's signal follows the thread that starts the server: only the main one lives as long as the process.
     first = ["data.batches.forked_from"] if threading.current_thread() is threading.main_thread() else []
     context.set_forkserver_preload([*first, "data.batches.loader", "numba"])  # imported once, not by each worker

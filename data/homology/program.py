@@ -5,17 +5,15 @@ In: records of stores. Out: FASTA files, the tables that MMseqs2 writes. Kept: n
 MMseqs2: Steinegger and Soeding 2017, doi:10.1038/nbt.3988.
 """
 
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
-
 from data import parent
 from data.alphabet import FASTA_LETTERS
+from data.resources import resources
 
 if TYPE_CHECKING:
     from data.store.token_store import Store
@@ -60,12 +58,12 @@ def run(work: Path, *arguments: str) -> None:
     Raises:
         ValueError: it failed; the message has the end of its output.
     """
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    memory = max(psutil.virtual_memory().available // 2 >> 20, LEAST_MB)  # not what is free: files fill that
+    here = resources()
+    memory = max(here.available_bytes // 2 >> 20, LEAST_MB)
     # Left to guess, it takes a few sequences of A, C, G and T for nucleotides, whose index alone needs some 8 GB.
     kind = ("--dbtype", "1")
-    limits = (*kind, "--threads", str(threads), "--split-memory-limit", f"{memory}M", "-v", "1")
+    limits = (*kind, "--threads", str(here.cores), "--split-memory-limit", f"{memory}M", "-v", "1")
     done = parent.run(["mmseqs", *arguments, *limits], work)
     if done.returncode:
-        said = done.stdout.decode("utf-8", "replace").strip()[-1500:]
-        raise ValueError(f"mmseqs {arguments[0]} ended with status {done.returncode}: {said or 'it printed nothing'}")
+        said = done.stdout.decode("utf-8", "replace").strip()[-1500:] or "it printed nothing; did memory run out?"
+        raise ValueError(f"mmseqs {arguments[0]} ended with status {done.returncode}: {said}")

@@ -5,7 +5,6 @@ what `data.homology` keeps of clusters beside the store, which the run uses too.
 """
 
 import math
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from data.homology import program
 from data.homology.relatives import groups_within, related
+from data.resources import resources
 from data.store.derived import found_at
 from finetune.labels.objectives import objectives
 from finetune.look.opened import Opened
@@ -135,8 +135,7 @@ def clustering_seconds(opened: Opened) -> float:
         return 0.0 if count <= _MOST_BY_WORDS else math.inf
     if found_at(store, f"clusters-mmseqs-{IDENTITIES[0]!r}-"):
         return 0.0
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return rules.cluster_seconds(float(opened.proteins.num_residues.sum()), count, cores)
+    return rules.cluster_seconds(float(opened.proteins.num_residues.sum()), count, resources().cores)
 
 
 def _relatives(opened: Opened) -> Relatives:

@@ -19,6 +19,8 @@ from typing import NoReturn
 from data.disk_error import CLOSED, FULL, one_line
 from data.progress_line import WorkLine
 from data.recipe.origin import COMMAND_LINE
+from data.scratch import use_writable_caches
+from data.streams import use_standard_streams
 from pretrain.run.classes import INPUT, INTERRUPTED, PEER, STORAGE, class_of
 from pretrain.run.directory import Allowed
 from pretrain.run.error_file import tell_launcher
@@ -38,6 +40,8 @@ def answered(body: Callable[[], None], *, is_alone: bool = False) -> int:
         body: what the command does.
         is_alone: whether it cannot be shared by several processes, and refuses to be started as several.
     """
+    use_standard_streams(outlives_reader=True)
+    use_writable_caches()
     rank = 0
     try:
         rank, world_size, *_ = launched_world()

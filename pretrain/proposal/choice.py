@@ -66,7 +66,7 @@ def _shapes(given: Mapping[str, Any], init: EsmShape | None) -> dict[str, EsmSha
 
 
 def _notes(plan: Plan, machine: Machine) -> list[str]:
-    notes = []
+    notes = [f"limits of this container or job: {machine.limits}"] if machine.limits else []
     if not plan.fits_into(machine):
         notes.append(
             f"memory: {plan.memory_bytes / 1e9:.1f} GB for each process is more than {rules.MEMORY_SHARE:.0%} of the "

@@ -4,7 +4,6 @@ In: a finished token store. Out: `CorpusFacts`, `SplitFacts`: plain values, so t
 nothing here; clusters are kept beside the store, as a run keeps them.
 """
 
-import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from data.homology.clusters import Clusters, open_clusters
 from data.homology.split import held_out
 from data.progress_line import WorkLine
+from data.resources import resources
 from data.store.token_store import Store
 from pretrain.proposal import rules
 
@@ -128,8 +128,7 @@ def split_of(
     if facts.distinct == 1:
         words = "nothing is held out, because all sequences are equal: scores are of training proteins"
         return SplitFacts(0.0, None, 0, words, 1)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    expected_s = rules.cluster_seconds(facts.residues, facts.distinct or facts.proteins, cores)
+    expected_s = rules.cluster_seconds(facts.residues, facts.distinct or facts.proteins, resources().cores)
     words = ""
     if "data.split_identity" in given:
         words = "as you asked"

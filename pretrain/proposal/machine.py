@@ -1,14 +1,13 @@
 """The facts about a machine that a proposal rests on.
 
-In: torch, psutil and the launch. Out: `Machine`: plain values, so that a test can make up a machine. Kept: nothing.
+In: torch, the resources of this process and the launch. Out: `Machine`: plain values, so that a test can make up a
+machine. Kept: nothing.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
+from data.resources import resources
 from pretrain.proposal import rules
 
 
@@ -32,6 +31,8 @@ class Machine:
     """'no' (float32), 'bf16' or 'fp16'."""
     engine: str = "single"
     """Name of the engine, as `accelerate_configs/` has it."""
+    limits: str = ""
+    """Limits of the container or job, below what the host has."""
 
 
 def seen(processes: int, on_this_host: int, precision: str, engine: str, *, gpu: bool) -> Machine:
@@ -39,15 +40,16 @@ def seen(processes: int, on_this_host: int, precision: str, engine: str, *, gpu:
 
     Torch is imported only where there is a GPU that may be used, which `gpu` says.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    here = resources()
+    cores = here.cores
     each = max(1, cores // on_this_host)
     if gpu and (found := _gpu()) is not None:
         name, memory, flops = found
         words = f"{processes} x {name}" if processes > 1 else name
-        return Machine("cuda", words, processes, each, memory, flops, precision, engine)
-    memory = psutil.virtual_memory().total / on_this_host
+        return Machine("cuda", words, processes, each, memory, flops, precision, engine, here.limits)
+    memory = here.memory_bytes / on_this_host
     words = f"{cores} CPU core{'s' if cores > 1 else ''}" + (f", {processes} processes" if processes > 1 else "")
-    return Machine("cpu", words, processes, each, memory, each * rules.CPU_FLOPS, precision, engine)
+    return Machine("cpu", words, processes, each, memory, each * rules.CPU_FLOPS, precision, engine, here.limits)
 
 
 def _gpu() -> tuple[str, float, float] | None:

@@ -17,6 +17,9 @@ PROCESS_BYTES: dict[str, float] = {"cpu": 1.27e9, "cuda": 1.5e9}
 matrix product in the first minutes (up to 0.5 GB), and the export and the report at the end (0.35 GB, partly in memory
 that is free by then); on a GPU its context and workspaces, on the GPU."""
 
+LEAST_PROCESS_BYTES = 0.4e9
+"""The same on a CPU in a run of a few shapes, whose export and report find memory that is free again."""
+
 _KEPT: dict[tuple[bool, bool], dict[Checkpointing, float]] = {
     (False, False): {"none": 61.7, "selective": 24.4, "layer": 4.6},
     (False, True): {"none": 34.9, "selective": 16.2, "layer": 4.4},
@@ -85,6 +88,25 @@ def bins_that_fit(free_bytes: float, most: int, memory: Callable[[int], float]) 
     fit = int((rules.MEMORY_SHARE * free_bytes - without) / (memory(1) - without))
     passes = -(-most // min(max(fit, 1), most))
     return -(-most // passes)
+
+
+def require_memory(total_bytes: float, machine: Machine) -> None:
+    """Refuse training that the kernel would kill without a message.
+
+    Args:
+        total_bytes: memory of one process, with `PROCESS_BYTES`.
+        machine: what trains; only a limit of its container or job is enforced, as a host may swap.
+
+    Raises:
+        ValueError: it takes more than such a limit.
+    """
+    least = total_bytes - PROCESS_BYTES["cpu"] + LEAST_PROCESS_BYTES
+    if machine.kind == "cpu" and machine.limits and least > machine.memory_bytes:
+        raise ValueError(
+            f"not enough memory: training takes about {total_bytes / 1e9:.1f} GB for each process, which has "
+            f"{machine.memory_bytes / 1e9:.1f} GB (limits of this container or job: {machine.limits}): raise it, "
+            "or choose a smaller model.preset, data.bin_tokens or compute.checkpointing"
+        )
 
 
 def saved_bytes(num_parameters: int, processes: int = 1, optimizer: str = "adamw") -> float:

@@ -107,7 +107,8 @@ def class_of(error: BaseException) -> ExitClass:
     if isinstance(error, PeerError) or is_of_a_peer(type(error).__name__, str(error)):
         return PEER
     closed = isinstance(error, OSError) and error.errno in CLOSED
-    return INPUT if isinstance(error, (ValueError, FloatingPointError)) or closed else ERROR
+    is_mistake = isinstance(error, (ValueError, FloatingPointError)) and not isinstance(error, UnicodeEncodeError)
+    return INPUT if is_mistake or closed else ERROR
 
 
 def class_of_record(end: str | None) -> ExitClass:

@@ -1,12 +1,14 @@
 """A row of the table of other people's machines: a situation, a command in it, and how that must end."""
 
 import os
+import random
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +50,8 @@ class Row:
     """What bash runs, with the command as ``"$@"`` and ROOT and FOLDER as variables: redirections, limits, mounts."""
     needs: Callable[[], str] = lambda: ""
     """Why this machine cannot show the situation; empty where it can."""
+    slow: bool = False
+    """Whether it takes more than some seconds."""
     status: int = 0
     says: Sequence[str] = ()
     """Regular expressions that the output has, as whole output: standard output and error together."""
@@ -75,15 +79,19 @@ class Row:
 def table(rows: Sequence[Row]) -> pytest.MarkDecorator:
     """The rows as parameters of a test: ``@table(ROWS)``, ``def test_row(row, tmp_path): row.run(tmp_path)``."""
     assert all(row.fault in FAULTS for row in rows)
-    named = [f"{row.fault}-{row.situation.replace(' ', '_')}" for row in rows]
-    return pytest.mark.parametrize("row", rows, ids=named)
+
+    def parameter(row: Row) -> Any:
+        marks = [pytest.mark.slow] if row.slow else []
+        return pytest.param(row, id=f"{row.fault}-{row.situation.replace(' ', '_')}", marks=marks)
+
+    return pytest.mark.parametrize("row", list(map(parameter, rows)))
 
 
 def write_inputs(folder: Path) -> None:
     """The inputs of every row."""
-    letters = "ACDEFGHIKLMNPQRSTVWY"
-    proteins = ("".join(letters[(7 * i + j * j + i * j) % 20] for j in range(90)) for i in range(60))
-    (folder / "ok.fasta").write_text("".join(f">p{i}\nM{protein[1:]}\n" for i, protein in enumerate(proteins)))
+    draw = random.Random(0)
+    proteins = ("".join(draw.choices("ACDEFGHIKLMNPQRSTVWY", k=90)) for _ in range(60))
+    (folder / "ok.fasta").write_text("".join(f">p{i}\n{protein}\n" for i, protein in enumerate(proteins)))
     (folder / "tiny.toml").write_text(RECIPE)
 
 

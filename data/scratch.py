@@ -1,0 +1,86 @@
+"""Scratch space of libraries: caches where the home folder cannot be written, and sockets with short paths.
+
+In: the environment. Out: the environment, with variables that libraries read when they are imported. Kept: a folder of
+this user in the temporary folder, where one is needed.
+"""
+
+import multiprocessing.util
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+_CACHES = {
+    "NUMBA_CACHE_DIR": (f"{Path(__file__).parent}/__pycache__", "${XDG_CACHE_HOME}/numba"),
+    "MPLCONFIGDIR": ("${XDG_CONFIG_HOME}/matplotlib",),
+    "HF_DATASETS_CACHE": ("${HF_HOME}/datasets",),
+    "TRITON_CACHE_DIR": ("~/.triton/cache",),
+}
+"""Variables of libraries that cannot start, or complain, without a folder to write; and where they do without it."""
+_HOMES = {"XDG_CACHE_HOME": "~/.cache", "XDG_CONFIG_HOME": "~/.config", "HF_HOME": "${XDG_CACHE_HOME}/huggingface"}
+"""What stands for variables that are not set."""
+_MOST_SOCKET_DIR_BYTES = 70
+"""Length of a temporary folder in which sockets can be made: 103 bytes on macOS and 107 on Linux, without the two
+levels of names that multiprocessing adds."""
+
+
+def use_writable_caches() -> None:
+    """Point libraries to a temporary folder where the places of their caches cannot be written.
+
+    Nothing changes for a library whose variable is set. Call it before libraries are imported.
+    """
+    missing = [
+        name
+        for name, places in _CACHES.items()
+        if name not in os.environ and not any(_is_writable(_place(place)) for place in places)
+    ]
+    if missing and (folder := _own_folder()):
+        os.environ.update({name: str(folder / name.lower()) for name in missing})
+
+
+def use_short_sockets() -> None:
+    """Have multiprocessing make its sockets in a folder with a short path, where that of TMPDIR is too long for one.
+
+    Raises:
+        ValueError: there is no such folder.
+    """
+    kept = tempfile.tempdir
+    for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"):
+        if len(os.fsencode(folder)) <= _MOST_SOCKET_DIR_BYTES and _is_writable(Path(folder)):
+            try:
+                tempfile.tempdir = folder
+                multiprocessing.util.get_temp_dir()  # which is asked for once, and removed at the end
+            finally:
+                tempfile.tempdir = kept
+            return
+    raise ValueError(
+        f"TMPDIR is too long for sockets: {tempfile.gettempdir()} has {len(os.fsencode(tempfile.gettempdir()))} bytes, "
+        f"and {_MOST_SOCKET_DIR_BYTES} are allowed; set TMPDIR to a shorter path, or data.workers=0"
+    )
+
+
+def _own_folder() -> Path | None:
+    """A folder in the temporary folder that belongs to this user alone, as libraries run code of their caches."""
+    try:
+        folder = Path(tempfile.gettempdir()) / f"zymogen-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        about = folder.lstat()
+    except OSError:
+        return None
+    is_ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o077
+    return folder if is_ours else None
+
+
+def _place(text: str) -> Path:
+    for name, default in reversed(_HOMES.items()):
+        text = text.replace(f"${{{name}}}", os.environ.get(name) or default)
+    return Path(os.path.expanduser(text))
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether files can be made in a folder, or in the nearest folder above it that exists."""
+    try:
+        tempfile.TemporaryFile(dir=next(each for each in (folder, *folder.parents) if each.exists())).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,297 @@
+"""What a machine, container or batch system lets a process write and use: folders, sockets, cores, memory, streams."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from data.resources import resources
+from pretrain.proposal.machine import Machine
+from pretrain.proposal.memory import PROCESS_BYTES, require_memory
+from pretrain.run.classes import ERROR, class_of
+from support.launching import Launched
+from support.other_machines import Row, no_cgroups, no_mounts, table
+
+BUILD = ("-m", "data", "build", "ok.fasta", "--store-dir", "s")
+PLAN = ("-m", "pretrain", "ok.fasta", "--plan", "--untimed", "--hours", "100")
+READ_ONLY = 'mount --bind $ROOT $ROOT; mount -o remount,bind,ro $ROOT; cd $FOLDER; HOME=/sys exec "$@"'
+WITHOUT_HOME = f"unshare -m bash -c '{READ_ONLY}' bash \"$@\""
+CGROUP = """
+above=/sys/fs/cgroup/memory/zymogen-$$ own=/sys/fs/cgroup/memory/zymogen-$$/own cpu=/sys/fs/cgroup/cpu/zymogen-$$
+mkdir $above $own $cpu; echo 1258291200 > $above/memory.limit_in_bytes; echo 100000 > $cpu/cpu.cfs_quota_us
+(echo $BASHPID > $own/cgroup.procs; echo $BASHPID > $cpu/cgroup.procs; exec "$@"); status=$?
+for try in 1 2 3 4 5 6 7 8 9; do rmdir $own $above $cpu 2> /dev/null; [[ -e $cpu ]] || break; sleep 0.2; done
+exit $status
+"""
+SOCKETS = """
+import multiprocessing, os, tempfile
+from data.scratch import use_short_sockets
+if __name__ == "__main__":
+    use_short_sockets()
+    process = multiprocessing.get_context("forkserver").Process(target=os._exit, args=(7,))
+    process.start()
+    process.join()
+    print("ended with", process.exitcode, "temporary files still in", tempfile.gettempdir())
+"""
+LONG = "x" * 90
+
+
+def _others_scratch(folder: Path) -> None:
+    (folder / "zymogen-0").mkdir()
+    (folder / "zymogen-0").chmod(0o777)
+
+
+def _has_cache(folder: Path, ended: Launched) -> None:
+    assert list((folder / "tmp" / "zymogen-0").rglob("*.nbi"))
+    assert (folder / "tmp" / "zymogen-0").stat().st_mode & 0o777 == 0o700
+
+
+def _has_no_cache(folder: Path, ended: Launched) -> None:
+    assert not list((folder / "zymogen-0").rglob("*"))
+
+
+ROWS = [
+    Row(
+        fault=1,
+        situation="TMPDIR longer than the path of a socket",
+        prepare=lambda folder: [(folder / LONG).mkdir(), (folder / "sockets.py").write_text(SOCKETS)],
+        environment={"TMPDIR": "{folder}/" + LONG},
+        words=("sockets.py",),
+        says=(rf"ended with 7 temporary files still in \S+/{LONG}\n",),
+    ),
+    Row(
+        fault=1,
+        situation="run with workers and a long TMPDIR",
+        slow=True,
+        prepare=lambda folder: (folder / LONG).mkdir(),
+        environment={"TMPDIR": "{folder}/" + LONG},
+        words=("-m", "pretrain", "tiny.toml", "data.workers=1"),
+        says=("step 2 of 2", "runs/t/export"),
+    ),
+    Row(
+        fault=2,
+        situation="neither checkout nor home can be written",
+        slow=True,
+        needs=no_mounts,
+        prepare=lambda folder: (folder / "tmp").mkdir(),
+        environment={"TMPDIR": "{folder}/tmp"},
+        shell=WITHOUT_HOME,
+        words=BUILD,
+        says=(r"records +60\n",),
+        check=_has_cache,
+    ),
+    Row(
+        fault=2,
+        situation="scratch folder that others may write is not used",
+        needs=no_mounts,
+        prepare=_others_scratch,
+        environment={"TMPDIR": "{folder}"},
+        shell=WITHOUT_HOME,
+        words=BUILD,
+        says=(r"records +60\n",),
+        check=_has_no_cache,
+    ),
+    Row(
+        fault=2,
+        situation="Parquet without a home",
+        slow=True,
+        needs=no_mounts,
+        prepare=lambda folder: __import__("pyarrow.parquet").parquet.write_table(
+            __import__("pyarrow").table({"id": ["a"], "sequence": ["MKTAYIAKQRQISFVK"]}), folder / "p.parquet"
+        ),
+        shell=WITHOUT_HOME,
+        words=("-m", "data", "build", "p.parquet", "--store-dir", "s"),
+        says=(r"records +1\n",),
+    ),
+    Row(
+        fault=3,
+        situation="quota of one core and 1.2 GB in a group above",
+        needs=no_cgroups,
+        shell=CGROUP,
+        words=PLAN,
+        says=(
+            r"machine +1 CPU core\n",
+            r"note +limits of this container or job: 1 core \(cpu.cfs_quota_us\), 1.3 GB \(memory.limit_in_bytes\)",
+            r"model +modern_60k",
+        ),
+    ),
+    Row(
+        fault=3,
+        situation="preset that a container cannot hold",
+        slow=True,
+        needs=no_cgroups,
+        shell=CGROUP,
+        words=("-m", "pretrain", "ok.fasta", "--minutes", "1", "model.preset=modern_150m"),
+        status=78,
+        says=(r"error: not enough memory: training takes about \d+\.\d GB .*1\.3 GB \(limits of this container",),
+        never=("Traceback", "step 1"),
+    ),
+    Row(
+        fault=3,
+        situation="recipe that a container cannot hold",
+        slow=True,
+        needs=no_cgroups,
+        shell=CGROUP,
+        words=("-m", "pretrain", "tiny.toml", "model.preset=modern_150m"),
+        status=78,
+        says=(r"error: not enough memory: training takes about \d+\.\d GB",),
+        never=("Traceback", "step 1"),
+    ),
+    Row(
+        fault=20,
+        situation="read-only dev shm",
+        needs=no_mounts,
+        shell='unshare -m bash -c \'mount -t tmpfs -o ro none /dev/shm; exec "$@"\' bash "$@"',
+        words=("-c", "from data.batches.loader import _forkserver; _forkserver(1)"),
+        status=1,
+        says=(r"ValueError: /dev/shm cannot be used: Read-only file system; data.workers = 1 needs it",),
+        never=("Exception ignored",),
+    ),
+    Row(
+        fault=20,
+        situation="dev shm with room for some semaphores",
+        needs=no_mounts,
+        shell='unshare -m bash -c \'mount -t tmpfs -o size=32k none /dev/shm; exec "$@"\' bash "$@"',
+        words=("-c", "from data.batches.loader import _forkserver; _forkserver(1)"),
+        status=1,
+        says=(r"ValueError: /dev/shm cannot be used: the disk is full.*--shm-size",),
+        never=("Exception ignored",),
+    ),
+    *(
+        Row(fault=22, situation=f"{command[1]} with {what}", shell=f'"$@" {how}', words=command, status=0)
+        for command in (BUILD, PLAN)
+        for what, how in (("stderr closed", "2>&-"), ("stdout closed", ">&-"), ("no stream", "<&- >&- 2>&-"))
+    ),
+    *(
+        Row(
+            fault=22,
+            situation=f"{command[1]} whose reader has left",
+            shell='"$@" 2>&1 | true; exit ${PIPESTATUS[0]}',
+            words=command,
+        )
+        for command in (("-m", "data", "head", "ok.fasta", "--store-dir", "s"), PLAN)
+    ),
+    *(
+        Row(
+            fault=26,
+            situation=f"{command[1]} with output in ASCII",
+            environment={"PYTHONIOENCODING": "ascii"},
+            prepare=lambda folder: (folder / "ok.fasta").rename(folder / "grün.fasta"),
+            words=[word.replace("ok", "grün") for word in command],
+            says=(said,),
+        )
+        for command, said in (
+            (("-m", "data", "build", "ok.fasta", "--output", "ok"), r"gr\\xfcn"),
+            (PLAN, r"gr\\xfcn\.fasta: 60 proteins"),
+        )
+    ),
+]
+
+
+@table(ROWS)
+def test_row(row: Row, tmp_path: Path) -> None:
+    row.run(tmp_path)
+
+
+def tree(root: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+V1 = "33 31 0:29 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+V1 += "34 31 0:32 {root} /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n"
+V2 = "29 23 0:26 {root} /sys/fs/cgroup ro,nosuid - cgroup2 cgroup rw,nsdelegate\n"
+GROUPS_1 = "5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n0::/\n"
+MEMORY, CPU = "sys/fs/cgroup/memory", "sys/fs/cgroup/cpu,cpuacct"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "groups", "files", "cores", "memory", "said"),
+    [
+        pytest.param(V2, "0::/\n", {}, None, None, "", id="none"),
+        pytest.param(
+            V2,
+            "0::/\n",
+            {"sys/fs/cgroup/memory.max": "2000000000\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"},
+            *(2, 2_000_000_000, "2.0 GB (memory.max)"),
+            id="namespace of a container, version 2",
+        ),
+        pytest.param(
+            V2,
+            "0::/kubepods/pod/own\n",
+            {
+                "sys/fs/cgroup/kubepods/pod/memory.max": "3000000000\n",
+                "sys/fs/cgroup/kubepods/pod/own/memory.max": "max\n",
+                "sys/fs/cgroup/kubepods/memory.high": "2500000000\n",
+                "sys/fs/cgroup/kubepods/pod/own/cpu.max": "max 100000\n",
+                "sys/fs/cgroup/kubepods/pod/cpu.max": "50000 100000\n",
+            },
+            *(1, 2_500_000_000, "1 core (cpu.max), 2.5 GB (memory.high)"),
+            id="least of the groups above",
+        ),
+        pytest.param(
+            V1.format(root="/docker/abc"),
+            GROUPS_1,
+            {
+                f"{MEMORY}/memory.limit_in_bytes": "1258291200\n",
+                f"{CPU}/cpu.cfs_quota_us": "100000\n",
+                f"{CPU}/cpu.cfs_period_us": "100000\n",
+            },
+            *(1, 1_258_291_200, "1 core (cpu.cfs_quota_us), 1.3 GB (memory.limit_in_bytes)"),
+            id="own group mounted as the root, version 1",
+        ),
+        pytest.param(
+            V1.format(root="/"),
+            GROUPS_1,
+            {
+                f"{MEMORY}/memory.limit_in_bytes": f"{(1 << 63) - 4096}\n",
+                f"{MEMORY}/docker/abc/memory.limit_in_bytes": "1500000000\n",
+                f"{CPU}/docker/abc/cpu.cfs_quota_us": "-1\n",
+                f"{CPU}/docker/abc/cpu.cfs_period_us": "100000\n",
+            },
+            *(None, 1_500_000_000, "1.5 GB (memory.limit_in_bytes)"),
+            id="group below the root, version 1",
+        ),
+        pytest.param(
+            V2,
+            "0::/../../elsewhere\n",
+            {"sys/fs/cgroup/memory.max": "2000000000\n"},
+            *(None, 2_000_000_000, "2.0 GB (memory.max)"),
+            id="group outside of the namespace",
+        ),
+    ],
+)
+def test_limits_of_control_groups(
+    tmp_path: Path, mounts: str, groups: str, files: dict[str, str], cores: int | None, memory: int | None, said: str
+) -> None:
+    free = resources(tmp_path)  # a tree without control groups
+    files |= {"proc/self/mountinfo": mounts.format(root="/"), "proc/self/cgroup": groups}
+    found = resources(tree(tmp_path, files))
+    assert found.cores == min(cores or free.cores, free.cores)
+    assert found.memory_bytes == (memory or free.memory_bytes)
+    if not (cores and cores < free.cores):
+        said = said.removeprefix("1 core (cpu.max), ").removeprefix("1 core (cpu.cfs_quota_us), ")
+    assert found.limits == said
+
+
+def test_available_memory_counts_files_that_can_be_dropped(tmp_path: Path) -> None:
+    group = "sys/fs/cgroup"
+    files = {"proc/self/mountinfo": V2.format(root="/"), "proc/self/cgroup": "0::/\n"}
+    files |= {f"{group}/memory.max": "1000000", f"{group}/memory.current": "900000"}
+    assert resources(tree(tmp_path, files)).available_bytes == 100_000
+    tree(tmp_path, {f"{group}/memory.stat": "anon 1\nfile 700000\ninactive_file 600000\n"})
+    assert resources(tmp_path).available_bytes == 700_000
+
+
+def test_only_a_limit_refuses_training() -> None:
+    total = PROCESS_BYTES["cpu"] + 1e9
+    require_memory(total, Machine("cpu", "1 CPU core", 1, 1, 1.2e9, 1e9))  # a host, which may swap
+    require_memory(total, Machine("cpu", "1 CPU core", 1, 1, 1.5e9, 1e9, limits="1.5 GB (memory.max)"))
+    with pytest.raises(ValueError, match=r"2\.3 GB for each process, which has 1\.2 GB .*\(memory\.max\)\): raise"):
+        require_memory(total, Machine("cpu", "1 CPU core", 1, 1, 1.2e9, 1e9, limits="1.2 GB (memory.max)"))
+
+
+def test_text_that_cannot_be_printed_is_no_mistake_in_the_input() -> None:
+    assert class_of(UnicodeEncodeError("ascii", "ü", 0, 1, "ordinal not in range(128)")) is ERROR
