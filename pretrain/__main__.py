@@ -21,9 +21,8 @@ from pretrain.engine.command import Parser, allowed_by, answered, importing_torc
 from pretrain.proposal.memory import preset_table
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RECIPE
-from pretrain.run.launcher import end_with_the_launcher
+from pretrain.run.launcher import end_with_the_launcher, launched_world
 from pretrain.run.stop import consequences, defer, listening
-from pretrain.run.world import launched_world
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

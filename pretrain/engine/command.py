@@ -25,9 +25,8 @@ from pretrain.run.classes import INPUT, INTERRUPTED, PEER, STORAGE, class_of
 from pretrain.run.directory import Allowed
 from pretrain.run.error_file import tell_launcher
 from pretrain.run.errors import CheckpointError, PeerError
-from pretrain.run.launcher import command_line
+from pretrain.run.launcher import command_line, launched_world
 from pretrain.run.stop import Stopped, heed
-from pretrain.run.world import launched_world
 
 _PATIENCE_S = 5.0
 """How long a rank waits for the one that failed first, or may report the same mistake, to end."""

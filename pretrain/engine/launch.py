@@ -28,8 +28,8 @@ from pretrain.engine.rendezvous import INIT_METHOD
 from pretrain.engine.request import ALONE, LaunchRequest, requested
 from pretrain.engine.settings import LaunchSettings
 from pretrain.run import stop
+from pretrain.run.launcher import launched_world
 from pretrain.run.stop import Stopped
-from pretrain.run.world import launched_world
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from pretrain.run import stop
 from pretrain.run.errors import PeerError
+from pretrain.run.launcher import launched_world
 from pretrain.run.stop import Stopped
-from pretrain.run.world import launched_world
 
 T = TypeVar("T")
 

@@ -32,7 +32,7 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import register_rendezvous_handler
 
-from pretrain.run.world import World, launched_world
+from pretrain.run.launcher import World, launched_world
 
 _SCHEME = "zymogen"
 INIT_METHOD = f"{_SCHEME}://"
@@ -60,18 +60,20 @@ def connected(timeout: timedelta, *, hosts: bool = False) -> TCPStore:
     return TCPStore(world.address, world.port, timeout=timeout, **how)
 
 
-def is_host() -> bool:
-    """Whether this process is the host of the store; under torchelastic, the launcher of the first node is."""
-    return launched_world().rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
+def store_host() -> str:
+    """Name the process that is the host of the store: under torchelastic a launcher, else rank 0."""
+    world, is_launcher = launched_world(), os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
+    return f"{'the launcher of the first node' if is_launcher else 'rank 0'} at {world.address}:{world.port}"
 
 
 def _of_this_start(
     url: str, timeout: timedelta = default_pg_timeout, **_: Any
 ) -> Iterator[tuple[PrefixStore, int, int]]:
     world = launched_world()
-    if not is_host():
-        _wait(lambda: "" if _answers(world) else "the store of rank 0", world, timeout)
-    store = connected(timeout, hosts=is_host())
+    hosts = world.rank == 0 and store_host().startswith("rank 0")
+    if not hosts:
+        _wait(lambda: "" if _answers(world) else "the store of " + store_host().partition(" at ")[0], world, timeout)
+    store = connected(timeout, hosts=hosts)
     if world.num_nodes == 1:
         name = os.environ.get(_RESTARTS, "0")
     else:

@@ -22,7 +22,7 @@ from pathlib import Path
 from signal import Signals
 
 from pretrain.run.errors import CheckpointError
-from pretrain.run.world import launched_world
+from pretrain.run.launcher import launched_world
 
 SIGNALS = (Signals.SIGINT, Signals.SIGTERM)
 SAVE = Signals.SIGUSR1

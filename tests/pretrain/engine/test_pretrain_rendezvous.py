@@ -21,7 +21,7 @@ from torch.distributed.rendezvous import rendezvous
 from pretrain.engine import launch
 from pretrain.engine.rendezvous import INIT_METHOD, _agreed
 from pretrain.run import stop
-from pretrain.run.world import World
+from pretrain.run.launcher import World
 from support.chaos.campaign import Campaign
 from support.forked import forked, status_of
 from support.launching import exits, started, torchrun_variables, until

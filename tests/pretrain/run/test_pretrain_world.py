@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from pretrain.__main__ import main
-from pretrain.run.world import World, launched_world
+from pretrain.run.launcher import World, launched_world
 from support.launching import torchrun_variables, without_launch
 
 WHOLE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
