@@ -15,8 +15,7 @@ from importlib import import_module
 
 from data.commands.arguments import parsers
 from data.disk_error import CLOSED, FULL, one_line
-from data.scratch import use_writable_caches
-from data.streams import use_standard_streams
+from data.environment import use_standard_streams, use_writable_caches
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """Compiled kernels: functions with loops over arrays, compiled by numba.
 
 In: a module-level function. Out: its compiled form. Kept: machine code, in NUMBA_CACHE_DIR, beside the module, in
-the user's cache folder or in a temporary one (`scratch`); none of it where none of these can be written.
+the user's cache folder or in a temporary one (`environment`); none of it where none of these can be written.
 
 numba is imported when the first kernel is requested, so that importing the data package does not take its time. It is
 absent only where benchmarks run on a GPU machine that has torch and NumPy alone. There the function itself makes the

@@ -20,7 +20,7 @@ def nearest(path: Path) -> str:
     Where the folder exists, its files are compared by name; otherwise those of the folders beside it, by folder and
     name.
     """
-    folder = Path(os.path.expanduser(path)).parent
+    folder = path.parent
     if folder.is_dir():
         there = {name: path.parent / name for name in _names(folder, files=True)}
         wanted = path.name

@@ -32,10 +32,10 @@ from data.batches.batch import Batch
 from data.batches.contents import Contents
 from data.batches.filling import FilledBin
 from data.disk_error import said
+from data.environment import use_short_sockets
 from data.order.dealing import attention_cost, deal, imbalance
 from data.order.plan import Bin, Cursor, Plan
 from data.recipe.packing import forward_bins
-from data.scratch import use_short_sockets
 
 T = TypeVar("T")
 

@@ -4,27 +4,43 @@ In: the settings of a recipe, from which options take their texts, defaults and 
 """
 
 import argparse
+import re
+import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
-from data.recipe.setting import in_words
+from data.recipe.setting import expanded, in_words
 from data.recipe.settings import DataSettings, IngestSettings
 
 
-def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+class PathParser(argparse.ArgumentParser):
+    """A parser whose words may have the home folder as ``~`` where a shell leaves it: ``--output=~/x``, ``a.b=~/x``."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse words after `~` was replaced."""
+        words = sys.argv[1:] if args is None else args
+        return super().parse_known_args([_with_home(word) for word in words], namespace)
+
+
+def _with_home(word: str) -> str:
+    name, path = re.fullmatch(r"([\w.-]+=)?(.*)", word, re.S).groups("")  # type: ignore[union-attr]
+    return f"{name}{expanded(path)}"
+
+
+def parsers() -> tuple[PathParser, dict[str, PathParser]]:
     """The parser that lists the commands, and the parser of each command."""
     reading = _reading_options()
-    parser = argparse.ArgumentParser(
+    parser = PathParser(
         prog="python -m data",
         description="Build token stores from any protein corpus, look into them, and prove what a run reads.",
         epilog="Exit status: 0; 1 from `verify` if the store is damaged; 2 for a mistake in the input; 130 when "
         "interrupted. `python -m data COMMAND --help` shows the options of a command.",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    added: dict[str, argparse.ArgumentParser] = {}
+    added: dict[str, PathParser] = {}
 
-    def command(name: str, help_line: str, more: str = "", *, reads: bool = False) -> argparse.ArgumentParser:
+    def command(name: str, help_line: str, more: str = "", *, reads: bool = False) -> PathParser:
         added[name] = commands.add_parser(
             name,
             help=help_line,
@@ -115,9 +131,9 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     return parser, added
 
 
-def _reading_options() -> argparse.ArgumentParser:
+def _reading_options() -> PathParser:
     """Options of all commands that may read sources: data.store_dir, data.unknown_letters, data.ingest."""
-    parser = argparse.ArgumentParser(add_help=False)
+    parser = PathParser(add_help=False)
     group = parser.add_argument_group("how sources are read, as data.* and data.ingest.* of a recipe")
     for name in ("store_dir", "unknown_letters"):
         _add_setting(group, DataSettings, name)

@@ -23,7 +23,8 @@ def run(options: argparse.Namespace) -> int:
             )
         sources = [standard_input(letters, ingest)]
     else:
-        found = resolve(CorpusSettings(sources=tuple(options.sources)), letters, ingest, options.store_dir)
+        corpus = CorpusSettings(sources=tuple(options.sources))
+        found = resolve(corpus, letters, ingest, options.store_dir, reads_once=True)
         if found.store is not None:
             raise ValueError(f"{found.store} is a finished store; there is nothing to build")
         sources = found.sources

@@ -5,6 +5,7 @@ base class that checks values against it. Kept: nothing.
 """
 
 import difflib
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import StrEnum
@@ -101,6 +102,8 @@ class Section:
         """
         hints = get_type_hints(type(self))
         for f in fields(self):
+            if f.metadata.get("unit") == "path":
+                object.__setattr__(self, f.name, expanded(getattr(self, f.name)))
             name, value, allowed = f"{self.section}.{f.name}", getattr(self, f.name), words(hints[f.name])
             items = value if isinstance(value, tuple) else () if value is None else (value,)
             for item in items if allowed else ():
@@ -122,6 +125,13 @@ class Section:
             values: of this section, by the names of its fields, or as an earlier version wrote them.
         """
         return dict(values)
+
+
+def expanded(path: Any) -> Any:
+    """A path, or each of several, with the home folder in place of ``~``; None stays None."""
+    if isinstance(path, tuple):
+        return tuple(map(expanded, path))
+    return os.path.expanduser(path) if isinstance(path, str) else path
 
 
 def require_word(name: str, got: object, allowed: Collection[object]) -> None:

@@ -106,12 +106,14 @@ class CorpusSettings(Section):
         "files, globs, URLs or stores: FASTA (.gz .bgz .zst), UniProt .xml and .dat, GenBank, Stockholm, Parquet, CSV, "
         "JSON, 'datasets://NAME', or 'synthetic:SEED' for the embedded corpus",
         (),
+        "path",
     )
     clusters: str | None = setting(
         OPERATIONAL,
         "TSV of (cluster, record id) as MMseqs2 writes it, or UniProt's idmapping_selected.tab; without it, only equal "
         "sequences share a cluster",
         None,
+        "path",
     )
     split_identity: float | None = setting(
         IDENTITY,
@@ -127,7 +129,7 @@ class CorpusSettings(Section):
         "sequence",
     )
     exclude: str | None = setting(
-        OPERATIONAL, "table of record ids that never train, as `python -m data decontaminate` writes it", None
+        OPERATIONAL, "table of record ids that never train, as `python -m data decontaminate` writes it", None, "path"
     )
     streaming: bool = setting(
         IDENTITY, "train while the store is being built: the first pass in the order of the sources", False

@@ -121,7 +121,7 @@ def documented(recipe_class: type) -> Iterator[tuple[str, str]]:
     """(dotted name, text for --help) of every setting, in order."""
     for name, f, hint in _declared(recipe_class):
         default = "required" if f.default is MISSING else f"default {json.dumps(f.default)}"
-        unit = f", in {f.metadata['unit']}" if f.metadata["unit"] else ""
+        unit = f", in {f.metadata['unit']}" if f.metadata["unit"] not in ("", "path") else ""
         kind = " ".join(filter(None, (_type_name(hint), in_words(f.metadata["bounds"]))))
         yield name, f"{f.metadata['doc']} [{kind}{unit}; {default}; {f.metadata['class']}]"
 

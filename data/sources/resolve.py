@@ -26,6 +26,7 @@ from data.sources.synthetic import Families, write_corpus
 from data.sources.tables import DATASETS, TABLES, TableSource
 from data.transport.attempts import WEB
 from data.transport.byte_stream import STANDARD_INPUT as STANDARD_INPUT
+from data.transport.byte_stream import require_no_pipe
 
 SYNTHETIC = "synthetic:"
 
@@ -35,7 +36,8 @@ _FASTA = (".fasta", ".fa", ".faa", ".fas", ".fsa", ".pep")
 """Usual suffixes of FASTA, to find it in a folder; a file that is named is read as FASTA under any other one too."""
 _MOST_LISTED = 10_000
 """How many entries of a folder are looked at for an error's text."""
-_URL = re.compile(r"[a-z][a-z0-9+.-]*(::|://)")
+_URL = re.compile(r"[a-z][a-z0-9+.-]*(::[a-z0-9+.:-]*)?://")
+"""The beginning of a URL, or of a chain such as ``simplecache::s3://x``; a file's name may have ``::`` too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,17 @@ class Resolved:
     """Folder of a finished store, named in place of sources."""
 
 
-def resolve(corpus: CorpusSettings, unknown_letters: LetterPolicy, ingest: IngestSettings, store_dir: Path) -> Resolved:
+def resolve(
+    corpus: CorpusSettings,
+    unknown_letters: LetterPolicy,
+    ingest: IngestSettings,
+    store_dir: Path,
+    *,
+    reads_once: bool = False,
+) -> Resolved:
     """Find what the strings name, and write the embedded corpus if the recipe names it and it does not exist yet.
+
+    With `reads_once`, a source may be a pipe, as nothing else reads it or writes its name down.
 
     Nothing is opened: a file or URL that is missing is noticed when it is stamped or read.
 
@@ -61,12 +72,14 @@ def resolve(corpus: CorpusSettings, unknown_letters: LetterPolicy, ingest: Inges
         ValueError: a glob that matches nothing; a source named twice; a folder that is no store; a store or the
             embedded corpus beside other sources; a seed that is no number; standard input; nucleotides by suffix.
     """
-    clusters = Path(os.path.expanduser(corpus.clusters)) if corpus.clusters else None
+    clusters = Path(corpus.clusters) if corpus.clusters else None
     synthetic = [s for s in corpus.sources if _embeds(s)]
     if synthetic:
         return _embedded(synthetic[0], corpus, unknown_letters, ingest, store_dir)
     places = [place for s in corpus.sources for place in _places(s)]
     _require_distinct(places)
+    for place in () if reads_once else places:
+        require_no_pipe(place, "data.sources")
     for place in places:
         if not _URL.match(place) and os.path.isdir(place):
             return Resolved((), clusters, None, _store(place, places))
@@ -88,7 +101,10 @@ def require_files(settings: DataSettings) -> None:
                 source.stamp()
         for name in ("clusters", "exclude"):
             table = getattr(corpus, name)
-            if table is not None and not os.path.lexists(path := Path(os.path.expanduser(table))):
+            if table is None:
+                continue
+            require_no_pipe(table, f"data.{name}")
+            if not os.path.lexists(path := Path(table)):
                 raise ValueError(f"{path}: No such file or directory; check data.{name}{nearest(path)}")
 
 
@@ -132,7 +148,7 @@ def _places(named: str) -> Iterable[str]:
         named = unquote(urlsplit(named).path)
     if _URL.match(named):
         return _remote(named)
-    path, query = _without_query(os.path.expanduser(named))
+    path, query = _without_query(named)
     if not glob.has_magic(path) or os.path.exists(path):
         return [path + query]
     found = sorted(p for p in glob.glob(path, recursive=True) if not os.path.isdir(p))

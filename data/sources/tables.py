@@ -7,14 +7,19 @@ that are needed are read. A .json file that is one list is read whole; .jsonl is
 files, `datasets` finds them, and `data.sources.delimited` reads them like any other.
 """
 
+import atexit
 import os
+import re
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+from data.recipe.setting import expanded
 from data.recipe.settings import IngestSettings, LetterPolicy
 from data.sources.block import START, Block, Position
 from data.sources.delimited import DelimitedText, Malformed
@@ -58,7 +63,7 @@ def split_query(location: str, allowed: tuple[str, ...] = _COLUMNS) -> tuple[str
         ValueError: a parameter that is not known, given twice or without a value.
     """
     place, mark, query = location.rpartition("?")
-    if not mark:
+    if not mark or os.path.lexists(location):  # a file's name may have a question mark
         return location, {}
     pairs = parse_qsl(query, keep_blank_values=True)
     ours = [(key, value) for key, value in pairs if key in allowed]
@@ -93,12 +98,25 @@ class TableSource(OneFile):
         if self.suffix:
             return split_query(self.location)
         place, parameters = split_query(self.location, _OF_DATASET)
-        place = os.path.expanduser(place.removeprefix(DATASETS))
+        place = expanded(place.removeprefix(DATASETS))
         if not place:
             raise ValueError(f"{self.location}: names no data set; write '{DATASETS}NAME?sequence=COLUMN'")
         if place.startswith((".", "/")) and not Path(place).exists():
             raise ValueError(f"{self.location}: no such folder {place}; check data.sources")
         return place, parameters
+
+    @cached_property
+    def _plain(self) -> str:
+        """The place under a name that `datasets` takes for no pattern and no chain; for some names those are links."""
+        place, _ = self._query
+        if not (re.search(r"[][*?]|::", place) and os.path.exists(place)):
+            return place
+        folder = tempfile.mkdtemp(prefix="zymogen-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        link = os.path.join(folder, f"table{self.suffix}")
+        link_files = partial(shutil.copytree, copy_function=_link) if os.path.isdir(place) else _link
+        link_files(os.path.realpath(place), link)
+        return link
 
     def stamp(self) -> list[str | int]:
         """Place, size and time of change of the file, or of all files of the data set; and the parameters."""
@@ -106,13 +124,15 @@ class TableSource(OneFile):
         stamp: list[str | int] = ["table", *(f"{key}={value}" for key, value in sorted(parameters.items()))]
         if self.suffix:
             return [*stamp, *ByteStream(place, self.limits).stamp()]
-        stamp.append(os.path.realpath(place) if Path(place).exists() else place)
+        real = os.path.realpath(place) if Path(place).exists() else place
+        stamp.append(real)
         try:
             files = self._builder({}).config.data_files or {}
         except Exception as error:
             raise self._refusal(error) from error
         for split, listed in sorted(files.items(), key=str):
-            stamp += [str(split), *map(str, listed), *map(str, listed.origin_metadata)]
+            stamp += [str(split), *(str(file).replace(self._plain, real) for file in listed)]
+            stamp += map(str, listed.origin_metadata)
         return stamp
 
     def blocks(self, start: Position = START) -> Iterator[Block]:
@@ -282,7 +302,7 @@ class TableSource(OneFile):
         import datasets
 
         datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # otherwise it also prints what it raises
-        place, parameters = self._query
+        place, parameters = self._plain, self._query[1]
         files = {key: parameters[key] for key in ("data_files", "data_dir", "revision") if key in parameters}
         if self.suffix:
             files["data_files"], place = place, LOADERS[self.suffix]
@@ -360,6 +380,13 @@ class TableSource(OneFile):
         return ValueError(
             f"{self.location}: cannot be read{where}: {said}; it is {kind}: check its suffix, copy or download it again"
         )
+
+
+def _link(file: str, link: str) -> None:
+    """Make a link with the file's time of change, by which `datasets` knows versions."""
+    os.symlink(file, link)
+    about = os.stat(file)
+    os.utime(link, ns=(about.st_atime_ns, about.st_mtime_ns), follow_symlinks=False)
 
 
 class _Refused(ValueError):

@@ -53,7 +53,7 @@ class AdaptationSettings(Section):
         ("attention.qkv", "attention.out"),
     )
     adapter: str | None = setting(
-        IDENTITY, "folder of a LoRA adapter of peft to start from; brings its own ranks and targets", None
+        IDENTITY, "folder of a LoRA adapter of peft to start from; brings its own ranks and targets", None, "path"
     )
     adapter_without: tuple[str, ...] = setting(
         IDENTITY, "whole modules saved in that folder, such as its 'classifier', that are left out on purpose", ()

@@ -67,7 +67,9 @@ class SplitSettings(Section):
         IDENTITY, "number of folds, each predicted once by a model that did not train on it; 0 for none", 0, at_least=0
     )
     seed: int = setting(IDENTITY, "seed of what is drawn", 0, at_least=0)
-    file: str | None = setting(IDENTITY, "by file: a split.csv with the columns id and part, or id and fold", None)
+    file: str | None = setting(
+        IDENTITY, "by file: a split.csv with the columns id and part, or id and fold", None, "path"
+    )
     search_pretraining: bool = setting(
         OPERATIONAL, "whether the audit searches the pretraining corpus for relatives, besides equal sequences", False
     )

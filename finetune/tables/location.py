@@ -16,10 +16,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from data.missing_file import nearest
-from data.recipe.setting import no_such_word
+from data.recipe.setting import expanded, no_such_word
 from data.recipe.settings import IngestSettings
 from data.sources.tables import DATASETS, split_query
-from data.transport.byte_stream import STANDARD_INPUT, ByteStream
+from data.transport.byte_stream import STANDARD_INPUT, ByteStream, require_no_pipe
 from data.transport.remote_file import RemoteFile
 
 PARAMETERS = ("sheet", "labels", "mask", "separator", "encoding", "header_lines")
@@ -54,7 +54,8 @@ class Location:
         if name.startswith(DATASETS):
             return cls(name, name, "", {})
         place, parameters = (name, {}) if os.path.exists(name) else split_query(name, PARAMETERS)
-        place = place if "://" in place else os.path.expanduser(place)
+        place = place if "://" in place else expanded(place)
+        require_no_pipe(place, "data.table")
         at = place.lower().find(_ZIP)
         if "://" not in place and at >= 0 and os.path.isfile(place[: at + len(_ZIP) - 1]):
             return cls(name, place[: at + len(_ZIP) - 1], place[at + len(_ZIP) :], parameters)

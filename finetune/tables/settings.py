@@ -29,6 +29,7 @@ class TableSettings(Section):
         "tables of assays: CSV, TSV, .xlsx, Parquet, JSON, FASTA with labels in its headers, 'datasets://NAME', or "
         "'x.zip/member.csv'; parameters after '?' (docs/finetune/tables.md)",
         (),
+        "path",
     )
     sequence: tuple[str, ...] = setting(
         IDENTITY,
@@ -40,7 +41,10 @@ class TableSettings(Section):
         IDENTITY, "column of mutations such as 'A123T' or 'A1P:D2N', in place of a sequence; needs wild_type", None
     )
     wild_type: str | None = setting(
-        OPERATIONAL, "FASTA file of the proteins that `mutation` changes: one record, or several with `protein`", None
+        OPERATIONAL,
+        "FASTA file of the proteins that `mutation` changes: one record, or several with `protein`",
+        None,
+        "path",
     )
     protein: str | None = setting(IDENTITY, "column that names the record of wild_type that a row changes", None)
     numbering_offset: int | None = setting(

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
+from data.commands.arguments import PathParser
 from data.disk_error import CLOSED, FULL, one_line
+from data.environment import use_standard_streams, use_writable_caches
 from data.progress_line import WorkLine
 from data.recipe.origin import COMMAND_LINE
-from data.scratch import use_writable_caches
-from data.streams import use_standard_streams
 from pretrain.run.classes import INPUT, INTERRUPTED, PEER, STORAGE, class_of
 from pretrain.run.directory import Allowed
 from pretrain.run.error_file import tell_launcher
@@ -227,7 +227,7 @@ def positive(text: str) -> int:
     return int(text)
 
 
-class Parser(argparse.ArgumentParser):
+class Parser(PathParser):
     """A parser whose errors are reported as all others are."""
 
     def error(self, message: str) -> NoReturn:

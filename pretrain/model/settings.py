@@ -25,7 +25,7 @@ class ModelSettings(Section):
     section: ClassVar = "model"
     preset: str | None = setting(IDENTITY, "architecture to start from random weights, such as 'esm2_8m'", None)
     init: str | None = setting(
-        IDENTITY, "folder or Hub name of an ESM-2 or ESM C to start from; brings its own architecture", None
+        IDENTITY, "folder or Hub name of an ESM-2 or ESM C to start from; brings its own architecture", None, "path"
     )
     start: Literal["published", "neighbours"] = setting(
         IDENTITY,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from data.recipe.setting import expanded
 from data.recipe.toml_file import overridden
 
 _CLUSTERING = "data.split_identity"
@@ -49,7 +50,7 @@ class Request:
     @property
     def directory(self) -> str:
         """The run directory: as given, or named after the first source."""
-        return str(self.given.get("run.directory") or f"runs/{_name(self.sources)}")
+        return str(expanded(self.given.get("run.directory")) or f"runs/{_name(self.sources)}")
 
     def words(self, *settings: str) -> str:
         """What to type after the program's name to have the same, for its time or with `settings` in its place."""

@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from data.commands.arguments import PathParser
 from pretrain.run.classes import INTERRUPTED, class_of
 from pretrain.run.redaction import redacted
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pretrain.run.directory import RunDirectory
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(PathParser):
     """A parser whose errors do not repeat the command line, which may hold a token."""
 
     def error(self, message: str) -> NoReturn:

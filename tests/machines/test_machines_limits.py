@@ -25,7 +25,7 @@ exit $status
 """
 SOCKETS = """
 import multiprocessing, os, tempfile
-from data.scratch import use_short_sockets
+from data.environment import use_short_sockets
 if __name__ == "__main__":
     use_short_sockets()
     process = multiprocessing.get_context("forkserver").Process(target=os._exit, args=(7,))

@@ -1,14 +1,23 @@
-"""Scratch space of libraries: caches where the home folder cannot be written, and sockets with short paths.
+"""What a process is started in: standard streams, caches of libraries, and sockets, of which any may be unusable.
 
-In: the environment. Out: the environment, with variables that libraries read when they are imported. Kept: a folder of
-this user in the temporary folder, where one is needed.
+In: the environment. Out: streams that can be written, and variables that libraries read when they are imported. Kept: a
+folder of this user in the temporary folder, where caches need one.
 """
 
+import codecs
+import errno
+import io
 import multiprocessing.util
 import os
 import stat
+import sys
 import tempfile
 from pathlib import Path
+from typing import Any
+
+_NOBODY_READS = (errno.EPIPE, errno.EIO)
+"""Errors of writing where the reader of a pipe, or the terminal, is gone."""
+
 
 _CACHES = {
     "NUMBA_CACHE_DIR": (f"{Path(__file__).parent}/__pycache__", "${XDG_CACHE_HOME}/numba"),
@@ -22,6 +31,30 @@ _HOMES = {"XDG_CACHE_HOME": "~/.cache", "XDG_CONFIG_HOME": "~/.config", "HF_HOME
 _MOST_SOCKET_DIR_BYTES = 70
 """Length of a temporary folder in which sockets can be made: 103 bytes on macOS and 107 on Linux, without the two
 levels of names that multiprocessing adds."""
+
+
+def use_standard_streams(*, outlives_reader: bool) -> None:
+    """Replace closed streams by the null device, and escape what a stream's encoding has no character for.
+
+    Args:
+        outlives_reader: whether the command continues, without output, where nobody reads its output any longer.
+    """
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:  # or the next file that is opened would be a stream
+        os.set_inheritable(opened, True)
+    os.close(opened)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
+            # File names that are not UTF-8 are written as they are.
+            is_utf_8 = codecs.lookup(stream.encoding).name == "utf-8" and name == "stdout"
+            errors = "surrogateescape" if is_utf_8 else "backslashreplace"
+            stream.reconfigure(errors=errors)
+            if outlives_reader and stream is getattr(sys, f"__{name}__"):
+                raw = io.BufferedWriter(_Outliving(stream.fileno(), "w", closefd=False))
+                buffering = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
+                setattr(sys, name, io.TextIOWrapper(raw, stream.encoding, errors, **buffering))
 
 
 def use_writable_caches() -> None:
@@ -84,3 +117,19 @@ def _is_writable(folder: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+class _Outliving(io.FileIO):
+    """A stream whose reader may leave."""
+
+    def write(self, data: Any, /) -> int:
+        """Write, or drop the data and all that follow if nobody reads them."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in _NOBODY_READS:
+                raise
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return len(data)
