@@ -112,9 +112,7 @@ def _attempt(
 
     with stop.deferred():
         attempt, base_step, chosen, faults = on_main_with_all(engine, begin)
-        # Outermost: this rank's sign of life keeps the folder, which another that ends removes if it is empty, until
-        # its error is written.
-        watching = watched(run, engine.rank, engine.world_size, attempt, position, recipe.run.grace_s)
+        watching = watched(run, engine, attempt, position, recipe.run.grace_s)
         with watching, recorded(run, engine.rank, attempt, position, newest), stop.consequences(), stop.at_once():
             job = open_job(recipe, engine)
             engine.on_main(lambda: run.describe_corpus(job.description()))
@@ -383,6 +381,7 @@ class Training(Generic[S]):
             self.saves.wait(patiently=True)
             where = self.run, self.saves.newest, plan
             raise self.numerics.error(fault, *where, self.job.names, self.engine.on_main)
+        self.phase = "log"  # rank 0 writes, and may wait for the disk
         self._bind()
         lines.taken(self.state, step, outcome, rate, self.saves, is_last=self.is_over)
         self.phase = "checkpoint"

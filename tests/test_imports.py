@@ -55,7 +55,7 @@ PRETRAIN_ROOMS: dict[str, tuple[str, ...]] = {
     "recipe": ("model", "run", "optimizer", "engine"),
     "telemetry": ("model", "run", "engine"),
     "checkpoint": ("run", "engine"),
-    "recovery": ("run", "checkpoint"),
+    "recovery": ("engine", "run", "checkpoint"),
     "inspect": ("engine", "run", "checkpoint", "recovery"),
     "evaluation": ("model", "engine", "run"),
     "baselines": ("engine", "evaluation", "recipe"),

@@ -1,167 +1,201 @@
-"""The watchdog: several ranks that wait for one that will never come end, and say which one it is.
+"""The watchdog: ranks that are blocked by one that stands still end, and name it.
 
-In: where this rank stands. Out: the end of this process, with status 71, or that of a signal that came. Kept:
-`ranks/rank-NNNNN.alive`, a few bytes that a thread of each rank writes twice a second, until the rank ends.
+In: where this rank stands, and the heartbeats of the others. Out: the end of this process, with status 71, or that of a
+signal that came. Kept: nothing.
 
 A rank that is stopped, or whose machine hangs, closes no connection: its peers wait in a collective until
-`parallel.timeout`, or for as long as the longest build. Two things are watched once training has begun:
+`parallel.timeout`, or for as long as the longest build. Two things are judged, apart from each other:
 
-- A rank whose file has not changed for `FLOOR_S`, while this one makes no progress either. Its process stands still.
-- No step, although all ranks are training, for `_TIMES` times as long as the longest one so far, and at least
-  `FLOOR_S`. They wait in a collective for what does not come.
+- A process is silent: its heartbeat has stopped for `SILENT_S`, in any phase, and this rank has made no progress for as
+  long. Rank 0 judges the others and they judge rank 0. A host of the store that does not answer is named, too.
+- Nothing progresses, although all processes live: all ranks are loading or training, and no step was taken for
+  `_TIMES` times the median of the latest ones, and at least `STUCK_S`. Rank 0 judges that for all.
+
+What rank 0 finds is in its heartbeat, and all ranks end by it. Heartbeats come from a thread, so a main thread that
+waits for a disk, compiles, saves or validates is alive, and may take its time.
 
 A rank that got a signal and cannot end in order, because others that it waits for never come, ends too, with the
 status of the signal: before `run.grace_s` is over, or without that, when it has made no progress for as long in a
 build, while it waits for data, or in a step.
 
-A rank that waits for its data, validates, saves or publishes may take its time, as may everything at a start. Clocks of
-machines are not compared: each rank times by its own how long another one's file has stayed the same. One that finds
-that it stood still itself begins again to count, and so does one that cannot write: the others may live, and train,
-and be unable to show it. One process has nobody that waits for it, and is not watched.
+Clocks of machines are not compared: each rank times by its own how long a heartbeat has stayed the same. One that finds
+that it stood still itself begins again to count. One process has nobody that waits for it, and is not watched.
 """
 
 import faulthandler
-import math
 import os
+import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from datetime import timedelta
+from statistics import median_low
+from typing import NoReturn
+from uuid import uuid4
 
+from torch.distributed.distributed_c10d import PrefixStore
+
+from pretrain.engine.ranks import Ranks
+from pretrain.engine.rendezvous import connected, store_host
+from pretrain.recovery.heartbeats import BEAT_S, OVER, STOOD_STILL_S, Heartbeat, Heartbeats
 from pretrain.run import records, stop
 from pretrain.run.classes import HANG, PEER
 from pretrain.run.directory import RunDirectory
 from pretrain.run.error_file import tell_launcher
 from pretrain.run.grace import is_over
 
-FLOOR_S = 30.0
-"""Shortest time without progress that counts."""
-_TIMES = 20
+SILENT_S = 30.0
+"""Time without a heartbeat after which a process is silent."""
+STUCK_S = 300.0
+"""Shortest time without a step that counts: a layer may be compiled again, or data come from a busy disk."""
+_TIMES, _STEPS = 20, 32
 _LOOK_S = 0.5
-_STOOD_STILL_S = 5.0
-"""If so much time lies between two looks, this process was stopped, or starved, itself."""
-_TRAINING = "train"
-_STARTING = "start"
-_WAITING = (_STARTING, "load", _TRAINING)
-"""Phases in which a rank waits for others, and for nothing that may rightly take long once a signal came."""
+_TIMEOUT = timedelta(seconds=5)
+_WRITE_S = 5.0
+"""Time for the last lines of this process, which may wait for a disk that hangs."""
+_JUDGED = ("load", "train")
+"""Phases in which a step is taken, and nothing that may rightly take long."""
 
 
 @contextmanager
 def watched(
     run: RunDirectory,
-    rank: int,
-    ranks: int,
+    ranks: Ranks,
     attempt: int,
     position: Callable[[], dict[str, object]],
     grace_s: float | None = None,
 ) -> Iterator[None]:
-    """Context of one attempt, in which this rank and the others are watched.
+    """Context of one attempt, in which this rank and the others are watched; collective.
 
     Args:
-        run: where the signs of life are.
-        rank: number of this process.
-        ranks: how many there are; one is not watched.
+        run: where a finding is written down.
+        ranks: all of them; one is not watched.
         attempt: number of the attempt.
         position: step and phase, at any time.
         grace_s: from a signal to SIGKILL, if that is known.
     """
-    if ranks == 1:
+    if ranks.world_size == 1:
         yield
         return
-    watchdog = _Watchdog(run, rank, ranks, attempt, position, grace_s)
-    folder = watchdog.file(rank).parent
-    # Made here and never by the thread: rank 0 may be removing all of a start that failed.
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-    watchdog.look()  # a sign of life at once
-    thread = threading.Thread(target=watchdog.watch, name="watchdog", daemon=True)
-    thread.start()
+    name = ranks.on_main(lambda: uuid4().hex)
+    heartbeats = Heartbeats(lambda: PrefixStore(name, connected(_TIMEOUT)), ranks.rank, ranks.world_size)
+    watchdog = Watchdog(run, ranks.rank, heartbeats, attempt, position, grace_s)
+    threads = [
+        threading.Thread(target=heartbeats.beat, args=(lambda: watchdog.heartbeat,), name="heartbeats", daemon=True),
+        threading.Thread(target=watchdog.watch, name="watchdog", daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
     try:
         yield
+        watchdog.phase = OVER
     finally:
-        watchdog.is_over.set()
-        thread.join(_STOOD_STILL_S)
-        with suppress(OSError):
-            watchdog.file(rank).unlink(missing_ok=True)
-            folder.rmdir()  # by the last one, unless there are errors
-            for path in made[1:]:
-                path.rmdir()
+        heartbeats.is_over.set()
+        for thread in threads:
+            thread.join(STOOD_STILL_S)
 
 
-class _Watchdog:
-    """What one rank sees of all."""
+class Watchdog:
+    """The judgements of one rank."""
 
     def __init__(
         self,
         run: RunDirectory,
         rank: int,
-        ranks: int,
+        heartbeats: Heartbeats,
         attempt: int,
         position: Callable[[], dict[str, object]],
         grace_s: float | None = None,
     ) -> None:
-        self._grace_s = grace_s
-        self._run, self._rank, self._attempt, self._position = run, rank, attempt, position
-        self._others = [other for other in range(ranks) if other != rank]
-        self._seen: dict[int, tuple[str, float]] = {}
-        """Other rank -> the content of its file, and since when it is the same."""
-        self._where: dict[str, object] = {}
-        self._since = self._looked = time.monotonic()
-        self._mute = -math.inf
-        """When this rank last could not show where it stands. What others show may be as old."""
-        self._longest_s: float | None = None
-        """The longest step so far; the first one of a start is not counted, as it sets much up."""
-        self._number = 0
-        self.is_over = threading.Event()
+        self._run, self._rank, self._heartbeats, self._attempt = run, rank, heartbeats, attempt
+        self._position, self._grace_s = position, grace_s
+        self._where = position()
+        self._since = self._looked = self._step_since = self._judged_since = time.monotonic()
+        self._is_timed = False
+        """Whether this rank did nothing but load and train since `_step_since`."""
+        self._steps: deque[float] = deque(maxlen=_STEPS)
+        """Seconds of the latest steps; not of the first one of a start, which sets much up."""
+        self._finding, self.phase = "", ""
 
-    def file(self, rank: int) -> Path:
-        """Where a rank shows that it lives."""
-        return self._run.rank_file(rank).with_suffix(".alive")
+    @property
+    def heartbeat(self) -> Heartbeat:
+        """Where this rank stands."""
+        where = self._position()
+        phase = self.phase or str(where["phase"])
+        return Heartbeat(0, int(str(where["step"])), phase, socket.gethostname(), self._finding)
 
     def watch(self) -> None:
         """Look until it is over."""
-        while not self.is_over.wait(_LOOK_S):
-            judges = self.look()
-            reason = self._reason() if judges else None
-            if self._cannot_stop() or (reason is not None and stop.received() is not None):
+        while not self._heartbeats.is_over.wait(_LOOK_S):
+            finding = self.look()
+            if self._cannot_stop() or (finding and stop.received() is not None):
                 self._stop()
-            if reason is not None:
-                self._end(reason)
+            if finding:
+                self._end(finding)
 
-    def look(self) -> bool:
-        """See where all ranks stand; whether there is something to judge."""
+    def look(self) -> str:
+        """Why this process is to end; empty if it is not."""
         now, where = time.monotonic(), self._position()
-        if now - self._looked > _STOOD_STILL_S:
-            self._since = now
-            self._seen = {rank: (content, now) for rank, (content, _) in self._seen.items()}
+        if now - self._looked > STOOD_STILL_S:
+            self._since = self._step_since = self._judged_since = now
+            self._is_timed = False
+            self._heartbeats.wait_again(now)
         self._looked = now
-        if where != self._where:
-            phases = {where["phase"], self._where.get("phase")}
-            if phases == {_TRAINING}:
-                self._longest_s = max(self._longest_s or 0.0, now - self._since)
-            self._where, self._since = where, now
-        self._number += 1
-        try:
-            signs = f"{self._attempt} {self._number} {where['step']} {where['phase']}"
-            self.file(self._rank).write_text(signs)
-        except OSError:  # of the disk: the saves tell of it; or the start has failed and its files are gone
-            self._mute = now
-        for rank in self._others:
-            content = _content(self.file(rank))
-            if content is None or not content.startswith(f"{self._attempt} "):
-                self._seen.pop(rank, None)  # it has not begun, or has ended
-            elif self._seen.get(rank, ("", 0.0))[0] != content:
-                self._seen[rank] = content, now
-        # Signs of life are given from the start on: a rank may stop between its first step and its next sign.
-        return where["phase"] != _STARTING
+        self._time(now, where)
+        of_rank_0 = self._heartbeats.seen[0][0] if self._rank else Heartbeat()
+        return of_rank_0.finding or self._silent(now) or self._stuck(now)
 
-    @property
-    def _window_s(self) -> float:
-        """How long no progress is no sign of a fault."""
-        return max(FLOOR_S, _TIMES * (self._longest_s or 0.0))
+    def _time(self, now: float, where: dict[str, object]) -> None:
+        """Time the step that ended, if one has and this rank did nothing else."""
+        self._is_timed &= where["phase"] in _JUDGED
+        taken = int(str(where["step"])) - int(str(self._where["step"]))
+        if taken:
+            if self._is_timed:
+                self._steps.append((now - self._step_since) / taken)
+            self._step_since, self._is_timed = now, where["phase"] in _JUDGED
+        if where != self._where:
+            self._where, self._since = where, now
+
+    def _window_s(self, least_s: float) -> float:
+        """Time without progress that is no sign of a fault."""
+        return max(least_s, _TIMES * median_low(self._steps)) if self._steps else least_s
+
+    def _silent(self, now: float) -> str:
+        """Judge whether a process has stopped."""
+        seen, unanswered_s = self._heartbeats.seen, now - self._heartbeats.answered
+        if now - self._since <= SILENT_S or (self._rank and seen[0][0].phase == OVER):
+            return ""
+        cause = "it was stopped, or its machine or the network hangs"
+        if unanswered_s > SILENT_S:
+            return f"{store_host()}, the host of the ranks' store, has not answered for {unanswered_s:.0f} s: {cause}"
+        if unanswered_s > STOOD_STILL_S:
+            return ""
+        silent = [rank for rank, (last, since) in seen.items() if now - since > SILENT_S and last.phase != OVER]
+        return f"{self._stand(silent[0])} and gives no sign of life: {cause}" if silent else ""
+
+    def _stuck(self, now: float) -> str:
+        """Judge whether nothing progresses although all processes live."""
+        if self._rank:
+            return ""
+        phases = {last.phase for last, _ in self._heartbeats.seen.values()} | {str(self._where["phase"])}
+        if not phases <= set(_JUDGED):
+            self._judged_since = now
+        waits_s = now - max(self._since, self._judged_since)
+        if not self._steps or waits_s <= self._window_s(STUCK_S):
+            return ""
+        stands = {rank: (last.step, last.phase) for rank, (last, _) in self._heartbeats.seen.items()}
+        stands[0] = int(str(self._where["step"])), str(self._where["phase"])
+        last = min(stands, key=lambda rank: stands[rank])  # of one step, who loads before who trains
+        return f"{self._stand(last)}, no rank after an earlier one, and none has taken a step for {waits_s:.0f} s"
+
+    def _stand(self, rank: int) -> str:
+        last = self._heartbeats.seen[rank][0] if rank != self._rank else self.heartbeat
+        if not last.phase:
+            return f"rank {rank} was not seen"
+        return f"rank {rank} was last seen after step {last.step} (phase {last.phase}, host {last.host})"
 
     def _cannot_stop(self) -> bool:
         """Whether a signal came, and what would end this rank in order does not come in time."""
@@ -169,67 +203,47 @@ class _Watchdog:
         if self._grace_s is not None or heard_s is None:
             return is_over(self._grace_s, _LOOK_S)
         waits_s = min(heard_s, self._looked - self._since)
-        return waits_s > self._window_s and self._position()["phase"] in _WAITING
+        return waits_s > self._window_s(SILENT_S) and self._position()["phase"] in ("start", *_JUDGED)
 
-    def _reason(self) -> str | None:
-        """Why this rank waits in vain, if it does."""
-        waits_s = self._looked - max(self._since, self._mute)
-        silent = [rank for rank, (_, since) in self._seen.items() if self._looked - since > FLOOR_S]
-        if silent and waits_s > FLOOR_S:
-            return f"{self._stand(silent[0])} and gives no sign of life: its process was stopped, or its machine hangs"
-        if self._longest_s is None or waits_s <= self._window_s:
-            return None
-        phases = {content.split(" ")[3] for content, _ in self._seen.values()} | {self._where["phase"]}
-        if phases != {_TRAINING}:
-            return None
-        last = min([self._rank, *self._seen], key=self._step)
-        return f"{self._stand(last)}, no rank after an earlier one, and none has taken a step for {waits_s:.0f} s"
-
-    def _step(self, rank: int) -> int:
-        return int(str(self._where["step"])) if rank == self._rank else int(self._seen[rank][0].split(" ")[2])
-
-    def _stand(self, rank: int) -> str:
-        phase = self._where["phase"] if rank == self._rank else self._seen[rank][0].split(" ")[3]
-        return f"rank {rank} was last seen after step {self._step(rank)} (phase {phase})"
-
-    def _stop(self) -> None:
-        """End this process, which got a signal and waits where no exception reaches it."""
-        faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+    def _stop(self) -> NoReturn:
+        """End this process, which got a signal and is blocked where no exception reaches it."""
         by, where = stop.received(), self._position()
         assert by is not None
         at = f"at step {where['step']}" if where["step"] else "before the first step"
-        with suppress(OSError):
-            if self._rank == 0:
-                self._run.end_attempt(self._attempt, f"stopped by {by.name} {at}")
-        words = (
-            f"stopped by {by.name} {at}; not saved, as rank {self._rank} waited in vain (phase {where['phase']}) "
-            "for the others; the stacks of its threads are above; the run continues from its newest checkpoint"
+        self._leave(
+            f"stopped by {by.name} {at}; not saved, as rank {self._rank} was blocked (phase {where['phase']}) by "
+            "others; the stacks of its threads are above; the run continues from its newest checkpoint",
+            f"stopped by {by.name} {at}",
         )
-        print(words, file=sys.stderr, flush=True)
-        tell_launcher(words)
         os._exit(stop.STATUS[by])
 
-    def _end(self, reason: str) -> None:
-        """End this process, which may wait where no exception reaches it."""
-        faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+    def _end(self, finding: str) -> NoReturn:
+        """End this process, which may be blocked where no exception reaches it."""
+        self._finding = finding
         line = {
             **{"time": records.now(), "attempt": self._attempt, "rank": self._rank, "class": PEER.name},
             **self._where,
-            **{"error": HANG, "message": reason, "traceback": ""},
+            **{"error": HANG, "message": finding, "traceback": ""},
         }
-        with suppress(OSError):
-            records.append(self._run.rank_file(self._rank), line)
-            if self._rank == 0:
-                self._run.end_attempt(self._attempt, PEER.name)
-        words = f"error: rank {self._rank} waited in vain: {reason}; the stacks of its threads are above"
-        print(words, file=sys.stderr, flush=True)
-        tell_launcher(words)
+        self._leave(
+            f"error: rank {self._rank} is blocked: {finding}; the stacks of its threads are above", PEER.name, line
+        )
+        time.sleep((3 if self._rank else 2) * BEAT_S)  # all have read what rank 0 found, and it ends first
         os._exit(PEER.status)
 
+    def _leave(self, words: str, end: str, line: dict[str, object] | None = None) -> None:
+        """Say why this process ends, and write it down as far as the disk answers."""
+        faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+        print(words, file=sys.stderr, flush=True)
+        tell_launcher(words)
 
-def _content(path: Path) -> str | None:
-    try:
-        content = path.read_text()
-    except OSError:
-        return None
-    return content if content.count(" ") == 3 else None
+        def write() -> None:
+            with suppress(OSError):
+                if line:
+                    records.append(self._run.rank_file(self._rank), line)
+                if self._rank == 0:
+                    self._run.end_attempt(self._attempt, end)
+
+        writer = threading.Thread(target=write, daemon=True)
+        writer.start()
+        writer.join(_WRITE_S)

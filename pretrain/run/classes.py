@@ -91,7 +91,7 @@ INTERRUPTED = ExitClass(
 CLASSES = (FINISHED, ERROR, PEER, STORAGE, PREEMPTED, INPUT, INTERRUPTED)
 
 HANG = "Hang"
-"""What the records of a run call a rank that waited in vain; it is the cause, where no rank failed by itself."""
+"""What the records of a run call a rank that was blocked; it is the cause, where no rank failed by itself."""
 _OF_A_PEER = ("DistBackendError", "DistNetworkError", "DistStoreError", "DistError")
 _OF_GLOO = "gloo/transport"
 

@@ -1,24 +1,28 @@
-"""Ranks that wait for one that will never come end soon, and say which one it is."""
+"""Ranks that are blocked by one that stands still end soon, and name it; healthy runs are never ended."""
 
-import errno
 import os
+import random
 import re
 import signal
+import sys
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.distributed import HashStore
 
-import pretrain.loop
 from pretrain.checkpoint import find, verify
-from pretrain.recovery import watchdog
-from pretrain.run import records
+from pretrain.recovery import heartbeats, watchdog
+from pretrain.recovery.heartbeats import BEAT_S, OVER, Heartbeats
+from pretrain.recovery.watchdog import SILENT_S, STUCK_S, Watchdog
 from pretrain.run.directory import RunDirectory
 from support.chaos.campaign import Campaign
-from support.forked import status_of
+from support.forked import forked, status_of
 from support.launching import lines, until
 
 WINDOW_S = 3.0
@@ -26,11 +30,18 @@ WINDOW_S = 3.0
 
 @pytest.mark.launch
 @pytest.mark.xdist_group("engines")
-@pytest.mark.parametrize("stopped", [1, pytest.param(0, marks=pytest.mark.prove)])
+@pytest.mark.parametrize(
+    ("stopped", "named"),
+    [
+        (1, r"rank 1 was last seen after step \d+ \(phase \w+, host \S+\) and gives no sign of life"),
+        pytest.param(0, r"rank 0 at 127\.0\.0\.1:\d+, the host of the ranks' store, has not ", marks=pytest.mark.slow),
+    ],
+)
 def test_a_rank_that_is_stopped_is_named_and_the_run_continues(
-    stopped: int, recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stopped: int, named: str, recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "FLOOR_S", WINDOW_S)  # the ranks are forked from here
+    """Rank 0 is the host of the store, as without torchelastic."""
+    monkeypatch.setattr(watchdog, "SILENT_S", WINDOW_S)  # the ranks are forked from here
     campaign = Campaign(tmp_path / "runs", recipe_in(tmp_path), tokens=60_000)
     reference = campaign.reference("ddp", 2)
     run = tmp_path / "runs/stopped"
@@ -38,71 +49,33 @@ def test_a_rank_that_is_stopped_is_named_and_the_run_continues(
     pids = campaign.start(run, "ddp", 2)
     until(lambda: any(line["step"] > 10 for line in lines(run / "metrics.jsonl")), log)
     os.kill(pids[stopped], signal.SIGSTOP)
-    began = time.monotonic()
     assert status_of(pids[1 - stopped]) == 71, log.read_text()
-    assert WINDOW_S < time.monotonic() - began < WINDOW_S + 20
     os.kill(pids[stopped], signal.SIGKILL)
     assert status_of(pids[stopped]) == -signal.SIGKILL
     (record,) = lines(run / f"ranks/rank-{1 - stopped:05d}.jsonl")
     assert (record["class"], record["error"]) == ("peer", "Hang")
-    phase = r"\(phase (start|load|train|checkpoint)\)"
-    seen = rf"rank {stopped} was last seen after step \d+ {phase} and gives no sign of life"
-    assert re.match(seen, record["message"]), record["message"]
+    assert re.match(named, record["message"]), record["message"]
     said = log.read_text()
-    assert f"error: rank {1 - stopped} waited in vain: rank {stopped} was last seen after step" in said
+    assert re.search(f"error: rank {1 - stopped} is blocked: {named}", said)
     assert "Current thread" in said
     campaign.await_end(run, campaign.start(run, "ddp", 2))
-    assert (
-        f"rank {1 - stopped}: Hang: rank {stopped} was last seen after step" in log.read_text()
-    )  # what the next start says
+    assert re.search(f"rank {1 - stopped}: Hang: {named}", log.read_text())  # what the next start says
     assert verify(find(run / "checkpoints")[0]).manifest.files == reference.files
-    assert not list(run.glob("ranks/*.alive")) or stopped
+    assert {path.suffix for path in run.glob("ranks/*")} == {".jsonl"}
 
 
-def test_signs_of_life_bring_back_no_folder_of_a_start_that_failed(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path / "run")
-    run.root.mkdir()
-    signs = run.rank_file(1).with_suffix(".alive")
-    with watchdog.watched(run, 1, 2, 1, lambda: {"step": 0, "phase": "start"}):
-        while not signs.exists():
-            time.sleep(0.01)
-        assert run.remove()  # by rank 0
-        run.root.rmdir()
-        time.sleep(2 * watchdog._LOOK_S)
-        assert not run.root.exists()
-    assert not run.root.exists()
+def test_a_disk_that_hangs_does_not_keep_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDirectory(tmp_path)
+    run.rank_file(1).parent.mkdir()
+    os.mkfifo(run.rank_file(1))  # to open it waits for a reader
+    monkeypatch.setattr(watchdog, "_WRITE_S", 0.2)
+    monkeypatch.setattr(watchdog, "BEAT_S", 0.05)
 
+    def ends() -> None:
+        beats = Heartbeats(HashStore, 1, 2)
+        Watchdog(run, 1, beats, 1, lambda: {"step": 3, "phase": "train"})._end("rank 0 is silent")
 
-@pytest.mark.launch
-@pytest.mark.xdist_group("engines")
-def test_a_rank_shows_that_it_lives_until_its_error_is_written(
-    recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The file keeps the folder of ranks, which another rank that ends just then removes if it is empty."""
-    append = records.append
-
-    def observed(path: Path, record: dict[str, Any]) -> None:
-        append(path, {**record, "lives": path.with_suffix(".alive").exists()})
-
-    def fails(*arguments: Any, **how: Any) -> None:
-        raise RuntimeError("a step that fails")
-
-    monkeypatch.setattr(records, "append", observed)  # the ranks are forked from here
-    monkeypatch.setattr(pretrain.loop, "train_step", fails)
-    campaign = Campaign(tmp_path / "runs", recipe_in(tmp_path), tokens=60_000)
-    run = tmp_path / "runs/failed"
-    assert [status_of(pid) for pid in campaign.start(run, "ddp", 2)] == [70, 70]
-    for rank in (0, 1):
-        (error,) = lines(run / f"ranks/rank-{rank:05d}.jsonl")
-        assert (error["message"], error["lives"]) == ("a step that fails", True)
-    assert not list(run.glob("ranks/*.alive"))
-
-
-def test_a_rank_that_comes_after_a_start_failed_leaves_nothing(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path / "folder/run")
-    with watchdog.watched(run, 1, 2, 1, lambda: {"step": 0, "phase": "start"}):
-        assert run.rank_file(1).parent.is_dir()
-    assert not run.root.parent.exists()
+    assert status_of(forked(ends)) == 71
 
 
 @pytest.mark.slow
@@ -130,113 +103,215 @@ def test_a_start_is_removed_beside_ranks_that_still_write(tmp_path: Path) -> Non
 
 
 class Ranks:
-    """Three ranks, seen by the first; time passes when it is told to."""
+    """Ranks of one store, whose time passes when it is told to."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.run = 1000.0, RunDirectory(folder)
-        monkeypatch.setattr(watchdog.time, "monotonic", lambda: self.now)
-        self.stands: dict[int, tuple[int, str]] = dict.fromkeys(range(3), (0, "start"))
-        self.watchdog: Any = watchdog._Watchdog(self.run, 0, 3, 7, self.position)
-        self.watchdog.file(0).parent.mkdir()
-        self.beats = 0
+    def __init__(self, number: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.store = 1000.0, HashStore()
+        clock = SimpleNamespace(monotonic=lambda: self.now)
+        monkeypatch.setattr(heartbeats, "time", clock)
+        monkeypatch.setattr(watchdog, "time", clock)
+        self.stands: dict[int, tuple[int, str]] = dict.fromkeys(range(number), (0, "start"))
+        self.beats = {rank: Heartbeats(lambda: self.store, rank, number) for rank in range(number)}
+        self.dogs = {
+            rank: Watchdog(RunDirectory(folder), rank, beats, 7, lambda rank=rank: self._position(rank))
+            for rank, beats in self.beats.items()
+        }
+        self.stopped: set[int] = set()
+        self.answers = True
 
-    def position(self) -> dict[str, object]:
-        return dict(zip(("step", "phase"), self.stands[0], strict=True))
-
-    def after(self, seconds: float, silent: int | None = None) -> str | None:
-        """What the first rank finds after so many seconds in which nobody moves; `silent` gives no sign."""
-        reason = None
-        while seconds > 0:
-            self.now, seconds, self.beats = self.now + 0.5, seconds - 0.5, self.beats + 1
-            for rank in (1, 2):
-                if rank != silent:
-                    step, phase = self.stands[rank]
-                    with suppress(OSError):
-                        self.watchdog.file(rank).write_text(f"7 {self.beats} {step} {phase}")
-            if self.watchdog.look():
-                reason = self.watchdog._reason()
-        return reason
+    def _position(self, rank: int) -> dict[str, object]:
+        return dict(zip(("step", "phase"), self.stands[rank], strict=True))
 
     def all_at(self, step: int, phase: str = "train") -> None:
-        self.stands = dict.fromkeys(range(3), (step, phase))
+        """Let all that live stand here."""
+        self.stands |= {rank: (step, phase) for rank in self.stands if rank not in self.stopped}
+
+    def after(self, seconds: float) -> dict[int, str]:
+        """The first finding of each rank in so many seconds in which no main thread moves."""
+        findings: dict[int, str] = {}
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 0.5
+            for rank in self.stands.keys() - self.stopped:
+                if self.answers and self.now % BEAT_S == 0:
+                    self.beats[rank].exchange(self.dogs[rank].heartbeat)
+                if finding := self.dogs[rank].look():
+                    self.dogs[rank]._finding = findings.setdefault(rank, finding)
+        return findings
+
+    def take(self, steps: int, seconds: float) -> dict[int, str]:
+        """Take steps of so many seconds."""
+        found: dict[int, str] = {}
+        for _ in range(steps):
+            self.all_at(self.stands[min(self.stands.keys() - self.stopped)][0] + 1)
+            found |= self.after(seconds)
+        return found
 
 
 @pytest.fixture
 def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ranks:
-    return Ranks(tmp_path, monkeypatch)
+    return Ranks(3, tmp_path, monkeypatch)
 
 
-def test_nothing_is_judged_before_training_begins(ranks: Ranks) -> None:
-    assert ranks.after(70) is None
+def first_compile(ranks: Ranks, draw: random.Random) -> dict[int, str]:
+    ranks.all_at(0)
+    found = ranks.after(90)
+    return found | ranks.take(draw.randrange(3), 0.5) | ranks.take(1, 90)  # and a layer that is compiled again
+
+
+def slow_step(ranks: Ranks, draw: random.Random) -> dict[int, str]:
+    found = ranks.take(draw.randrange(2, 40), 0.5)
+    return found | ranks.take(1, 45) | ranks.take(draw.randrange(5), 0.5) | ranks.take(1, 45)
+
+
+def busy_storage(ranks: Ranks, draw: random.Random) -> dict[int, str]:
+    found = ranks.take(draw.randrange(2, 20), 0.5)
+    waits = draw.randrange(len(ranks.stands))
+    phase = draw.choice(("checkpoint", "load", "export", "validate", "log" if waits == 0 else "checkpoint"))
+    step, _ = ranks.stands[waits]
+    if phase in ("export", "validate"):
+        ranks.all_at(step, phase)
+    ranks.stands[waits] = step, phase
+    return found | ranks.after(120)
+
+
+@pytest.mark.parametrize("healthy", [first_compile, slow_step, busy_storage])
+def test_a_healthy_run_is_not_ended_and_a_stopped_rank_is_named(
+    healthy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """50 runs by a scaled clock, each of which ends with a rank that is stopped in some phase."""
+    for seed in range(50):
+        draw = random.Random(seed)
+        ranks = Ranks(draw.choice((2, 3)), tmp_path, monkeypatch)
+        assert ranks.after(draw.randrange(60)) == {}
+        assert healthy(ranks, draw) == {}, seed
+        assert ranks.take(3, draw.choice((0.5, 2.0, 20.0))) == {}, seed
+        ranks.all_at(ranks.stands[0][0], draw.choice(("load", "train", "checkpoint", "validate", "export", "log")))
+        stopped = draw.randrange(len(ranks.stands))
+        ranks.stopped.add(stopped)
+        found = ranks.after(SILENT_S + 5)
+        assert found.keys() == ranks.stands.keys() - {stopped}, seed
+        assert {text.partition(" was last seen after step ")[0] for text in found.values()} == {f"rank {stopped}"}
+
+
+def test_nobody_is_stuck_before_a_step_was_timed(ranks: Ranks) -> None:
+    assert ranks.after(2 * STUCK_S) == {}
+    ranks.all_at(0)
+    assert ranks.after(2 * STUCK_S) == {}
     ranks.all_at(1)
-    assert ranks.after(70) is None  # nor before a step was timed: it may be compiled
+    assert ranks.after(2 * STUCK_S) == {}
 
 
-def test_steps_that_end_are_progress_however_long_they_take(ranks: Ranks) -> None:
-    for step in range(1, 6):
-        ranks.all_at(step)
-        assert ranks.after(4) is None
-    assert ranks.after(20 * 4 - 10) is None
-    ranks.stands[2] = (4, "train")
-    found = ranks.after(60)
-    assert found is not None
-    assert found.startswith(
-        "rank 2 was last seen after step 4 (phase train), no rank after an earlier one, and none has "
+def test_ranks_that_live_and_take_no_step_are_stuck(ranks: Ranks) -> None:
+    ranks.take(3, 0.5)
+    ranks.stands[1] = ranks.stands[0][0], "load"
+    assert ranks.after(STUCK_S - 5) == {}
+    found = ranks.after(10)
+    assert found.keys() == {0, 1, 2}
+    assert re.match(
+        r"rank 1 was last seen after step 3 \(phase load, host \S+\), no rank after an earlier one, and none has "
+        "taken a step for 30",
+        found[0],
     )
+    assert len(set(found.values())) == 1
 
 
-def test_the_floor_holds_for_short_steps(ranks: Ranks) -> None:
-    for step in range(1, 6):
-        ranks.all_at(step)
-        assert ranks.after(0.5) is None
-    assert ranks.after(29) is None
-    assert ranks.after(2) is not None
+def test_one_slow_step_does_not_widen_the_window(ranks: Ranks) -> None:
+    ranks.take(9, 0.5)
+    ranks.take(1, 100)
+    ranks.take(2, 0.5)
+    assert ranks.after(STUCK_S + 5).keys() == {0, 1, 2}
 
 
-def test_a_rank_that_saves_or_validates_may_take_its_time(ranks: Ranks) -> None:
-    for step in range(1, 4):
-        ranks.all_at(step)
-        ranks.after(1)
-    ranks.stands[1] = (3, "validate")
-    assert ranks.after(100) is None
-    found = ranks.after(40, silent=1)
-    assert found is not None
-    assert found.startswith("rank 1 was last seen after step 3 (phase validate) and gives no sign of life: its process")
+def test_the_window_follows_the_latest_steps(ranks: Ranks) -> None:
+    ranks.take(4, 40)
+    assert ranks.after(20 * 40 - 50) == {}
+    ranks.take(40, 0.5)
+    assert ranks.after(STUCK_S + 5).keys() == {0, 1, 2}
 
 
-def test_a_process_that_stood_still_itself_begins_anew(ranks: Ranks) -> None:
-    for step in range(1, 4):
-        ranks.all_at(step)
-        ranks.after(1)
+@pytest.mark.parametrize("phase", ["log", "checkpoint", "validate"])
+def test_time_in_another_phase_does_not_count_as_a_step(ranks: Ranks, phase: str) -> None:
+    """Rank 0 writes a line, or a rank a checkpoint, for ten minutes; then all train."""
+    ranks.take(5, 0.5)
+    ranks.stands[0 if phase == "log" else 1] = ranks.stands[0][0], phase
+    assert ranks.after(600) == {}
+    ranks.all_at(ranks.stands[0][0])
+    assert ranks.after(STUCK_S - 5) == {}
+    assert max(ranks.dogs[0]._steps) < 1
+
+
+def test_a_process_that_stood_still_itself_begins_to_wait_again(ranks: Ranks) -> None:
+    ranks.take(3, 1)
     ranks.now += 3600
-    assert ranks.after(29) is None
+    assert ranks.after(SILENT_S - 5) == {}
+    ranks.stopped.add(0)
+    assert ranks.after(SILENT_S + 5).keys() == {1, 2}
 
 
-@pytest.mark.parametrize("phase", ["validate", "train"])
-def test_ranks_that_cannot_write_name_nobody(ranks: Ranks, monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
-    """All signs stay as they were while the directory is read-only; what is silent after that is named."""
-    for step in range(1, 4):
-        ranks.all_at(step)
-        ranks.after(1)
-    ranks.all_at(3, phase)
-    ranks.after(1)
-
-    def refused(path: Path, text: str) -> int:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", refused)
-        assert ranks.after(31) is None
-        assert ranks.after(3600) is None
-    assert ranks.after(29, silent=1) is None
-    found = ranks.after(3, silent=1)
-    assert found is not None
-    assert found.startswith(f"rank 1 was last seen after step 3 (phase {phase}) and gives no sign of life: its process")
+@pytest.mark.parametrize(("agent", "host"), [("True", "the launcher of the first node"), ("False", "rank 0")])
+def test_a_store_that_does_not_answer_is_named_by_ranks_that_are_blocked(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch, agent: str, host: str
+) -> None:
+    variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in {**variables, "TORCHELASTIC_USE_AGENT_STORE": agent}.items():
+        monkeypatch.setenv(name, value)
+    ranks.take(3, 1)
+    ranks.answers = False
+    assert ranks.take(100, 1) == {}  # who trains needs no store
+    found = ranks.after(SILENT_S + 5)
+    assert found.keys() == {0, 1, 2}
+    assert {text.split(", ")[0] for text in found.values()} == {f"{host} at 10.0.0.1:29500"}
 
 
-def test_a_rank_that_has_ended_is_not_waited_for(ranks: Ranks) -> None:
-    ranks.all_at(1, "export")
-    ranks.after(1)
-    ranks.watchdog.file(1).unlink()
-    ranks.stands[0] = (1, "validate")
-    assert ranks.after(70, silent=1) is None
+def test_a_store_that_answers_again_accuses_nobody(ranks: Ranks) -> None:
+    ranks.take(3, 1)
+    ranks.answers = False
+    ranks.after(SILENT_S - 5)
+    ranks.answers = True
+    assert ranks.after(120) == {}
+
+
+def test_a_rank_that_was_never_seen_is_named(ranks: Ranks) -> None:
+    ranks.stopped.add(2)
+    assert set(ranks.after(SILENT_S + 5).values()) == {
+        "rank 2 was not seen and gives no sign of life: it was stopped, or its machine or the network hangs"
+    }
+
+
+@pytest.mark.parametrize("ended", [0, 1])
+def test_a_rank_that_has_ended_in_order_is_not_waited_for(ranks: Ranks, ended: int) -> None:
+    ranks.take(3, 1)
+    ranks.all_at(3, "export")
+    ranks.dogs[ended].phase = OVER
+    ranks.after(2)
+    ranks.stopped.add(ended)
+    assert ranks.after(10 * SILENT_S) == {}
+
+
+def test_heartbeats_of_a_thousand_ranks_are_two_messages_each_and_open_no_file() -> None:
+    kept, calls, opened = HashStore(), Counter[str](), []
+
+    class Counted:
+        def __getattr__(self, name: str) -> Any:
+            calls[name] += 1
+            return getattr(kept, name)
+
+    def observed(event: str, arguments: tuple[Any, ...]) -> None:
+        if counts and event == "open":
+            opened.append(arguments)
+
+    counts = False
+    sys.addaudithook(observed)
+    ranks = [Heartbeats(Counted, rank, 1024) for rank in range(1024)]
+    for _ in range(3):
+        for rank in ranks:
+            rank.exchange(heartbeats.Heartbeat(step=1, phase="train"))
+        counts, beat = True, dict(calls)
+        calls.clear()
+    counts = False
+    assert sum(beat.values()) == 2 * 1024
+    assert beat == {"set": 1024, "multi_get": 1, "compare_set": 1023}
+    assert opened == []
+    assert {last.step for last, _ in ranks[0].seen.values()} == {1}
+    assert [len(rank.seen) for rank in ranks[:3]] == [1023, 1, 1]

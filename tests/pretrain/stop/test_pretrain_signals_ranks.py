@@ -152,7 +152,7 @@ def test_sigusr1_to_any_rank_saves_and_trains_on(
 def test_a_rank_whose_peer_is_stopped_ends_before_it_is_killed(
     scheduled: Callable, grace: str, floor_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "FLOOR_S", floor_s)
+    monkeypatch.setattr(watchdog, "SILENT_S", floor_s)
     run = scheduled(grace)
     pids = run.start()
     run.at(2 * EVERY + 1)
@@ -165,7 +165,7 @@ def test_a_rank_whose_peer_is_stopped_ends_before_it_is_killed(
     os.kill(pids[1], SIGCONT)
     assert status_of(pids[1]) == -SIGKILL
     said = run.log.read_text()
-    assert "waited in vain (phase " in said
+    assert "was blocked (phase " in said
     assert "Current thread" in said
     assert run.ends()[0].startswith("stopped by SIGTERM at step ")
     run.assert_ends_alike()
@@ -190,7 +190,7 @@ def test_a_rank_that_waits_for_a_build_ends_when_it_is_asked_to(
     begins = loop._attempt
     monkeypatch.setattr(loop, "_attempt", attempt)
     monkeypatch.setattr(RunDirectory, "describe_corpus", builds)
-    monkeypatch.setattr(watchdog, "FLOOR_S", 1.0)
+    monkeypatch.setattr(watchdog, "SILENT_S", 1.0)
     run = scheduled()
     pids = run.start()
     until((run.root / "builds").exists, run.log)
@@ -203,6 +203,6 @@ def test_a_rank_that_waits_for_a_build_ends_when_it_is_asked_to(
     os.kill(pids[0], SIGKILL)
     assert status_of(pids[0]) == -SIGKILL
     assert (
-        "stopped by SIGTERM before the first step; not saved, as rank 1 waited in vain (phase start)"
+        "stopped by SIGTERM before the first step; not saved, as rank 1 was blocked (phase start)"
         in run.log.read_text()
     )

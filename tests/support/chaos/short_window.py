@@ -8,5 +8,5 @@ from pretrain.recovery import watchdog
 WINDOW_S = 3.0
 
 if __name__ == "__main__":
-    watchdog.FLOOR_S = WINDOW_S
+    watchdog.SILENT_S = WINDOW_S
     sys.exit(main())
