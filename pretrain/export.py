@@ -21,7 +21,7 @@ from pretrain.ship.export import Stored, export
 
 def main(arguments: list[str] | None = None) -> int:
     """Export a checkpoint of a run; the exit status."""
-    return answered(lambda: _export(_parser().parse_args(arguments)))
+    return answered(lambda: _export(_parser().parse_args(arguments)), is_alone=True)
 
 
 def _export(options: argparse.Namespace) -> None:

@@ -25,7 +25,7 @@ from pretrain.run.classes import INPUT, INTERRUPTED, PEER, STORAGE, class_of
 from pretrain.run.directory import Allowed
 from pretrain.run.error_file import tell_launcher
 from pretrain.run.errors import CheckpointError, PeerError
-from pretrain.run.launcher import command_line, launched_world
+from pretrain.run.launcher import World, command_line, launched_world
 from pretrain.run.stop import Stopped, heed
 
 _PATIENCE_S = 5.0
@@ -37,13 +37,15 @@ def answered(body: Callable[[], None], *, is_alone: bool = False) -> int:
 
     Args:
         body: what the command does.
-        is_alone: whether it cannot be shared by several processes, and refuses to be started as several.
+        is_alone: whether it cannot be shared by several processes, and refuses to be launched as several. Without a
+            launcher it is one, whatever RANK and WORLD_SIZE are: operators set them in each pod for what is trained.
     """
     use_standard_streams(outlives_reader=True)
     use_writable_caches()
     rank = 0
     try:
-        rank, world_size, *_ = launched_world()
+        is_one = is_alone and "LOCAL_RANK" not in os.environ
+        rank, world_size, *_ = World() if is_one else launched_world()
         if is_alone and world_size > 1:
             raise ValueError(
                 f"{world_size} processes were started, and each would do and write the same; this command is one "
@@ -198,7 +200,7 @@ def judged(body: Callable[[], bool]) -> int:
     Whatever prevents an answer has the status of its class, which is never 1.
     """
     said: list[bool] = []
-    status = answered(lambda: said.append(body()))
+    status = answered(lambda: said.append(body()), is_alone=True)
     return status or int(said == [True])
 
 

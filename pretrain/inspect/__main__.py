@@ -1,13 +1,14 @@
 """Look into a run directory, which stays as it is.
 
     python -m pretrain.inspect attempts runs/own
-    python -m pretrain.inspect attempts runs/own --last
+    python -m pretrain.inspect attempts runs/own --last --wait 120
     python -m pretrain.inspect verify runs/own
     python -m pretrain.inspect audit runs/own
 
 In: a run directory; a process may be training in it. Out: with `attempts` a table of its starts; with `--last` what the
 last one ended by, and the exit status of its class, because launchers end with 1 whatever it was. Exit status 69 where
-it still trains, 78 where the next start would be refused, or for a mistake on the command line. With `verify` a table
+it still trains, also after the seconds of `--wait`; 78 where the next start would be refused, or for a mistake on the
+command line. With `verify` a table
 of its checkpoints, every byte of which is compared with its hash; exit status 74 where one is damaged. With `audit` a
 table of its checkpoints, and whether each was trained on what the recipe says, no sample twice or never; exit status 70
 where one was not.
@@ -17,7 +18,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from pretrain.engine.command import Parser, answered
+from pretrain.engine.command import Parser, answered, positive
 from pretrain.run.classes import CLASSES
 
 
@@ -45,10 +46,11 @@ def _audit(options: argparse.Namespace) -> int:
 
 
 def _attempts(options: argparse.Namespace) -> int:
-    from pretrain.inspect.attempts import last, table
+    from pretrain.inspect.attempts import last, table, wait_for_end
     from pretrain.run.directory import RunDirectory
 
     run = RunDirectory(options.run)
+    wait_for_end(run, options.wait)
     lines, status = last(run) if options.last else (table(run), 0)
     print("\n".join(lines))
     return status
@@ -69,6 +71,13 @@ def _parser() -> Parser:
     attempts.add_argument("run", type=Path, metavar="RUN", help="run directory")
     attempts.add_argument(
         "--last", action="store_true", help="the last start alone, with the exit status of the class of its end"
+    )
+    attempts.add_argument(
+        "--wait",
+        type=positive,
+        default=0,
+        metavar="S",
+        help="wait up to S seconds for a run that still trains: rank 0 ends some seconds after a rank that was killed",
     )
     verify = commands.add_parser(
         "verify",

@@ -5,6 +5,7 @@ In: a run directory. Out: lines of text; an exit status. Kept: nothing.
 
 import os
 import re
+import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -19,6 +20,9 @@ TRAINS = os.EX_UNAVAILABLE
 """Exit status where the last start has no end yet: 75 would say that it may be made again."""
 
 
+_LOOK_S = 0.5
+
+
 class _Reached(NamedTuple):
     """How far a start came, as far as any line says."""
 
@@ -26,6 +30,13 @@ class _Reached(NamedTuple):
     time: str
     is_end: bool
     """Whether it ended then; it may have come further otherwise."""
+
+
+def wait_for_end(run: RunDirectory, most_s: float) -> None:
+    """Wait until no process trains in a run directory, or `most_s` have passed."""
+    deadline = time.monotonic() + most_s
+    while time.monotonic() < deadline and is_held(run.root):
+        time.sleep(_LOOK_S)
 
 
 def table(run: RunDirectory) -> list[str]:

@@ -182,7 +182,8 @@ def listening() -> Iterator[None]:
     """Context of the program: signals to end it stop it in order. Those that its parent ignores stay ignored.
 
     SIGUSR1, which would kill it, asks for a save, also where its parent ignores it; where another library handles it,
-    that stays.
+    that stays. Only the thread of signals takes it: whatever this process starts inherits that it is blocked, so that
+    one sent to all processes of a group or a job ends no worker, compiler or other program.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -199,11 +200,13 @@ def listening() -> Iterator[None]:
             signal.signal(each, lambda number, frame: _raise_if_received(Signals(number)))
     if signal.getsignal(SAVE) is not None:  # else C code handles it
         before[SAVE] = signal.signal(SAVE, lambda number, frame: None)  # the thread hears it
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {SAVE} & before.keys())
     try:
         yield
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.set_wakeup_fd(wakeup)
         _state.first, _state.deferred = None, False
         os.close(writing)
@@ -227,6 +230,7 @@ def _note(by: Signals) -> None:
 
 def _listen(pipe: int) -> None:
     """Hear every signal as soon as it comes."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {SAVE})
     told = False
     while numbers := os.read(pipe, 64):
         if SAVE in numbers:

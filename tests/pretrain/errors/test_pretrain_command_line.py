@@ -1,7 +1,9 @@
 """Mistakes on the command line are called that, those of a recipe are not, and what was probably meant is named."""
 
 import difflib
+import importlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -213,3 +215,38 @@ def test_the_answer_imports_no_torch(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("error: on the command line, data.sources=")
+
+
+PODS = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456", "PET_NNODES": "2"}
+"""What Kubeflow's training operator sets in each pod, for whatever is started there."""
+OF_ONE_PROCESS = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for package in ("pretrain", "finetune")
+    for path in (ROOT / package).rglob("*.py")
+    if re.search(r"return judged\(|answered\(.*is_alone=True", path.read_text()) and path.name != "command.py"
+)
+
+
+@pytest.mark.parametrize("module", OF_ONE_PROCESS)
+def test_a_command_of_one_process_does_its_work_in_a_pod_and_is_refused_under_a_launcher(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = importlib.import_module(module).main
+    monkeypatch.setattr(sys, "argv", ["command"])  # of which each lacks something
+    assert command([]) == 78
+    alone = capsys.readouterr().err.splitlines()[-1]  # where torch is not imported yet, there are lines of that
+    assert "the following arguments are required" in alone
+    monkeypatch.setattr("pretrain.engine.command._PATIENCE_S", -1)  # fails where a rank waits for rank 0's words
+    for name, value in PODS.items():
+        monkeypatch.setenv(name, value)
+    assert command([]) == 78
+    assert capsys.readouterr().err.splitlines() == [alone]
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert command([]) == 78
+    assert "error: 2 processes were started, and each would do and write the same" in capsys.readouterr().err
+
+
+def test_the_commands_of_one_process_are_known() -> None:
+    assert {"pretrain.inspect.__main__", "pretrain.export", "finetune.score.__main__"} <= set(OF_ONE_PROCESS)
+    assert len(OF_ONE_PROCESS) == 9

@@ -17,6 +17,7 @@ import pytest
 
 import pretrain.loop
 from pretrain.__main__ import main as train
+from pretrain.inspect import attempts
 from pretrain.inspect.__main__ import main
 from pretrain.recovery.breaker import SAME
 from pretrain.run import lock
@@ -151,6 +152,42 @@ def test_a_start_that_would_be_refused_is_a_matter_of_the_input(
     assert said[4].startswith("class        error (70)")
     assert said[-1].startswith("what to do   the next start is refused: the last 3 starts ended at step 7 by the same ")
     assert main(["attempts", str(tmp_path)]) == 0
+
+
+def test_the_last_start_is_waited_for_while_its_process_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 writes its end and frees the directory some seconds after another node's rank was killed."""
+    written = WrittenStarts(tmp_path)
+    (tmp_path / "run.json").write_text(f'{{"format": "{FORMAT}"}}')
+    written.start(exit_class=None)
+    held, looks = [RunLock(tmp_path)], itertools.count(1)
+
+    def sleep(seconds: float) -> None:
+        if next(looks) == 3:
+            written.run.end_attempt(1, "peer")
+            held.clear()
+
+    monkeypatch.setattr(attempts.time, "sleep", sleep)
+    assert main(["attempts", str(tmp_path), "--last"]) == 69
+    assert main(["attempts", str(tmp_path), "--last", "--wait", "600"]) == 71
+    assert next(looks) == 4
+    capsys.readouterr()
+
+
+def test_a_start_that_trains_on_is_waited_for_no_longer_than_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = WrittenStarts(tmp_path)
+    (tmp_path / "run.json").write_text(f'{{"format": "{FORMAT}"}}')
+    written.start(exit_class=None)
+    held, clock = RunLock(tmp_path), itertools.count(0.0, 0.4)
+    monkeypatch.setattr(attempts.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(attempts.time, "sleep", lambda seconds: None)
+    assert main(["attempts", str(tmp_path), "--last", "--wait", "40"]) == 69
+    assert next(clock) == pytest.approx(0.4 * 102)  # now, and then until 40 s have passed
+    assert main(["attempts", str(tmp_path), "--last", "--wait", "-1"]) == 78
+    del held
 
 
 def test_asking_whether_a_run_trains_takes_nothing_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

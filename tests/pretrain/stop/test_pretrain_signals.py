@@ -1,10 +1,18 @@
 """Signals to this process: they raise one `Stopped`, and what is said of them is true wherever they come."""
 
 import os
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from signal import SIGINT, SIGTERM, Signals
+from functools import partial
+from multiprocessing import get_context
+from signal import SIGINT, SIGTERM, SIGUSR1, Signals
+from subprocess import PIPE
+from typing import Any
 
+import psutil
 import pytest
 
 from pretrain.run import stop
@@ -30,6 +38,86 @@ def is_stopped_by(by: Signals) -> bool:
 def listening() -> Iterator[None]:
     with stop.listening():
         yield
+
+
+def program() -> Callable[[], int | None]:
+    started = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(0.3)"], stdout=PIPE)
+    assert started.stdout is not None
+    started.stdout.read(1)
+    os.kill(started.pid, SIGUSR1)
+    return started.wait
+
+
+def process_of(method: str) -> Callable[[], int | None]:
+    """A process that multiprocessing starts: by fork, from its server, or as a new interpreter."""
+    context = get_context(method)
+    begun = context.Event()
+    process = context.Process(target=wait_after, args=(begun,), daemon=True)  # type: ignore[attr-defined]
+    process.start()
+    begun.wait(60)
+    for pid in {process.pid, psutil.Process(process.pid).ppid()} - {os.getpid()}:  # the server, too
+        os.kill(pid, SIGUSR1)
+
+    def status() -> int | None:
+        process.join(60)
+        return int(process.exitcode)
+
+    return status
+
+
+def wait_after(begun: Any) -> None:
+    begun.set()
+    time.sleep(0.2)
+
+
+def in_a_thread() -> Callable[[], int | None]:
+    made: list[Callable[[], int | None]] = []
+    thread = threading.Thread(target=lambda: made.append(program()))
+    thread.start()
+    thread.join()
+    return made[0]
+
+
+def compilers() -> Callable[[], int | None]:
+    """The processes in which torch compiles kernels."""
+    from torch._inductor.compile_worker.subproc_pool import SubprocPool
+
+    before = set(psutil.Process().children(recursive=True))
+    pool = SubprocPool(1)
+    assert pool.submit(os.getpid).result(60) != os.getpid()
+    started = set(psutil.Process().children(recursive=True)) - before
+    assert len(started) >= 2  # one that starts the others
+    for each in started:
+        os.kill(each.pid, SIGUSR1)
+
+    def status() -> int | None:
+        alive = pool.submit(os.getpid).result(60) in {each.pid for each in started}
+        pool.shutdown()
+        return int(not alive)
+
+    return status
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        program,
+        pytest.param(compilers, marks=[pytest.mark.slow, pytest.mark.timeout(90)]),
+        in_a_thread,
+        partial(process_of, "fork"),
+        pytest.param(partial(process_of, "spawn"), marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_to_save_ends_nothing_that_the_run_has_started(start: Callable[[], Callable[[], int | None]]) -> None:
+    """A scheduler sends it to all processes of a job: workers, compilers, and programs that know nothing of it."""
+    status = start()
+    assert status() == 0
+    assert not stop.save_asked()
+    send(SIGUSR1)
+    deadline = time.monotonic() + 5
+    while not stop.save_asked() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert stop.save_asked()
 
 
 def agreed_after_own() -> None:

@@ -5,7 +5,7 @@ import re
 import signal
 import sys
 from pathlib import Path
-from signal import SIGINT, SIGTERM
+from signal import SIGINT, SIGTERM, SIGUSR1
 
 import psutil
 import pytest
@@ -69,6 +69,24 @@ def test_control_c_at_a_terminal(recipe_in, trained: Trained, tmp_path: Path) ->
     assert ends(root) == [f"stopped by SIGINT at step {step}"]
     assert said.splitlines()[-1].endswith(f"python -m pretrain {' '.join(words[3:])}")
     assert_goes_on(words, root, trained, 1)
+
+
+def test_a_signal_to_save_that_all_processes_get(recipe_in, tmp_path: Path) -> None:
+    """As `scancel --signal=USR1` sends it: no worker of the loader ends by it, nor the server that forks them."""
+    words = [*ALONE, str(recipe_in(tmp_path)), *STEPS_60, "data.workers=1", "run.checkpoint_every=1000"]
+    root, log = tmp_path / "run", tmp_path / "log"
+    with started(words, log) as process:
+        for step in (5, 10, 15):
+            until(lambda step=step: at_step(root, step) or process.poll() is not None, log)
+            family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+            assert len(family) > 3  # the fork server, its tracker and a worker
+            for each in family:
+                os.kill(each.pid, SIGUSR1)
+        assert process.wait(100) == 0, log.read_text()
+    *asked, last = (line["step"] for line in lines(root / "metrics.jsonl") if "checkpoint_s" in line)
+    assert asked
+    assert all(5 < step < last for step in asked)
+    assert ends(root) == ["finished"]
 
 
 @pytest.mark.slow
