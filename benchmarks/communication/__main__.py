@@ -3,16 +3,17 @@
     python -m benchmarks.communication                                   # every engine, minutes
     python -m benchmarks.communication --only ddp fsdp2 --preset esm2_60k
 
-Each row is a real launch with a file of `accelerate_configs/`, in float32, two micro-batches a rank and step. Bytes
-are those of the whole tensor of each collective (`expected`), counted by torch's profiler for every caller. Seconds "in
-flight" are those in which a collective has begun and not ended, of the rank with the fewest, which waits least for the
-others; it may compute meanwhile. All figures are medians over steps. `ratio` is the bytes over those that the engine's
-own rules require; an all-reduce counts twice.
+Each row is a real launch with a file of `accelerate_configs/`, in float32 unless it says bf16, two micro-batches a rank
+and step. Bytes are those of the whole tensor of each collective (`expected`), counted by torch's profiler for every
+caller. Seconds "in flight" are those in which a collective has begun and not ended, of the rank with the fewest, which
+waits least for the others; it may compute meanwhile. All figures are medians over steps. `ratio` is the bytes over
+those that the engine's own rules require; an all-reduce counts twice.
 """
 
 import argparse
 import json
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -35,6 +36,7 @@ CASES = (
     Case("ddp", 2, optimizer="muon"),
     Case("fsdp2", 2, optimizer="muon"),
     Case("hsdp", 4, optimizer="muon"),
+    *(Case(engine, processes, precision="bf16") for engine, processes in (("fsdp2", 2), ("hsdp", 4), ("zero3", 2))),
     *(Case(engine, 2, exchange) for engine in ("ddp", "fsdp2", "zero3") for exchange in ("ulysses", "all_gather")),
 )
 MEGABYTE = 1e6
@@ -55,7 +57,9 @@ class Traffic(Row):
     """The share of a profiled step's seconds that was in flight."""
 
 
-def measured(case: Case, preset: str, bin_tokens: int, folder: Path) -> Traffic:
+def measured(
+    case: Case, preset: str, bin_tokens: int, folder: Path, launch: Callable[..., object] = launched
+) -> Traffic:
     """Launch one case, and read what its ranks measured."""
     bins = MICRO_BATCHES * case.processes // case.context
     words = ["benchmarks.communication.rank", str(folder / "results.json"), "recipes/quickstart.toml"]
@@ -67,7 +71,7 @@ def measured(case: Case, preset: str, bin_tokens: int, folder: Path) -> Traffic:
     words += [f"optimizer.name={case.optimizer}"]
     if case.exchange:
         words += [f"parallel.context={case.context}", f"parallel.exchange={case.exchange}"]
-    launched(case.engine, case.processes, *words)
+    launch(case.engine, case.processes, *words, precision=case.precision)
     found = json.loads((folder / "results.json").read_text())
     return _traffic(case, found["ranks"], Work(preset, bin_tokens, MICRO_BATCHES, bins, found["device"]))
 

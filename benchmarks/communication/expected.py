@@ -3,7 +3,7 @@
 In: an engine, a model, the size of a step. Out: bytes by kind of collective, of one rank. Nothing is kept.
 
 A collective counts as its whole tensor: an all-reduce's tensor, an all-gather's output, a reduce-scatter's input, what
-an all-to-all sends. Everything is sent in float32, which the benchmark computes in too.
+an all-to-all sends. Everything is sent in float32, except the weights of layers that engines gather in a bf16 run.
 
 In the comments: P bytes of all parameters, L of those of the layers, R of the rest, n ranks, m micro-batches.
 """
@@ -26,7 +26,7 @@ from pretrain.optimizer.groups import parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings
 from pretrain.step import NOTHING
 
-FLOAT, DOUBLE, INTEGER = 4, 8, 8
+BFLOAT, FLOAT, DOUBLE, INTEGER = 2, 4, 8, 8
 """Bytes of a number."""
 
 
@@ -40,11 +40,13 @@ class Case:
     exchange: Exchange | None = None
     """The exchange with which all processes share every batch; None where each has its own batches."""
     optimizer: Literal["adamw", "muon"] = "adamw"
+    precision: Literal["no", "bf16"] = "no"
 
     @property
     def name(self) -> str:
-        """The engine, and the exchange for attention or the optimizer if it is no usual one."""
+        """The engine, and the exchange for attention, the optimizer or the precision if it is no usual one."""
         others = [self.exchange, self.optimizer if self.optimizer != "adamw" else None]
+        others += [self.precision] if self.precision != "no" else []
         return "/".join([self.engine, *(other for other in others if other)])
 
     @property
@@ -56,6 +58,10 @@ class Case:
     def shards(self) -> int:
         """Number of ranks that the model is cut over, where it is."""
         return 2 if self.engine == "hsdp" else self.processes
+
+    def gathered(self, name: str, parameter: nn.Parameter) -> int:
+        """Bytes of a number of this parameter where it is gathered for a forward or backward pass."""
+        return BFLOAT if self.precision == "bf16" and ".layers." in name and parameter.ndim > 1 else FLOAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +108,11 @@ def _torch(case: Case, work: Work) -> dict[str, int]:
     # FSDP2 cuts along the first dimension, padded to a multiple of n. With every micro-batch a layer is gathered for
     # the forward pass and again for the backward pass, and gradients are reduced. The rest of the model is the
     # outermost unit and stays gathered in between: m (2 L + R) and m (L + R).
-    sizes = {
-        name: FLOAT * -(-p.shape[0] // case.shards) * case.shards * prod(p.shape[1:]) for name, p in parameters.items()
-    }
+    padded = {name: -(-p.shape[0] // case.shards) * case.shards * prod(p.shape[1:]) for name, p in parameters.items()}
+    sizes = {name: padded[name] * case.gathered(name, p) for name, p in parameters.items()}
     layers = sum(size for name, size in sizes.items() if ".layers." in name)
-    whole = sum(sizes.values())
-    exchanged = {"all_gather": m * (whole + layers), "reduce_scatter": m * whole}
+    whole = FLOAT * sum(padded.values())
+    exchanged = {"all_gather": m * (sum(sizes.values()) + layers), "reduce_scatter": m * whole}
     exchanged["all_reduce"] = FLOAT * len(parameters)  # for the norm of the gradient: one number for each
     if case.engine == "hsdp":  # copies of the model add up their shards' gradients, with the last micro-batch
         exchanged["all_reduce"] += whole // case.shards
@@ -115,17 +120,20 @@ def _torch(case: Case, work: Work) -> dict[str, int]:
 
 
 def _zero(case: Case, work: Work) -> dict[str, int]:
-    m, sizes = work.micro_batches, [p.numel() for p in work.model.parameters()]
-    whole = FLOAT * sum(sizes)
+    m, parameters = work.micro_batches, dict(work.model.named_parameters())
+    whole = FLOAT * sum(p.numel() for p in parameters.values())
     if case.engine == "zero3":
         # What is no larger than the largest vector stays whole and is gathered once, after the update. The rest is
         # gathered with every micro-batch, and only once in it where the model is small: nothing is dropped that is used
         # again within `stage3_max_reuse_distance`, so a model below that, like this one, is whole from the forward pass
-        # to the end of the backward pass. The norm, and whether a gradient overflowed, are in float64.
-        kept = max(p.numel() for p in work.model.parameters() if p.ndim < 2)
-        vectors = FLOAT * sum(size for size in sizes if size <= kept)
-        gathered = m * (whole - vectors) + vectors
-        return {"all_gather": gathered, "reduce_scatter": m * whole, "all_reduce": 2 * DOUBLE}
+        # to the end of the backward pass. Each parameter is padded to a multiple of n. The norm, and whether a gradient
+        # overflowed, are in float64.
+        kept = max(p.numel() for p in parameters.values() if p.ndim < 2)
+        padded = {name: -(-p.numel() // case.processes) * case.processes for name, p in parameters.items()}
+        cut = [name for name, p in parameters.items() if p.numel() > kept]
+        vectors = FLOAT * sum(padded[name] for name in parameters.keys() - cut)
+        gathered = m * sum(padded[name] * case.gathered(name, parameters[name]) for name in cut) + vectors
+        return {"all_gather": gathered, "reduce_scatter": m * FLOAT * sum(padded.values()), "all_reduce": 2 * DOUBLE}
     # Each rank needs the gradients of its part, and all ranks need all parts after the update. Stage 1 adds up
     # micro-batches first, stage 2 keeps too little for that. Then come the norm, and whether a gradient overflowed.
     reductions = 1 if case.engine == "zero1" else m

@@ -122,8 +122,9 @@ def _union(spans: list[tuple[int, int]]) -> int:
     return covered
 
 
-def main(results: str, recipe_file: str, *overrides: str) -> None:
+def main(arguments: list[str]) -> int:
     """Train under the watch; rank 0 writes what every rank measured."""
+    results, recipe_file, *overrides = arguments
     recipe, watch = read(Recipe, Path(recipe_file), overrides), Watch()
     with launch(recipe) as engine:
         with (
@@ -135,7 +136,8 @@ def main(results: str, recipe_file: str, *overrides: str) -> None:
         every = engine.gather(watch.results())
         if engine.is_main:
             Path(results).write_text(json.dumps({"device": engine.device.type, "ranks": every}))
+    return 0
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

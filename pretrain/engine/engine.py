@@ -27,6 +27,8 @@ from data.batches.loader import Step
 from pretrain.engine.context_parallel import ContextGroup
 from pretrain.engine.named_state import NamedState, TorchState
 from pretrain.engine.ranks import Ranks
+from pretrain.model.layer import Layer
+from pretrain.model.linear import Linear
 from pretrain.model.obstacle import Obstacle
 from pretrain.run.errors import placed
 
@@ -268,6 +270,12 @@ class Engine(Ranks):
                 self.accelerator.trackers.remove(tracker)
                 words = f"run.trackers: {tracker.name} gets nothing from step {step} on, and training continues"
                 print(f"{words}: {error}", file=sys.stderr, flush=True)
+
+
+def layer_weights(model: nn.Module) -> list[Tensor]:
+    """The weights that autocast rounds before each use: those of the layers' linear maps."""
+    layers = [module for module in model.modules() if isinstance(module, Layer)]
+    return [module.weight for layer in layers for module in layer.modules() if isinstance(module, Linear)]
 
 
 @contextmanager

@@ -5,16 +5,17 @@ In and out: as in `engine`. Kept: shards, as DTensors.
 
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin, fsdp2_prepare_model
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.tensor import DTensor
 
 from data.batches.batch import Batch
-from pretrain.engine.engine import Engine, following
+from pretrain.engine.engine import Engine, following, layer_weights
 from pretrain.model.layer import Layer
 
 
@@ -60,6 +61,10 @@ class FullyShardedEngine(Engine):
         self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap = [Layer.__name__] if has_layers else []
         with following(optimizer, model):
             fsdp2_prepare_model(self.accelerator, model)
+            if self.precision == "bf16":
+                for module in model.modules():
+                    if isinstance(module, Layer):
+                        _gather_weights_in_bfloat16(cast(FSDPModule, module))
             self._allocate(model)
         _set_timeouts(model, self.timeout)
         for module in model.modules():
@@ -87,6 +92,32 @@ class FullyShardedEngine(Engine):
         whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
         torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, whole)
         return whole
+
+
+def _gather_weights_in_bfloat16(layer: FSDPModule) -> None:
+    """Split a layer's parameters into two groups, which are gathered and reduced separately.
+
+    The weights of its linear maps arrive in bfloat16, as autocast would round them, so that autocast makes no copies of
+    them; their gradients are summed in float32. Norms and biases stay float32. `fully_shard` itself has one policy for
+    a module, and no way to take biases out of the modules of the weights.
+    """
+    groups = layer._get_fsdp_state()._fsdp_param_groups
+    (whole,) = groups
+    policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    weights = FSDPParamGroup(
+        [],
+        whole.modules,
+        whole.mesh_info,
+        whole.post_forward_mesh_info,
+        whole.device,
+        shard_placement_fn=None,
+        mp_policy=policy,
+        offload_policy=whole.offload_policy,
+    )
+    chosen = set(layer_weights(cast(nn.Module, layer)))
+    weights.fsdp_params = [p for p in whole.fsdp_params if p.sharded_param in chosen]
+    whole.fsdp_params = [p for p in whole.fsdp_params if p.sharded_param not in chosen]
+    groups.append(weights)
 
 
 def _set_timeouts(model: nn.Module, timeout: timedelta) -> None:

@@ -18,7 +18,7 @@ from accelerate.utils import DeepSpeedPlugin, DistributedType
 from torch import Tensor, nn
 
 from data.batches.batch import Batch
-from pretrain.engine.engine import Engine
+from pretrain.engine.engine import Engine, layer_weights
 from pretrain.engine.named_state import NamedState
 from pretrain.engine.zero_state import ZeroState
 from pretrain.model.obstacle import Obstacle
@@ -115,11 +115,16 @@ class ZeroEngine(Engine):
         super().forget()
 
     def _allocate(self, model: nn.Module) -> None:
-        """In stage 3 a parameter is cut before the next one is allocated; DeepSpeed then finds all of them cut."""
+        """In stage 3 a parameter is cut before the next one is allocated; DeepSpeed then finds all of them cut.
+
+        In bf16 it gathers the weights of layers in bfloat16, as autocast would round them; the rest, and sums of
+        gradients, stay float32.
+        """
         if self._stage < 3:
             super()._allocate(model)
             return
         import deepspeed
+        from deepspeed.runtime.torch_autocast import PARAM_COMM_DTYPE_ATTR_NAME
 
         settings = {key: value for key, value in self._zero_settings.items() if value != "auto"}
         config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": settings}
@@ -129,6 +134,9 @@ class ZeroEngine(Engine):
                 for name, parameter in own.to_empty(device=self.device).items():
                     module.register_parameter(name, parameter)
                 deepspeed.zero.Init(own, config_dict_or_path=config)
+        if self.precision == "bf16":
+            for weight in layer_weights(model):
+                setattr(weight, PARAM_COMM_DTYPE_ATTR_NAME, torch.bfloat16)
 
     def named_state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> NamedState:
         """State by name of what `prepare` returned; make it again after every `prepare`."""

@@ -7,8 +7,8 @@ own the code of older ones: on an AMD CPU with AVX-512, oneDNN, which torch brin
 Torch has no setting that chooses it, so the operator of its compiler is called here. And a CPU without instructions
 for bfloat16 multiplies it at a tenth to a thirtieth of its speed in float32, because torch converts the numbers one by
 one. Here factors are rounded to bfloat16 as autocast does, then multiplied and summed in float32, which holds each
-product of two of them exactly, and the result is rounded. So the values are those of the instructions, and only
-temporary memory is larger. A gradient of float32 weights is not rounded to bfloat16.
+product of two of them exactly, and the result is rounded. Gradients are rounded like
+the rest. So the values are those of the instructions, and only temporary memory is larger.
 """
 
 from typing import Any
@@ -134,9 +134,9 @@ class _Product(torch.autograd.Function):
             if ctx.needs_input_grad[0]:
                 of_x = (flat @ _rounded(weight)).to(x.dtype).view_as(x)
             if ctx.needs_input_grad[1]:
-                of_weight = (flat.t() @ x.float().flatten(0, -2)).to(weight.dtype)
+                of_weight = (flat.t() @ x.float().flatten(0, -2)).to(x.dtype).to(weight.dtype)
             if ctx.needs_input_grad[2]:
-                of_bias = flat.sum(0).to(ctx.bias_dtype)
+                of_bias = flat.sum(0).to(x.dtype).to(ctx.bias_dtype)
         return of_x, of_weight, of_bias
 
 

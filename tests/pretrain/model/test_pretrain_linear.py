@@ -54,11 +54,28 @@ def test_values_and_gradients(emulates: bool, bias: bool, leading: tuple[int, ..
     assert x.grad.dtype == layer.weight.grad.dtype == torch.float32
     of_x = x.grad.flatten(0, -2)
     assert within(of_x, of_out @ weight, of_out.abs() @ weight.abs(), rounding=ROUNDING)
-    # Summed in float32 and left so, where autocast rounds it; a bias takes the same way.
-    rounding = 0 if emulates else ROUNDING
-    assert within(layer.weight.grad, of_out.t() @ inputs, of_out.abs().t() @ inputs.abs(), rounding=rounding)
+    # Rounded as autocast rounds it, or engines would differ that hold the weight in float32 or in bfloat16.
+    assert torch.equal(layer.weight.grad, rounded(layer.weight.grad).float())
+    assert within(layer.weight.grad, of_out.t() @ inputs, of_out.abs().t() @ inputs.abs(), rounding=ROUNDING)
     if bias:
-        assert within(layer.bias.grad, of_out.sum(0), of_out.abs().sum(0), rounding=rounding)
+        assert torch.equal(layer.bias.grad, rounded(layer.bias.grad).float())
+        assert within(layer.bias.grad, of_out.sum(0), of_out.abs().sum(0), rounding=ROUNDING)
+
+
+def test_a_weight_in_bfloat16_gives_the_gradients_of_one_in_float32(emulates: bool) -> None:
+    """Under FSDP2 the weight arrives in bfloat16, and the bias in float32."""
+    layer, x = Linear(60, 48), drawn(9, 60)
+    gradients = []
+    for dtype in (torch.float32, torch.bfloat16):
+        weight = torch.nn.Parameter(layer.weight.detach().to(dtype))
+        layer.weight = weight
+        layer.bias.grad = None
+        with torch.autocast("cpu", torch.bfloat16):
+            out = layer(x)
+        out.backward(drawn(9, 48, seed=1).bfloat16())
+        assert weight.grad is not None
+        gradients.append((out, weight.grad.float(), layer.bias.grad))
+    assert all(map(torch.equal, *gradients))
 
 
 def test_a_model_of_bfloat16_needs_no_autocast(emulates: bool) -> None:

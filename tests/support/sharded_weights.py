@@ -1,0 +1,43 @@
+"""The program of which it is printed what engines that gather weights keep of them; for `wrong_engine`."""
+
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from pretrain import loop
+from pretrain.engine.engine import layer_weights
+from pretrain.model import linear
+
+
+def say_copies_of_weights() -> AbstractContextManager[Any]:
+    """No fault: each rank prints, at every step, how many copies of layers' weights wait for the backward pass.
+
+    Products of bfloat16 are torch's own, as on a GPU, whatever this CPU can.
+    """
+    train_step = loop.train_step
+
+    def watched(step: Any, model: Any, *rest: Any, **how: Any) -> Any:
+        whole = [getattr(weight, "ds_shape", weight.shape) for weight in layer_weights(model)]
+        shapes = {tuple(shape)[::turn] for shape in whole for turn in (1, -1)}
+        copies: list[torch.dtype] = []
+
+        def keep(kept: Tensor) -> Tensor:
+            gathered = [p for p in model.parameters() if not isinstance(p, DTensor)]
+            own = {p.untyped_storage().data_ptr() for p in gathered}
+            if tuple(kept.shape) in shapes and kept.untyped_storage().data_ptr() not in own:
+                copies.append(kept.dtype)
+            return kept
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept):
+            outcome = train_step(step, model, *rest, **how)
+        print(f"copies of weights: {len(copies)}, of {len(shapes)} shapes", flush=True)
+        return outcome
+
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(linear, "EMULATES_BFLOAT16", False))
+    stack.enter_context(mock.patch.object(loop, "train_step", watched))
+    return stack
