@@ -8,7 +8,7 @@ from data.progress_line import BuildLine
 from data.recipe.settings import CorpusSettings
 from data.sources.block import Source
 from data.sources.resolve import STANDARD_INPUT, resolve, standard_input
-from data.store.build import build_into, open_or_build
+from data.store.build import build_into, left_out, open_or_build
 from data.store.token_store import REJECTED
 
 
@@ -37,8 +37,8 @@ def run(options: argparse.Namespace) -> int:
     print(f"records      {store.num_records:,}")
     print(f"residues     {store.total_residues:,}")
     print(f"fingerprint  {store.fingerprint}")
-    if store.facts["rejected"]:
-        print(f"rejected     {store.facts['rejected']:,} bad records: {store.folder / REJECTED}")
+    if store.rejected:
+        print(f"left out     {left_out(store.rejected)}: {store.folder / REJECTED}")
     if store.unknown_letters:
         counted = ", ".join(f"{letter} {times:,}" for letter, times in store.unknown_letters.items())
         print(f"as <unk>     {counted}")

@@ -22,6 +22,7 @@ from data.alphabet import TOKENS
 from data.homology import name_table
 from data.homology.clusters import open_clusters
 from data.sources.protein import shown
+from data.store.build import left_out
 from data.store.token_store import UINT64, Store
 
 QUANTILES = (1, 5, 25, 50, 75, 95, 99)
@@ -101,8 +102,8 @@ class Statistics:
     duplicates: Duplicates
     headers: dict[int, str]
     """Header lines of the records that `duplicates.largest` lists."""
-    num_rejected: int
-    """Number of records of the sources that were left out as bad."""
+    rejected: dict[str, int]
+    """Number of records of the sources that were left out, by kind."""
     unknown_letters: dict[str, int]
     """How often each letter outside the alphabet was read as ``<unk>``."""
 
@@ -128,7 +129,7 @@ def statistics(store: Store) -> Statistics:
         composition=count_tokens(store),
         duplicates=duplicates,
         headers={record: store.header(record) for group in duplicates.largest for record in group.records},
-        num_rejected=int(store.facts["rejected"]),
+        rejected=store.rejected,
         unknown_letters=store.unknown_letters,
     )
 
@@ -212,9 +213,9 @@ def lines(found: Statistics) -> Iterator[str]:
     lengths, duplicates = found.lengths, found.duplicates
     yield f"store        {found.folder}"
     yield f"fingerprint  {found.fingerprint}"
-    yield f"records      {found.num_records:,}" + (
-        f" ({found.num_rejected:,} more were bad and left out: rejected.jsonl)" if found.num_rejected else ""
-    )
+    yield f"records      {found.num_records:,}"
+    if found.rejected:
+        yield f"left out     {left_out(found.rejected)} (rejected.jsonl)"
     yield f"residues     {found.num_residues:,}"
     yield f"length       min {lengths.values[0]:,}, mean {lengths.mean:,.1f}, max {lengths.values[-1]:,} residues"
     yield "  quantiles  " + ", ".join(f"{percent} %: {lengths.quantile(percent):,}" for percent in QUANTILES)
@@ -243,7 +244,7 @@ def as_json(found: Statistics) -> dict[str, Any]:
         "fingerprint": found.fingerprint,
         "records": found.num_records,
         "residues": found.num_residues,
-        "rejected": found.num_rejected,
+        "rejected": found.rejected,
         "unknown_letters": found.unknown_letters,
         "lengths": {
             "min": int(lengths.values[0]),

@@ -89,8 +89,8 @@ class IngestSettings(Section):
     )
     content: SourceContent = setting(
         OPERATIONAL,
-        "'protein': refuse a source that begins with nucleotides, three-letter codes, PIR or an alignment; 'any': read "
-        "its letters as amino acids nevertheless",
+        "'protein': nucleotides and words such as NA are bad records, and a source that begins with nucleotides, "
+        "three-letter codes, PIR or an alignment is refused; 'any': read the letters as amino acids nevertheless",
         "protein",
     )
     processes: int = setting(OPERATIONAL, "sources that are read at the same time", 1, "processes", at_least=1)

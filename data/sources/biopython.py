@@ -17,7 +17,7 @@ import numpy as np
 from data.recipe.settings import IngestSettings, LetterPolicy
 from data.sources.block import START, Block, Position
 from data.sources.entries import Entry, entry_blocks
-from data.sources.protein import shown
+from data.sources.protein import Refusal, shown
 from data.transport.broken_stream import BrokenStream
 from data.transport.byte_stream import ByteStream, OneFile
 from data.transport.chunk_file import ChunkFile
@@ -36,6 +36,8 @@ _NAMESPACES = {"{https://uniprot.org/uniprot}": "{http://uniprot.org/uniprot}"}
 """UniProt's current namespace, and the older one, which is the only one that Biopython 1.88 reads."""
 _READ_OF_ENTRY = ("accession", "name", "protein", "sequence")
 _NO_DESCRIPTION = ("", ".", "<unknown description>")
+_GROWN_TOGETHER = re.compile(r"(LOCUS +\S*\d)( bp )")
+"""A LOCUS line whose name reaches its length, as Prokka writes names of more than some 20 letters."""
 _FULL_NAME = re.compile(r"Full=([^;{]+)")
 
 
@@ -57,10 +59,11 @@ class SeqIOSource(OneFile):
         """Its records from `start` on; those before it are read again and left out.
 
         A nucleotide record of GenBank gives the translation of each of its CDS features, and each counts as a record.
+        One without any is left out, and counts as one too.
 
         Raises:
             ValueError: it does not exist, is damaged, cut short or not of this format (the message names the last
-                record that was read), or has no record.
+                record that was read), or has no record, or nothing but nucleotide records without translations.
         """
         stream = ByteStream(self.location, self.limits)
         entries = itertools.islice(self._entries(stream.chunks()), start.records, None)
@@ -70,7 +73,7 @@ class SeqIOSource(OneFile):
         raw = _Pieces(chunks, self.location, self.limits.max_line_bytes, lines=self.format != "uniprot-xml")
         stream = _opened(raw, self.format)
         parts = _parts(stream, self.format)
-        num_parts = number = 0
+        num_parts = number = num_contigs = 0
         last = b""
 
         def where() -> str:
@@ -106,6 +109,7 @@ class SeqIOSource(OneFile):
                 )
             for entry in entries:
                 number, last = number + 1, entry.header
+                num_contigs += entry.refusal is not None and entry.refusal.kind == "contig without proteins"
                 yield entry
         if raw.read(1) or (raw.lines and raw.ends != num_parts):
             raise ValueError(
@@ -115,6 +119,11 @@ class SeqIOSource(OneFile):
         if not number:
             raise ValueError(
                 f"{self.location}: no {self.format} record in it (empty file); remove it from data.sources or fill it"
+            )
+        if num_contigs == number:
+            raise ValueError(
+                f"{self.location}: no protein in it: none of its {number} nucleotide records has a CDS with a "
+                "/translation; annotate it, for example with Prokka or Bakta, or give its proteins as FASTA"
             )
 
 
@@ -193,6 +202,8 @@ class _WithoutNucleotides:
             line = self._stream.readline()
         if line.startswith("LOCUS "):
             self._is_protein = " aa " in line
+            # Any length does that is not too short for a feature: the letters of nucleotides are not read.
+            line = _GROWN_TOGETHER.sub(r"\1 1000000000\2", line)
         self._in_sequence = line.startswith("ORIGIN") and not self._is_protein
         return line
 
@@ -244,17 +255,18 @@ def _entries_of(part: Any, format: Format, complaints: list[str]) -> Iterator[En
         yield Entry(_header(part.accessions[0], description), letters, _damage(part.sequence_length, letters))
     else:
         letters = _letters(part)
-        reason = _damage(part.annotations.get("sequence_length", len(letters)), letters)
+        refused = _damage(part.annotations.get("sequence_length", len(letters)), letters)
         for complaint in complaints:  # all others are about annotations, which are not read here
             if complaint.startswith("Expected sequence length"):
-                reason = f"is damaged: {_one_line(complaint)} Download it again"
-        yield Entry(_header(part.id, part.description), letters, reason)
+                refused = Refusal("damaged", f"is damaged: {_one_line(complaint)} Download it again")
+        yield Entry(_header(part.id, part.description), letters, refused)
 
 
-def _damage(num_residues: int, letters: bytes) -> str:
+def _damage(num_residues: int, letters: bytes) -> Refusal | None:
     if num_residues == len(letters):
-        return ""
-    return f"is damaged: it says that it has {num_residues} residues and has {len(letters)}; download it again"
+        return None
+    text = f"is damaged: it says that it has {num_residues} residues and has {len(letters)}; download it again"
+    return Refusal("damaged", text)
 
 
 def _translations(record: Any) -> Iterator[Entry]:
@@ -270,12 +282,9 @@ def _translations(record: Any) -> Iterator[Entry]:
             product = feature.qualifiers.get("product", [""])[0]
             yield Entry(_header(name, product), _bytes(feature.qualifiers["translation"][0]))
     if not number:
-        yield Entry(
-            _header(record.id, record.description),
-            b"",
-            f"holds nucleotides ({record.annotations.get('molecule_type', 'type unknown')}) and no CDS with a "
-            "/translation; remove it, or give its proteins as FASTA",
-        )
+        words = f"holds nucleotides ({record.annotations.get('molecule_type', 'type unknown')}) and no CDS with a "
+        refused = Refusal("contig without proteins", f"{words}/translation; if it has proteins, give them as FASTA")
+        yield Entry(_header(record.id, record.description), b"", refused)
 
 
 def _letters(record: Any) -> bytes:

@@ -3,9 +3,10 @@
 In: nothing; these are the types. Kept: nothing.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,33 @@ START = Position()
 """The beginning of a source."""
 
 
+Kind = Literal[
+    "bad header",
+    "contig without proteins",
+    "damaged",
+    "gap",
+    "inner stop codon",
+    "misaligned row",
+    "missing value",
+    "no sequence",
+    "nucleotides",
+    "too long",
+    "unknown letter",
+]
+"""Why a record was left out, in the words by which a build counts them."""
+
+JUDGED = ("missing value", "nucleotides")
+"""Kinds of records whose letters could be amino acids."""
+
+
+def num_bad(rejected: Mapping[str, int]) -> int:
+    """How many of the records that were left out, counted by kind, are bad.
+
+    A contig without proteins is not: every draft genome has some, and nothing of them is lost.
+    """
+    return sum(count for kind, count in rejected.items() if kind != "contig without proteins")
+
+
 class Rejected(NamedTuple):
     """A record that is not a protein sequence."""
 
@@ -35,6 +63,7 @@ class Rejected(NamedTuple):
     """The beginning of its header, at most 200 bytes."""
     offset: int
     """Where it begins in the decompressed stream, in bytes; 0 if the format has no such offset."""
+    kind: Kind
     reason: str
     """What is wrong with it and what to change, as the rest of a sentence that begins "record 7 ('name') "."""
 
@@ -59,6 +88,11 @@ class Block:
     """Where the source continues after this block."""
     bytes_read: int
     """Stored bytes of the source that were read so far; only the progress line uses them."""
+
+    @property
+    def rejected_kinds(self) -> Counter[str]:
+        """How many records were left out, by kind."""
+        return Counter(record.kind for record in self.rejected)
 
     @property
     def digests(self) -> NDArray[np.uint64]:

@@ -63,7 +63,7 @@ class DelimitedText:
         return int(self._reader.line_num)
 
     def rows(self, sequence: int) -> Iterator[tuple[list[str], str]]:
-        """The fields of each row in the order of the header, and what is wrong with the row ("" for nothing).
+        """The fields of each row in the order of the header, and what is wrong with their number ("" for nothing).
 
         Empty fields after the header's last column, from separators at the end of a row, are dropped. If each of the
         first rows has one field more than the header, as R's write.table writes them, the first field may be the row's

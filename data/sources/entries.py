@@ -12,7 +12,7 @@ import numpy as np
 
 from data.recipe.settings import IngestSettings, LetterPolicy
 from data.sources.block import Block, Position, Rejected
-from data.sources.protein import letters_of, refusal, token_ids
+from data.sources.protein import Refusal, letters_of, refusal, token_ids
 
 BLOCK_RECORDS = 4096
 BLOCK_RESIDUES = 1 << 22
@@ -25,8 +25,8 @@ class Entry(NamedTuple):
     """Identifier and description, as in a FASTA header."""
     letters: bytes
     """Its sequence; whitespace is ignored."""
-    reason: str = ""
-    """Why it is not a protein sequence, if the reader found out; else empty."""
+    refusal: Refusal | None = None
+    """Why it is not a protein sequence, if the reader found out."""
 
 
 def entry_blocks(
@@ -57,9 +57,8 @@ def entry_blocks(
         for number, entry in enumerate(batch, done + 1):
             header = entry.header.replace(b"\r", b" ").replace(b"\n", b" ").strip()
             letters = letters_of(entry.letters)
-            reason = entry.reason or refusal(header, letters, unknown_letters, limits)
-            if reason:
-                rejected.append(Rejected(number, header[:200], 0, reason))
+            if refused := entry.refusal or refusal(header, letters, unknown_letters, limits):
+                rejected.append(Rejected(number, header[:200], 0, *refused))
                 continue
             accepted.append(token_ids(letters, counted))
             headers.append(header)

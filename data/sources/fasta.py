@@ -128,6 +128,7 @@ class _Reading:
                 piece.end,
                 self.limits.max_header_bytes,
                 self.limits.max_residues,
+                self.limits.content == "protein",
                 building.tokens,
                 building.num_tokens,
                 building.headers,
@@ -151,9 +152,8 @@ class _Reading:
         header = first_line[1:].strip(WHITESPACE)
         letters = letters_of(lines)
         self.num_records += 1
-        reason = refusal(header, letters, self.unknown_letters, self.limits, may_be_cut=True)
-        if reason:
-            building.rejected.append(Rejected(self.num_records, header[:200], offset, reason))
+        if refused := refusal(header, letters, self.unknown_letters, self.limits, may_be_cut=True):
+            building.rejected.append(Rejected(self.num_records, header[:200], offset, *refused))
             return
         building.add(token_ids(letters, building.unknown_letters), header)
 

@@ -100,7 +100,10 @@ _copy_header: Any = intrinsic(_header_code)
 # Unsigned throughout: numba turns a mix of signed and unsigned into floats, and checks whether signed indices are
 # negative.
 _U = np.uint64
-_0, _1, _WIDTH = _U(0), _U(1), _U(WIDTH)
+_0, _1, _4, _20, _WIDTH = _U(0), _U(1), _U(4), _U(20), _U(WIDTH)
+_N = LETTER_IDS[ord("N")]
+_NUCLEOTIDES = _U(sum(1 << int(LETTER_IDS[letter]) for letter in b"ACGTUNXI"))
+"""Bit of each token id that stands for a nucleotide, known or not."""
 
 
 def parse(
@@ -109,6 +112,7 @@ def parse(
     end: int,
     max_header_bytes: int,
     max_residues: int,
+    is_judged: bool,
     tokens: NDArray[np.uint8],
     num_tokens: int,
     headers: NDArray[np.uint8],
@@ -120,7 +124,8 @@ def parse(
 ) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
     """Read the records of text[begin:end] up to the first one that is not plain.
 
-    A plain record has a header, only letters and whitespace, at most one ``*`` at its end, and keeps to the limits.
+    A plain record has a header, only letters and whitespace, at most one ``*`` or ``.`` at its end, and keeps to the
+    limits. If it is judged, its letters are not those of nucleotides, nor a word for a missing value.
 
     Args:
         text: text of which text[begin] is the ``>`` of a record.
@@ -128,6 +133,8 @@ def parse(
         end: where to stop: the length of `text`, or where a record begins.
         max_header_bytes: longest header of a plain record.
         max_residues: longest sequence of a plain record.
+        is_judged: whether a record is not plain whose letters are nucleotides, except for a twentieth, or which is a
+            word of up to 4 letters that begins with N, such as NULL: `data.sources.protein` decides what it is.
         tokens: token ids are written here, from `num_tokens` on; needs room for end - begin + `WIDTH` more.
         num_tokens: how many token ids `tokens` holds.
         headers: header lines are written here, in the same way.
@@ -199,7 +206,7 @@ def parse(
                     break
             elif byte == 32 or (byte >= 9 and byte <= 13):
                 i += _1
-            elif byte == 42 and not starred:
+            elif (byte == 42 or byte == 46) and not starred:
                 starred = True
                 after_star = t
                 i += _1
@@ -207,6 +214,15 @@ def parse(
                 plain = False
         if not plain or t == first_token or t - first_token > most_residues or (starred and t != after_star):
             return start, record, first_token, first_byte
+        if is_judged:
+            # Four letters decide for most proteins, as a third of their letters are nucleotides', too.
+            others, most_others = _0, (t - first_token) // _20
+            k = first_token
+            while k < t and others <= most_others:
+                others += _1 - ((_NUCLEOTIDES >> _U(tokens[k])) & _1)
+                k += _1
+            if others <= most_others or (t - first_token <= _4 and tokens[first_token] == _N):
+                return start, record, first_token, first_byte
         lengths[record] = t - first_token
         header_lengths[record] = h - first_byte
         record += _1

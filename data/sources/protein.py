@@ -1,93 +1,143 @@
 """Proteins: whether a record is one, whether a whole source holds them, and if not, why and what to change.
 
-In: header and letters of a record; the first block of a source. Out: a reason, empty if there is none. Kept: nothing.
+In: header and letters of a record; the first block of a source. Out: a `Refusal` or a reason, if there is one. Kept:
+nothing.
 
-Sources of every format call these functions, so that all of them refuse the same records in the same words. Most of
-what is no protein is recognized in a single record. But nucleotides, three-letter codes and PIR's title lines consist
-of letters that are amino acids too: they are recognized only in many records together.
+Sources of every format, and the tables of `finetune`, call these functions, so that all of them refuse the same records
+in the same words. Most of what is no protein is recognized in a single record. But short nucleotides, three-letter
+codes and PIR's title lines consist of letters that are amino acids too: they are recognized only in many records
+together.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import LETTER_IDS, REFUSED, UNK
 from data.recipe.settings import IngestSettings, LetterPolicy
-from data.sources.block import Block
+from data.sources.block import Block, Kind
 
 WHITESPACE = b" \t\r\n\v\f"
 """What is ignored between letters and around a header."""
 
 _TOKEN_OF = LETTER_IDS.tobytes()
 _LETTERS = bytes(byte for byte in range(256) if LETTER_IDS[byte] != REFUSED)
-_GAPS = b"-."
 _MARK = b"\xef\xbb\xbf"
+_MISSING = frozenset((b"NA", b"N/A", b"#N/A", b"<NA>", b"NAN", b"NONE", b"NULL", b"-", b"?"))
+_NUCLEOTIDES = b"ACGTUNacgtun"
+_LEAST_NUCLEOTIDES = 20
+"""Fewest letters of a record that its composition shows to be nucleotides. In 9,478 real proteins at most 57 % of the
+letters of one with 20 or more are A, C, G, T, U or N."""
+_NUCLEIC_HEADER = re.compile(
+    rb"\bmol:(?:na|dna|rna)\b|\b[DR]NA(?:/[DR]NA)?(?: hybrid)? ?\(|[DR]NA *(?:\||$)|\b5'-[DR]?\(", re.IGNORECASE
+)
+"""How the PDB names chains of nucleotides: ``mol:na`` in pdb_seqres.txt, ``|DNA (5'-D(*CP*GP*)-3')|`` of RCSB."""
 
 
 # One record ---------------------------------------------------------------------------------------
 
 
+class Refusal(NamedTuple):
+    """Why a record is not a protein sequence."""
+
+    kind: Kind
+    reason: str
+    """What is wrong and what to change, as the rest of a sentence that begins with the record."""
+
+
 def letters_of(text: bytes) -> bytes:
-    """The letters of a record: its text without whitespace and without one ``*`` at the end, the stop codon."""
+    """The letters of a record: its text without whitespace and without a stop codon at the end, ``*`` or gffread's."""
     letters = text.translate(None, WHITESPACE)
-    return letters[:-1] if letters.endswith(b"*") else letters
+    return letters[:-1] if letters.endswith((b"*", b".")) else letters
+
+
+def is_missing(letters: bytes) -> bool:
+    """Whether a record has no letters, or a word that tables have for a missing value, such as NA, nan or None.
+
+    N-A or N-A-N could be a peptide, but in files of proteins these are lost values.
+    """
+    return not letters or (len(letters) <= 4 and letters.upper() in _MISSING)
 
 
 def refusal(
     header: bytes, letters: bytes, unknown_letters: LetterPolicy, limits: IngestSettings, *, may_be_cut: bool = False
-) -> str:
-    """Why a record is not a protein sequence, and what to change; empty if it is one.
+) -> Refusal | None:
+    """Why a record is not a protein sequence, and what to change; None if it is one.
 
     Args:
         header: without surrounding whitespace and, in FASTA, without ``>``.
         letters: what `letters_of` returned.
         unknown_letters: whether letters outside the alphabet are allowed.
-        limits: the longest header and the longest sequence.
+        limits: the longest header and the longest sequence; and whether letters are amino acids whatever they look
+            like.
         may_be_cut: whether the reader cuts a sequence above the limit, so that its length is not known.
     """
     if not header:
-        return "has a header without a name; write an identifier after '>', or where its format has the id of a record"
-    if len(header) > limits.max_header_bytes:
-        return f"has a header of {len(header)} bytes; data.ingest.max_header_bytes allows {limits.max_header_bytes}"
-    if b"\0" in header:
-        return "has a NUL byte in its header: the file is damaged or no text; remove the record"
-    if not letters:
-        if b"\r" in header:
-            return (
-                "has no sequence, but a carriage return in its header; end lines with \\n or \\r\\n, not with \\r alone"
-            )
-        return "has no sequence; remove the record or fill it"
-    if len(letters) > limits.max_residues:
-        if not may_be_cut:
-            return f"has {len(letters)} residues; data.ingest.max_residues allows {limits.max_residues}"
-        return (
-            f"has more than the {limits.max_residues} residues that data.ingest.max_residues allows; raise it, or "
-            "remove the record"
+        return Refusal(
+            "bad header",
+            "has a header without a name; write an identifier after '>', or where its format has the id of a record",
         )
+    if (count := len(header)) > (most := limits.max_header_bytes):
+        return Refusal("bad header", f"has a header of {count} bytes; data.ingest.max_header_bytes allows {most}")
+    if b"\0" in header:
+        return Refusal("damaged", "has a NUL byte in its header: the file is damaged or no text; remove the record")
+    if not letters and b"\r" in header:
+        return Refusal(
+            "damaged",
+            "has no sequence, but a carriage return in its header; end lines with \\n or \\r\\n, not with \\r alone",
+        )
+    if not letters:
+        return Refusal("no sequence", "has no sequence; remove the record or fill it")
+    if limits.content == "protein" and is_missing(letters):
+        return Refusal("missing value", f"has {shown(letters)}, a word for a missing value; fill or remove it")
+    if limits.content == "protein" and _is_nucleotides(header, letters):
+        return Refusal("nucleotides", "holds nucleotides (DNA or RNA), no protein; translate or remove it")
+    if len(letters) > (most := limits.max_residues):
+        if not may_be_cut:
+            return Refusal("too long", f"has {len(letters)} residues; data.ingest.max_residues allows {most}")
+        more = f"has more than the {most} residues that data.ingest.max_residues allows"
+        return Refusal("too long", f"{more}; raise it, or remove the record")
     if (at := letters.find(b"\0")) >= 0:
-        return f"has a NUL byte at residue {at + 1}: the file is damaged or no text; remove the record"
+        words = f"has a NUL byte at residue {at + 1}: the file is damaged or no text; remove the record"
+        return Refusal("damaged", words)
     at = letters.translate(_TOKEN_OF).find(REFUSED) if unknown_letters == "refuse" else -1
     if at < 0:
-        return ""
+        return None
     letter = letters[at : at + 1]
     if letters.startswith(_MARK, at):
-        return (
+        return Refusal(
+            "damaged",
             f"has a byte order mark at residue {at + 1}, from a file that was appended to another; remove the three "
-            "bytes EF BB BF there, or name the two files"
+            "bytes EF BB BF there, or name the two files",
         )
-    if letter in (b"-", b"."):
-        return (
-            f"has {shown(letter)} at residue {at + 1}, a gap: it comes from an alignment; remove the gaps (every '-' "
-            "and '.'), so that each record is the protein alone"
+    if letter == b"-":
+        return Refusal(
+            "gap",
+            f"has '-' at residue {at + 1}, a gap: it comes from an alignment; remove the gaps (every '-' and '.'), so "
+            "that each record is the protein alone",
         )
-    return (
-        f"has {shown(letter)} at residue {at + 1}, which is no amino acid letter (allowed: ACDEFGHIKLMNPQRSTVWY, "
-        "BJOUXZ and one trailing '*'); correct the record, or set data.unknown_letters = 'count' to read such letters "
-        "as <unk>"
+    is_stop = letter in b"*."
+    what = "a stop codon inside the protein" if is_stop else "which is no amino acid letter"
+    return Refusal(
+        "inner stop codon" if is_stop else "unknown letter",
+        f"has {shown(letter)} at residue {at + 1}, {what} (allowed: ACDEFGHIKLMNPQRSTVWY, BJOUXZ and one trailing '*' "
+        "or '.'); correct the record, or set data.unknown_letters = 'count' to read such letters as <unk>",
     )
+
+
+def _is_nucleotides(header: bytes, letters: bytes) -> bool:
+    """Whether letters are nucleotides: by their composition, or, if no letter contradicts it, by their header."""
+    others = letters.translate(None, _NUCLEOTIDES)
+    if len(letters) >= _LEAST_NUCLEOTIDES and 20 * len(others) <= len(letters):
+        counts = [sum(map(letters.count, (base, base.lower()))) for base in (b"A", b"C", b"G", b"T", b"U")]
+        *three, thymine, uracil = counts
+        if min(*three, thymine + uracil) > _LEAST_BASE * len(letters):
+            return True
+    return not others.translate(None, b"XIxi") and _NUCLEIC_HEADER.search(header) is not None
 
 
 def token_ids(letters: bytes, counted: Counter[str]) -> bytes:
@@ -155,9 +205,16 @@ def mistaken(block: Block) -> str:
             f"is written in three-letter codes: {share:.1%} of the first {len(block.tokens)} letters, read in threes, "
             f"are codes such as MET, ALA, LYS; write one letter a residue (Bio.SeqUtils.seq1), or, {_INSIST}"
         )
+    if (num_nucleic := block.rejected_kinds["nucleotides"]) > _SHARE * num_records:
+        return (
+            f"holds nucleotides: {num_nucleic} of its first {num_records} records are DNA or RNA, whose letters all "
+            f"pass for amino acids; give the translated proteins (.faa), or, {_INSIST}"
+        )
     if len(block.tokens) < _LEAST_RESIDUES:
         return ""
-    num_gaps = sum(block.unknown_letters.get(repr(chr(gap)), 0) for gap in _GAPS)
+    dashes, dots = (block.unknown_letters.get(repr(gap), 0) for gap in "-.")
+    # A '.' may be a stop codon of gffread's, but not in records that all have one length.
+    num_gaps = dashes + (dots if dashes or np.ptp(block.lengths) == 0 else 0)
     if num_gaps > (1 - _SHARE) * len(block.tokens):
         return (
             f"is an alignment: {num_gaps} of its first {len(block.tokens)} letters are gaps ('-' or '.'), which "

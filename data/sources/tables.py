@@ -25,7 +25,7 @@ from data.sources.block import START, Block, Position
 from data.sources.delimited import DelimitedText, Malformed
 from data.sources.entries import Entry, entry_blocks
 from data.sources.fasta_text import within_line_cap
-from data.sources.protein import shown
+from data.sources.protein import Refusal, shown
 from data.transport.attempts import ATTEMPTS, WEB
 from data.transport.broken_stream import BrokenStream
 from data.transport.byte_stream import ByteStream, OneFile
@@ -232,7 +232,7 @@ class TableSource(OneFile):
                     if number > skip:
                         letters, label = (row[at] if at < len(row) else "" for at in (letters_at, name_at))
                         entry = self._entry(number, letters, ... if name is None else label, sequence, name)
-                        yield entry._replace(reason=wrong) if wrong else entry
+                        yield entry._replace(refusal=Refusal("misaligned row", wrong)) if wrong else entry
             except BrokenStream as error:
                 lines = f"after line {text.line}" if text else "in its header"
                 raise error.at(f"so that it cannot be read {lines}") from error.__cause__
@@ -274,10 +274,10 @@ class TableSource(OneFile):
                 "the column of the sequence with '?sequence=COLUMN'"
             )
         header = f"row-{number}" if label is ... else "" if label is None else str(label)
-        reason = f"has no value in the id column {name!r}; fill it" if not header.strip() else ""
+        nameless = Refusal("bad header", f"has no value in the id column {name!r}; fill it")
         # A letter outside ASCII would become several bytes; '?' is one byte, and is refused as well.
         letters = (residues or "").encode("ascii", "replace")
-        return Entry(header.encode("utf-8", "replace"), letters, reason)
+        return Entry(header.encode("utf-8", "replace"), letters, None if header.strip() else nameless)
 
     def _first_builder(self) -> Any:
         """The builder; if a web server fails, it is asked again as often as for other sources.

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 
 from data.progress_line import BuildLine
 from data.recipe.settings import IngestSettings, LetterPolicy
-from data.sources.block import Block, Source
+from data.sources.block import JUDGED, Block, Source, num_bad
 from data.sources.protein import BEGINNING_RECORDS, mistaken, shown
 from data.store.builder_process import Send, Unusable, start
 from data.store.folder import discard, remove_journal
@@ -127,9 +127,13 @@ def _built(folder: Path, inputs: Inputs, progress: Progress | None) -> Store:
     with locked(folder, lambda: print(text, file=sys.stderr, flush=True)):
         try:
             with BuildLine() if progress is None else nullcontext(progress) as line:
-                return build_locked(folder, inputs, line)
+                store = build_locked(folder, inputs, line)
         except Unusable as error:  # its list of files to keep matters only to `build_locked`
             raise ValueError(str(error)) from None
+    if progress is None and store.rejected:
+        text = f"{folder}: left out {left_out(store.rejected)} ({REJECTED})"
+        print(text, file=sys.stderr, flush=True)
+    return store
 
 
 def finished(folder: Path, inputs: Inputs) -> Store | None:
@@ -151,9 +155,8 @@ def finished(folder: Path, inputs: Inputs) -> Store | None:
             f"{folder} holds a store already, and standard input cannot be compared with it; choose another folder, or "
             "delete it"
         )
-    num_rejected = store.facts["rejected"]
-    budget = inputs.ingest.max_bad_fraction
-    _require_within_budget(folder, num_rejected, num_rejected + store.num_records, budget)
+    num_read, budget = sum(store.rejected.values()) + store.num_records, inputs.ingest.max_bad_fraction
+    _require_within_budget(folder, num_bad(store.rejected), num_read, budget)
     with suppress(OSError):  # the store is another user's, or lies where nothing can be written
         remove_journal(folder)  # left if a builder was killed between its last two steps
     return store
@@ -187,14 +190,14 @@ def build_locked(
             lambda part, number: start(build_part, part, inputs.alone(number)),
         )
         if budget == 0.0:
-            _require_none_rejected(writer, ahead)
+            _require_none_bad(writer, ahead)
         with ahead:
             tally = _Tally(sources, ahead, progress)
             for number in range(writer.journal.source, len(sources)):
                 _read_source(writer, ahead, tally, number, inputs, budget)
         journal = writer.journal
         if budget is not None:
-            _require_within_budget(folder, journal.num_rejected, journal.num_read, budget)
+            _require_within_budget(folder, num_bad(journal.rejected), journal.num_read, budget)
         if not (is_part or journal.counts.records):
             raise Unusable(f"no record in {', '.join(source.name for source in sources) or 'data.sources'}")
         writer.publish([source.name for source in sources])
@@ -259,40 +262,51 @@ def _is_pipe(source: Source) -> bool:
 
 def _require_good(source: Source, block: Block, before: Journal, budget: float, folder: Path) -> None:
     """Check the bad records of a block that was read after `before` against the budget."""
-    if budget == 0.0 and block.rejected:
-        record = block.rejected[0]
-        raise Unusable(f"{source.name}: record {record.record} ({shown(record.header)}) {record.reason}")
+    bad = [record for record in block.rejected if num_bad({record.kind: 1})]
+    if budget == 0.0 and bad:
+        insist = ", or data.ingest.content = 'any' if they are proteins" * (bad[0].kind in JUDGED)
+        raise Unusable(
+            f"{source.name}: record {bad[0].record} ({shown(bad[0].header)}) {bad[0].reason}. To leave such records "
+            f"out, set data.ingest.max_bad_fraction to the share that may be bad, such as 0.01{insist}"
+        )
     # After fixed numbers of records, not where blocks or commits happen to end, so that an interruption cannot change
     # the result.
     num_read = before.num_read + block.end.records - before.position.records
     asked = range(before.num_read // BUDGET_RECORDS + 1, num_read // BUDGET_RECORDS + 1)
     if asked:
-        places = np.array([record.record for record in block.rejected], np.int64)
+        places = np.array([record.record for record in bad], np.int64)
         places += before.num_read - before.position.records
         for limit in (BUDGET_RECORDS * n for n in asked):
-            bad = before.num_rejected + int(np.count_nonzero(places <= limit))
-            _require_within_budget(folder, bad, limit, budget)
+            count = num_bad(before.rejected) + int(np.count_nonzero(places <= limit))
+            _require_within_budget(folder, count, limit, budget)
 
 
-def _require_none_rejected(writer: StoreWriter, ahead: Ahead) -> None:
+def _require_none_bad(writer: StoreWriter, ahead: Ahead) -> None:
     """Refuse to continue, without a budget, a build that had one and has bad records; before anything is removed."""
-    num_rejected = writer.journal.num_rejected + ahead.num_rejected
-    if num_rejected:
+    count = num_bad(writer.journal.rejected) + ahead.num_bad
+    if count:
         raise ValueError(
-            f"{writer.folder} holds an unfinished store: {num_rejected} of {writer.journal.num_read + ahead.num_read} "
+            f"{writer.folder} holds an unfinished store: {count} of {writer.journal.num_read + ahead.num_read} "
             "records are bad, where data.ingest.max_bad_fraction allows 0; give the max_bad_fraction that it was begun "
             "with to continue it, or delete the folder to begin again"
         )
 
 
-def _require_within_budget(folder: Path, num_rejected: int, num_read: int, budget: float) -> None:
-    if num_rejected > budget * num_read:
+def _require_within_budget(folder: Path, count: int, num_read: int, budget: float) -> None:
+    if count > budget * num_read:
         raise Unusable(
-            f"{num_rejected} of {num_read} records are bad, a fraction of {num_rejected / num_read:.3g}, where "
+            f"{count} of {num_read} records are bad, a fraction of {count / num_read:.3g}, where "
             f"data.ingest.max_bad_fraction allows {budget:g}; {folder / REJECTED} lists them with reasons: correct "
             "them, or raise max_bad_fraction to leave them out",
             keep=(REJECTED,),
         )
+
+
+def left_out(rejected: Mapping[str, int]) -> str:
+    """How many records were left out and why, such as "3 records: 2 nucleotides, 1 gap"."""
+    count = sum(rejected.values())
+    kinds = ", ".join(f"{number:,} {kind}" for kind, number in rejected.items())
+    return f"{count:,} record{'' if count == 1 else 's'}: {kinds}"
 
 
 class _Tally:

@@ -25,8 +25,9 @@ class Journal:
     """Hash of the sources' stamps and of the settings that decide the bytes."""
     counts: Counts = field(default=Counts())
     num_read: int = 0
-    """Number of records that were read, rejected ones included."""
-    num_rejected: int = 0
+    """Number of records that were read, those that were left out included."""
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    """How many of them were left out, by kind (`data.sources.block.Kind`)."""
     rejected_bytes: int = 0
     """Bytes of rejected.jsonl."""
     unknown_letters: Mapping[str, int] = field(default_factory=dict)

@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.sources.block import START, Block, Position, Rejected, Source
+from data.sources.block import START, Block, Position, Rejected, Source, num_bad
 from data.store.builder_process import Send, messages
 from data.store.folder import PARTS, discard_part
 from data.store.journal import Journal, read_journal
@@ -45,7 +46,7 @@ class Held(NamedTuple):
     """Key of the build that made it."""
     is_finished: bool
     num_read: int
-    num_rejected: int
+    num_bad: int
 
 
 def held(folder: Path) -> Held | None:
@@ -53,10 +54,11 @@ def held(folder: Path) -> Held | None:
     with suppress(ValueError):
         if (folder / FACTS).exists():
             facts = Store(folder).facts
-            return Held(facts["key"], True, facts["records"] + facts["rejected"], facts["rejected"])
+            num_read = facts["records"] + sum(facts["rejected"].values())
+            return Held(facts["key"], True, num_read, num_bad(facts["rejected"]))
         journal = read_journal(folder)
         if journal is not None and journal.num_read:
-            return Held(journal.key, False, journal.num_read, journal.num_rejected)
+            return Held(journal.key, False, journal.num_read, num_bad(journal.rejected))
     return None
 
 
@@ -87,8 +89,8 @@ class BuiltPart:
 
     def blocks(self, start: Position = START) -> Iterator[Block]:
         """Its records from `start` on. They are not mapped: mapped pages would count as memory of this process."""
-        num_records = self._facts["records"] + self._facts["rejected"]
-        rejected = self._rejected(start.records - start.offset)
+        num_records = self._facts["records"] + sum(self._facts["rejected"].values())
+        rejected = self.rejected(start.records - start.offset)
         waiting = next(rejected, None)
         done, accepted = start
         while done < num_records:
@@ -126,14 +128,16 @@ class BuiltPart:
             bytes_read=self.num_bytes or 0,
         )
 
-    def _rejected(self, skip: int) -> Iterator[Rejected]:
+    def rejected(self, skip: int) -> Iterator[Rejected]:
+        """The records that were left out, after the first `skip` of them."""
         if not self._facts["rejected"]:
             return
         with (self._store.folder / REJECTED).open("rb") as file:
             for number, line in enumerate(file):
                 if number >= skip:
                     said = json.loads(line)
-                    yield Rejected(said["record"], said["header"].encode(), said["offset"], said["reason"])
+                    header = said["header"].encode()
+                    yield Rejected(said["record"], header, said["offset"], said["kind"], said["reason"])
 
 
 def plan_reading(
@@ -197,9 +201,13 @@ class Ahead:
         appended = journal.position if journal.of_part else START
         self.num_read = sum(of_part.num_read for of_part in found.values()) - appended.records
         """Number of records that the parts hold and the store does not, rejected ones included."""
-        self.num_rejected = sum(of_part.num_rejected for of_part in found.values())
-        self.num_rejected -= appended.records - appended.offset
-        """How many of them are rejected."""
+        self.num_bad = sum(of_part.num_bad for of_part in found.values())
+        """How many of them are bad."""
+        if journal.of_part and begun:
+            in_store = islice(
+                BuiltPart(self._part(first), sources[first]).rejected(0), appended.records - appended.offset
+            )
+            self.num_bad -= sum(num_bad({record.kind: 1}) for record in in_store)
         self._numbers = [n for n, reader in readers.items() if reader == "ahead"]
         self._here = first if processes > 1 and readers.get(first) == "here" else None
         """Number of the source for which this process counts among those that read; else None."""

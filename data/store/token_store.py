@@ -28,7 +28,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-FORMAT = "zymogen.store/2"
+FORMAT = "zymogen.store/3"
 FACTS, REJECTED, LOCK = "store.json", "rejected.jsonl", ".zymogen-build.lock"
 
 UINT64 = "<u8"
@@ -116,6 +116,11 @@ class Store:
     def fingerprint(self) -> str:
         """Hash of the records' digests and lengths in order, so of the sequences, not of their names or files."""
         return str(self.facts["fingerprint"])
+
+    @property
+    def rejected(self) -> dict[str, int]:
+        """How many records of the sources were left out, by kind (`data.sources.block.Kind`)."""
+        return dict(self.facts["rejected"])
 
     @property
     def unknown_letters(self) -> dict[str, int]:

@@ -150,7 +150,7 @@ class StoreWriter:
             before,
             counts=Counts(*map(add, counts, (len(block.lengths), residues, header_bytes))),
             num_read=before.num_read + len(block.lengths) + len(block.rejected),
-            num_rejected=before.num_rejected + len(block.rejected),
+            rejected=dict(Counter(before.rejected) + block.rejected_kinds),
             rejected_bytes=before.rejected_bytes + len(rejected),
             unknown_letters=dict(Counter(before.unknown_letters) + Counter(block.unknown_letters)),
             position=block.end,
@@ -188,7 +188,7 @@ class StoreWriter:
         self.commit()
         journal = self.committed
         try:
-            if not journal.num_rejected:
+            if not journal.rejected:
                 self._files.pop(REJECTED).close()
                 (self.folder / REJECTED).unlink()
             sizes = journal.file_sizes()
@@ -197,7 +197,7 @@ class StoreWriter:
                 "format": FORMAT,
                 "fingerprint": fingerprint(hashes),
                 **journal.counts._asdict(),
-                "rejected": journal.num_rejected,
+                "rejected": dict(sorted(journal.rejected.items())),
                 "unknown_letters": dict(sorted(journal.unknown_letters.items())),
                 "sources": list(sources),
                 "key": journal.key,

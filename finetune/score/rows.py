@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from data.recipe.settings import IngestSettings
-from data.sources.protein import letters_of, refusal
+from data.sources.protein import is_missing, letters_of, refusal
 from finetune.score.schemes import Variant, variant_of
 from finetune.tables.mutations import Asked, record_named, variants
 from finetune.tables.table import Table
@@ -41,8 +41,8 @@ def read_target(letters: str, asked_by: str) -> str:
         ValueError: they are no protein.
     """
     cleaned = letters_of(letters.encode("utf-8", "replace")).upper()
-    if reason := refusal(b"target", cleaned, "refuse", IngestSettings()):
-        raise ValueError(f"{asked_by} {letters[:30]!r} {reason}")
+    if refused := refusal(b"target", cleaned, "refuse", IngestSettings()):
+        raise ValueError(f"{asked_by} {letters[:30]!r} {refused.reason}")
     return cleaned.decode()
 
 
@@ -93,13 +93,13 @@ def read_variants(
     else:
         names = _names(table, targets, target, targets_file)
     for row, text in enumerate(table.column(sequence)) if sequence is not None else ():
-        if not (text or "").strip():
-            if found[row] is None:
-                notes.setdefault(row, f"its column {sequence!r} is empty")
-            continue
         letters = letters_of((text or "").encode("utf-8", "replace")).upper()
-        if reason := refusal(b"variant", letters, "refuse", IngestSettings()):
-            raise ValueError(f"{table.row(row)}, column {sequence!r}: {reason}")
+        if is_missing(letters):
+            if found[row] is None:
+                notes.setdefault(row, f"its column {sequence!r} {f'says {text!r}' if letters else 'is empty'}")
+            continue
+        if refused := refusal(b"variant", letters, "refuse", IngestSettings()):
+            raise ValueError(f"{table.row(row)}, column {sequence!r}: {refused.reason}")
         own = variant_of(targets[names[row]], letters.decode())
         if (known := found[row]) is not None and known.sequence != own.sequence:
             raise ValueError(

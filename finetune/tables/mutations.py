@@ -94,8 +94,8 @@ def read_wild_types(location: str, limits: IngestSettings) -> dict[str, str]:
     found: dict[str, str] = {}
     for header, letters in fasta_records(location, text):
         cleaned = letters_of(letters.encode("utf-8", "replace")).upper()
-        if reason := refusal(header.encode(), cleaned, "refuse", limits):
-            raise ValueError(f"{location}: {header.split()[0]!r} {reason}")
+        if refused := refusal(header.encode(), cleaned, "refuse", limits):
+            raise ValueError(f"{location}: {header.split()[0]!r} {refused.reason}")
         found[header.split()[0]] = cleaned.decode()
     return found
 

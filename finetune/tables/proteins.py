@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from data.recipe.settings import IngestSettings, LetterPolicy
 from data.sources.block import START, Block, Position
 from data.sources.entries import Entry, entry_blocks
-from data.sources.protein import letters_of, refusal
+from data.sources.protein import is_missing, letters_of, refusal
 from data.sources.tables import ID_COLUMNS, SEQUENCE_COLUMNS
 from finetune.tables.mutations import Numbering, read_wild_types, variants
 from finetune.tables.settings import TableSettings, TooLong
@@ -245,15 +245,15 @@ def _cleaned(
     for index, cells in enumerate(zip(*chains, strict=True)):
         row = []
         for column, cell in zip(columns, cells, strict=True):
-            if cell is None or not cell.strip():
-                unusable.setdefault(index, f"its column {column!r} is empty")
-                break
-            letters = known.get(cell)
+            letters = known.get(cell or "")
             if letters is None:
-                raw = letters_of(cell.encode("ascii", "replace")).upper()
-                if reason := refusal(b"protein", raw, unknown_letters, limits):
-                    raise ValueError(f"{table.row(index)}, column {column!r}: {reason}")
-                letters = known[cell] = raw.decode("ascii")
+                raw = letters_of((cell or "").encode("ascii", "replace")).upper()
+                if is_missing(raw):
+                    unusable.setdefault(index, f"its column {column!r} {f'says {cell!r}' if raw else 'is empty'}")
+                    break
+                if refused := refusal(b"protein", raw, unknown_letters, limits):
+                    raise ValueError(f"{table.row(index)}, column {column!r}: {refused.reason}")
+                letters = known[cell or ""] = raw.decode("ascii")
             row.append(letters)
         cleaned.append(tuple(row) if index not in unusable else ())
     return cleaned

@@ -110,7 +110,7 @@ def test_build_takes_what_a_recipe_takes(run, fasta: Path) -> None:
     assert "'bad'" in err
     status, out, _ = run("build", fasta, "--max-bad-fraction", "0.5")
     assert status == 0
-    assert "rejected     1" in out.decode()
+    assert "left out     1 record: 1 " in out.decode()
     status, out, _ = run("build", fasta, "--unknown-letters", "count")
     assert status == 0
     assert "records      6" in out.decode()

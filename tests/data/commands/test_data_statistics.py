@@ -3,7 +3,7 @@
 import gzip
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,9 @@ from support.places import REAL
 class Arrays(Store):
     """A store with digests of our choice."""
 
-    def __init__(self, folder: Path, proteins: list[str], digests: Sequence[int], rejected: int = 0) -> None:
+    def __init__(
+        self, folder: Path, proteins: list[str], digests: Sequence[int], rejected: Mapping[str, int] | None = None
+    ) -> None:
         super().__init__(folder)
         tokens = LETTER_IDS[np.frombuffer("".join(proteins).encode(), np.uint8)]
         headers = [f"p{i} protein" for i in range(len(proteins))]
@@ -41,7 +43,7 @@ class Arrays(Store):
         (folder / "headers.bin").write_text("".join(headers))
         counts = Counts(len(proteins), len(tokens), sum(map(len, headers)))
         facts = {
-            **{"format": FORMAT, "fingerprint": "0" * 32, **counts._asdict(), "rejected": rejected},
+            **{"format": FORMAT, "fingerprint": "0" * 32, **counts._asdict(), "rejected": dict(rejected)},
             **{"unknown_letters": {"'!'": 3}, "sources": ["a.fasta"]},
             "files": {name: {"bytes": size} for name, size in counts.file_sizes().items()},
         }
@@ -52,11 +54,11 @@ class Arrays(Store):
 def arrays(tmp_path: Path) -> Callable[..., Arrays]:
     """Writes a store of proteins; equal ones get one digest, or all get those that are given."""
 
-    def write(proteins: list[str], digests: Sequence[int] = (), rejected: int = 0) -> Arrays:
+    def write(proteins: list[str], digests: Sequence[int] = (), rejected: Mapping[str, int] | None = None) -> Arrays:
         numbers: dict[str, int] = {}
         own = [numbers.setdefault(p, (len(numbers) * 0x9E3779B97F4A7C15 + 7) % (1 << 64)) for p in proteins]
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
-        return Arrays(folder, proteins, digests or own, rejected)
+        return Arrays(folder, proteins, digests or own, rejected or {})
 
     return write
 
@@ -159,10 +161,11 @@ def test_a_sort_that_does_not_fit_is_an_error(arrays, tmp_path: Path, monkeypatc
 
 
 def test_text_and_json_say_the_same(arrays) -> None:
-    found = statistics(arrays(["MKTAY", "MKTAY", "GGX", "W" * 10], rejected=2))
+    found = statistics(arrays(["MKTAY", "MKTAY", "GGX", "W" * 10], rejected={"gap": 1, "no sequence": 1}))
     text = "\n".join(lines(found))
     for part in (
-        "records      4 (2 more were bad and left out: rejected.jsonl)",
+        "records      4",
+        "left out     2 records: 1 gap, 1 no sequence (rejected.jsonl)",
         "residues     23",
         "min 3, mean 5.8, max 10 residues",
         "distinct     3 sequences",
@@ -191,7 +194,11 @@ def test_text_and_json_say_the_same(arrays) -> None:
             }
         ],
     }
-    assert (content["rejected"], content["unknown_letters"], content["distinct_sequences"]) == (2, {"'!'": 3}, 3)
+    assert (content["rejected"], content["unknown_letters"], content["distinct_sequences"]) == (
+        {"gap": 1, "no sequence": 1},
+        {"'!'": 3},
+        3,
+    )
 
 
 @pytest.mark.parametrize("values", [[1], [7, 8], [1, 2, 3, 35_000], list(range(20, 4000, 3)), [1, 2**31 - 1]])

@@ -71,6 +71,6 @@ def test_what_is_common_is_not_read_byte_by_byte(tmp_path: Path, monkeypatch: py
         raise AssertionError
 
     monkeypatch.setattr(data.sources.fasta._Reading, "_add_unusual", too_slow)
-    text = TIDY * 20
+    text = TIDY.replace(b"GGGG", b"GGHG") * 20  # four G could be a nucleic acid
     for changed in (text, text.replace(b"\n", b"\r\n"), text.lower(), text.replace(b"QRQ", b"Q\tR \vQ\f\n\n*")):
         assert len(read(written(tmp_path, changed)).records) == 40

@@ -34,6 +34,14 @@ class Read(NamedTuple):
     readable: bool
 
 
+def is_nucleotides(header: bytes, letters: bytes) -> bool:
+    """By the composition of 20 letters and more, or by a header of the PDB if all letters can be nucleotides."""
+    bases = [letters.count(base) for base in (b"A", b"C", b"G", b"T", b"U", b"N")]
+    shares = [bases[0], bases[1], bases[2], bases[3] + bases[4]]
+    by_letters = len(letters) >= 20 and sum(bases) >= 0.95 * len(letters) and min(shares) > 0.01 * len(letters)
+    return by_letters or (b"mol:na" in header and not set(letters) - set(b"ACGTUNXI"))
+
+
 def line_by_line(text: bytes, policy: LetterPolicy) -> Read:
     """The rules, as plainly as they can be written."""
     read = Read([], [], Counter(), True)
@@ -54,10 +62,11 @@ def line_by_line(text: bytes, policy: LetterPolicy) -> Read:
         offset += len(line)
     for number, (at, header, lines) in enumerate(found, 1):
         letters = bytes(byte for byte in b"".join(lines) if byte not in SPACES)
-        letters = letters[:-1] if letters.endswith(b"*") else letters
+        letters = letters[:-1] if letters.endswith((b"*", b".")) else letters
         odd = [byte for byte in letters.upper() if byte not in LETTERS]
         wrong = not header or len(header) > LIMITS.max_header_bytes or 0 in header
         wrong = wrong or not 1 <= len(letters) <= LIMITS.max_residues or 0 in letters
+        wrong = wrong or letters.upper() in (b"NA", b"NAN", b"-") or is_nucleotides(header, letters.upper())
         if wrong or (odd and policy == "refuse"):
             read.rejected.append((number, header[:200], at))
             continue
@@ -111,7 +120,7 @@ def check(monkeypatch: pytest.MonkeyPatch, path: Path, text: bytes, policy: Lett
 
 PARTS = (
     b">|\n>|>p|\n|\r\n|\n\n| |\t|*|*\n|-|1|\0|\xe9|\r|\x80|M|k|J|ACDEFGHIKL|ACDEFGHIKL\n|>q q\nMK\n|\n>a\n|"
-    b"\n>bb bb \r\n|\n>c\nGG*\n|\xef\xbb\xbf"
+    b"\n>bb bb \r\n|\n>c\nGG*\n|\xef\xbb\xbf|.|na|nan|ACGUACGTACGTACGTACGN|TTTTTTTTTTTTTTTTTTTT|\n>d mol:na\nGCX\n"
 ).split(b"|")
 BYTES = st.lists(st.sampled_from([*PARTS, b"m" * 63, b"Y" * 64, b"W" * 65]), max_size=40).map(b"".join)
 
@@ -135,7 +144,9 @@ def test_binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, fa
 PROTEINS = st.lists(
     st.tuples(
         st.text("abcXYZ019|_ =>é", min_size=1, max_size=40).map(str.strip).filter(bool),
-        st.text("ACDEFGHIKLMNPQRSTVWYXBZUOacdefghiklm", min_size=1, max_size=400),
+        st.text("ACDEFGHIKLMNPQRSTVWYXBZUOacdefghiklm", min_size=1, max_size=400).filter(
+            lambda s: s.upper() not in ("NA", "NAN")
+        ),
         st.integers(1, 150),
         st.integers(0, 3),
     ),

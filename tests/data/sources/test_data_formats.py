@@ -159,7 +159,7 @@ def test_a_record_that_is_shorter_than_it_says(tmp_path: Path) -> None:
 def test_records_without_letters(tmp_path: Path) -> None:
     sto = b"# STOCKHOLM 1.0\na MK-\nb .--\nc GGG\n//\n"
     assert refused(source(tmp_path, ".sto", sto)) == [(2, "b", "has no sequence; remove the record or fill it")]
-    xml = uniprot_xml().replace(b">NA</sequence>", b"> </sequence>").replace(b'length="2"', b'length="0"')
+    xml = uniprot_xml().replace(b">NV</sequence>", b"> </sequence>").replace(b'length="2"', b'length="0"')
     assert [(n, reason[:15]) for n, _, reason in refused(source(tmp_path, ".xml", xml))] == [(2, "has no sequence")]
     contig = genbank(SeqRecord(Seq(None, 10), "P1", "P1", "d", annotations={"molecule_type": "protein"}))
     assert [(n, reason[:15]) for n, _, reason in refused(source(tmp_path, ".gp", contig))] == [(1, "has no sequence")]
@@ -178,7 +178,7 @@ def test_letters_follow_the_rules_of_fasta() -> None:
     assert block.headers.tobytes() == b"a b" + b"b"  # a header is one line
     assert block.tokens[:3].tolist() == block.tokens[3:].tolist() == [20, 15, 11]
     assert [(r.record, r.header) for r in block.rejected] == [(13, b"c"), (14, b"d"), (15, b"")]
-    assert block.rejected[0].reason.startswith("has '*' at residue 3, which is no amino acid letter (allowed: ACDEF")
+    assert block.rejected[0].reason.startswith("has '*' at residue 3, a stop codon inside the protein (allowed: ACDEF")
     assert "data.unknown_letters = 'count'" in block.rejected[0].reason
     assert block.unknown_letters == {}
 

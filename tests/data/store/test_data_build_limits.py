@@ -37,7 +37,7 @@ def quiet(*_: object) -> None:
 
 def test_within_the_budget_bad_records_are_left_out(tmp_path: Path) -> None:
     store = build_into(tmp_path, [SeededSource("s", bad_every=5)], "count", IngestSettings(max_bad_fraction=0.2))
-    assert (store.num_records, store.facts["rejected"]) == (400, 100)
+    assert (store.num_records, store.rejected) == (400, {"no sequence": 100})
     with pytest.raises(ValueError, match=r"100 of 500 records are bad, a fraction of 0\.2, where .* allows 0\.19;"):
         build_into(tmp_path, [SeededSource("s", bad_every=5)], "count", IngestSettings(max_bad_fraction=0.19))
     store.verify()
@@ -209,5 +209,8 @@ def test_a_bar_on_a_terminal() -> None:
 
 
 def test_short_builds_say_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    build_into(tmp_path / "store", SOURCES, "count", QUARTER)
+    build_into(tmp_path / "store", SOURCES[1:2], "count", QUARTER)
     assert capfd.readouterr() == ("", "")
+    build_into(tmp_path / "other", SOURCES, "count", QUARTER)
+    said = f"{tmp_path}/other: left out 47 records: 47 no sequence (rejected.jsonl)\n"
+    assert capfd.readouterr() == ("", said)

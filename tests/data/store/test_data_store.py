@@ -67,7 +67,7 @@ def test_holds_what_the_source_gave(store: Store) -> None:
     assert store.header(0) == "s|0 protein\N{REPLACEMENT CHARACTER}"
     letters = [SeededSource("s", bad_every=16).block(n, n + 100).unknown_letters["'!'"] for n in range(0, 500, 100)]
     assert store.unknown_letters == {"'!'": sum(letters), "'?'": 5}
-    assert (store.num_records, store.facts["rejected"], store.facts["sources"]) == (469, 31, ["s"])
+    assert (store.num_records, store.rejected, store.facts["sources"]) == (469, {"no sequence": 31}, ["s"])
     lines = [json.loads(line) for line in (store.folder / "rejected.jsonl").read_text().splitlines()]
     assert [line["record"] for line in lines] == list(range(16, 500, 16))
     assert lines[1] == {
@@ -75,6 +75,7 @@ def test_holds_what_the_source_gave(store: Store) -> None:
         "record": 32,
         "header": "bad 31\N{REPLACEMENT CHARACTER}",
         "offset": 31000,
+        "kind": "no sequence",
         "reason": "has no sequence; fill it",
     }
     assert sorted(contents(store.folder)) == sorted([*FILES, "store.json"])
@@ -168,7 +169,7 @@ def test_another_size_is_noticed_at_once(store: Store, name: str) -> None:
 def test_a_store_of_another_version(store: Store) -> None:
     path = store.folder / "store.json"
     path.write_text(json.dumps({**store.facts, "format": "zymogen.store/1"}))
-    message = r"store format is 'zymogen\.store/1', this version reads 'zymogen\.store/2'; use the version that wrote"
+    message = r"store format is 'zymogen\.store/1', this version reads 'zymogen\.store/3'; use the version that wrote"
     with pytest.raises(ValueError, match=message):
         _ = Store(store.folder).num_records
 

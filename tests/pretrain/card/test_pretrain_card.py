@@ -224,17 +224,6 @@ MEASURED = Exported(
 PICTURES = ("perplexity-length", "perplexity-identity", "contacts", "contact-map", "assays-0")
 
 
-@pytest.mark.parametrize("is_modern", [True, False])
-def test_the_card_of_an_esm_c_names_the_version_that_has_its_class(tmp_path: Path, is_modern: bool) -> None:
-    root = WrittenRun().write(tmp_path / "run")
-    (tmp_path / "out").mkdir()
-    card = write_card(root, replace(MEASURED, is_modern=is_modern), tmp_path / "out").read_text()
-    needs = "transformers>=5.17" if is_modern else None
-    assert ModelCard(card).data.get("requirements") == needs
-    assert (f"\nIt needs `{needs}`: earlier versions" in card) == is_modern
-    assert re.search(rf"^    {re.escape(card_text.ESMC_NEEDS)}$", (ROOT / "setup.cfg").read_text(), re.M)
-
-
 def test_what_was_measured_stands_in_tables_pictures_and_model_index(tmp_path: Path) -> None:
     root = measure(WrittenRun().write(tmp_path / "run"))
     (tmp_path / "out").mkdir()

@@ -76,6 +76,7 @@ def byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
         end: int,
         most: object,
         longest: object,
+        is_judged: object,
         tokens: object,
         num_tokens: int,
         headers: object,

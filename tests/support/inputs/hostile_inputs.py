@@ -169,7 +169,7 @@ INPUTS: dict[str, Hostile] = {
         TABLE.replace(b"p2", b"p\0"), "record 2 ('p\\x00')", "NUL byte", "remove the record", name="x.csv"
     ),
     "gap -": bad(PLAIN.replace(b"TAY", b"T-Y"), RECORD_1, "'-' at residue 4", "alignment; remove the gaps"),
-    "gap .": bad(PLAIN.replace(b"TAY", b"T.Y"), RECORD_1, "'.' at residue 4", "alignment; remove the gaps"),
+    "gap .": bad(PLAIN.replace(b"TAY", b"T.Y"), RECORD_1, "'.' at residue 4, a stop codon", "correct the record"),
     "a3m": bad(b">q\nMKTAY\n>p2\nMKt--AY\n", RECORD_2, "'-' at residue 4", "remove the gaps", name="x.a3m"),
     "alignment whose gaps would be counted": bad(
         of_letters("ACDEFGHIKL-"), "is an alignment", "remove the gaps", options="--unknown-letters count"
@@ -266,7 +266,7 @@ INPUTS: dict[str, Hostile] = {
     "parquet: garbage": bad(b"PAR1 garbage", "cannot be read", "check its suffix", COPY, name="x.parquet"),
     # formats
     ".dat that is no Swiss-Prot": bad(b"my proteins\n", "before the first record", COPY, name="x.dat"),
-    "GenBank of DNA": bad(genbank_of_dna, "holds nucleotides (DNA)", "give its proteins as FASTA", name="x.gb"),
+    "GenBank of DNA": bad(genbank_of_dna, "no protein in it", "give its proteins as FASTA", name="x.gb"),
     "Stockholm cut": bad(stockholm()[: len(stockholm()) // 2], "after record", COPY, name="x.sto"),
     "Swiss-Prot cut": bad(swiss_dat()[:-200], "after record 63 ('A00058", COPY, name="x.dat"),
 }

@@ -23,7 +23,7 @@ LIMITS = IngestSettings()
 
 PROTEINS: dict[str, tuple[str, str]] = {
     "P12345": ("Aspartate aminotransferase", "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQAPILSRVGDGTQDNLSGAEKAVQVKVKALPDAQFE"),
-    "Q00001": ("Short & sweet", "NA"),
+    "Q00001": ("Short & sweet", "NV"),
     "Q00002": ("Selenoprotein <U>", "MUXBZOJ"),
     "Q00003": ("One", "M"),
     **{f"A{i:05}": (f"Protein {i}", "ACDEFGHIKLMNPQRSTVWY"[i % 20 :] + "MKV" * (i % 50 + 1)) for i in range(60)},

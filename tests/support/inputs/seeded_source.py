@@ -69,7 +69,7 @@ class SeededSource:
             headers=np.frombuffer(b"".join(headers), np.uint8),
             header_lengths=np.array([len(header) for header in headers], np.int64),
             rejected=tuple(
-                Rejected(n + 1, f"bad {n}".encode() + b"\xfe", 1000 * n, "has no sequence; fill it")
+                Rejected(n + 1, f"bad {n}".encode() + b"\xfe", 1000 * n, "no sequence", "has no sequence; fill it")
                 for n in numbers[bad].tolist()
             ),
             unknown_letters={"'!'": int(np.count_nonzero(lengths % 2)), "'?'": 1},
