@@ -16,6 +16,7 @@ from importlib import import_module
 from data.commands.arguments import parsers
 from data.disk_error import CLOSED, FULL, one_line
 from data.environment import use_standard_streams, use_writable_caches
+from data.safe_text import tell, tell_error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,10 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status = 2
         sys.stdout.flush()
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        tell(f"error: {error}")
         return 2
     except KeyboardInterrupt:
-        print("interrupted; the same command continues a build where it stopped", file=sys.stderr, flush=True)
+        tell("interrupted; the same command continues a build where it stopped")
         return 130
     except BrokenPipeError:
         if not _reader_left():
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in CLOSED | FULL:
             raise
-        print(f"error: {one_line(error)}", file=sys.stderr, flush=True)
+        tell(f"error: {one_line(error)}")
         return 2
     return status
 
@@ -63,4 +64,5 @@ def _reader_left() -> bool:
 
 
 if __name__ == "__main__":
+    sys.excepthook = tell_error
     sys.exit(main())

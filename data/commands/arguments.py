@@ -12,20 +12,30 @@ from typing import Any, get_args, get_type_hints
 
 from data.recipe.setting import expanded, in_words
 from data.recipe.settings import DataSettings, IngestSettings
+from data.safe_text import remembered
 
 
 class PathParser(argparse.ArgumentParser):
-    """A parser whose words may have the home folder as ``~`` where a shell leaves it: ``--output=~/x``, ``a.b=~/x``."""
+    """A parser whose words may have the home folder as ``~`` where a shell leaves it: ``--output=~/x``, ``a.b=~/x``.
+
+    URLs lose their secrets (`data.safe_text`).
+    """
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse words after `~` was replaced."""
-        words = sys.argv[1:] if args is None else args
-        return super().parse_known_args([_with_home(word) for word in words], namespace)
+        """Parse words after `~` was replaced; those of the process lose their secrets, too, as trackers send them.
+
+        Raises:
+            ValueError: a URL holds a user or a password.
+        """
+        words = [_prepared(word) for word in (sys.argv[1:] if args is None else args)]
+        if args is None:
+            sys.argv[1:] = words
+        return super().parse_known_args(words, namespace)
 
 
-def _with_home(word: str) -> str:
+def _prepared(word: str) -> str:
     name, path = re.fullmatch(r"([\w.-]+=)?(.*)", word, re.S).groups("")  # type: ignore[union-attr]
-    return f"{name}{expanded(path)}"
+    return remembered(f"{name}{expanded(path)}", "on the command line")
 
 
 def parsers() -> tuple[PathParser, dict[str, PathParser]]:

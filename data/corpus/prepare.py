@@ -19,13 +19,17 @@ from data.store.growing import GrowingStore
 from data.store.token_store import Store
 
 
-def prepare(settings: DataSettings) -> tuple[Prepared, ...]:
+def prepare(settings: DataSettings, *, fetches: bool = True) -> tuple[Prepared, ...]:
     """Find or build everything; called by one process of each node. A stream is only begun.
 
+    Args:
+        settings: of the recipe.
+        fetches: whether servers may be asked and `data.store_dir` made; not where somebody else's file names them.
+
     Raises:
-        ValueError: the sources, the clusters or the split are wrong.
+        ValueError: the sources, the clusters or the split are wrong, or sources would have to be fetched.
     """
-    prepared = stores(settings)
+    prepared = stores(settings, fetches=fetches)
     open_corpora(settings, prepared)  # so that it fails here, while the other processes wait for the result
     return prepared
 

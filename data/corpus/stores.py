@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data.recipe.settings import CorpusSettings, DataSettings
+from data.safe_text import is_cut
 from data.sources.synthetic import Families
 from data.store.checked import check
 from data.store.token_store import FACTS, Store
@@ -24,21 +25,37 @@ class Prepared:
     families: Families | None
 
 
-def stores(settings: DataSettings) -> tuple[Prepared, ...]:
+def stores(settings: DataSettings, *, fetches: bool = True) -> tuple[Prepared, ...]:
     """Find or build the stores, without clusters and splits; called by one process of each node.
 
+    Args:
+        settings: of the recipe.
+        fetches: whether servers may be asked and `data.store_dir` made; not where somebody else's file names them.
+
     Raises:
-        ValueError: the sources are wrong.
+        ValueError: the sources are wrong, or would have to be fetched.
     """
-    return tuple(_prepare(corpus, settings) for corpus in settings.corpora)
+    return tuple(_prepare(corpus, settings, fetches) for corpus in settings.corpora)
 
 
-def _prepare(corpus: CorpusSettings, settings: DataSettings) -> Prepared:
-    from data.sources.resolve import resolve
-    from data.store.build import open_or_build  # imported here, so that reading a store needs no parser
+def _prepare(corpus: CorpusSettings, settings: DataSettings, fetches: bool) -> Prepared:
+    from data.sources.resolve import is_remote, names_of, resolve
+    from data.store.build import built_before, open_or_build  # imported here, so that reading a store needs no parser
     from data.store.growing import GrowingStore, start_builder
 
-    store_dir = Path(settings.store_dir)
+    store_dir, remote = Path(settings.store_dir), [s for s in corpus.sources if is_remote(s)]
+    if not (fetches or store_dir.is_dir()):
+        raise ValueError(f"{store_dir}: no such folder of token stores; name one with --store-dir, or give --data")
+    if any(map(is_cut, remote)) or (remote and not fetches):
+        kept = built_before(names_of(corpus), store_dir, settings.unknown_letters, settings.ingest)
+        if kept is not None:
+            check(Store(kept), store_dir)
+            return Prepared(kept, Path(corpus.clusters).expanduser() if corpus.clusters else None, None)
+        if not fetches:
+            raise ValueError(
+                f"{remote[0]}: not fetched, as the file of a run names it, which may be somebody else's: build its "
+                f"store yourself (python -m data build URL --store-dir {store_dir}), or give proteins with --data"
+            )
     if corpus.streaming:
         folder = start_builder(corpus, settings.unknown_letters, settings.ingest, store_dir)
         if (folder / FACTS).exists():

@@ -13,6 +13,8 @@ from operator import ge, gt, le, lt
 from types import UnionType
 from typing import Any, ClassVar, Literal, TypedDict, Union, Unpack, get_args, get_origin, get_type_hints
 
+from data.safe_text import remembered
+
 
 class SettingClass(StrEnum):
     """What a field decides. Every field of every recipe has exactly one class."""
@@ -95,7 +97,7 @@ class Section:
     """Its dotted name, for errors."""
 
     def __post_init__(self) -> None:
-        """Refuse a value that its field does not allow; NaN lies within no bounds.
+        """Refuse a value that its field does not allow; NaN lies within no bounds. URLs lose their secrets.
 
         Raises:
             ValueError: which setting, its value, what is allowed.
@@ -106,6 +108,9 @@ class Section:
                 object.__setattr__(self, f.name, expanded(getattr(self, f.name)))
             name, value, allowed = f"{self.section}.{f.name}", getattr(self, f.name), words(hints[f.name])
             items = value if isinstance(value, tuple) else () if value is None else (value,)
+            if any(isinstance(item, str) and "://" in item for item in items):
+                items = tuple(remembered(item, name) for item in items)
+                object.__setattr__(self, f.name, items if isinstance(value, tuple) else items[0])
             for item in items if allowed else ():
                 require_word(name, item, allowed)
             if (beside := words_beside_numbers(hints[f.name])) and isinstance(value, str):

@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from data.missing_file import nearest
 from data.recipe.settings import CorpusSettings, DataSettings, IngestSettings, LetterPolicy
+from data.safe_text import remembered, whole
 from data.sources.biopython import SUFFIXES, SeqIOSource
 from data.sources.block import Source
 from data.sources.synthetic import Families, write_corpus
@@ -86,6 +87,16 @@ def resolve(
     return Resolved(tuple(_source(p, unknown_letters, ingest) for p in places), clusters, None, None)
 
 
+def names_of(corpus: CorpusSettings) -> list[str]:
+    """The names that its sources have in a store, as far as they are known without a server."""
+    return [place for named in corpus.sources for place in ([named] if is_remote(named) else _places(named))]
+
+
+def is_remote(named: str) -> bool:
+    """Whether a source lies on another machine, so that reading it asks a server."""
+    return not named.startswith("file://") and _URL.match(named) is not None
+
+
 def require_files(settings: DataSettings) -> None:
     """Refuse what is wrong with the names of local files, in a moment; URLs and data sets are left to the reading.
 
@@ -93,7 +104,7 @@ def require_files(settings: DataSettings) -> None:
         ValueError: as `resolve` does; a file that does not exist.
     """
     for corpus in settings.corpora:
-        local = tuple(s for s in corpus.sources if s.startswith("file://") or not (_URL.match(s) or _embeds(s)))
+        local = tuple(s for s in corpus.sources if not (is_remote(s) or _embeds(s)))
         if local:
             alone = replace(corpus, sources=local)
             found = resolve(alone, settings.unknown_letters, settings.ingest, Path(settings.store_dir))
@@ -182,7 +193,7 @@ def _remote(url: str) -> list[str]:
     try:
         if "::" in path:
             raise ValueError("a chain of file systems has no listing")
-        files, pattern = url_to_fs(path)
+        files, pattern = url_to_fs(whole(path))
         listed = files.glob(pattern, detail=True).items()
         found = sorted(files.unstrip_protocol(p) for p, about in listed if about["type"] == "file")
     except Exception as error:  # each file system fails in its own way
@@ -193,7 +204,7 @@ def _remote(url: str) -> list[str]:
         ) from error
     if not found:
         raise ValueError(f"{path}: no file matches this pattern; check data.sources")
-    return [p + query for p in found]
+    return [remembered(p, "data.sources") + query for p in found]
 
 
 def _without_query(place: str) -> tuple[str, str]:

@@ -17,10 +17,11 @@ from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl
 
 from data.recipe.setting import expanded
 from data.recipe.settings import IngestSettings, LetterPolicy
+from data.safe_text import whole
 from data.sources.block import START, Block, Position
 from data.sources.delimited import DelimitedText, Malformed
 from data.sources.entries import Entry, entry_blocks
@@ -65,16 +66,20 @@ def split_query(location: str, allowed: tuple[str, ...] = _COLUMNS) -> tuple[str
     place, mark, query = location.rpartition("?")
     if not mark or os.path.lexists(location):  # a file's name may have a question mark
         return location, {}
-    pairs = parse_qsl(query, keep_blank_values=True)
-    ours = [(key, value) for key, value in pairs if key in allowed]
-    theirs = [(key, value) for key, value in pairs if key not in allowed]
+    parts = query.split("&")
+    ours = parse_qsl("&".join(part for part in parts if _key(part) in allowed), keep_blank_values=True)
+    theirs = "&".join(part for part in parts if _key(part) not in allowed)  # byte for byte, as it may be signed
     remote = "://" in location and not location.startswith(DATASETS)
-    if (theirs and not remote) or not pairs or len(dict(ours)) < len(ours) or not all(value for _, value in ours):
+    if (theirs and not remote) or not query or len(dict(ours)) < len(ours) or not all(value for _, value in ours):
         raise ValueError(
             f"{location}: its parameters are {shown(query)}; allowed are {', '.join(allowed)}, each at most once, "
             f"written '{place}?{'&'.join(f'{key}=...' for key in allowed[:2])}'"
         )
-    return (f"{place}?{urlencode(theirs)}" if theirs else place), dict(ours)
+    return (f"{place}?{theirs}" if theirs else place), dict(ours)
+
+
+def _key(part: str) -> str:
+    return part.partition("=")[0]
 
 
 @dataclass(frozen=True)
@@ -96,8 +101,8 @@ class TableSource(OneFile):
     @cached_property
     def _query(self) -> tuple[str, dict[str, str]]:
         if self.suffix:
-            return split_query(self.location)
-        place, parameters = split_query(self.location, _OF_DATASET)
+            return split_query(whole(self.location))
+        place, parameters = split_query(whole(self.location), _OF_DATASET)
         place = expanded(place.removeprefix(DATASETS))
         if not place:
             raise ValueError(f"{self.location}: names no data set; write '{DATASETS}NAME?sequence=COLUMN'")

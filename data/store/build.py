@@ -24,7 +24,7 @@ from data.store.folder import discard, remove_journal
 from data.store.journal import FAILED, Journal
 from data.store.lock import locked
 from data.store.read_ahead import Ahead, Read, Report, any_held
-from data.store.token_store import FACTS, FORMAT, REJECTED, Counts, Store
+from data.store.token_store import FACTS, FORMAT, REJECTED, Counts, Store, read_facts
 from data.store.writer import StoreWriter
 from data.transport.broken_stream import BrokenOff, Changed
 from data.transport.byte_stream import STANDARD_INPUT
@@ -57,9 +57,7 @@ class Inputs:
     @property
     def key(self) -> str:
         """Hash of everything that decides the bytes of a store and whether it can be built; 20 hexadecimal digits."""
-        ingest, stamps = self.ingest, map(list, self.stamps)
-        insisted = [ingest.content] if ingest.content != "protein" else []
-        content = [FORMAT, self.unknown_letters, ingest.max_residues, ingest.max_header_bytes, *insisted, *stamps]
+        content = [FORMAT, *reading(self.unknown_letters, self.ingest), *map(list, self.stamps)]
         return hashlib.blake2b(json.dumps(content).encode(), digest_size=10).hexdigest()
 
     @property
@@ -70,6 +68,24 @@ class Inputs:
     def alone(self, number: int) -> "Inputs":
         """The source of this number alone."""
         return replace(self, sources=[self.sources[number]], stamps=[self.stamps[number]])
+
+
+def reading(unknown_letters: LetterPolicy, ingest: IngestSettings) -> list[str | int]:
+    """The settings that decide the bytes of a store."""
+    return [unknown_letters, ingest.max_residues, ingest.max_header_bytes, ingest.content]
+
+
+def built_before(
+    names: Sequence[str], store_dir: Path, unknown_letters: LetterPolicy, ingest: IngestSettings
+) -> Path | None:
+    """Folder of the newest finished store of sources of these names, which are not asked what they hold now."""
+    wanted = list(names), reading(unknown_letters, ingest)
+    for path in sorted(store_dir.glob(f"*/{FACTS}"), key=lambda each: each.stat().st_mtime, reverse=True):
+        with suppress(ValueError):  # a store of another version
+            facts = read_facts(path.parent)
+            if (facts["sources"], facts.get("reading")) == wanted:
+                return path.parent
+    return None
 
 
 def open_or_build(
@@ -200,7 +216,7 @@ def build_locked(
             _require_within_budget(folder, num_bad(journal.rejected), journal.num_read, budget)
         if not (is_part or journal.counts.records):
             raise Unusable(f"no record in {', '.join(source.name for source in sources) or 'data.sources'}")
-        writer.publish([source.name for source in sources])
+        writer.publish([source.name for source in sources], reading(inputs.unknown_letters, ingest))
     except Unusable as error:
         if is_followed:
             writer.roll_back()

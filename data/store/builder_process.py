@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from data.disk_error import CLOSED, FULL, one_line
 from data.parent import end_with
+from data.safe_text import WHOLE, tell_error
 
 _PROGRAM = (
     "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
@@ -60,7 +61,7 @@ def start(function: Callable[..., None], *arguments: object) -> subprocess.Popen
     search = [path or os.getcwd() for path in sys.path]
     try:
         with process.stdin as channel:
-            channel.write(pickle.dumps(search) + pickle.dumps((os.getpid(), function, arguments)))
+            channel.write(pickle.dumps(search) + pickle.dumps((os.getpid(), WHOLE, function, arguments)))
     except BrokenPipeError:  # it died at once; `messages` raises for that
         pass
     return process
@@ -95,7 +96,9 @@ def main() -> int:
     """Call the function that the parent sent, and return the exit status."""
     channel = os.dup(1)
     os.dup2(2, 1)  # what libraries print must not mix with the messages
-    parent, function, arguments = pickle.load(sys.stdin.buffer)
+    parent, urls, function, arguments = pickle.load(sys.stdin.buffer)
+    WHOLE.update(urls)
+    sys.excepthook = tell_error
     # Even in the middle of a read from a source that stalls: what was not committed is read again.
     end_with(parent)
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from data.durable import write_whole
+from data.safe_text import redacted
 from data.sources.block import START, Position
 from data.store import derived_json
 from data.store.token_store import FORMAT, REJECTED, Counts, is_of_a_store
@@ -82,4 +83,4 @@ def failure(folder: Path) -> str | None:
 def write_failure(folder: Path, message: str) -> None:
     """Write why a build has failed, for the processes that wait for its store."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / FAILED, json.dumps({"error": message}))
+    write_whole(folder / FAILED, json.dumps({"error": redacted(message)}))

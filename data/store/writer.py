@@ -183,8 +183,8 @@ class StoreWriter:
         mark.told.get()
         self._require_well()
 
-    def publish(self, sources: Sequence[str]) -> None:
-        """Finish the store: commit everything, then write store.json."""
+    def publish(self, sources: Sequence[str], reading: Sequence[str | int] = ()) -> None:
+        """Finish the store: commit everything, then write store.json, with the names of its sources and `reading`."""
         self.commit()
         journal = self.committed
         try:
@@ -200,6 +200,7 @@ class StoreWriter:
                 "rejected": dict(sorted(journal.rejected.items())),
                 "unknown_letters": dict(sorted(journal.unknown_letters.items())),
                 "sources": list(sources),
+                "reading": list(reading),
                 "key": journal.key,
                 "files": {name: {"bytes": sizes[name], "hash": hashes[name]} for name in hashes},
             }

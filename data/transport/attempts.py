@@ -5,12 +5,13 @@ while the process lives: which hosts have answered, and what was printed on stan
 """
 
 import random
-import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
+
+from data.safe_text import tell
 
 ATTEMPTS = 5
 """How many attempts are made in a row without receiving a byte."""
@@ -70,7 +71,7 @@ class Attempts:
         wait_s = min(max(wait_s, asked), MOST_WAIT_S) if asked else wait_s
         self.made += 1
         if wait_s >= _TOLD_S:
-            _tell(
+            tell(
                 f"{self._location}: {happened} ({said(error)}); waiting {wait_s:.0f} s, then trying again "
                 f"({self.made} of {ATTEMPTS})"
             )
@@ -125,8 +126,4 @@ def tell_once(location: str, text: str) -> None:
     """Print a message about a source on standard error; only the first message of each source is printed."""
     if location not in _told:
         _told.add(location)
-        _tell(f"{location}: {text}")
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+        tell(f"{location}: {text}")

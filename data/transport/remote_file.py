@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+from data.safe_text import remembered, whole
 from data.transport.attempts import SILENCE_S, WEB, Attempts, answered, said, tell_once, unreachable
 from data.transport.broken_stream import BrokenOff, BrokenStream, Changed
 
@@ -31,11 +32,11 @@ class RemoteFile:
     """One file at a URL.
 
     Args:
-        location: the URL.
+        location: the URL, whole or as it is shown.
     """
 
     def __init__(self, location: str) -> None:
-        self.location = location
+        self.location = remembered(location, "a source")
         self.is_web = location.startswith(WEB)
         self.total: int | None = None
         """Bytes of the file, by the headers of the first answer with content."""
@@ -163,6 +164,7 @@ class RemoteFile:
 
     @cached_property
     def _filesystem(self) -> tuple[Any, str]:
+        url = whole(self.location)
         try:
             import fsspec
             from fsspec.config import conf
@@ -173,9 +175,10 @@ class RemoteFile:
 
                 # aiohttp's own limit is 5 minutes for a whole answer; a corpus takes longer.
                 patience = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=SILENCE_S)
+                options["encoded"] = re.search("[^!-~]", url) is None  # sent byte for byte, as it may be signed
                 given = conf.get(self.location.partition(":")[0], {}).get("client_kwargs", {})
-                options["client_kwargs"] = {"timeout": patience, "auto_decompress": False, **given}
-            filesystem, path = fsspec.url_to_fs(self.location, **options)
+                options["client_kwargs"] = {"timeout": patience, "auto_decompress": False, "trust_env": True, **given}
+            filesystem, path = fsspec.url_to_fs(url, **options)
             return filesystem, path
         except ImportError as error:
             raise ValueError(f"{self.location}: a package is missing to read it: {error}") from error

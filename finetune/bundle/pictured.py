@@ -10,11 +10,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from data.safe_text import redacted
 from finetune.metrics.scores import TITLES
 from pretrain.card.measured import pictured
 from pretrain.report.intervals import Intervals, Measured
 from pretrain.report.pictures import Picture, drawing_file
-from pretrain.run.redaction import redacted
 
 PICTURES = "pictures"
 """In the evaluation of a bundle: file -> SHA-256 of each picture that was drawn of it."""

@@ -18,6 +18,7 @@ from typing import Any
 from data.missing_file import nearest
 from data.recipe.setting import expanded, no_such_word
 from data.recipe.settings import IngestSettings
+from data.safe_text import whole
 from data.sources.tables import DATASETS, split_query
 from data.transport.byte_stream import STANDARD_INPUT, ByteStream, require_no_pipe
 from data.transport.remote_file import RemoteFile
@@ -53,7 +54,7 @@ class Location:
             raise ValueError("data.table: '-' is standard input, which can be read only once; write it to a file first")
         if name.startswith(DATASETS):
             return cls(name, name, "", {})
-        place, parameters = (name, {}) if os.path.exists(name) else split_query(name, PARAMETERS)
+        place, parameters = (name, {}) if os.path.exists(name) else split_query(whole(name), PARAMETERS)
         place = place if "://" in place else expanded(place)
         require_no_pipe(place, "data.table")
         at = place.lower().find(_ZIP)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from huggingface_hub import EvalResult
 
+from data.safe_text import redacted
 from pretrain.card import measured
 from pretrain.card.text import (
     NOT_MEASURED,
@@ -34,7 +35,6 @@ from pretrain.report import measured as measurements
 from pretrain.report.history import History, read_history
 from pretrain.report.measured import Measurements
 from pretrain.report.pictures import Picture, card_pictures
-from pretrain.run.redaction import redacted
 
 _PLACES = ("directory", "store_dir", "sources", "clusters", "exclude", "mixture", "init", "trackers", "table", "file")
 """Settings that name places on somebody's machine, or are shown elsewhere."""

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
-from pretrain.run.redaction import redacted
+from data.safe_text import redacted
 
 NOT_MEASURED = "not measured"
 NOT_STATED = "not stated"

@@ -21,6 +21,7 @@ from data.disk_error import CLOSED, FULL, one_line
 from data.environment import use_standard_streams, use_writable_caches
 from data.progress_line import WorkLine
 from data.recipe.origin import COMMAND_LINE
+from data.safe_text import tell, tell_error
 from pretrain.run.classes import INPUT, INTERRUPTED, PEER, STORAGE, class_of
 from pretrain.run.directory import Allowed
 from pretrain.run.error_file import tell_launcher
@@ -56,7 +57,7 @@ def answered(body: Callable[[], None], *, is_alone: bool = False) -> int:
         return _stopped(stopped, rank)
     except KeyboardInterrupt:
         if rank == 0:
-            print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)
+            tell("interrupted; the same command continues from the last checkpoint")
         return INTERRUPTED.status
     except Exception as error:
         is_line = isinstance(error, CheckpointError) or class_of(error) in (INPUT, STORAGE)
@@ -135,7 +136,7 @@ def _stopped(stopped: Stopped, rank: int) -> int:
 
 def _say(line: str) -> None:
     """Print a line about what ended the run, and have the launcher repeat it after its own."""
-    print(line, file=sys.stderr, flush=True)
+    tell(line)
     tell_launcher(line)
 
 
@@ -158,7 +159,7 @@ def _report(error: Exception, rank: int) -> int:
     if class_of(error) is PEER and (rank or launched_world().world_size > 1):
         return _report_consequence(error, rank)
     if rank == 0:
-        traceback.print_exception(error)
+        tell_error(type(error), error, error.__traceback__)
         tell_launcher("".join(traceback.format_exception_only(error)).rstrip())
     else:
         _say("; ".join((f"rank {rank}: {type(error).__name__}: {error}", *getattr(error, "__notes__", ()))))
@@ -174,7 +175,7 @@ def _report_consequence(error: Exception, rank: int) -> int:
     cause = "; ".join(getattr(error, "__notes__", ())) or str(error)
     line = f"rank {rank} ended because another rank, or the network, failed: {cause}"
     if rank == 0:
-        print(line, file=sys.stderr, flush=True)
+        tell(line)
     if status := _ended_while_waiting():
         return status
     if rank == 0:

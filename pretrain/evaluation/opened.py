@@ -123,7 +123,7 @@ def corpora_of(asked: Asked, engine: Engine) -> tuple[Corpora, DataSettings, Run
     """
     run = RunDirectory(Path(asked.data[0])) if (Path(asked.data[0]) / "run.json").is_file() else None
     settings = _of_sources(asked) if run is None else _of_run(run, asked)
-    corpora = open_corpora(settings, engine.on_each_node(lambda: prepare(settings)))
+    corpora = open_corpora(settings, engine.on_each_node(lambda: prepare(settings, fetches=run is None)))
     if run is not None and (before := run.read().get("corpus", {}).get("split")) not in (
         None,
         corpora.split_fingerprint,
@@ -155,7 +155,10 @@ def _of_run(run: RunDirectory, asked: Asked) -> DataSettings:
     if "architecture" not in content.get("model", {}):
         raise ValueError(f"{run.root} is no pretraining run with a model; give a pretraining run, or sources")
     settings = check(_Data, {"data": content["recipe"]["data"]}, str(run.root / "run.json")).data
-    return settings if asked.store_dir is None else replace(settings, store_dir=asked.store_dir)
+    if asked.store_dir is None:
+        return settings
+    Path(asked.store_dir).mkdir(parents=True, exist_ok=True)
+    return replace(settings, store_dir=asked.store_dir)
 
 
 def named(words: Sequence[str] | None, model: str) -> tuple[str, ...]:

@@ -94,7 +94,7 @@ def _loader(run: RunDirectory, content: dict[str, dict[str, object]]) -> Loader:
     if any(corpus.streaming for corpus in settings.corpora):
         raise ValueError(f"{run.root} trains on a stream, whose first pass is in the order in which it was read")
     settings = replace(settings, bins_per_forward=1)  # which decides no bin, and may be "auto"
-    corpora = open_corpora(settings, prepare(settings))
+    corpora = open_corpora(settings, prepare(settings, fetches=False))
     described = content.get("corpus", {})
     if (corpora.fingerprint, corpora.split_fingerprint) != (described.get("fingerprint"), described.get("split")):
         raise ValueError(

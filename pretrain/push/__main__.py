@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from data.commands.arguments import PathParser
+from data.safe_text import redacted
 from pretrain.run.classes import INTERRUPTED, class_of
-from pretrain.run.redaction import redacted
 
 if TYPE_CHECKING:
     from pretrain.run.directory import RunDirectory

@@ -15,7 +15,7 @@ import httpx2
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils._http import parse_ratelimit_headers
 
-from pretrain.run.redaction import redacted
+from data.safe_text import redacted
 
 SILENCE_S = 120.0
 """How long the hub may send nothing before a request counts as failed."""

@@ -16,13 +16,13 @@ from pathlib import Path
 from huggingface_hub import HfApi
 
 from data.durable import workspace, write_whole
+from data.safe_text import redacted
 from pretrain.checkpoint.load import find
 from pretrain.checkpoint.manifest import step_of_name
 from pretrain.push.commit import TagTaken, push
 from pretrain.push.failure import Backoff, Clock, PushError
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
-from pretrain.run.redaction import redacted
 
 ALERTS, STATE = "alerts.jsonl", "pushed.json"
 FORMAT = "zymogen.pushed/1"

@@ -13,6 +13,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from data.safe_text import printable, redacted
+
 VARIABLE = "TORCHELASTIC_ERROR_FILE"
 
 
@@ -26,7 +28,7 @@ def tell_launcher(line: str) -> None:
     path = Path(name)
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     # Torchrun writes "traceback : " before a message, and the process whose time is the earliest comes last.
-    content = {"message": f"none\n\n{line}", "timestamp": int(time.time())}
+    content = {"message": f"none\n\n{printable(redacted(line))}", "timestamp": int(time.time())}
     with suppress(OSError):
         unfinished.write_text(json.dumps(content))
         unfinished.replace(path)

@@ -29,6 +29,7 @@ from typing import NamedTuple
 import psutil
 
 from data.parent import signal_at_its_end
+from data.safe_text import redacted
 
 _LAUNCHERS = {
     *("accelerate", "accelerate-launch", "accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
@@ -128,7 +129,7 @@ def _watch(launcher: _Launcher, by: Signals, is_told: bool) -> None:
 
 
 def command_line() -> str:
-    """The command that started this run, launcher included, for a shell in the same folder."""
+    """The command that started this run, launcher included, for a shell in the same folder; without secrets."""
     words = sys.orig_argv
     for command, _, _ in launches():
         words = command
@@ -139,7 +140,7 @@ def command_line() -> str:
     program = Path(words[0])
     if program.is_absolute() and program.is_relative_to(Path.cwd()):
         program = program.relative_to(Path.cwd())
-    return shlex.join([str(program), *words[1:]])
+    return redacted(shlex.join([str(program), *words[1:]]))
 
 
 def launches() -> Iterator[tuple[list[str], list[str], Path]]:

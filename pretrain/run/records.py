@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from data.safe_text import redacted
+
 
 def now() -> str:
     """UTC time, ISO 8601, to the millisecond."""
@@ -18,8 +20,8 @@ def now() -> str:
 
 
 def append(path: Path, record: dict[str, Any]) -> None:
-    """Add one line; a torn line before it is closed first. Numbers that JSON does not have become null."""
-    line = json.dumps(_finite(record), separators=(", ", ": ")) + "\n"
+    """Add one line, without secrets; a torn line before it is closed first. Numbers that JSON lacks become null."""
+    line = json.dumps(_safe(record), separators=(", ", ": ")) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
         if file.tell():
@@ -41,9 +43,11 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
                 continue
 
 
-def _finite(value: Any) -> Any:
+def _safe(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _safe(item) for key, item in value.items()}
+    if isinstance(value, str):
+        return redacted(value)
     if isinstance(value, float) and value - value != 0.0:  # inf and nan are no JSON
         return None
     return value

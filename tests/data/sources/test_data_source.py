@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from data.recipe.settings import CorpusSettings, DataSettings, MixedCorpus
+from data.safe_text import redacted
 from data.sources.biopython import SeqIOSource
 from data.sources.block import Position
 from data.sources.fasta import FastaSource
@@ -72,7 +73,7 @@ def files(tmp_path: Path) -> Path:
 def test_the_suffix_says_the_format(tmp_path: Path, name: str, kind: type, format: str | None) -> None:
     (source,) = resolved(tmp_path, name).sources
     assert type(source) is kind
-    assert source.name == name
+    assert source.name == redacted(name)
     if isinstance(source, SeqIOSource):
         assert source.format == format
     if isinstance(source, TableSource):

@@ -14,6 +14,7 @@ import pytest
 import data.sources.entries
 from data.sources.block import Position
 from data.sources.tables import TableSource, split_query
+from support.inputs.faulty_server import Site, serving
 from support.inputs.protein_files import LETTERS, LIMITS, PROTEINS, contents, packed, refused, table
 from support.inputs.protein_files import write as written
 
@@ -261,6 +262,19 @@ def test_limits_hold_for_tables(tmp_path: Path) -> None:
     path = written(tmp_path / "x.csv", b"id,seq\na,MKTAYI\nb,MKTAY\n")
     found = replace(source(path), limits=replace(LIMITS, max_residues=5))
     assert refused(found) == [(1, "a", "has 6 residues; data.ingest.max_residues allows 5")]
+
+
+@pytest.mark.parametrize("query", ["q=a%20b", "q=a+b&c=%2F~%7e", "x", "x&", "b=1&a=2&b=3", "sig=a%2Bb%3D&z"])
+def test_the_query_of_a_server_reaches_it_byte_for_byte(query: str) -> None:
+    """Whoever signed it signed its bytes; only our parameters are taken out, wherever they stand."""
+    assert split_query(f"https://h/x.csv?{query}") == (f"https://h/x.csv?{query}", {})
+    whole = (f"https://h/x.csv?{query}", {"sequence": "a b", "id": "c"})
+    assert split_query(f"https://h/x.csv?sequence=a%20b&id=c&{query}") == whole
+    assert split_query(f"https://h/x.csv?{query}&sequence=a+b&id=c") == whole
+    with serving(Site(b"seq,id\nMKTAYIAKQR,p0\n")) as site:
+        source = TableSource(site.url.replace(".fasta", f".csv?{query}&sequence=seq"), ".csv", "refuse", LIMITS)
+        assert [len(block.lengths) for block in source.blocks()] == [1]
+        assert site.paths == [f"/proteins.csv?{query}"]
 
 
 def test_parameters_of_the_server_stay_in_the_address() -> None:

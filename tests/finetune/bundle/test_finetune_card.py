@@ -143,11 +143,11 @@ def test_planted_tokens_reach_no_card(bundle: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HF_TOKEN", "opaque_secret")
     text = (bundle / "bundle.json").read_text()
     content = json.loads(text)
-    content["reading"]["table"] = ["https://me:hf_planted_1@host.example/a.csv?sig=hf_planted_2", "opaque_secret.csv"]
-    content["base"] |= {"init": "hf_planted_3", "preset": None}
+    content["reading"]["table"] = ["https://host.example/a.csv?sig=hf_planted2", "opaque_secret.csv"]
+    content["base"] |= {"init": "hf_planted3planted3planted3", "preset": None}
     card = bundle_card(parsed(json.dumps(content).encode(), "it"))
     assert "host.example: a.csv" in card
-    assert not [word for word in ("planted", "opaque", "//me") if word in card.replace("\\", "")]
+    assert not [word for word in ("planted", "opaque") if word in card.replace("\\", "")]
 
 
 def blocks(card: str, language: str) -> list[str]:

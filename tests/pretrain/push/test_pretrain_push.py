@@ -8,11 +8,11 @@ import pytest
 from huggingface_hub import constants, hf_hub_download, snapshot_download
 from huggingface_hub.hf_api import RepoFolder
 
+from data.safe_text import redacted
 from pretrain.push.__main__ import main
 from pretrain.push.commit import TagTaken, push
 from pretrain.push.failure import Backoff, Clock, Refused, Unavailable
 from pretrain.push.folder import LIST, LocalFile
-from pretrain.run.redaction import redacted
 from support.hub.client import TOKEN, api, local_hub
 from support.hub.faults import RESET_S, Fault
 from support.hub.folders import contents, write_adapter, write_bundle, write_export
@@ -320,7 +320,7 @@ def test_secrets_are_in_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     text = f"PUT https://me:word@store.example/a?X-Amz-Signature={SIGNATURE} by Bearer abc, not-like-a-token, {TOKEN}"
     shown = redacted(text)
     assert not any(secret in shown for secret in ("word@", SIGNATURE, "abc", "not-like-a-token", TOKEN))
-    assert shown == "PUT https://(hidden)@store.example/a?(hidden) by Bearer (hidden), (hidden), (hidden)"
+    assert shown == "PUT https://(hidden)@store.example/a?hidden=1271cf25 by Bearer (hidden), (hidden), (hidden)"
 
 
 def test_no_secret_is_left_by_a_push_that_fails(

@@ -76,6 +76,10 @@ class Site:
     clock: Clock | None = None
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     """Of each GET: Range, If-Range and the status of the answer."""
+    paths: list[str] = field(default_factory=list)
+    """Of each GET, as it was sent, with its query."""
+    authorizations: list[str] = field(default_factory=list)
+    """Header of each GET; empty without one."""
     num_heads: int = 0
     sent: int = 0
     """Bytes of bodies."""
@@ -102,6 +106,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         site = self.site
+        site.paths.append(self.path)
+        site.authorizations.append(self.headers.get("Authorization", ""))
         fault = site.faults.pop(0) if site.faults else None
         if fault and fault.kind == "change":
             site.change()
