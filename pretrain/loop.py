@@ -38,6 +38,7 @@ from pretrain.recovery.breaker import require_progress
 from pretrain.recovery.elsewhere import Elsewhere
 from pretrain.recovery.left_out import kept_of, require_left_out
 from pretrain.recovery.numerical import Numerics, falling_back, faults_met
+from pretrain.recovery.shared_directory import require_shared
 from pretrain.recovery.watchdog import watched
 from pretrain.run import stop
 from pretrain.run.attempts import recorded
@@ -111,6 +112,7 @@ def _attempt(
         return training.saves.newest if training else chosen[0] if chosen else None
 
     with stop.deferred():
+        require_shared(run, engine)
         attempt, base_step, chosen, faults = on_main_with_all(engine, begin)
         watching = watched(run, engine, attempt, position, recipe.run.grace_s)
         with watching, recorded(run, engine.rank, attempt, position, newest), stop.consequences(), stop.at_once():

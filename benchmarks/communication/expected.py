@@ -113,7 +113,7 @@ def _torch(case: Case, work: Work) -> dict[str, int]:
     layers = sum(size for name, size in sizes.items() if ".layers." in name)
     whole = FLOAT * sum(padded.values())
     exchanged = {"all_gather": m * (sum(sizes.values()) + layers), "reduce_scatter": m * whole}
-    exchanged["all_reduce"] = FLOAT * len(parameters)  # for the norm of the gradient: one number for each
+    exchanged["all_reduce"] = DOUBLE  # for the norm of the gradient
     if case.engine == "hsdp":  # copies of the model add up their shards' gradients, with the last micro-batch
         exchanged["all_reduce"] += whole // case.shards
     return exchanged

@@ -5,6 +5,7 @@ In and out: as in `engine`. Kept: shards, as DTensors.
 
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from math import prod
 from typing import Any, cast
 
 import torch
@@ -87,11 +88,13 @@ class FullyShardedEngine(Engine):
         return nullcontext()
 
     def _clip(self, model: nn.Module, clip_norm: float) -> Tensor:
-        parameters = [p for p in model.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, whole)
-        return whole
+        """As of `Engine`, with one sum over all ranks, or copies (HSDP) whose sums differ in a bit would part."""
+        parameters = [p for p in model.parameters() if isinstance(p.grad, DTensor)]
+        own = torch.nn.utils.get_total_norm([cast(DTensor, p.grad).to_local() for p in parameters])
+        copies = prod(cast(DTensor, parameters[0]).device_mesh.shape[:-1])
+        norm = (self.sum_over_ranks(own.double().square()) / copies).sqrt().float()
+        torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm)
+        return norm
 
 
 def _gather_weights_in_bfloat16(layer: FSDPModule) -> None:

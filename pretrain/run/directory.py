@@ -36,6 +36,8 @@ PREDICTIONS_FORMAT = "zymogen.predictions/1"
 _ATTEMPTS, _RANKS, _FORMER_RANKS = "attempts.jsonl", "ranks", ".ranks"
 _OF_A_START = ("run.json", _ATTEMPTS, _RANKS, _FORMER_RANKS, "zymogen", "wandb", LEASE, LOCK)
 """What a start may have made before its first step, trackers included, in the order in which it is removed."""
+UNCLAIMED = ".zymogen-"
+"""Beginning of the name of a file by which nodes find out whether they see one directory."""
 RECIPE = "recipe.toml"
 
 
@@ -377,7 +379,7 @@ def _is_foreign(path: Path) -> bool:
     if path.name == LOCK:
         return not path.is_file() or path.stat().st_size > 0
     unfinished = (written_beside(Path(name)).name for name in (LEASE, "run.json"))
-    return path.name not in (LEASE, _RANKS, _FORMER_RANKS, *unfinished)
+    return path.name not in (LEASE, _RANKS, _FORMER_RANKS, *unfinished) and not path.name.startswith(UNCLAIMED)
 
 
 def _resolved(recipe: Any, content: Mapping[str, Any]) -> dict[str, Any]:

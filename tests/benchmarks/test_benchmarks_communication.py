@@ -34,8 +34,8 @@ def test_expectations_by_hand() -> None:
     # Cut in two, the 33 rows of the embedding and of its bias become 34.
     rest, layers = 4 * (4_161 + 48 + 1), 4 * (60_705 - 4_161)
     sharded = {"all_gather": 2 * (2 * layers + rest), "reduce_scatter": 2 * (layers + rest)}
-    assert expected(Case("fsdp2", 2), work) == {**sharded, "all_reduce": 4 * 32 + step}
-    assert expected(Case("hsdp", 4), work) == {**sharded, "all_reduce": (layers + rest) // 2 + 4 * 32 + step}
+    assert expected(Case("fsdp2", 2), work) == {**sharded, "all_reduce": 8 + step}
+    assert expected(Case("hsdp", 4), work) == {**sharded, "all_reduce": (layers + rest) // 2 + 8 + step}
     heads = expected(Case("ddp", 2, "ulysses"), work)["all_to_all"]
     assert heads == 2 * 2 * 2 * 4 * 128 * 48 * 4  # micro-batches, layers, ways, tensors, own slots, channels, bytes
     # Each layer has 3 + 1 maps of 48 x 48 and two of 192 x 48: two ranks have one layer's worth each.

@@ -41,3 +41,14 @@ def say_copies_of_weights() -> AbstractContextManager[Any]:
     stack.enter_context(mock.patch.object(linear, "EMULATES_BFLOAT16", False))
     stack.enter_context(mock.patch.object(loop, "train_step", watched))
     return stack
+
+
+def norms_of_copies_differ() -> AbstractContextManager[Any]:
+    """The second copy of the model (HSDP, of 2 ranks each) adds its gradients' squares up with another last bit."""
+    total_norm = torch.nn.utils.get_total_norm
+
+    def faulty(*arguments: Any, **how: Any) -> Tensor:
+        norm: Tensor = total_norm(*arguments, **how)
+        return norm * (1 + 2.0**-22) if torch.distributed.get_rank() >= 2 else norm
+
+    return mock.patch.object(torch.nn.utils, "get_total_norm", faulty)

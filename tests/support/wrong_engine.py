@@ -349,6 +349,7 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         compare_what_was_restored,
         say_first_weights,
         sharded_weights.say_copies_of_weights,
+        sharded_weights.norms_of_copies_differ,
         measured,
         full_disks.full_disk_twice,
         full_disks.full_on_rank_0,

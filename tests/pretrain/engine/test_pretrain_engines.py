@@ -13,7 +13,7 @@ import pytest
 
 from pretrain.model.linear import HAS_ONEDNN
 from support.inputs.cells import Cell, covering, full_product, pairs
-from support.kept_runs import STEP_1, Ended, Trained, distances, yardstick
+from support.kept_runs import STEP_1, STEPS_16, Ended, Trained, distances, yardstick
 from support.launching import DDP, largest_difference
 from support.rank_pool import RankPool
 
@@ -145,6 +145,15 @@ def test_bins_without_a_target_change_no_mean(trained: Trained, engine: str, ove
     weights, losses = distances(one, trained(engine, 2, overrides, fault="targetless"))
     assert weights <= 3 * yardstick(trained)[0]
     assert losses <= 3 * yardstick(trained)[1]
+
+
+def test_copies_whose_sums_differ_in_a_bit_are_clipped_by_one_norm(trained: Trained) -> None:
+    """Two nodes may add up in another order. Copies that parted would end the run: each step compares them."""
+    clipped = ("optimizer.clip_norm=0.01", "run.compare_copies_every=1")
+    weights, _ = distances(
+        trained("single", 1, clipped), trained("hsdp", 4, clipped, STEPS_16, fault="norms_of_copies_differ")
+    )
+    assert weights <= 3 * yardstick(trained, clipped)[0]
 
 
 @pytest.mark.skipif(not HAS_ONEDNN, reason="torch has no MKL or no oneDNN here")

@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore
 
+from pretrain.__main__ import main
 from pretrain.checkpoint import find, verify
+from pretrain.loop import Training
 from pretrain.recovery import heartbeats, watchdog
 from pretrain.recovery.heartbeats import BEAT_S, OVER, Heartbeats
 from pretrain.recovery.watchdog import SILENT_S, STUCK_S, Watchdog
@@ -72,6 +74,7 @@ def test_a_disk_that_hangs_does_not_keep_a_rank(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(watchdog, "BEAT_S", 0.05)
 
     def ends() -> None:
+        signal.alarm(30)  # else it waits for ever
         beats = Heartbeats(HashStore, 1, 2)
         Watchdog(run, 1, beats, 1, lambda: {"step": 3, "phase": "train"})._end("rank 0 is silent")
 
@@ -100,6 +103,23 @@ def test_a_start_is_removed_beside_ranks_that_still_write(tmp_path: Path) -> Non
     finally:
         is_over.set()
         other.join()
+
+
+def test_a_step_is_logged_in_a_phase_of_its_own(recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 may wait for the disk there, and the others for rank 0."""
+    phases: list[str] = []
+    taken = Training._taken
+
+    def observed(training: Any, lines: Any, *rest: Any) -> None:
+        logged = lines.taken
+        monkeypatch.setattr(lines, "taken", lambda *of, **more: [phases.append(training.phase), logged(*of, **more)])
+        taken(training, lines, *rest)
+        monkeypatch.setattr(lines, "taken", logged)
+        phases.append(training.phase)
+
+    monkeypatch.setattr(Training, "_taken", observed)
+    assert main([str(recipe_in(tmp_path)), "schedule.total_tokens=3_000"]) == 0
+    assert phases[:4] == ["log", "train"] * 2
 
 
 class Ranks:
