@@ -1,11 +1,12 @@
-"""A file that a user named and that does not exist: the one that was probably meant.
+"""Files that a user named, in messages: the one that was probably meant, and a few of many.
 
-In: the path as it was written. Out: the nearest path, for an error's text. Kept: nothing.
+In: paths as they were written. Out: texts. Kept: nothing.
 """
 
 import difflib
 import itertools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 _MOST = 1000
@@ -31,6 +32,12 @@ def nearest(path: Path) -> str:
         there = {f"{beside}/{name}": around / beside / name for beside, name in itertools.islice(pairs, _MOST)}
     close = difflib.get_close_matches(wanted, there, 1, 0.75)
     return f"; the nearest is {str(there[close[0]])!r}" if close else ""
+
+
+def few(names: Sequence[str], most: int = 3) -> str:
+    """Names for a reader: all of them up to `most`, else the first ones and how many more there are."""
+    shown = [*names[:most], *([f"{len(names) - most:,} more"] if len(names) > most else [])]
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
 def _names(folder: Path, *, files: bool) -> list[str]:

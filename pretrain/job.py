@@ -4,6 +4,7 @@ In: a recipe and an engine, from which a job is opened. Out: a model, its batche
 Kept: what the job adds to a checkpoint. `masked_language_job` is one; docs/jobs.md shows how to write another.
 """
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
@@ -18,7 +19,10 @@ from data.recipe.packing import PackingSettings
 from pretrain.optimizer.groups import ParameterGroup
 from pretrain.optimizer.settings import OptimizerSettings, ScheduleSettings
 from pretrain.run.directory import RunDirectory
+from pretrain.run.errors import CheckpointError
+from pretrain.run.launcher import command_line
 from pretrain.run.settings import RunSettings
+from pretrain.run.stop import Stopped
 from pretrain.step import Reading
 
 
@@ -89,6 +93,9 @@ class Job(Protocol[S]):
 
     bounds_spikes: ClassVar[bool] = False
     """Whether `run.spike_nats` is a bound of its loss: that the loss is in nats, or that the recipe knows its unit."""
+
+    publishes_with: ClassVar[Sequence[str]] = ()
+    """Modules that `publish` imports and nothing imports before."""
 
     @property
     def selection(self) -> Selection | None:
@@ -183,6 +190,45 @@ class Job(Protocol[S]):
         Raises:
             ValueError: what they say of the data is no longer true.
         """
+
+
+def require_publishable(job: "Job[Any]") -> None:
+    """Import what publishing needs, so that a run that could not end is refused before it trains; on rank 0 alone.
+
+    Raises:
+        ValueError: a module cannot be imported.
+    """
+    for name in job.publishes_with:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # libraries fail in many ways, as transformers does without docstrings
+            raise ValueError(
+                f"the export cannot be made at the end of the run: {name} fails with {_gist(error)}; install what it "
+                "names again, and leave PYTHONOPTIMIZE=2 out"
+            ) from error
+
+
+def publish(job: "Job[Any]", run: RunDirectory) -> None:
+    """Have the job publish; on rank 0 alone.
+
+    Raises:
+        ValueError: it failed; the run is trained nevertheless.
+        CheckpointError: the same, by the storage.
+    """
+    try:
+        job.publish(run)
+    except (Stopped, CheckpointError):
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"{run.root} is trained and its newest checkpoint is whole, but it was not exported: {_gist(error)}; "
+            f"mend that, and the same command exports it without training: {command_line()}"
+        ) from error
+
+
+def _gist(error: Exception) -> str:
+    said = " ".join(str(error).split())[:300]
+    return said if isinstance(error, ValueError) and said else f"{type(error).__name__}: {said}"
 
 
 class TrainingRecipe(Protocol):

@@ -31,7 +31,7 @@ from pretrain.checkpoint.retention import sweep
 from pretrain.checkpoint.saves import Saves, Words
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import fill
-from pretrain.job import Built, Job, Scores, TrainingRecipe
+from pretrain.job import Built, Job, Scores, TrainingRecipe, publish, require_publishable
 from pretrain.log import Log, Steps, flat_settings
 from pretrain.optimizer.build import build_optimizer, learning_rate, num_stored
 from pretrain.recovery.breaker import require_progress
@@ -117,6 +117,8 @@ def _attempt(
         watching = watched(run, engine, attempt, position, recipe.run.grace_s)
         with watching, recorded(run, engine.rank, attempt, position, newest), stop.consequences(), stop.at_once():
             job = open_job(recipe, engine)
+            if not chosen:  # a start that continues does without the seconds that it takes
+                engine.on_main(lambda: require_publishable(job))
             engine.on_main(lambda: run.describe_corpus(job.description()))
             engine.on_main(lambda: engine.start_trackers(flat_settings(recipe), run.root))
             checkpoint = opened(*chosen) if chosen else None
@@ -352,7 +354,7 @@ class Training(Generic[S]):
 
     def _publish(self) -> None:
         with stop.at_once():
-            self.job.publish(self.run)
+            publish(self.job, self.run)
 
     def _bind(self) -> None:
         """Write the recipe that later starts must agree with; a start that failed before it trained has written none.

@@ -70,6 +70,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
 
     objectives = (Objective("masked_language", 1.0, has_perplexity=True),)
     bounds_spikes = True
+    publishes_with = ("pretrain.ship.export",)
     shape: EsmShape
     predictions: Sequence[Prediction] = ()
     """The predictions of the weights that were validated last."""

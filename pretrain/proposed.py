@@ -7,13 +7,16 @@ A run directory that has a recipe.toml is continued with it, and nothing is prop
 """
 
 import os
+import shlex
 import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data.missing_file import few
 from data.progress_line import WorkLine
 from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.settings import DataSettings
@@ -28,7 +31,7 @@ from pretrain.proposal.machine import Machine, seen
 from pretrain.proposal.memory import require_memory
 from pretrain.proposal.reasons import duration
 from pretrain.proposal.request import Request
-from pretrain.proposal.written import promise, recipe_text, times_of, told
+from pretrain.proposal.written import promise, recipe_text, times_of, told, toml_value
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RECIPE, RunDirectory
 from pretrain.telemetry.neighbours import Neighbours
@@ -137,9 +140,13 @@ def _kept(request: Request, run: RunDirectory) -> dict[str, Any]:
             require_files(DataSettings(sources=request.sources))
         except ValueError as error:
             raise ValueError(Origin(COMMAND_LINE).says(str(error))) from None
+        moved = ""
+        if not all("://" in each or glob(each) for each in map(str, kept)):
+            setting = shlex.quote(f"data.sources={toml_value(request.sources)}")
+            moved = f"; or, if its files were moved, continue it: {_program()} {run.recipe} {setting}"
         raise ValueError(
-            f"{run.root} is the directory of a run on {', '.join(map(str, kept))}: choose another for "
-            f"{', '.join(request.sources)} with run.directory=..."
+            f"{run.root} is the directory of a run on {few(kept)}: choose another for {few(request.sources)} with "
+            f"run.directory=...{moved}"
         )
     return content
 

@@ -46,7 +46,8 @@ class DelimitedText:
         reader = csv.reader(text, delimiter=separator, quoting=quoting, strict=True)
         self._reader = reader
         self._rows = _rows(reader)
-        self._header_line, self.columns = next(self._rows, (0, []))
+        self._header_line, columns = next(self._rows, (0, []))
+        self.columns = [name.strip(" ") for name in columns]
         """Names of the columns, "" for a column without a name; an empty list for an empty file."""
         times = Counter(name for name in self.columns if name)
         if twice := [name for name, count in times.items() if count > 1]:

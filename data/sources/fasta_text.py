@@ -5,6 +5,7 @@ file. Kept: the beginning of the record that the last chunk holds only in part.
 """
 
 import itertools
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -15,6 +16,23 @@ _LONG_BYTES = 1 << 20
 """A record that is longer than this and still incomplete is held without its line ends."""
 _MARK = b"\xef\xbb\xbf"
 _WIDE = (b"\xff\xfe", b"\xfe\xff", b">\0", b"\0>", b"\0\0")
+
+
+_ALIGNMENT = "an alignment in {} format: convert it with Bio.AlignIO, to FASTA, and remove the gaps"
+_OTHER_FORMATS = {
+    rb"ID +\S+ +(Reviewed|Unreviewed);": "a flat file of UniProt: give it the suffix .dat",
+    rb"ID +\S": "EMBL: convert it with Bio.SeqIO to GenBank (suffix .gb), whose CDS have translations",
+    rb"LOCUS +\S": "GenBank: give it the suffix .gb",
+    rb"##gff-version": "GFF, which has no sequences: translate it, as with gffread -y proteins.fasta -g GENOME",
+    rb"# STOCKHOLM": "Stockholm: give it the suffix .sto",
+    rb"(CLUSTAL|MUSCLE|PROBCONS)": _ALIGNMENT.format("Clustal"),
+    rb"\d+ +\d+ *[a-z]?$": _ALIGNMENT.format("PHYLIP"),
+    rb"#NEXUS": _ALIGNMENT.format("NEXUS"),
+    rb"data_\S": "an mmCIF structure: write its sequences with Bio.SeqIO ('cif-seqres'), or download them as FASTA",
+    rb"(HEADER|ATOM|REMARK|TITLE|CRYST1) ": "a PDB structure: write its sequences with Bio.SeqIO ('pdb-seqres')",
+    rb"@\S": "perhaps FASTQ, which holds nucleotides: give translated proteins",
+}
+"""What a first line shows a file to be, by patterns for `re.match`, and what to do."""
 
 
 class Piece(NamedTuple):
@@ -80,8 +98,13 @@ def from_first_record(chunks: Iterator[bytes], name: str) -> tuple[int, Iterator
         line_begins = blank.endswith(b"\n")
     if not line_begins or not body.startswith(b">"):
         line = blank[blank.rfind(b"\n") + 1 :] + _filled(body, 240, chunks)
-        first = shown(line.partition(b"\n")[0])
-        raise ValueError(f"{name}: not FASTA: the first line is {first}, but a FASTA file starts with '>'")
+        line = line.partition(b"\n")[0]
+        remedy = next(
+            (f". It is {what}" for mark, what in _OTHER_FORMATS.items() if re.match(mark, line.strip(), re.I)), ""
+        )
+        raise ValueError(
+            f"{name}: not FASTA: the first line is {shown(line)}, but a FASTA file starts with '>'{remedy}"
+        )
     return offset + len(blank), itertools.chain((body,), chunks)
 
 

@@ -13,12 +13,12 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from data.missing_file import nearest
+from data.missing_file import few, nearest
 from data.recipe.settings import CorpusSettings, DataSettings, IngestSettings, LetterPolicy
 from data.safe_text import remembered, whole
 from data.sources.biopython import SUFFIXES, SeqIOSource
@@ -246,7 +246,7 @@ def _could_be_meant(folder: Path) -> str:
     """What in a folder its name could stand for, and what to write."""
     stores = [each for each in _entries(folder, os.DirEntry.is_dir) if (folder / each / "store.json").exists()]
     if stores:
-        return f"it holds {_few(stores)}, finished: name one, for example '{folder / stores[0]}'"
+        return f"it holds {few(stores)}, finished: name one, for example '{folder / stores[0]}'"
     below = itertools.islice(((at, name) for at, _, names in os.walk(folder) for name in names), _MOST_LISTED)
     for head, files in (
         ("", _entries(folder, os.DirEntry.is_file)),
@@ -256,19 +256,13 @@ def _could_be_meant(folder: Path) -> str:
             if found := [name for name in files if _suffix(name) in suffixes]:
                 endings = Counter(name[name.lower().rindex(_suffix(name)) :] for name in found)
                 pattern = os.path.join(glob.escape(str(folder)), f"{head}*{endings.most_common(1)[0][0]}")
-                return f"it holds {_few(found)}: name them, for example '{pattern}'"
+                return f"it holds {few(found)}: name them, for example '{pattern}'"
     return f"name its files, for example '{folder / '*.fasta'}'"
 
 
 def _entries(folder: Path, kind: Callable[[os.DirEntry[str]], bool]) -> list[str]:
     with os.scandir(folder) as entries:
         return sorted(entry.name for entry in itertools.islice(entries, _MOST_LISTED) if kind(entry))
-
-
-def _few(names: Sequence[str]) -> str:
-    """The first three of some names, and how many there are besides."""
-    shown = [*names[:3], *([f"{len(names) - 3} more"] if len(names) > 3 else [])]
-    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
 def _suffix(place: str) -> str:

@@ -103,9 +103,11 @@ class LaunchRequest:
             plain = key.removeprefix("fsdp_").removeprefix("parallelism_config_")
             neutral, in_recipe = _NOT_THE_YAMLS.get(plain, (value, str))
             if value not in (None, neutral) and str(value).upper() != str(neutral).upper():
+                of_it = (name for name, flag in _FROM_FLAGS.items() if flag == key and name in os.environ)
+                unset = "".join(f", and unset {name} if it is set without a launcher" for name in of_it)
                 raise ValueError(
                     f"{self.origin} sets {key}: {value}, the recipe has {in_recipe(recipe)}; a YAML says how a run is "
-                    f"spread, the recipe what is trained: remove {key} from the launch"
+                    f"spread, the recipe what is trained: remove {key} from the launch{unset}"
                 )
         if self.world_size is not None:
             require_divides(recipe.parallel.context, self.world_size)

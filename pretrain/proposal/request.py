@@ -15,6 +15,8 @@ from data.recipe.setting import expanded
 from data.recipe.toml_file import overridden
 
 _CLUSTERING = "data.split_identity"
+_MOST_SOURCES = 20
+"""Sources of a command that is shown."""
 _SUFFIXES = "fasta|fas|faa|fa|tsv|csv|json|jsonl|parquet|xml|dat|gbk?|sto|txt|gz|bgz|bgzf|zstd?"
 """Endings that are left out of a run's name."""
 
@@ -53,11 +55,17 @@ class Request:
         return str(expanded(self.given.get("run.directory")) or f"runs/{_name(self.sources)}")
 
     def words(self, *settings: str) -> str:
-        """What to type after the program's name to have the same, for its time or with `settings` in its place."""
+        """What to type after the program's name to have the same, for its time or with `settings` in its place.
+
+        Of many sources, as a shell makes of a pattern, there are the first ones and the number of the others.
+        """
         time = [] if self.budget_s is None or settings else ["--minutes", f"{self.budget_s / 60:g}"]
         replaced = set(map(_of, settings))
         kept = (override for override in self.overrides if _of(override) not in replaced)
-        return shlex.join([*self.sources, *kept, *settings, *time])
+        sources = self.sources
+        if (more := len(sources) - _MOST_SOURCES) > 0:
+            sources = (*sources[:_MOST_SOURCES], f"[and {more:,} more]")
+        return shlex.join([*sources, *kept, *settings, *time])
 
 
 def _of(override: str) -> str:

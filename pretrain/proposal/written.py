@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from data.missing_file import few
 from data.safe_text import printable
 from pretrain.proposal.choice import Proposal
 from pretrain.proposal.corpus import CorpusFacts
@@ -85,7 +86,7 @@ def told(proposal: Proposal, sources: Sequence[str], corpus: CorpusFacts, machin
     because = {c.name: f"{'given by you, ' * c.is_given}{c.reason}".rstrip(", ") for c in proposal.choices}
     distinct = f", {corpus.distinct:,} of them distinct" if corpus.distinct not in (None, corpus.proteins) else ""
     rows = [
-        ("corpus", f"{', '.join(sources)}: {corpus.proteins:,} proteins{distinct}, {corpus.residues:,} residues"),
+        ("corpus", f"{few(sources)}: {corpus.proteins:,} proteins{distinct}, {corpus.residues:,} residues"),
         ("machine", machine.name),
         ("model", f"{plan.size}, {because.get('model.preset', 'whose weights training starts from')}"),
         ("length", f"{plan.total_tokens:,} tokens: {because['schedule.total_tokens']}"),

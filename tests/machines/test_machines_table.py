@@ -9,7 +9,6 @@ PENDING = {
     **dict.fromkeys((4, 5, 6, 7, 10, 13, 14, 17, 21, 28), "sequence files, proposals, W&B"),
     **dict.fromkeys((8, 24), "launchers"),
     25: "URLs",
-    **dict.fromkeys((16, 23, 29, 30), "machines"),
 }
 """Faults whose rows are still to be written; a part removes its own with its rows."""
 
