@@ -16,7 +16,7 @@ import gc
 import os
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -39,6 +39,9 @@ from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.optimizer.build import build_optimizer
 from pretrain.optimizer.groups import parameter_groups
 from pretrain.optimizer.settings import OptimizerSettings
+
+if TYPE_CHECKING:
+    from pretrain.engine.engine import Engine
 
 BAR = Bar(3.0, "lower", "one process, bins regrouped")
 Kind = Literal["DDP", "FSDP2", "ZeRO-2", "ZeRO-3"]
@@ -193,8 +196,8 @@ def _cut(model: MaskedLanguageModel, device: torch.device) -> None:
 # The engines --------------------------------------------------------------------------------------
 
 
-def _launched(place: Place, batches: Sequence[Batch], kind: Kind) -> Way:
-    """An engine as `pretrain.engine.launch` builds it."""
+def prepared_by(kind: Kind, model: nn.Module) -> tuple["Engine", nn.Module, Any]:
+    """An engine as `pretrain.engine.launch` builds it, the model and its optimizer as it runs them."""
     os.environ.update(VARIABLES[kind])
     from accelerate import Accelerator
 
@@ -212,8 +215,11 @@ def _launched(place: Place, batches: Sequence[Batch], kind: Kind) -> Way:
     running = of_engine(accelerator, "bf16")
     if accelerator.distributed_type not in of_engine.distributed_types:
         raise RuntimeError(f"asked for {kind}, and Accelerate set up {accelerator.distributed_type.value}")
-    model = _model(place)
-    prepared, optimizer = running.prepare(model, build_optimizer(parameter_groups(model, OPTIMIZER), OPTIMIZER))
+    return running, *running.prepare(model, build_optimizer(parameter_groups(model, OPTIMIZER), OPTIMIZER))
+
+
+def _launched(place: Place, batches: Sequence[Batch], kind: Kind) -> Way:
+    running, prepared, optimizer = prepared_by(kind, _model(place))
     state = running.named_state(prepared, optimizer)
 
     def weights() -> Weights:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import get_args
 
-from benchmarks.gpu import context, engines, machine, parity, speed, step
+from benchmarks.gpu import context, engines, machine, parity, saves, speed, step
 from benchmarks.gpu.machine import Place
 from benchmarks.gpu.results import Bar, Finding
 from benchmarks.gpu.worker import Check, OnCpu
@@ -96,6 +96,7 @@ CHECKS: tuple[Check, ...] = (
     _engine("FSDP2", 30),
     _engine("ZeRO-2", 40, "accelerate", "deepspeed"),
     _engine("ZeRO-3", 40, "accelerate", "deepspeed"),
+    _judged("bf16 gathers and a save", saves.save, 40, saves.EXACT, "accelerate"),
     _against_transformers("esm2_8m", 15),
     _against_transformers("esm2_150m", 15),
     _against_transformers("esm2_650m", 25),

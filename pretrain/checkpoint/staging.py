@@ -1,14 +1,15 @@
 """Staging: what this rank stores of a checkpoint, copied to the host, so that training continues while it is written.
 
-In: the live state between two steps. Out: `Staged`, float32 on the host, which no step changes. Kept: the buffers, for
+In: the live state between two steps. Out: `Staged`, float32 on the host, which no step changes. Kept: the buffer, for
 the next save: a buffer that is used for the first time costs ten times as much as the copy, because the system finds
 its pages one by one.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -51,33 +52,41 @@ class Staged:
 
 
 class Staging:
-    """The buffers of one rank; they take as much memory of the host as the part of the state that the rank stores."""
+    """The buffer of one rank, of exactly as many bytes as the part of the state that the rank stores."""
 
     def __init__(self) -> None:
-        self._buffers: dict[tuple[str, str], Tensor] = {}
+        self._flat = torch.empty(0)
+        self._unpin: Callable[[], object] = bool
 
     def make_ready(self, pieces: Sequence[Piece]) -> None:
-        """Have buffers for these pieces, with memory that the system has found already."""
-        self._buffers = {piece[:2]: self._buffer(piece) for piece in pieces}
+        """Have a buffer for these pieces, with memory that the system has found already."""
+        self._views(pieces)
 
     def stage(self, state: NamedState) -> Staged:
-        """Copy what this rank stores; this is all that training waits for. It fills the buffers of the last call."""
+        """Copy what this rank stores; this is all that training waits for. It fills the buffer of the last call."""
         pieces = state.pieces()
-        copied = {piece[:2]: self._buffer(piece) for piece in pieces}
+        copied = self._views(pieces)
         for piece in pieces:
             copied[piece[:2]].copy_(piece.live.reshape(-1), non_blocking=True)
-        self._buffers = copied
         if any(piece.live.is_cuda for piece in pieces):
             torch.cuda.current_stream().synchronize()
         return _staged(state, pieces, copied)
 
-    def _buffer(self, piece: Piece) -> Tensor:
-        """The buffer of a piece; one that is made now is written to, as only that gives it memory."""
-        size = piece.stop - piece.start
-        known = self._buffers.get(piece[:2])
-        if known is not None and known.numel() == size:
-            return known
-        return torch.empty(size, dtype=torch.float32, pin_memory=piece.live.is_cuda).fill_(0)
+    def _views(self, pieces: Sequence[Piece]) -> dict[tuple[str, str], Tensor]:
+        """Each piece's part of the buffer, which is replaced where its size differs."""
+        sizes = [piece.stop - piece.start for piece in pieces]
+        if self._flat.numel() != sum(sizes):
+            self._unpin()
+            self._flat = torch.empty(0)  # released before the next one is made
+            self._flat = torch.empty(sum(sizes), dtype=torch.float32)
+            if any(piece.live.is_cuda for piece in pieces):
+                # In place: torch's own pinned memory is rounded up to a power of two.
+                runtime, start = cast(Any, torch.cuda).cudart(), self._flat.data_ptr()
+                torch.cuda.check_error(runtime.cudaHostRegister(start, self._flat.nbytes, 0))
+                self._unpin = weakref.finalize(self, runtime.cudaHostUnregister, start)
+            else:
+                self._flat.zero_()  # only what is written to gets memory
+        return dict(zip((piece[:2] for piece in pieces), torch.split(self._flat, sizes), strict=True))
 
 
 def stored_as(piece: Piece) -> tuple[str, str]:

@@ -88,7 +88,7 @@ class FullyShardedEngine(Engine):
         return nullcontext()
 
     def _clip(self, model: nn.Module, clip_norm: float) -> Tensor:
-        """As of `Engine`, with one sum over all ranks, or copies (HSDP) whose sums differ in a bit would part."""
+        """Clip by one sum over all ranks: copies (HSDP) whose own sums differed in a bit would part."""
         parameters = [p for p in model.parameters() if isinstance(p.grad, DTensor)]
         own = torch.nn.utils.get_total_norm([cast(DTensor, p.grad).to_local() for p in parameters])
         copies = prod(cast(DTensor, parameters[0]).device_mesh.shape[:-1])

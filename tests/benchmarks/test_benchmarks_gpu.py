@@ -56,7 +56,8 @@ def test_results_of_others_are_not_replaced(name: str, tmp_path: Path, capsys: p
 
 
 IN_CI = ("machine", "peak", "parity", "no waiting in a step", "reading late", "Muon", "float16", "DDP", "speed esm2_8m")
-"""Names of checks begin so that need no process of their own, and of one that does."""
+IN_CI += ("bf16 gathers and a save",)
+"""Names of checks begin so that need no process of their own, and of two that do."""
 
 
 @pytest.mark.slow

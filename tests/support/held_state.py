@@ -1,11 +1,20 @@
-"""What the ranks hold together, read as torch and DeepSpeed say it and not by the code under test."""
+"""What the ranks hold together, read as torch and DeepSpeed say it and not by the code under test.
 
+Also runs that print what they hold, and copies of a model that hold something else; for `wrong_engine`.
+"""
+
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
+from unittest import mock
 
 import torch
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from pretrain import loop
+from pretrain.engine.engine import layer_weights
 from pretrain.engine.named_state import TorchState
+from pretrain.model import linear
 
 
 def held(state: Any, name: str, key: str) -> torch.Tensor:
@@ -26,3 +35,44 @@ def held(state: Any, name: str, key: str) -> torch.Tensor:
         state._zero._hp_optimizer_states_linked = False
         state._zero._lazy_init_hp_params_optimizer_state()
     return safe_get_full_fp32_param(parameter) if key == "param" else safe_get_full_optimizer_state(parameter, key)
+
+
+def say_copies_of_weights() -> AbstractContextManager[Any]:
+    """No fault: each rank prints, at every step, how many copies of layers' weights wait for the backward pass.
+
+    Products of bfloat16 are torch's own, as on a GPU, whatever this CPU can.
+    """
+    train_step = loop.train_step
+
+    def watched(step: Any, model: Any, *rest: Any, **how: Any) -> Any:
+        whole = [getattr(weight, "ds_shape", weight.shape) for weight in layer_weights(model)]
+        shapes = {tuple(shape)[::turn] for shape in whole for turn in (1, -1)}
+        copies: list[torch.dtype] = []
+
+        def keep(kept: Tensor) -> Tensor:
+            gathered = [p for p in model.parameters() if not isinstance(p, DTensor)]
+            own = {p.untyped_storage().data_ptr() for p in gathered}
+            if tuple(kept.shape) in shapes and kept.untyped_storage().data_ptr() not in own:
+                copies.append(kept.dtype)
+            return kept
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept):
+            outcome = train_step(step, model, *rest, **how)
+        print(f"copies of weights: {len(copies)}, of {len(shapes)} shapes", flush=True)
+        return outcome
+
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(linear, "EMULATES_BFLOAT16", False))
+    stack.enter_context(mock.patch.object(loop, "train_step", watched))
+    return stack
+
+
+def norms_of_copies_differ() -> AbstractContextManager[Any]:
+    """The second copy of the model (HSDP, of 2 ranks each) adds its gradients' squares up with another last bit."""
+    total_norm = torch.nn.utils.get_total_norm
+
+    def faulty(*arguments: Any, **how: Any) -> Tensor:
+        norm: Tensor = total_norm(*arguments, **how)
+        return norm * (1 + 2.0**-22) if torch.distributed.get_rank() >= 2 else norm
+
+    return mock.patch.object(torch.nn.utils, "get_total_norm", faulty)

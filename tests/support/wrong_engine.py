@@ -37,7 +37,7 @@ from pretrain.proposal.machine import Machine
 from pretrain.proposal.memory import memory_of
 from pretrain.proposal.rules import MEMORY_SHARE
 from pretrain.run import due
-from support import sharded_weights
+from support import held_state
 from support.checkpoint_run import written_at_once
 from support.held_state import held
 from support.jobs import full_disks, half_frozen, late_reading, numerical_faults
@@ -348,8 +348,8 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         every_product_by_onednn,
         compare_what_was_restored,
         say_first_weights,
-        sharded_weights.say_copies_of_weights,
-        sharded_weights.norms_of_copies_differ,
+        held_state.say_copies_of_weights,
+        held_state.norms_of_copies_differ,
         measured,
         full_disks.full_disk_twice,
         full_disks.full_on_rank_0,

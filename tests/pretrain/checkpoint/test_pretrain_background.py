@@ -9,16 +9,18 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import redirect_stderr
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import pretrain.loop
 from pretrain.__main__ import main
 from pretrain.checkpoint import StorageError, commit, find, restore, saves, sweep, verify, writer
-from pretrain.checkpoint.staging import Staged, Staging
+from pretrain.checkpoint.staging import Staged, Staging, stored_as
 from pretrain.checkpoint.writer import Write
 from pretrain.engine.named_state import TorchState
 from pretrain.step import train_step
@@ -80,10 +82,58 @@ def test_the_memory_of_a_save_is_there_before_the_first_one(tmp_path: Path) -> N
     train(model, optimizer, 0, 1)
     state, staging = TorchState(model, optimizer), Staging()
     staging.make_ready(state.pieces())
-    kept = {name: buffer.data_ptr() for name, buffer in staging._buffers.items()}
-    staging.stage(state)
-    assert {name: buffer.data_ptr() for name, buffer in staging._buffers.items()} == kept
-    assert len(kept) == 18
+    kept = staging._flat.data_ptr()
+    staged = staging.stage(state)
+    assert staging._flat.data_ptr() == kept
+    assert sum(map(len, staged.pieces.values())) == 18
+
+
+class Allocations(TorchDispatchMode):
+    """Bytes of every new storage of at least some bytes."""
+
+    def __init__(self, at_least: int) -> None:
+        super().__init__()
+        self.at_least, self.sizes = at_least, []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func in (torch.ops.aten.empty.memory_format, torch.ops.aten.zeros.default) and out.nbytes >= self.at_least:
+            self.sizes.append(out.nbytes)
+        return out
+
+
+@pytest.mark.parametrize("bits", [None, 1, 2])
+def test_a_save_has_one_buffer_of_exactly_its_bytes(bits: int | None) -> None:
+    """Whatever part of the state a rank stores, and however often it does."""
+    model, optimizer = build()
+    train(model, optimizer, 0, 1)
+    state, staging = TorchState(model, optimizer), Staging()
+    pieces = [piece for index, piece in enumerate(state.pieces()) if bits is None or index % 2 == bits % 2]
+    state.pieces = lambda: pieces  # type: ignore[method-assign]
+    with Allocations(at_least=16) as made:
+        staging.make_ready(pieces)
+        staged = [staging.stage(state) for _ in range(3)][-1]
+    assert made.sizes == [staged.num_bytes]
+    values = [piece.values for of_part in staged.pieces.values() for piece in of_part.values()]
+    assert {value.untyped_storage().data_ptr() for value in values} == {staging._flat.data_ptr()}
+    assert staging._flat.untyped_storage().nbytes() == staged.num_bytes == 4 * sum(p.stop - p.start for p in pieces)
+    spans = sorted((value.data_ptr(), value.data_ptr() + value.nbytes) for value in values)
+    assert all(stop <= start for (_, stop), (start, _) in pairwise(spans))
+    for piece in pieces:
+        part, stored = stored_as(piece)
+        assert torch.equal(staged.pieces[part][stored].values.flatten(), piece.live.reshape(-1))
+
+
+def test_a_save_of_another_size_leaves_the_one_that_is_written_as_it_was() -> None:
+    """The optimizer has no moments before the first step."""
+    model, optimizer = build()
+    staging = Staging()
+    first = staging.stage(TorchState(model, optimizer))
+    before = {name: piece.values.clone() for name, piece in first.pieces["model"].items()}
+    train(model, optimizer, 0, 1)
+    second = staging.stage(TorchState(model, optimizer))
+    assert second.num_bytes > first.num_bytes
+    assert all(torch.equal(first.pieces["model"][name].values, values) for name, values in before.items())
 
 
 class Blocked:
