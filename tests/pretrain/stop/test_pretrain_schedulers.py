@@ -1,7 +1,7 @@
 """The examples for schedulers: their shell is run with a scheduler's signals, and their statuses are those of classes.
 
-Neither Slurm nor Kubernetes is here. `srun` and `scontrol` are stand-ins of a few lines; shell, launcher, processes and
-signals are real.
+Kubernetes is not here. The commands of Slurm are stand-ins, made from what the real ones do (`support.slurm`; the
+script runs under a real Slurm in test_pretrain_slurm.py). Shell, launcher, processes and signals are real.
 """
 
 import os
@@ -19,33 +19,29 @@ from pretrain.run.classes import INPUT, PEER, PREEMPTED, STORAGE
 from pretrain.run.directory import FORMAT
 from support.launching import environment, lines, until
 from support.places import ROOT
+from support.slurm import PROBE, PROBED, STAND_INS, write_stand_ins
 
 SLURM = ROOT / "docs/examples/slurm.sh"
 KUBERNETES = ROOT / "docs/examples/kubernetes.yaml"
-SRUN = """#!/bin/bash
-shift  # its option
-SLURM_NODEID=0 "$@" &
-task=$!
-trap 'kill -TERM "$task"' TERM
-until wait "$task" || ! kill -0 "$task" 2>/dev/null; do :; done
-exit 1
-"""
-SCONTROL = """#!/bin/bash
-if [[ $1 == show ]]; then echo 127.0.0.1; else echo "$@" >> "$ASKED"; fi
-"""
+
+
+@pytest.mark.slow
+def test_the_stand_ins_do_what_slurm_does(tmp_path: Path) -> None:
+    variables = write_stand_ins(tmp_path / "slurm")
+    done = subprocess.run(
+        ["bash", "-c", PROBE], cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60
+    )
+    assert [line for line in done.stdout.splitlines() if line in PROBED] == PROBED
+    assert "srun: forcing job termination" in done.stderr
 
 
 @pytest.mark.launch
 @pytest.mark.slow
 @pytest.mark.xdist_group("engines")
 def test_slurm_requeues_a_job_that_it_stopped_and_no_other(recipe_in: Callable, tmp_path: Path) -> None:
-    for name, text in {"srun": SRUN, "scontrol": SCONTROL}.items():
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    asked, log, run = tmp_path / "asked", tmp_path / "log", tmp_path / "run"
-    slurm = {"SLURM_SUBMIT_DIR": ROOT, "SLURM_JOB_NODELIST": "a", "SLURM_JOB_ID": os.getpid(), "SLURM_NNODES": 1}
-    variables = {**environment(), **{name: str(value) for name, value in slurm.items()}, "SLURM_GPUS_ON_NODE": "2"}
-    variables |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "ASKED": str(asked)}
+    log, run = tmp_path / "log", tmp_path / "run"
+    variables = write_stand_ins(tmp_path / "slurm") | {"SLURM_SUBMIT_DIR": str(ROOT)}
+    asked = tmp_path / "slurm/asked"
     job: list[object] = ["bash", SLURM, run, recipe_in(tmp_path)]
 
     def started(*settings: str) -> subprocess.Popen[bytes]:
@@ -79,7 +75,6 @@ def test_slurm_gives_more_time_than_the_run_is_told() -> None:
     )
     (grace,) = (int(line.split("=")[1]) for line in text.splitlines() if line.startswith("grace="))
     assert grace < before
-    assert "70 | 71 | 75) scontrol requeue" in text
 
 
 def container() -> dict[str, Any]:
@@ -101,22 +96,56 @@ def test_kubernetes_decides_by_the_statuses_of_classes() -> None:
     assert grace < pod["terminationGracePeriodSeconds"]
 
 
-@pytest.mark.parametrize(
-    ("end", "status"),
-    [
-        ("stopped by SIGTERM at step 7", 75),
-        pytest.param("storage", 74, marks=pytest.mark.slow),
-        pytest.param("finished", 0, marks=pytest.mark.slow),
-    ],
-)
+ENDS = [
+    ("stopped by SIGTERM at step 7", 75),
+    pytest.param("peer", 71, marks=pytest.mark.slow),
+    pytest.param("storage", 74, marks=pytest.mark.slow),
+    pytest.param("finished", 0, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("end", "status"), ENDS)
 def test_the_container_ends_as_the_run_did(tmp_path: Path, end: str, status: int) -> None:
-    """With a launcher that waits for SIGTERM, when the run's end is written, and ends with 1, as launchers do."""
-    launcher = "trap 'cat end >> run/attempts.jsonl; exit 1' TERM; echo waits; while :; do sleep 0.05; done"
-    with launched(tmp_path, launcher, end) as shell:
+    with launched(tmp_path, WAITS, end) as shell:
         assert shell.stdout is not None
         assert shell.stdout.readline() == "waits\n"
         shell.send_signal(signal.SIGTERM)
         assert shell.wait(30) == status
+
+
+@pytest.mark.parametrize(("end", "status"), ENDS)
+def test_a_job_is_requeued_where_the_run_may_go_on(tmp_path: Path, end: str, status: int) -> None:
+    with submitted(tmp_path, WAITS, end) as shell:
+        assert shell.stdout is not None
+        assert shell.stdout.readline() == "waits\n"
+        shell.send_signal(signal.SIGTERM)
+        assert shell.wait(30) == (0 if status in (71, 75) else status)
+    asked = tmp_path / "slurm/asked"
+    assert asked.exists() == (status in (71, 75))
+
+
+def test_a_job_that_was_cancelled_is_not_requeued(tmp_path: Path) -> None:
+    """Slurm would do it, and has signalled the tasks itself: a second signal would end them before they have saved."""
+    with submitted(tmp_path, f"echo $$ >slurm/task; {WAITS}", "stopped by SIGTERM at step 7") as shell:
+        assert shell.stdout is not None
+        assert shell.stdout.readline() == "waits\n"
+        (tmp_path / "slurm/state").write_text("COMPLETING\n")
+        shell.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            shell.wait(0.5)
+        os.kill(int((tmp_path / "slurm/task").read_text()), signal.SIGTERM)
+        assert shell.wait(30) == PREEMPTED.status
+    assert not (tmp_path / "slurm/asked").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("waits", ["", "sleep 0.3; "])
+def test_a_job_that_is_stopped_before_its_step_runs_is_requeued(tmp_path: Path, waits: str) -> None:
+    """Slurm drops a signal to a step that is not there yet."""
+    late = f"#!/bin/bash\n{waits}kill -TERM $PPID; sleep 0.5\n"
+    with submitted(tmp_path, "sleep 30", "not reached", srun=STAND_INS["srun"].replace("#!/bin/bash\n", late)) as shell:
+        assert shell.wait(30) == 0
+    assert (tmp_path / "slurm/asked").read_text().startswith("requeue ")
 
 
 @pytest.mark.slow
@@ -127,8 +156,32 @@ def test_a_container_that_is_stopped_as_its_launcher_starts_is_preempted(tmp_pat
         assert shell.wait(30) == 75
 
 
+WAITS = "trap 'cat end >> run/attempts.jsonl; exit 1' TERM; echo waits; while :; do sleep 0.05; done"
+"""A launcher that waits for SIGTERM, when the run's end is written, and ends with 1, as launchers do."""
+
+
 def launched(tmp_path: Path, launcher: str, end: str) -> subprocess.Popen[str]:
     """The container's command, with this launcher, beside a run whose next end would be `end`."""
+    write_run(tmp_path, launcher, end)
+    (train,) = container()["template"]["spec"]["containers"]
+    script = train["args"][0].replace("/runs/esm2_650m", str(tmp_path / "run"))
+    environment_there = {**environment(), "JOB_COMPLETION_INDEX": "0"}
+    command = [*train["command"], script]
+    return subprocess.Popen(command, cwd=tmp_path, env=environment_there, stdout=subprocess.PIPE, text=True)
+
+
+def submitted(tmp_path: Path, launcher: str, end: str, **commands: str) -> subprocess.Popen[str]:
+    """The same with the script for Slurm; `commands` take the place of stand-ins."""
+    write_run(tmp_path, launcher, end)
+    variables = write_stand_ins(tmp_path / "slurm") | {"SLURM_SUBMIT_DIR": str(tmp_path)}
+    for name, text in commands.items():
+        (tmp_path / "slurm" / name).write_text(text)
+    (tmp_path / ".venv/bin/activate").write_text(f"PATH={tmp_path}/.venv/bin:$PATH\n")
+    return subprocess.Popen(["bash", SLURM, "run", "recipe.toml"], env=variables, stdout=subprocess.PIPE, text=True)
+
+
+def write_run(tmp_path: Path, launcher: str, end: str) -> None:
+    """A run that has begun, an environment with this launcher, and the line of the run's next end."""
     for name, text in {
         "accelerate": launcher,
         "python": f'exec {shlex.quote(str(ROOT / ".venv/bin/python"))} "$@"',
@@ -144,8 +197,3 @@ def launched(tmp_path: Path, launcher: str, end: str) -> subprocess.Popen[str]:
     ended = f'{{"attempt": 1, "time": "2026-01-01T00:01:00+00:00", "exit": "{end}"}}\n'
     (run / "attempts.jsonl").write_text(begun)
     (tmp_path / "end").write_text(ended)
-    (train,) = container()["template"]["spec"]["containers"]
-    script = train["args"][0].replace("/runs/esm2_650m", str(run))
-    environment_there = {**environment(), "JOB_COMPLETION_INDEX": "0"}
-    command = [*train["command"], script]
-    return subprocess.Popen(command, cwd=tmp_path, env=environment_there, stdout=subprocess.PIPE, text=True)
