@@ -93,7 +93,7 @@ class IngestSettings(Section):
         "three-letter codes, PIR or an alignment is refused; 'any': read the letters as amino acids nevertheless",
         "protein",
     )
-    processes: int = setting(OPERATIONAL, "sources that are read at the same time", 1, "processes", at_least=1)
+    processes: int = setting(OPERATIONAL, "most sources that are read at the same time", 1, "processes", at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

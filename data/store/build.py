@@ -19,7 +19,7 @@ from data.progress_line import BuildLine
 from data.recipe.settings import IngestSettings, LetterPolicy
 from data.sources.block import JUDGED, Block, Source, num_bad
 from data.sources.protein import BEGINNING_RECORDS, mistaken, shown
-from data.store.builder_process import Send, Unusable, start
+from data.store.builder_process import Send, Unusable, call
 from data.store.folder import discard, remove_journal
 from data.store.journal import FAILED, Journal
 from data.store.lock import locked
@@ -197,18 +197,20 @@ def build_locked(
     writer = StoreWriter(folder, inputs.key, restart=inputs.has_standard_input)
     try:
         budget = None if is_part and ingest.max_bad_fraction else ingest.max_bad_fraction
+        sizes = [source.num_bytes for source in sources]
         ahead = Ahead(
             folder,
             sources,
+            sizes,
             [inputs.alone(number).key for number in range(len(sources))],
             writer.journal,
             ingest.processes,
-            lambda part, number: start(build_part, part, inputs.alone(number)),
+            lambda process, part, number: call(process, build_part, part, inputs.alone(number)),
         )
         if budget == 0.0:
             _require_none_bad(writer, ahead)
         with ahead:
-            tally = _Tally(sources, ahead, progress)
+            tally = _Tally(sizes, ahead, progress)
             for number in range(writer.journal.source, len(sources)):
                 _read_source(writer, ahead, tally, number, inputs, budget)
         journal = writer.journal
@@ -236,7 +238,7 @@ def build_locked(
 
 
 def build_part(send: Send, folder: Path, inputs: Inputs) -> None:
-    """Build the store of one source; `Ahead` calls this in a separate process."""
+    """Build the store of one source; `Ahead` has this called in a separate process."""
     with locked(folder):
         build_locked(folder, inputs, Report(send), is_part=True)
 
@@ -328,9 +330,8 @@ def left_out(rejected: Mapping[str, int]) -> str:
 class _Tally:
     """Adds up what this process and the others have read, for the progress line."""
 
-    def __init__(self, sources: Sequence[Source], ahead: Ahead, progress: Progress) -> None:
-        self._ahead, self._progress = ahead, progress
-        self._sizes = [source.num_bytes for source in sources]
+    def __init__(self, sizes: Sequence[int | None], ahead: Ahead, progress: Progress) -> None:
+        self._ahead, self._progress, self._sizes = ahead, progress, sizes
         self._num_bytes = None if None in self._sizes else sum(filter(None, self._sizes))
         self._number, self._before = 0, Counts()
 

@@ -1,6 +1,7 @@
 """A separate process that builds, reports to its parent, and ends when the parent ends, even if that one is killed.
 
-In: a function and its arguments, pickled by the parent. Out: messages, as lines of JSON. Kept: nothing.
+In: functions with their arguments, pickled by the parent, one after the other. Out: messages, as lines of JSON. Kept:
+nothing.
 
 It is not made by multiprocessing, whose children first import the parent's main module, here the whole of training.
 """
@@ -45,12 +46,22 @@ class Send(Protocol):
 
 
 def start(function: Callable[..., None], *arguments: object) -> subprocess.Popen[bytes]:
-    """Start a process that calls ``function(send, *arguments)``.
+    """Start a process that calls ``function(send, *arguments)`` and ends.
 
     Args:
         function: a function of a module's top level.
         arguments: values that can be pickled.
     """
+    process = spawn()
+    call(process, function, *arguments)
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):
+        process.stdin.close()
+    return process
+
+
+def spawn() -> subprocess.Popen[bytes]:
+    """Start a process that makes the calls which `call` sends it."""
     process = subprocess.Popen(
         [sys.executable, "-c", _PROGRAM],
         stdin=subprocess.PIPE,
@@ -59,16 +70,21 @@ def start(function: Callable[..., None], *arguments: object) -> subprocess.Popen
     )
     assert process.stdin is not None
     search = [path or os.getcwd() for path in sys.path]
-    try:
-        with process.stdin as channel:
-            channel.write(pickle.dumps(search) + pickle.dumps((os.getpid(), WHOLE, function, arguments)))
-    except BrokenPipeError:  # it died at once; `messages` raises for that
-        pass
+    with suppress(BrokenPipeError):  # it died at once; `messages` raises for that
+        process.stdin.write(pickle.dumps(search) + pickle.dumps((os.getpid(), WHOLE)))
     return process
 
 
+def call(process: subprocess.Popen[bytes], function: Callable[..., None], *arguments: object) -> None:
+    """Have a process of `spawn` call a function as soon as it has made the calls before."""
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):
+        process.stdin.write(pickle.dumps((function, arguments)))
+        process.stdin.flush()
+
+
 def messages(process: subprocess.Popen[bytes], name: str) -> Iterator[dict[str, Any]]:
-    """The messages of a process, until it has finished its work.
+    """The messages of a process, until it has made its call.
 
     Raises:
         Unusable: the process raised it.
@@ -78,7 +94,6 @@ def messages(process: subprocess.Popen[bytes], name: str) -> Iterator[dict[str, 
     for line in process.stdout:
         message = json.loads(line)
         if "done" in message:
-            process.wait()
             return
         if "error" in message:
             process.wait()
@@ -93,10 +108,11 @@ def messages(process: subprocess.Popen[bytes], name: str) -> Iterator[dict[str, 
 
 
 def main() -> int:
-    """Call the function that the parent sent, and return the exit status."""
+    """Call the functions that the parent sends, and return the exit status."""
     channel = os.dup(1)
     os.dup2(2, 1)  # what libraries print must not mix with the messages
-    parent, urls, function, arguments = pickle.load(sys.stdin.buffer)
+    calls: Any = sys.stdin.buffer
+    parent, urls = pickle.load(calls)
     WHOLE.update(urls)
     sys.excepthook = tell_error
     # Even in the middle of a read from a source that stalls: what was not committed is read again.
@@ -107,7 +123,10 @@ def main() -> int:
             os.write(channel, json.dumps(message).encode() + b"\n")
 
     try:
-        function(send, *arguments)
+        while calls.peek(1):
+            function, arguments = pickle.load(calls)
+            function(send, *arguments)
+            send(done=True)
     except ValueError as error:
         send(error=str(error), unusable=isinstance(error, Unusable))
         return 1
@@ -116,5 +135,4 @@ def main() -> int:
             raise
         send(error=one_line(error), unusable=False)
         return 1
-    send(done=True)
     return 0

@@ -1,4 +1,4 @@
-"""Parts: sources that are read ahead, each by a process of its own, and appended to the store in their order.
+"""Parts: sources that are read ahead by a few processes, in turn, and appended to the store in their order.
 
 In: sources. Out: for each, what to read its records from: the source itself, or the part that was built from it. Kept:
 in the folder of the store, for example ``.zymogen-parts/0003``, a store of source 3 alone. An interrupted part is
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.sources.block import START, Block, Position, Rejected, Source, num_bad
-from data.store.builder_process import Send, messages
+from data.store.builder_process import Send, messages, spawn
 from data.store.folder import PARTS, discard_part
 from data.store.journal import Journal, read_journal
 from data.store.token_store import FACTS, REJECTED, UINT64, Store
@@ -28,6 +28,10 @@ from data.store.token_store import FACTS, REJECTED, UINT64, Store
 _BLOCK_RECORDS = 1 << 16
 _BLOCK_RESIDUES = 16 << 20
 _REPORT_S = 0.5
+_SMALL_BYTES = 1 << 20
+"""A source below this size, as stored, is read sooner than a part of it is made and appended."""
+_WORTH_BYTES = 32 << 20
+"""Bytes, as stored, that are read in the time in which a process starts, which takes a second or two."""
 
 
 class Read(NamedTuple):
@@ -141,22 +145,30 @@ class BuiltPart:
 
 
 def plan_reading(
-    left: range, built: Collection[int], processes: int, *, first_is_here: bool
-) -> dict[int, Literal["built", "here", "ahead"]]:
+    left: range, built: Collection[int], sizes: Sequence[int | None], processes: int, *, first_is_here: bool
+) -> tuple[dict[int, Literal["built", "here", "ahead"]], int]:
     """Where each source that is left is read: its part is "built", this process reads it "here", or another "ahead".
 
     Args:
         left: numbers of the sources, from the current one on.
         built: numbers of the sources whose part is finished.
-        processes: the most processes that read at the same time.
+        sizes: bytes of each source, as stored; None if that is not known.
+        processes: the most processes that read at the same time, this one included.
         first_is_here: whether this process reads the first source at once, so that processes that follow the build see
             it grow. This is so unless a part of that source was begun, which another process can continue.
+
+    Returns:
+        The place of each source, and how many processes read ahead: no more than there is work for, so that the build
+        is never slower than with one process.
     """
-    readers: dict[int, Literal["built", "here", "ahead"]] = {}
-    for number in left:
-        is_here = processes == 1 or (number == left.start and first_is_here)
-        readers[number] = "built" if number in built else "here" if is_here else "ahead"
-    return readers
+    known = {number: _WORTH_BYTES if (size := sizes[number]) is None else size for number in left}
+    is_here = {*built, left.start} if first_is_here else {*built}
+    ahead = {number for number in left if number not in is_here and known[number] >= _SMALL_BYTES}
+    worth = sum(known[number] for number in ahead) // _WORTH_BYTES
+    workers = min(processes, len(ahead), worth) if processes > 1 else 0
+    return {
+        number: "built" if number in built else "ahead" if workers and number in ahead else "here" for number in left
+    }, workers
 
 
 class Ahead:
@@ -165,12 +177,14 @@ class Ahead:
     Args:
         folder: folder of the store.
         sources: all sources of the build.
+        sizes: bytes of each, as stored; None if that is not known.
         keys: for each source, the key of a store of it alone; a part with another key is removed, as another build
             made it.
         journal: the state of the build.
-        processes: the most processes that read at the same time, this one included while it reads.
-        start_part: starts a process that builds, in a folder, the store of the source of this number, and that reports
-            what it has read.
+        processes: the most processes that read at the same time, this one included while it reads. More than one for
+            each core besides this one are not started.
+        build_part: has a process build, in a folder, the store of the source of this number and report what it has
+            read.
 
     Raises:
         ValueError: the part that was being appended is gone.
@@ -180,12 +194,13 @@ class Ahead:
         self,
         folder: Path,
         sources: Sequence[Source],
+        sizes: Sequence[int | None],
         keys: Sequence[str],
         journal: Journal,
         processes: int,
-        start_part: Callable[[Path, int], subprocess.Popen[bytes]],
+        build_part: Callable[[subprocess.Popen[bytes], Path, int], None],
     ) -> None:
-        self._parts, self._sources, self._keys, self._start_part = folder / PARTS, sources, keys, start_part
+        self._parts, self._sources, self._keys, self._build_part = folder / PARTS, sources, keys, build_part
         first, left = journal.source, range(journal.source, len(sources))
         found = {n: of_part for n in left if (of_part := self._held(n)) is not None}
         built = {n for n, of_part in found.items() if of_part.is_finished}
@@ -194,7 +209,13 @@ class Ahead:
             raise ValueError(
                 f"{self._part(first)}, which was being appended, is gone; delete {folder}, it is built again"
             )
-        readers = plan_reading(left, built, processes, first_is_here=begun or not self._part(first).exists())
+        if processes > 1:
+            from data.resources import resources
+
+            cores = resources().cores
+            processes = min(processes, cores + 1) if cores > 1 else 1
+        first_is_here = begun or not self._part(first).exists()
+        readers, workers = plan_reading(left, built, sizes, processes, first_is_here=first_is_here)
         for path in self._parts.glob("*"):
             if path.name not in {self._part(n).name for n in found}:
                 discard_part(path)
@@ -209,14 +230,15 @@ class Ahead:
             )
             self.num_bad -= sum(num_bad({record.kind: 1}) for record in in_store)
         self._numbers = [n for n, reader in readers.items() if reader == "ahead"]
-        self._here = first if processes > 1 and readers.get(first) == "here" else None
+        self._here = first if workers and readers.get(first) == "here" else None
         """Number of the source for which this process counts among those that read; else None."""
         self._read = {n: BuiltPart(self._part(n), sources[n]).read for n in built}
-        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._idle: list[subprocess.Popen[bytes]] = []
+        self._busy: set[subprocess.Popen[bytes]] = set()
         self._failures: list[BaseException] = []
         self._futures: dict[int, Future[None]] = {}
         self._slots, self._starting, self._stopped = threading.Semaphore(processes), threading.Lock(), False
-        self._pool = ThreadPoolExecutor(processes, "reads ahead")
+        self._pool = ThreadPoolExecutor(max(1, workers), "reads ahead")
 
     def __enter__(self) -> "Ahead":
         if self._here is not None:
@@ -227,10 +249,12 @@ class Ahead:
     def __exit__(self, *_: object) -> None:
         with self._starting:
             self._stopped = True
-            for process in self._running.values():
+            for process in self._busy:
                 process.kill()
         self._slots.release()  # wakes a thread that still waits for the slot of this process
         self._pool.shutdown(cancel_futures=True)
+        for process in self._idle:
+            _end(process)
 
     def take(self, number: int, waiting: Callable[[], None]) -> tuple[Source, bool]:
         """What to read a source from, and whether that is a part.
@@ -288,19 +312,26 @@ class Ahead:
             with self._starting:
                 if self._stopped:
                     return
-                process = self._running[number] = self._start_part(self._part(number), number)
+                process = self._idle.pop() if self._idle else spawn()
+                self._busy.add(process)
             try:
+                self._build_part(process, self._part(number), number)
                 for message in messages(process, self._sources[number].name):
                     self._read[number] = Read(*message["read"])
             except BaseException as failure:
                 self._failures.append(failure)
+                _end(process)
+            else:
+                self._idle.append(process)
             finally:
                 with self._starting:
-                    del self._running[number]
-                process.kill()
-                process.wait()
-                assert process.stdout is not None
-                process.stdout.close()
+                    self._busy.remove(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    with suppress(BrokenPipeError):
+        process.communicate()
 
 
 class Report:

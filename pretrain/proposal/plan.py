@@ -19,9 +19,6 @@ from pretrain.proposal.machine import Machine
 from pretrain.proposal.memory import memory_of
 from pretrain.run.settings import MAY_LOSE, planned_saves
 
-_MOST_OVER = 1.05
-"""Share of its time that a plan may take: saves and validations are counted whole."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -119,7 +116,7 @@ class Plan:
     @property
     def is_in_time(self) -> bool:
         """Whether the run takes no longer than the time there is."""
-        return self.seconds <= _MOST_OVER * self.budget_s
+        return self.seconds <= self.budget_s
 
     def fits_into(self, machine: Machine) -> bool:
         """Whether it takes no more memory than it may."""
@@ -134,6 +131,7 @@ class _Room(NamedTuple):
     pass_tokens: float
     one_validation_s: float
     scored: int
+    evaluate_every: Interval
     tokens: float
     """Tokens that are trained on in the time."""
 
@@ -154,7 +152,6 @@ def plan_of(
     training = 1 - split.held_proteins / corpus.proteins
     distinct = (corpus.distinct or corpus.proteins) / corpus.proteins
     intervals = {**rules.INTERVALS, "run.may_lose": MAY_LOSE, **given}
-    evaluate_every = interval("run.evaluate_every", intervals["run.evaluate_every"])
     checkpoint_every = planned_saves(intervals["run.checkpoint_every"], intervals["run.may_lose"])
     ends_s = rules.START_S + rules.END_S + (rules.COMPILE_S if machine.kind == "cuda" else 0.0)
     save_s = rules.SAVED_BYTES * number / rules.DISK_BYTES_PER_S
@@ -162,19 +159,30 @@ def plan_of(
     def room_for(crop: int, step_s: float) -> _Room:
         rate = speeds.get(size) or _estimated(shape, corpus, crop, machine, speeds)
         one_s, scored = _validation(corpus, split, crop, rate, budget_s, given)
-        pauses = one_s / _seconds(evaluate_every, step_s) + save_s / _seconds(checkpoint_every, step_s)
-        time_s = max(budget_s - ends_s - one_s - 2 * save_s, 0.2 * budget_s) / (1 + pauses)
-        return _Room(rate, max(1.0, corpus.pass_tokens(crop) * training), one_s, scored, rate * time_s)
+        evaluate_every = _evaluate_every(one_s, budget_s, given)
+
+        def whole_s(training_s: float) -> float:
+            steps = max(1, math.ceil(training_s / step_s))
+            validations, saves = (every.times(0, steps, training_s) for every in (evaluate_every, checkpoint_every))
+            return ends_s + training_s + validations * one_s + (saves + 1) * save_s
+
+        # The longest training that leaves room for what is counted whole: `whole_s` rises, in jumps too.
+        low, high = 0.0, budget_s
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (middle, high) if whole_s(middle) <= budget_s else (low, middle)
+        tokens = rate * (low or 0.2 * budget_s)  # a time too short for its start gets a plan too, with a note
+        return _Room(rate, max(1.0, corpus.pass_tokens(crop) * training), one_s, scored, evaluate_every, tokens)
 
     crop = given.get("data.crop_tokens") or _crop(corpus, machine)
     room = room_for(crop, math.inf)
     asked = given.get("schedule.total_tokens")
     total = asked or _round(min(room.tokens, rules.MOST_PASSES * room.pass_tokens * distinct))
     bin_tokens, bins, crop = _layout(total, room.pass_tokens, crop, machine, given)
-    # Once more, with a crop that a bin holds, and with the steps after which a validation or save may be asked for.
-    fill = _fill(room.pass_tokens, bin_tokens)
-    room = room_for(crop, bin_tokens * bins * fill / room.rate)
-    fill = _fill(room.pass_tokens, bin_tokens)
+    # Again, with a crop that a bin holds, and with the steps after which a validation or save may be asked for.
+    for _ in range(2):
+        fill = _fill(room.pass_tokens, bin_tokens)
+        room = room_for(crop, bin_tokens * bins * fill / room.rate)
     most = max(rules.MOST_PASSES * room.pass_tokens * distinct, rules.LEAST_STEPS * bin_tokens * bins * fill)
     total = asked or _round(min(room.tokens, most))
     forward = given.get("data.bins_per_forward")
@@ -198,7 +206,7 @@ def plan_of(
         is_timed=size in speeds,
         memory_bytes=memory_of(shape, slots, machine, optimizer, checkpointing).total,
         scored=room.scored,
-        evaluate_every=evaluate_every,
+        evaluate_every=room.evaluate_every,
         one_validation_s=room.one_validation_s,
         checkpoint_every=checkpoint_every,
         one_save_s=save_s,
@@ -256,19 +264,32 @@ def _layout(
 def _validation(
     corpus: CorpusFacts, split: SplitFacts, crop: int, rate: float, budget_s: float, given: Mapping[str, Any]
 ) -> tuple[float, int]:
-    """Time of one validation, and how many proteins it scores."""
+    """Time of one validation, and how many proteins it scores.
+
+    So few that several fit into the share of the time that validation may take, if the time is long enough for several.
+    """
     each_s = rules.CORRUPTIONS * rules.FORWARD_SHARE * corpus.pass_tokens(crop) / corpus.proteins / rate
     held = split.held_proteins or corpus.proteins
-    fits = int(rules.VALIDATION_TIME * budget_s / each_s)
+    wanted = min(rules.VALIDATIONS, max(1, int(budget_s / _default_s("run.evaluate_every"))))
+    fits = int(rules.VALIDATION_TIME * budget_s / wanted / each_s)
     scored = given.get("run.validation_sequences")
     if scored is None:
-        scored = min(2000, max(rules.LEAST_VALIDATION_PROTEINS, fits))
+        scored = min(2000, max(1, fits))
     return each_s * min(scored, held), scored
 
 
-def _seconds(every: Interval, step_s: float) -> float:
-    """Seconds of training between two times, where a step takes `step_s`."""
-    return every.seconds or (every.steps or 1) * step_s
+def _evaluate_every(one_s: float, budget_s: float, given: Mapping[str, Any]) -> Interval:
+    """The default interval between validations, or a longer one if these would take more than their share."""
+    if "run.evaluate_every" in given:
+        return interval("run.evaluate_every", given["run.evaluate_every"])
+    most = max(1, int(rules.VALIDATION_TIME * budget_s / one_s)) if one_s else math.inf
+    seconds = max(_default_s("run.evaluate_every"), budget_s / most)
+    unit = 60 if seconds < 7200 else 3600
+    return Interval(None, float(math.ceil(seconds / unit) * unit))
+
+
+def _default_s(name: str) -> float:
+    return interval(name, rules.INTERVALS[name]).seconds or math.inf
 
 
 def _fill(pass_tokens: float, bin_tokens: int) -> float:
@@ -276,5 +297,6 @@ def _fill(pass_tokens: float, bin_tokens: int) -> float:
 
 
 def _round(tokens: float) -> int:
-    """Tokens to three digits, so that they can be read."""
-    return max(1, int(float(f"{tokens:.3g}")))
+    """At most so many tokens, in three digits, so that they can be read."""
+    unit = 10.0 ** max(0, math.floor(math.log10(max(tokens, 1))) - 2)
+    return max(1, int(tokens // unit * unit))

@@ -101,15 +101,17 @@ def _of_the_data(
     if machine.kind == "cuda":
         yield Choice("data.workers", 2, "processes that fill bins, so that the GPU does not wait")
     words = "most proteins that one validation scores" + (
-        f", so that it takes no more than {rules.VALIDATION_TIME:.0%} of the time" if plan.scored < 2000 else ""
+        f", so that all take no more than {rules.VALIDATION_TIME:.0%} of the time" if plan.scored < 2000 else ""
     )
     yield Choice("run.validation_sequences", plan.scored, words)
+    seconds = plan.evaluate_every.seconds or 0
+    evaluate_every = f"{seconds / 3600:.0f} h" if seconds >= 7200 else f"{seconds / 60:.0f} min"
     for name, words in (
         ("run.log_every", "between two lines of metrics; the first and the last step have one, too"),
         ("run.evaluate_every", "between two validations; the last step has one, too"),
         ("run.checkpoint_every", "between two checkpoints: no more is lost if the machine stops"),
     ):
-        yield Choice(name, rules.INTERVALS[name], words)
+        yield Choice(name, evaluate_every if name == "run.evaluate_every" else rules.INTERVALS[name], words)
 
 
 def _of_the_mask(plan: Plan, given: Mapping[str, Any]) -> Iterator[Choice]:

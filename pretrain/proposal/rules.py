@@ -119,9 +119,9 @@ VALIDATION_LADDER = (0.15, 0.2, 0.3, 0.4, 0.5)
 MOST_VALIDATION_RECORDS = 0.5
 """Share of the proteins that may be held out; clusters are of unequal size, so it may exceed theirs."""
 VALIDATION_TIME = 0.05
-"""Share of the budget that one validation may take; fewer proteins are scored if all would take longer."""
-LEAST_VALIDATION_PROTEINS = 32
-"""Proteins that are scored in any case, if so many are held out."""
+"""Share of the budget that all validations together may take: fewer proteins are scored, and less often."""
+VALIDATIONS = 5
+"""Validations that should fit into that, if the budget is long enough: a curve needs several points."""
 
 CLUSTER_TIME = 0.5
 """Time that clustering with MMseqs2 may take before training begins, as a share of the budget."""

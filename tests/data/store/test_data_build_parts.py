@@ -3,26 +3,32 @@
 import os
 import shutil
 import threading
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from data.recipe.settings import IngestSettings, LetterPolicy
+from data.resources import Resources
 from data.sources.block import Source
 from data.sources.fasta import FastaSource
 from data.sources.tables import TableSource
 from data.store import writer as store_writer
 from data.store.build import build_into
-from data.store.builder_process import Send, start
+from data.store.builder_process import Send, spawn, start
 from data.store.folder import PARTS
 from data.store.journal import read_journal
 from data.store.lock import is_held
 from data.store.read_ahead import plan_reading
 from data.store.token_store import FACTS
 from support.inputs.seeded_source import SeededSource, contents, until
+
+MIB = 1 << 20
 
 QUARTER = IngestSettings(max_bad_fraction=0.25)
 SOURCES = [
@@ -40,21 +46,92 @@ def parallel_build(send: Send, folder: Path, sources: list[Source]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "built", "processes", "first_is_here", "readers"),
+    ("left", "built", "processes", "first_is_here", "readers", "workers"),
     [
-        (range(3), (), 4, True, {0: "here", 1: "ahead", 2: "ahead"}),
-        (range(3), (), 4, False, {0: "ahead", 1: "ahead", 2: "ahead"}),
-        (range(3), (), 1, False, {0: "here", 1: "here", 2: "here"}),
-        (range(1, 4), (1, 3), 2, True, {1: "built", 2: "ahead", 3: "built"}),
-        (range(1, 4), (2,), 2, True, {1: "here", 2: "built", 3: "ahead"}),
-        (range(1, 3), (1,), 1, True, {1: "built", 2: "here"}),
-        (range(3, 3), (), 2, True, {}),
+        (range(3), (), 4, True, {0: "here", 1: "ahead", 2: "ahead"}, 2),
+        (range(3), (), 4, False, {0: "ahead", 1: "ahead", 2: "ahead"}, 3),
+        (range(3), (), 2, False, {0: "ahead", 1: "ahead", 2: "ahead"}, 2),
+        (range(3), (), 1, False, {0: "here", 1: "here", 2: "here"}, 0),
+        (range(1, 4), (1, 3), 2, True, {1: "built", 2: "ahead", 3: "built"}, 1),
+        (range(1, 4), (2,), 2, True, {1: "here", 2: "built", 3: "ahead"}, 1),
+        (range(1, 3), (1,), 1, True, {1: "built", 2: "here"}, 0),
+        (range(3, 3), (), 2, True, {}, 0),
     ],
 )
 def test_who_reads_which_source(
-    left: range, built: tuple[int, ...], processes: int, first_is_here: bool, readers: dict[int, str]
+    left: range,
+    built: tuple[int, ...],
+    processes: int,
+    first_is_here: bool,
+    readers: dict[int, str],
+    workers: int,
 ) -> None:
-    assert plan_reading(left, built, processes, first_is_here=first_is_here) == readers
+    sizes: tuple[int | None, ...]
+    for sizes in ((None,) * 4, (1 << 30,) * 4):
+        found = plan_reading(left, built, sizes, processes, first_is_here=first_is_here)
+        assert found == (readers, workers)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(
+        st.one_of(st.none(), st.sampled_from([0, 100, MIB - 1, MIB, 20 * MIB, 40 * MIB, 5000 * MIB])), max_size=200
+    ),
+    st.integers(1, 64),
+    st.booleans(),
+)
+def test_processes_are_started_for_work_that_is_worth_it(
+    sizes: list[int | None], processes: int, first_is_here: bool
+) -> None:
+    """Small files are read at once, by this process, whatever their number; a process has some 32 MB to read."""
+    readers, workers = plan_reading(range(len(sizes)), (), sizes, processes, first_is_here=first_is_here)
+    ahead = [sizes[number] for number, reader in readers.items() if reader == "ahead"]
+    assert workers <= min(processes, len(ahead))
+    assert all(size is None or size >= MIB for size in ahead)
+    assert workers * 32 * MIB <= sum(32 * MIB if size is None else size for size in ahead)
+    assert bool(ahead) == bool(workers)
+    if processes == 1 or all(size is not None and size < MIB for size in sizes):
+        assert workers == 0
+
+
+class Started(Exception):
+    """A process was started."""
+
+
+@pytest.mark.parametrize("count", [2, 100])
+def test_small_files_start_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    def no_process() -> None:
+        raise Started
+
+    monkeypatch.setattr("data.store.read_ahead.spawn", no_process)
+    monkeypatch.setattr("data.store.writer.os.fsync", lambda _: None)
+    sources = []
+    for number in range(count):
+        (tmp_path / f"{number}.fasta").write_text(f">p{number}\nMKTAYIAKQR\n")
+        sources.append(FastaSource(str(tmp_path / f"{number}.fasta"), "refuse", IngestSettings()))
+    for processes in (1, 4):
+        folder = tmp_path / f"store{processes}"
+        build_into(folder, sources, "refuse", IngestSettings(processes=processes), progress=quiet)
+    assert contents(tmp_path / "store4") == contents(tmp_path / "store1")
+
+
+@pytest.mark.slow
+def test_a_few_processes_read_many_sources_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("data.resources.resources", lambda: Resources(8, 1, 1, ""))
+    started: list[object] = []
+
+    def counted() -> object:
+        started.append(process := spawn())
+        return process
+
+    monkeypatch.setattr("data.store.read_ahead.spawn", counted)
+    sources = [SeededSource(f"s{number}", number, 40, pids=tmp_path / "pids") for number in range(30)]
+    build_into(tmp_path / "store", sources, "count", IngestSettings(processes=3), progress=quiet)
+    pids = Counter((tmp_path / "pids").read_text().split())
+    assert len(started) <= 3
+    assert (sum(pids.values()), len(pids)) == (30, len(started) + 1)  # and this process, which reads the first
+    build_into(tmp_path / "once", sources, "count", IngestSettings())
+    assert contents(tmp_path / "store") == contents(tmp_path / "once")
 
 
 @pytest.fixture(scope="module")

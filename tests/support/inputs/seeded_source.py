@@ -1,5 +1,6 @@
 """A source of generated records, which can be slow, break off, or hold bad records; and how to work with its stores."""
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -10,6 +11,9 @@ import numpy as np
 from data import draw
 from data.sources.block import START, Block, Position, Rejected
 from data.store.token_store import LOCK
+
+BYTES = 1 << 20
+"""What a record counts as, as stored: so many that a source is worth a process of its own."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +36,12 @@ class SeededSource:
     mended: Path | None = None
     log: Path | None = None
     """Gets a line for each time that reading begins."""
+    pids: Path | None = None
+    """Gets the process that reads, whenever reading begins."""
 
     @property
     def num_bytes(self) -> int | None:
-        return 1000 * self.num_records
+        return BYTES * self.num_records
 
     def stamp(self) -> list[str | int]:
         return [self.name, self.seed, self.num_records]
@@ -45,6 +51,9 @@ class SeededSource:
         if self.log is not None:
             with self.log.open("a") as file:
                 file.write(f"{start.records}\n")
+        if self.pids is not None:
+            with self.pids.open("a") as file:
+                file.write(f"{os.getpid()}\n")
         for first in range(start.records, self.num_records, self.block_records):
             stop = min(first + self.block_records, self.num_records)
             while self.gate is not None and stop > self.gate_at and not self.gate.exists():
@@ -74,7 +83,7 @@ class SeededSource:
             ),
             unknown_letters={"'!'": int(np.count_nonzero(lengths % 2)), "'?'": 1},
             end=Position(stop, 1000 * stop),
-            bytes_read=1000 * stop,
+            bytes_read=BYTES * stop,
         )
 
 
