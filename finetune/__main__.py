@@ -9,7 +9,6 @@ class of what ended it (`pretrain.run.classes`).
 
 import argparse
 import shlex
-import sys
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -17,7 +16,7 @@ from typing import cast
 from data.recipe.toml_file import read, settings_help
 from finetune.recipe import Recipe
 from pretrain.engine.command import Parser, allowed_by, answered, importing_torch, may_be_allowed
-from pretrain.run.launcher import end_with_the_launcher
+from pretrain.run.fresh_process import run_command
 from pretrain.run.stop import consequences, listening
 
 
@@ -98,5 +97,4 @@ def _parser() -> Parser:
 
 
 if __name__ == "__main__":
-    end_with_the_launcher()
-    sys.exit(main())
+    run_command(main)

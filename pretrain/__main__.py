@@ -11,7 +11,6 @@ import argparse
 import math
 import os
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,8 @@ from pretrain.engine.command import Parser, allowed_by, answered, importing_torc
 from pretrain.proposal.memory import preset_table
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RECIPE
-from pretrain.run.launcher import end_with_the_launcher, launched_world
+from pretrain.run.fresh_process import run_command
+from pretrain.run.launcher import launched_world
 from pretrain.run.stop import consequences, defer, listening
 
 if TYPE_CHECKING:
@@ -156,8 +156,8 @@ def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, w
         # Imported here: every rank of a restart would spend a tenth of its time on it, and one needs it, at the end.
         from pretrain.report.page import write_last_report
 
-        write_last_report(summary.run.root)
-        print(closing_words(summary, start), flush=True)
+        course = write_last_report(summary.run.root)
+        print(closing_words(summary, start, course), flush=True)
 
 
 def _launched(recipe: Recipe) -> "AbstractContextManager[Engine]":
@@ -217,5 +217,4 @@ def _parser() -> Parser:
 
 
 if __name__ == "__main__":
-    end_with_the_launcher()
-    sys.exit(main())
+    run_command(main)

@@ -35,10 +35,11 @@ from pretrain.job import Built, Job, Scores, TrainingRecipe, publish, require_pu
 from pretrain.log import Log, Steps, flat_settings
 from pretrain.optimizer.build import build_optimizer, learning_rate, num_stored
 from pretrain.recovery.breaker import require_progress
-from pretrain.recovery.elsewhere import Elsewhere
+from pretrain.recovery.elsewhere import Elsewhere, stored_at_the_end
 from pretrain.recovery.left_out import kept_of, require_left_out
-from pretrain.recovery.numerical import Numerics, falling_back, faults_met
+from pretrain.recovery.numerical import Numerics, faults_met, require_remedy
 from pretrain.recovery.shared_directory import require_shared
+from pretrain.recovery.starts import starts
 from pretrain.recovery.watchdog import watched
 from pretrain.run import stop
 from pretrain.run.attempts import recorded
@@ -80,27 +81,30 @@ def train(
 
     Raises:
         Stopped: a signal ended the run before that.
+        Rollback: it went wrong at a step for the first time, and is to be called again, in new processes if it can be.
         NumericalFault: it went wrong at the same step in two attempts.
     """
     recipe.schedule.require_tokens()
-    run, numerics = RunDirectory(Path(recipe.run.directory), written), Numerics(recipe.run.spike_nats)
-    return falling_back(lambda: _attempt(recipe, open_job, engine, run, numerics, allowed), engine.forget)
+    run = RunDirectory(Path(recipe.run.directory), written)
+    elsewhere: Elsewhere | None = None  # on rank 0
 
-
-def _attempt(
-    recipe: R, open_job: _Opens[R, S], engine: Engine, run: RunDirectory, numerics: Numerics, allowed: Allowed
-) -> Summary[S]:
     def begin(check: Check) -> tuple[int, int, tuple[Path, str] | None, list[int]]:
+        nonlocal elsewhere
         with run.claimed(recipe, allow_schedule_change=allowed.schedule_change):
-            asked_for = require_progress(run, despite_failures=allowed.despite_failures)
-            sweep(run.checkpoints)
             elsewhere = Elsewhere(run, recipe, recipe.run, recipe.schedule.total_tokens, allowed, check)
+            with stop.at_once():
+                known, newest_step = elsewhere.known()
+            before = starts(known)
+            require_remedy(run, known.faults, newest_step, recipe)
+            asked_for = require_progress(run, before, newest_step, despite_failures=allowed.despite_failures)
+            sweep(run.checkpoints)
             with stop.at_once():
                 found = elsewhere.newest()
             attempt, found = elsewhere.numbered(found, engine.world_size, despite_failures=asked_for)
+        faults = [] if asked_for else faults_met(before)
         if found is None:
-            return attempt, 0, None, faults_met(run)
-        return attempt, found.trainer.step, (found.path, found.manifest_sha256), faults_met(run)
+            return attempt, 0, None, faults
+        return attempt, found.trainer.step, (found.path, found.manifest_sha256), faults
 
     training: Training[S] | None = None
 
@@ -115,14 +119,15 @@ def _attempt(
         require_shared(run, engine)
         attempt, base_step, chosen, faults = on_main_with_all(engine, begin)
         watching = watched(run, engine, attempt, position, recipe.run.grace_s)
-        with watching, recorded(run, engine.rank, attempt, position, newest), stop.consequences(), stop.at_once():
+        recording = recorded(run, engine.rank, attempt, position, newest)
+        with stored_at_the_end(elsewhere, attempt), watching, recording, stop.consequences(), stop.at_once():
             job = open_job(recipe, engine)
             if not chosen:  # a start that continues does without the seconds that it takes
                 engine.on_main(lambda: require_publishable(job))
             engine.on_main(lambda: run.describe_corpus(job.description()))
             engine.on_main(lambda: engine.start_trackers(flat_settings(recipe), run.root))
             checkpoint = opened(*chosen) if chosen else None
-            numerics.begin(checkpoint.trainer if checkpoint else None, faults)
+            numerics = Numerics(recipe.run.spike_nats, checkpoint.trainer if checkpoint else None, faults)
             training = Training(recipe, job, engine, run, attempt, checkpoint, numerics)
             training.run_to_end()
             scores = training.finish()
@@ -142,7 +147,7 @@ class Training(Generic[S]):
         run: claimed by rank 0.
         attempt: number of the attempt.
         checkpoint: to continue from; None for a run that begins.
-        numerics: of this process, which an attempt has begun with.
+        numerics: of the attempt.
     """
 
     def __init__(
@@ -369,7 +374,7 @@ class Training(Generic[S]):
         """Move the state past a step that was taken, tell of it, and learn what has become of a save; collective.
 
         Raises:
-            NumericalFault: it went wrong, before any save of it.
+            Rollback, NumericalFault: it went wrong, before any save of it.
         """
         before = self.state
         self.state = replace(
@@ -383,7 +388,7 @@ class Training(Generic[S]):
         loss = loss_of(self.job.objectives, outcome.losses) if self.job.bounds_spikes else float("nan")
         if fault := self.numerics.fault_of(before, loss, outcome.applied, outcome.loss_scale):
             self.saves.wait(patiently=True)
-            where = self.run, self.saves.newest, plan
+            where = self.recipe, self.run, self.saves.newest, plan
             raise self.numerics.error(fault, *where, self.job.names, self.engine.on_main)
         self.phase = "log"  # rank 0 writes, and may wait for the disk
         self._bind()

@@ -15,7 +15,7 @@ from typing import Any
 
 from data.order.plan import Cursor
 from pretrain.evaluation.corruptions import TITLES, trained_as
-from pretrain.evaluation.course import course, lasting
+from pretrain.evaluation.course import Course, course, lasting
 from pretrain.evaluation.scores import MaskedLanguageScores, shown
 from pretrain.evaluation.verdict import Advice, Judgement, Verdict, verdict
 from pretrain.loop import Summary
@@ -92,12 +92,13 @@ def schedule_differs(
     return "\n    ".join([f"{said}. {ways}:", *commands])
 
 
-def closing_words(summary: Summary[MaskedLanguageScores], start: Start) -> str:
+def closing_words(summary: Summary[MaskedLanguageScores], start: Start, known: Course | None = None) -> str:
     """A few lines for the user who started the run.
 
     Args:
         summary: the run's results.
         start: how it was started.
+        known: the run's course, where metrics.jsonl was read already.
     """
     scores, described = summary.scores, summary.run.read()
     recipe = described["recipe"]
@@ -114,8 +115,10 @@ def closing_words(summary: Summary[MaskedLanguageScores], start: Start) -> str:
         floor = f"{s.floor:8.2f}" if s.floor is not None else ""
         interval = "unknown" if math.isnan(s.low) else f"{shown(s.low)} to {shown(s.high)}"
         lines.append(f"    {TITLES[name]:12}{shown(s.perplexity):>8}{interval:>18}{shown(s.unigram):>10}{floor}")
-    taken = lasting(records.read(summary.run.metrics), records.read(summary.run.attempts))
-    found = verdict(judged, course(taken, trained_as(recipe["data"]["mask"])), scores.held_out)
+    if known is None:
+        taken = lasting(records.read(summary.run.metrics), records.read(summary.run.attempts))
+        known = course(taken, trained_as(recipe["data"]["mask"]))
+    found = verdict(judged, known, scores.held_out)
     lines += [
         "",
         *found.sentences,

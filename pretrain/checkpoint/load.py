@@ -81,6 +81,11 @@ def find(checkpoints_dir: Path) -> list[Path]:
     return [path for _, path in sorted(named, reverse=True)]
 
 
+def newest_step(checkpoints_dir: Path) -> int:
+    """The step of the newest checkpoint by name; 0 without one."""
+    return max((step_of_name(path.name) or 0 for path in find(checkpoints_dir)), default=0)
+
+
 def newest_valid(
     checkpoints_dir: Path, writer: bool, check: Callable[[Verified], None] | None = None
 ) -> Verified | None:

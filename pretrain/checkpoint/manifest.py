@@ -37,13 +37,13 @@ CONTACT_HEAD = "contact_head"
 LOSS_SCALE = "loss_scale"
 SKIPPED_BINS = "skipped_bins"
 """Entry of a run that has left bins out (`pretrain.recovery.left_out`)."""
-SKIPPED_IN_A_ROW = "skipped_in_a_row"
-"""Entry of a checkpoint whose last steps had no finite gradient (`pretrain.recovery.numerical`)."""
+LOSS_MONITOR = "loss_monitor"
+"""Entry with the losses of the latest steps, and how many in a row were skipped (`pretrain.recovery.numerical`)."""
 BEST = "best"
 """Entry of a job that selects a checkpoint (`checkpoint.best`); others cannot continue from one that has it."""
 FORM = frozenset({"schema", "format", "dtype"})
 """Reasons of an `InvalidCheckpoint` that say, once the hashes are right, that another version wrote it."""
-ENTRIES = frozenset({CONSUMED, LOSS_SCALE, SKIPPED_BINS, SKIPPED_IN_A_ROW})
+ENTRIES = frozenset({CONSUMED, LOSS_SCALE, SKIPPED_BINS, LOSS_MONITOR})
 """Names in `TrainerState.entries` that every run of this version can continue from."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -61,7 +61,10 @@ _TRAINER: Kinds = {
 }
 _BESIDE = (LOSS_SCALE,)
 """Entries that trainer.json has outside of the section `entries`, because they are older than that."""
-_OF_ENTRIES: dict[str, Kinds] = {SKIPPED_BINS: {"bins": (list,)}, SKIPPED_IN_A_ROW: {"steps": (int,)}}
+_OF_ENTRIES: dict[str, Kinds] = {
+    SKIPPED_BINS: {"bins": (list,)},
+    LOSS_MONITOR: {"losses": (list,), "skipped_in_a_row": (int,)},
+}
 _LOSS_SCALE: Kinds = {"scale": (float,), "growth_tracker": (int,)}
 _MANIFEST: Kinds = {
     **dict.fromkeys(("step", "attempt"), (int,)),

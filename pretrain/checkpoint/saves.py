@@ -1,7 +1,7 @@
 """The saves of an attempt: a checkpoint each, written while training continues, and what happens if a disk stores none.
 
 In: where the run stands at a step. Out: a checkpoint, some steps later; or, on every rank, the reason why there is
-none. Kept: the newest checkpoint, and since when saves have failed.
+none. Kept: the newest checkpoint; in faults.jsonl, for how long saves have failed, which a restart does not forget.
 
 Training waits while the state is copied (`checkpoint.staging`); a thread of each rank writes it (`checkpoint.writer`).
 One save is written at a time. With each step the ranks tell each other what has become of it (`words`), so that all of
@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
-from time import monotonic
 from typing import NamedTuple
 
 from data.progress_line import clock_time
@@ -33,6 +32,7 @@ from pretrain.checkpoint.manifest import Manifest, Topology, TrainerState, check
 from pretrain.checkpoint.object_store.stored import Bucket
 from pretrain.checkpoint.receipts import GivenUp
 from pretrain.checkpoint.retention import retain_everywhere
+from pretrain.checkpoint.save_failures import SaveFailures
 from pretrain.checkpoint.staging import Staging
 from pretrain.checkpoint.writer import Write
 from pretrain.engine.engine import Engine
@@ -129,7 +129,7 @@ class Saves:
         self.newest = newest.path if newest else None
         """The newest checkpoint that this attempt knows of, on every rank."""
         self._step = newest.manifest.step if newest else -1
-        self._first, self._latest = 0.0, 0.0  # of the failed saves since the newest checkpoint, by rank 0's clock
+        self._failures = SaveFailures(run, attempt, newest.manifest if newest else None)
         self._fails = False
         self._grace = Grace(settings.grace_s, engine.gather)
         self._staging, self._number = Staging(), 0
@@ -165,7 +165,7 @@ class Saves:
     @property
     def due(self) -> bool:
         """Whether a save that failed is to be tried again, by this rank's clock, so that one rank decides for all."""
-        return self._fails and monotonic() - self._latest >= self._most_s / _TRIES
+        return self._fails and self._failures.latest_s >= self._most_s / _TRIES
 
     @property
     def cost(self) -> Cost | None:
@@ -182,8 +182,9 @@ class Saves:
         if self._begun is None:
             return Words()
         write = self._begun.write
-        is_late = self._engine.is_main and not write.has_ended and write.seconds >= self._most_s
-        return Words(not write.has_ended, write.error is not None, is_late)
+        most_s = max(self._most_s - self._failures.before_s, self._most_s / _TRIES)  # a disk that was mended gets some
+        is_late = not write.has_ended and write.seconds >= most_s
+        return Words(not write.has_ended, write.error is not None, self._engine.is_main and is_late)
 
     def hear(self, words: Words, step: int | None = None) -> None:
         """Learn what has become of the save that is being written; collective, after every step.
@@ -238,6 +239,8 @@ class Saves:
         waits = waits or last
         if self._begun and not self.wait(patiently=waits or self._settings.stays(state.step)):
             self.skipped += 1
+            if self._engine.is_main:
+                self._failures.note(self._begun.state.step, self._begun.write.seconds)
             return False
         if self._step == state.step and not again:
             return False
@@ -346,18 +349,13 @@ class Saves:
             size = sum(file.size for file in begun.write.result.files)
             self._costs.append(Cost(begun.stall_s, begun.write.seconds, size))
         self._fails = False
+        self._failures.succeeded()
         self.newest, self._step = self._run.checkpoints / checkpoint_name(begun.state.step), begun.state.step
         self._note(begun.state, {"checkpoint_s": begun.write.seconds, "stall_s": begun.stall_s})
 
     def _tell_failure(self, begun: _Begun, reason: str) -> None:
         """Say what failed and what follows; collective."""
-
-        def since() -> float:
-            self._latest = monotonic()
-            self._first = self._first if self._fails else self._latest
-            return self._latest - self._first
-
-        for_s = self._engine.on_main(since)
+        for_s = self._engine.on_main(lambda: self._failures.failed(begun.state.step))
         self._fails = True
         self.failed += 1
         so_far, left = f"saves have failed for {clock_time(for_s)}", begun.tries_left

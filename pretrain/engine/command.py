@@ -25,7 +25,7 @@ from data.safe_text import tell, tell_error
 from pretrain.run.classes import INPUT, INTERRUPTED, PEER, STORAGE, class_of
 from pretrain.run.directory import Allowed
 from pretrain.run.error_file import tell_launcher
-from pretrain.run.errors import CheckpointError, PeerError
+from pretrain.run.errors import CheckpointError, PeerError, Rollback
 from pretrain.run.launcher import World, command_line, launched_world
 from pretrain.run.stop import Stopped, heed
 
@@ -40,6 +40,9 @@ def answered(body: Callable[[], None], *, is_alone: bool = False) -> int:
         body: what the command does.
         is_alone: whether it cannot be shared by several processes, and refuses to be launched as several. Without a
             launcher it is one, whatever RANK and WORLD_SIZE are: operators set them in each pod for what is trained.
+
+    Raises:
+        Rollback: the command is to start over.
     """
     use_standard_streams(outlives_reader=True)
     use_writable_caches()
@@ -59,6 +62,8 @@ def answered(body: Callable[[], None], *, is_alone: bool = False) -> int:
         if rank == 0:
             tell("interrupted; the same command continues from the last checkpoint")
         return INTERRUPTED.status
+    except Rollback:
+        raise  # to whoever can start over: `pretrain.run.fresh_process`
     except Exception as error:
         is_line = isinstance(error, CheckpointError) or class_of(error) in (INPUT, STORAGE)
         return _mistake(error, rank) if is_line else _report(error, rank)

@@ -28,6 +28,7 @@ from pretrain.engine.rendezvous import INIT_METHOD
 from pretrain.engine.request import ALONE, LaunchRequest, requested
 from pretrain.engine.settings import LaunchSettings
 from pretrain.run import stop
+from pretrain.run.errors import Rollback
 from pretrain.run.launcher import launched_world
 from pretrain.run.stop import Stopped
 
@@ -56,7 +57,7 @@ def launch(recipe: LaunchSettings) -> Iterator[Engine]:
     except BaseException as error:
         # What a traceback holds cannot be released, and the model is in it.
         traceback.clear_frames(error.__traceback__)
-        if isinstance(error, Stopped) and error.agreed and accelerator:
+        if (isinstance(error, Rollback) or (isinstance(error, Stopped) and error.agreed)) and accelerator:
             _release(accelerator)
             accelerator.end_training()
             raise

@@ -9,7 +9,9 @@ and adds no prefix. A process that asks for the address of another one before th
 one, and the start fails, as does the next one. Seen in three of four restarts of two ranks on one machine, and in each
 of four on two nodes.
 
-One launcher counts its restarts, and all of its processes are given the count. Each node's launcher counts for itself:
+One launcher counts its restarts, and all of its processes are given the count; after a rollback, processes that are
+replaced count these themselves. Where rank 0 itself has the store, the old one ends when that process is replaced, and
+others that have met there come again. Each node's launcher counts for itself:
 under c10d's rendezvous, one that starts again because another node waits for it does not count that. So the ranks of
 several nodes agree on a name, through the same store.
 
@@ -27,11 +29,12 @@ from typing import Any
 from uuid import uuid4
 
 from torch._C._distributed_c10d import TCPStore
-from torch.distributed import DistStoreError
+from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import register_rendezvous_handler
 
+from pretrain.run.fresh_process import ROLLBACKS
 from pretrain.run.launcher import World, launched_world
 
 _SCHEME = "zymogen"
@@ -71,18 +74,29 @@ def _of_this_start(
 ) -> Iterator[tuple[PrefixStore, int, int]]:
     world = launched_world()
     hosts = world.rank == 0 and store_host().startswith("rank 0")
+    while True:
+        try:
+            met = _met(world, timeout, hosts=hosts)
+            break
+        except DistNetworkError:  # the store was that of a process of rank 0 which a rollback has replaced since
+            if hosts or ROLLBACKS not in os.environ:
+                raise
+    yield met, world.rank, world.world_size
+    raise RuntimeError("the processes of a start meet once")
+
+
+def _met(world: World, timeout: timedelta, *, hosts: bool) -> PrefixStore:
+    """The names of this start in the store, once all of its processes have come."""
     if not hosts:
         _wait(lambda: "" if _answers(world) else "the store of " + store_host().partition(" at ")[0], world, timeout)
     store = connected(timeout, hosts=hosts)
-    if world.num_nodes == 1:
-        name = os.environ.get(_RESTARTS, "0")
-    else:
+    name = f"{os.environ.get(_RESTARTS, '0')}-{os.environ.get(ROLLBACKS, '0')}"
+    if world.num_nodes != 1:
         name = _agreed(PrefixStore("names", store), world, timeout)
     met = PrefixStore(f"start-{name}", store)
     met.add("come", 1)
     _wait(lambda: _others(met.add("come", 0), world), world, timeout)
-    yield met, world.rank, world.world_size
-    raise RuntimeError("the processes of a start meet once")
+    return met
 
 
 def _answers(world: World) -> bool:

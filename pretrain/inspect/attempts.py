@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pretrain.recovery.starts import KILLED, Start, starts
 from pretrain.run import records
+from pretrain.run.attempts import AttemptRecords
 from pretrain.run.classes import FINISHED, INPUT
 from pretrain.run.directory import RunDirectory
 from pretrain.run.lock import is_held
@@ -77,9 +78,10 @@ def last(run: RunDirectory) -> tuple[list[str], int]:
         f"what failed  {ended.scope}",
     ]
     lines += [f"first cause  {why}"] if (why := start.why(run)) else []
-    from pretrain.recovery.breaker import OPTION, refusal  # imports torch
+    from pretrain.checkpoint.load import newest_step  # imports torch
+    from pretrain.recovery.breaker import OPTION, refusal
 
-    if ended is not FINISHED and (refused := refusal(run, all_starts)):
+    if ended is not FINISHED and (refused := refusal(run, all_starts, newest_step(run.checkpoints))):
         lines.append(f"what to do   the next start is refused: {refused}; mend the cause, then start with {OPTION}")
         return lines, INPUT.status
     return [*lines, f"what to do   {ended.remedy}"], ended.status
@@ -92,7 +94,7 @@ def _read(run: RunDirectory) -> tuple[list[Start], dict[int, _Reached]]:
         ValueError: it is no run directory, or none has begun yet.
     """
     run.read()
-    if not (all_starts := starts(run)):
+    if not (all_starts := starts(AttemptRecords.read(run))):
         raise ValueError(f"{run.root}: attempts.jsonl has no start; none has begun yet")
     logged = {line["attempt"]: line for line in records.read(run.metrics) if {"attempt", "step", "time"} <= line.keys()}
     found = {}

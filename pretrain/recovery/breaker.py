@@ -1,23 +1,22 @@
 """The breaker: a run whose starts fail again and again is not started once more, until somebody asks for it by name.
 
-In: what a run directory says of its starts. Out: an error with the cause, before anything is read or built; else a
+In: what a run has recorded of its starts. Out: an error with the cause, before anything is read or built; else a
 line on standard error about how the last start failed. Kept: nothing.
 
 A batch system that repeats a start repeats a failure, too. Two patterns are taken for such a loop:
 
-- `SAME` starts in a row that failed by the same exception at the same step. Ends that somebody asked for (Ctrl-C,
-  SIGTERM), kills, and mistakes in files or a full disk that are found before a start has trained are no such failures:
-  they cost seconds, and are mended outside of the run.
-- `IDLE` starts in a row that made no checkpoint, however they ended. Fewer would stop healthy runs on machines that
-  are taken away often.
+- `SAME` starts in a row that failed by the same exception, raised by the same line of code, at the same step. Ends that
+  somebody asked for (Ctrl-C, SIGTERM), kills, and mistakes in files or a full disk that are found before a start has
+  trained are no such failures: they cost seconds, and are mended outside of the run.
+- `IDLE` starts in a row that made no checkpoint, however they ended: a process that runs out of memory records no
+  error. Fewer would stop healthy runs on machines that are taken away often.
 """
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from pretrain.checkpoint.load import find
-from pretrain.recovery.starts import Start, last_failure, starts
+from pretrain.recovery.starts import Start, last_failure
 from pretrain.run.attempts import Failure
 from pretrain.run.classes import INPUT, STORAGE
 from pretrain.run.directory import RunDirectory
@@ -28,11 +27,15 @@ _MENDED_OUTSIDE = (INPUT.name, STORAGE.name)
 """Classes of failures that are no failures of the run if nothing was trained yet."""
 
 
-def require_progress(run: RunDirectory, *, despite_failures: bool) -> bool:
+def require_progress(
+    run: RunDirectory, all_starts: Sequence[Start], newest_step: int, *, despite_failures: bool
+) -> bool:
     """Refuse a start that would only repeat what the last ones did; rank 0 only. It takes no time.
 
     Args:
         run: claimed by this process.
+        all_starts: of the run, on all machines.
+        newest_step: of its newest checkpoint on any of them; 0 without one.
         despite_failures: whether somebody asked for the start by name. The starts before it are not counted again.
 
     Returns:
@@ -41,8 +44,7 @@ def require_progress(run: RunDirectory, *, despite_failures: bool) -> bool:
     Raises:
         ValueError: it is refused.
     """
-    all_starts = starts(run)
-    reason = refusal(run, all_starts)
+    reason = refusal(run, all_starts, newest_step)
     if reason is not None and not despite_failures:
         raise ValueError(
             f"{run.root}: {reason}; another start would most likely end like these: mend the cause, then start with "
@@ -53,20 +55,19 @@ def require_progress(run: RunDirectory, *, despite_failures: bool) -> bool:
     return reason is not None
 
 
-def refusal(run: RunDirectory, all_starts: Sequence[Start]) -> str | None:
+def refusal(run: RunDirectory, all_starts: Sequence[Start], newest_step: int) -> str | None:
     """Why the next start is refused, if it is."""
-    newest = max((int(path.name.removeprefix("step-")) for path in find(run.checkpoints)), default=0)
     since = counted(all_starts)
     same = [start.cause for start in since[-SAME:]]
     last = same[-1] if same else None
-    if last is not None and len(same) == SAME and all(_alike(cause, last) for cause in same):
+    if last is not None and len(same) == SAME and all(_are_one(cause, last) for cause in same):
         where = run.rank_file(last.rank).relative_to(run.root)
         return (
             f"the last {SAME} starts ended at step {last.step:,} by the same error: {last.error}: "
             f"{_first_line(last.message)} (rank {last.rank}; {where} has the traceback)"
         )
-    idle = list(_without_checkpoint(since, newest))
-    if len(idle) < IDLE:
+    idle = since[-IDLE:]
+    if len(idle) < IDLE or newest_step > min(start.base_step for start in idle):
         return None
     ends = ", ".join(f"{count} x {end}" for end, count in Counter(start.exit for start in idle).most_common())
     cause = next((start.cause for start in reversed(idle) if start.cause), None)
@@ -85,19 +86,11 @@ def counted(all_starts: Sequence[Start]) -> Sequence[Start]:
     return all_starts[first:]
 
 
-def _without_checkpoint(counted: Sequence[Start], newest: int) -> Iterator[Start]:
-    """The last starts that made no checkpoint: the next one began where they did, or before."""
-    found = newest
-    for start in reversed(counted):
-        if found > start.base_step:
-            return
-        yield start
-        found = start.base_step
-
-
-def _alike(cause: Failure | None, other: Failure) -> bool:
+def _are_one(cause: Failure | None, other: Failure) -> bool:
     """Whether two errors are one. Their messages may differ in addresses, times and processes."""
-    return cause is not None and _is_of_the_run(cause) and (cause.error, cause.step) == (other.error, other.step)
+    if cause is None or not _is_of_the_run(cause):
+        return False
+    return (cause.error, cause.step, cause.place) == (other.error, other.step, other.place)
 
 
 def _is_of_the_run(cause: Failure) -> bool:

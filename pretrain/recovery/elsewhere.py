@@ -2,6 +2,7 @@
 
 In: a run directory, which may be new. Out: the newest checkpoint that is whole, in the directory. Kept: the checkpoint,
 the one that it calls the best, and, in a new directory, the records of the run as they were when the newest was saved.
+The lines about all attempts are in the store from the beginning of the last attempt on, whether or not it saved.
 
 The run directory is asked first. What the store has is fetched where it is newer, which it is on a machine that never
 trained the run, or whose checkpoints are lost or damaged. The best one is fetched where the directory does not have it
@@ -9,9 +10,11 @@ whole. What the other machine published while this one looked, with its last gra
 start has its number does the store refuse saves of earlier ones.
 """
 
+import gzip
 import json
 import shutil
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -22,11 +25,12 @@ from pretrain.checkpoint.best import Best
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.commit import TEMPORARY, give_name, make_way
 from pretrain.checkpoint.continued import Check
-from pretrain.checkpoint.load import Verified, newest_valid, verify
+from pretrain.checkpoint.load import Verified, newest_step, newest_valid, verify
 from pretrain.checkpoint.manifest import OtherVersion, UnknownForm, checkpoint_name
 from pretrain.checkpoint.object_store.stored import Bucket, Saved
 from pretrain.checkpoint.tensors import PRIVATE, SHARED
 from pretrain.run import stop
+from pretrain.run.attempts import NO_RECORDS, AttemptRecords
 from pretrain.run.directory import Allowed, RunDirectory
 from pretrain.run.errors import CheckpointError, StorageError
 from pretrain.run.settings import RunSettings
@@ -58,7 +62,28 @@ class Elsewhere:
         self._run, self._recipe, self._settings, self._total_tokens = run, recipe, settings, total_tokens
         self._allowed, self._check = allowed, check
         self._has_records = bool(run.last_attempt())
+        self._bucket = Bucket(settings.checkpoint_url) if settings.checkpoint_url else None
         self._seen: list[Saved] = []
+        self._stored = NO_RECORDS
+
+    def known(self) -> tuple[AttemptRecords, int]:
+        """What the directory and the store know of the run's attempts, and the step of its newest checkpoint.
+
+        Raises:
+            StorageError: the store does not answer.
+        """
+        newest, here = newest_step(self._run.checkpoints), AttemptRecords.read(self._run)
+        if self._bucket:
+            with _answered(self._bucket.url):
+                newest = max([newest, *(saved.step for saved in _whole(self._bucket))])
+                self._stored = _stored_records(self._bucket)
+        return here.followed_by(self._stored), newest
+
+    def store_records(self, attempt: int) -> None:
+        """Put what the directory knows of the run's attempts into the store, under the number of the newest."""
+        if self._bucket:
+            with _answered(self._bucket.url):
+                self._bucket.put_records(attempt, AttemptRecords.read(self._run).to_bytes())
 
     def newest(self) -> Verified | None:
         """The newest checkpoint that is whole, fetched if need be, or None where the run begins.
@@ -68,12 +93,11 @@ class Elsewhere:
             ValueError: the store has another run, or the directory is not the run's newest, or the recipe ends before
                 it.
         """
-        url = self._settings.checkpoint_url
-        if url is None:
+        bucket = self._bucket
+        if bucket is None:
             found = newest_valid(self._run.checkpoints, writer=True, check=self._check)
         else:
-            with _answered(url):
-                bucket = Bucket(url)
+            with _answered(bucket.url):
                 self._seen = _whole(bucket)
                 found = self._newest_of(bucket)
                 if found:
@@ -97,14 +121,13 @@ class Elsewhere:
 
         Raises:
             CheckpointError: another machine has started the same attempt; `StorageError` if the store does not answer.
-                Nothing is written down then.
+                Nothing is written down before the number is claimed.
             ValueError: as of `newest`.
             OSError: as of `start_attempt`.
         """
-        run, url, before = self._run, self._settings.checkpoint_url, 0
-        if url is not None:
-            with _answered(url):
-                bucket = Bucket(url)
+        run, bucket, before = self._run, self._bucket, 0
+        if bucket is not None:
+            with _answered(bucket.url):
                 before = max(run.last_attempt(), bucket.last_attempt())
                 # First: the line of a start that another machine has made would say that this directory has its
                 # records. A number that was claimed and has no line is left out, as numbers only grow.
@@ -113,8 +136,11 @@ class Elsewhere:
             if has_grown:
                 with stop.at_once():
                     found = self.newest()
+        self._stored.after(run.last_attempt()).append_to(run)
         step = found.trainer.step if found else 0
-        return run.start_attempt(world_size, step, despite_failures=despite_failures, after=before), found
+        attempt = run.start_attempt(world_size, step, despite_failures=despite_failures, after=before)
+        self.store_records(attempt)
+        return attempt, found
 
     def _newest_of(self, bucket: Bucket) -> Verified | None:
         run, refused = self._run, None
@@ -205,13 +231,32 @@ class Elsewhere:
         return replace(found, path=target)
 
     def _restore_records(self, content: dict[str, str]) -> None:
-        """Give a new directory the records of the run.
-
-        attempts.jsonl is last: until then, they are restored once more.
-        """
+        """Give a new directory the records of the run; until it has its attempts, they are restored once more."""
         self._run.require_same(self._recipe, self._allowed.schedule_change, json.loads(content["run.json"]))
-        for name in sorted(content, key=lambda name: (name == self._run.attempts.name, name)):
+        for name in content:
             write_whole(self._run.root / name, content[name])
+
+
+@contextmanager
+def stored_at_the_end(elsewhere: Elsewhere | None, attempt: int) -> Iterator[None]:
+    """Context of an attempt, whose end is stored with the records of all attempts; None stores nothing."""
+    try:
+        yield
+    finally:
+        try:
+            if elsewhere:
+                elsewhere.store_records(attempt)
+        except (StorageError, OSError) as error:
+            print(f"the end of attempt {attempt} is in the run directory alone: {error}", file=sys.stderr, flush=True)
+
+
+def _stored_records(bucket: Bucket) -> AttemptRecords:
+    content = bucket.attempt_records()
+    try:
+        return AttemptRecords.from_bytes(content) if content else NO_RECORDS
+    except (ValueError, TypeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        remedy = "remove the objects below attempts/, and start again: the run then begins to count its attempts anew"
+        raise CheckpointError(bucket.url, f"the records of its attempts are damaged: {error}", remedy) from error
 
 
 @contextmanager

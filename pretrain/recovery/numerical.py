@@ -1,35 +1,39 @@
-"""Numerical faults: gradients that are not finite, or a loss that leaps. The run falls back once, and then stops.
+"""Numerical faults: gradients that are not finite, or a loss that leaps. The run rolls back once, and then stops.
 
-In: what each step did. Out: `NumericalFault`, on every rank after the same step. Kept: the losses of the latest steps,
-in memory, also while the process falls back; in the run directory, `faults.jsonl`.
+In: what each step did. Out: `Rollback` or `NumericalFault`, on every rank after the same step. Kept: the losses of the
+latest steps, in each checkpoint; in the run directory, `faults.jsonl`.
 
 What a fault of the hardware has caused does not come again when the same steps are taken once more from the newest
-checkpoint; what the data, the schedule or the program causes does. So the first fault at a step ends the attempt, and
-the same processes begin another one. Where an earlier attempt has met a fault at this step, the run stops, and names
-the sequences that the model was fed there.
+checkpoint; what the data, the schedule or the program causes does. So the first fault at a step is a `Rollback`: fresh
+processes continue from the newest checkpoint. Where an earlier attempt has met a fault at this step, the run stops, and
+names the sequences that the model was fed there. Later starts are refused until something that may help was changed.
 """
 
+import json
 import math
 import shlex
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.disk_error import said
 from data.order.plan import Cursor, Plan
-from pretrain.checkpoint.manifest import SKIPPED_IN_A_ROW, TrainerState, step_of_name
+from pretrain.checkpoint.manifest import LOSS_MONITOR, TrainerState, step_of_name
+from pretrain.job import TrainingRecipe
 from pretrain.recovery.breaker import counted
-from pretrain.recovery.starts import starts
+from pretrain.recovery.starts import Start
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
+from pretrain.run.errors import Rollback
 
-T = TypeVar("T")
 Names = Callable[[NDArray[np.int64]], Sequence[str]]
 """Gives the names of sequences, from the sample ids of a plan."""
 
@@ -51,60 +55,29 @@ class Fault(NamedTuple):
 
 
 class NumericalFault(FloatingPointError):
-    """The numbers of a run went wrong.
-
-    Args:
-        message: how.
-        is_again: whether the run stops, as an earlier attempt has met it at the same step; if not, it falls back.
-    """
-
-    def __init__(self, message: str, *, is_again: bool) -> None:
-        super().__init__(message)
-        self.is_again = is_again
-
-
-def falling_back(attempt: Callable[[], T], forget: Callable[[], None]) -> T:
-    """Make attempts until one ends otherwise than by a fault that is met for the first time; collective.
-
-    Args:
-        attempt: to train to the end, from the newest checkpoint on.
-        forget: releases the model of the last one.
-    """
-    while True:
-        try:
-            return attempt()
-        except NumericalFault as fault:
-            if fault.is_again:
-                raise
-        forget()  # now that no traceback holds the model
+    """The numbers of a run went wrong at a step where an earlier attempt has met a fault: the run stops."""
 
 
 class Numerics:
-    """What the latest steps of a run did, over all attempts of this process; the same on every rank.
+    """What the latest steps of a run did; the same on every rank.
 
     Args:
         spike_nats: rise of the loss above the median that is a fault; None: none is.
+        found: the checkpoint's record, if the attempt begins with one.
+        faults: the steps at which earlier attempts have met a fault.
     """
 
-    def __init__(self, spike_nats: float | None) -> None:
-        self._spike_nats = spike_nats
-        self._losses: deque[tuple[int, float]] = deque(maxlen=REMEMBERED)
+    def __init__(self, spike_nats: float | None, found: TrainerState | None, faults: Collection[int]) -> None:
+        self._spike_nats, self._faults = spike_nats, frozenset(faults)
+        entry = found.entries.get(LOSS_MONITOR, {}) if found else {}
+        self._losses: deque[float] = deque(entry.get("losses", ()), maxlen=REMEMBERED)
+        self._skipped_in_a_row: int = entry.get("skipped_in_a_row", 0)
         self._begun: deque[TrainerState] = deque(maxlen=MOST_SKIPPED)
-        self._skipped_in_a_row = 0
-        self._faults: frozenset[int] = frozenset()
-
-    def begin(self, found: TrainerState | None, faults: Collection[int]) -> None:
-        """An attempt begins, from a checkpoint if one was found; earlier ones have met faults at the steps `faults`."""
-        step, entries = (found.step, found.entries) if found else (0, {})
-        self._losses = deque((each for each in self._losses if each[0] <= step), maxlen=REMEMBERED)
-        self._begun.clear()
-        self._skipped_in_a_row = entries.get(SKIPPED_IN_A_ROW, {}).get("steps", 0)
-        self._faults = frozenset(faults)
 
     @property
-    def kept(self) -> dict[str, dict[str, int]]:
+    def kept(self) -> dict[str, dict[str, Any]]:
         """What a checkpoint of the last step keeps, so that an attempt from there meets a fault at the same step."""
-        return {SKIPPED_IN_A_ROW: {"steps": self._skipped_in_a_row}} if self._skipped_in_a_row else {}
+        return {LOSS_MONITOR: {"losses": list(self._losses), "skipped_in_a_row": self._skipped_in_a_row}}
 
     def fault_of(self, before: TrainerState, loss: float, applied: bool, loss_scale: float) -> Fault | None:
         """What is wrong with a step, if anything is.
@@ -123,34 +96,35 @@ class Numerics:
                 return None
             return Fault(f"the gradient was not finite in {MOST_SKIPPED} steps in a row, up to step {step}")
         self._skipped_in_a_row = 0
-        losses = [each for _, each in self._losses]
-        rise = loss - median(losses) if len(losses) >= ENOUGH else 0.0
+        rise = loss - median(self._losses) if len(self._losses) >= ENOUGH else 0.0
         if self._spike_nats is not None and rise > self._spike_nats:
             for earlier in list(self._begun)[:-1]:
                 self._begun.remove(earlier)
             return Fault(
-                f"the loss was {loss:.3f} at step {step}, {rise:.3f} above the median of the {len(losses)} steps "
+                f"the loss was {loss:.3f} at step {step}, {rise:.3f} above the median of the {len(self._losses)} steps "
                 f"before it (run.spike_nats = {self._spike_nats:g})",
                 ", or train through it with run.spike_nats=none",
             )
         if math.isfinite(loss):
-            self._losses.append((step, loss))
+            self._losses.append(loss)
         return None
 
     def error(
         self,
         fault: Fault,
+        recipe: TrainingRecipe,
         run: RunDirectory,
         newest: Path | None,
         plan: Plan,
         names: Names,
         on_main: Callable[[Callable[[], str]], str],
-    ) -> NumericalFault:
+    ) -> Rollback | NumericalFault:
         """What is raised for a fault of the last step; collective.
 
         Args:
             fault: what is wrong with it.
-            run: which ends, or falls back.
+            recipe: of the run.
+            run: which ends, or rolls back.
             newest: the newest checkpoint.
             plan: of the run's bins.
             names: of sequences.
@@ -159,23 +133,55 @@ class Numerics:
         step = self._begun[-1].step + 1
         if step not in self._faults:
             to = f"to {newest.name}" if newest else "to its first step, as it has no checkpoint"
-            return NumericalFault(f"{fault.said}; the run falls back once, {to}", is_again=False)
+            return Rollback(f"{fault.said}; the run rolls back once, {to}")
         base = (step_of_name(newest.name) if newest else None) or 0
         again = [state for state in self._begun if state.step >= base]
-        return NumericalFault(on_main(lambda: _advice(run, fault, again, newest, plan, names)), is_again=True)
+        return NumericalFault(on_main(lambda: _advice(recipe, run, fault, again, newest, plan, names)))
 
 
-def faults_met(run: RunDirectory) -> list[int]:
-    """The steps at which starts of a run have ended by a numerical fault; rank 0 only.
+def faults_met(all_starts: Sequence[Start]) -> list[int]:
+    """The steps at which starts of a run have ended by a numerical fault.
 
-    It is read from the disk, so that another process knows it, too. Starts before one that finished, or that
-    somebody asked for by name, are not counted.
+    Starts before one that finished, or that somebody asked for by name, are not counted.
     """
-    name = NumericalFault.__name__
-    return [start.cause.step for start in counted(starts(run)) if start.cause and start.cause.error == name]
+    names = Rollback.__name__, NumericalFault.__name__
+    return [start.cause.step for start in counted(all_starts) if start.cause and start.cause.error in names]
+
+
+def remedies_of(recipe: TrainingRecipe) -> str:
+    """Hash of what may help against a numerical fault: bins that are left out, the schedule, the bound of the loss."""
+    skipped = sorted(set(getattr(recipe.data, "skip_bins", ())))
+    chosen = [skipped, asdict(recipe.schedule), recipe.run.spike_nats]
+    return sha256(json.dumps(chosen, default=str).encode()).hexdigest()[:16]
+
+
+def require_remedy(
+    run: RunDirectory, faults: Sequence[dict[str, Any]], newest_step: int, recipe: TrainingRecipe
+) -> None:
+    """Refuse a start that would take a step again whose numerical fault has stopped the run, with nothing changed.
+
+    Args:
+        run: claimed by this process.
+        faults: lines of faults.jsonl, of all machines.
+        newest_step: of the newest checkpoint on any of them; 0 without one.
+        recipe: of the start.
+
+    Raises:
+        ValueError: it is refused, with the step, the bins and what to type.
+    """
+    now = remedies_of(recipe)
+    for line in faults:
+        if line.get("remedies") == now and line["step"] > newest_step:
+            raise ValueError(
+                f"{run.root}: the numerical fault at step {line['step']:,}, which stopped attempt {line['attempt']}, "
+                f"would come again, as nothing was changed: {line['fault']}, fed the bins {line['bins'][0]} to "
+                f"{line['bins'][-1]}; {line['remedy']}, and start again with --allow-schedule-change; "
+                "--despite-failures does not help"
+            )
 
 
 def _advice(
+    recipe: TrainingRecipe,
     run: RunDirectory,
     fault: Fault,
     steps: Sequence[TrainerState],
@@ -186,6 +192,7 @@ def _advice(
     """The message of a fault that is met again; what its steps were fed is written to faults.jsonl; rank 0 only.
 
     Args:
+        recipe: of the run.
         run: whose directory gets the file.
         fault: what was wrong with the last one of its steps.
         steps: where the run stood before each step that is taken again.
@@ -203,6 +210,10 @@ def _advice(
     }
     bins = list(fed)
     left = sorted(left_out.union(bins))  # with those that are left out already, which are not to come back
+    file = run.faults
+    listed = str(left).replace(" ", "") if len(left) <= _SHOWN_BINS else f'[the list "skip_bins" of {file}]'
+    remedy = "lower schedule.peak_lr or lengthen schedule.warmup"
+    remedy += fault.way + (f", or leave out what it was fed there with data.skip_bins={listed}" if can_skip else "")
     line = {
         "time": records.now(),
         "attempt": run.last_attempt(),
@@ -211,8 +222,9 @@ def _advice(
         "bins": bins,
         **({"skip_bins": left} if can_skip else {}),
         "sequences": [list(each) for each in fed.values()],
+        "remedy": remedy,
+        "remedies": remedies_of(recipe),
     }
-    file = run.root / "faults.jsonl"
     try:
         records.append(file, line)
         where = f"all: {file}"
@@ -220,12 +232,9 @@ def _advice(
         where = f"{file} was not written: {said(error)}"
     each = list(dict.fromkeys(name for of_bin in fed.values() for name in of_bin))
     shown = ", ".join(each[:_SHOWN_NAMES]) + (", ..." if len(each) > _SHOWN_NAMES else "")
-    listed = str(left).replace(" ", "") if len(left) <= _SHOWN_BINS else f'[the list "skip_bins" of {file}]'
-    ways = "lower schedule.peak_lr or lengthen schedule.warmup"
-    ways += fault.way + (f", or leave out what it was fed there with data.skip_bins={listed}" if can_skip else "")
     begins = f"continues from {newest.name}" if newest else "begins at its first step, as it has no checkpoint"
     return (
-        f"{fault.said}, where it was met before; {ways}, and start again with --allow-schedule-change: the run "
+        f"{fault.said}, where it was met before; {remedy}, and start again with --allow-schedule-change: the run "
         f"{begins}. The bins {bins[0]} to {bins[-1]} held {len(each)} sequences: {shown} ({where}). What led "
         f"to it is drawn by: python -m pretrain.report {shlex.quote(str(run.root))}"
     )

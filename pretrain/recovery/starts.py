@@ -1,13 +1,12 @@
 """The starts of a run: when each began and ended, how, and which error was the first of it.
 
-In: a run directory. Out: a `Start` for each; a line about the last one. Kept: nothing. Torch is not imported.
+In: what a run has recorded. Out: a `Start` for each; a line about the last one. Kept: nothing. Torch is not imported.
 """
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pretrain.run import records
-from pretrain.run.attempts import Failure, failures, first_cause
+from pretrain.run.attempts import AttemptRecords, Failure, failures, first_cause
 from pretrain.run.classes import FINISHED, INTERRUPTED, PREEMPTED, ExitClass, class_of_record
 from pretrain.run.directory import RunDirectory
 
@@ -61,13 +60,13 @@ class Start(NamedTuple):
         return f"{lost}{self.errors[0].line(run)}" if self.errors else ""
 
 
-def starts(run: RunDirectory) -> list[Start]:
+def starts(known: AttemptRecords) -> list[Start]:
     """All starts of a run, in order."""
     begun: dict[int, dict[str, Any]] = {}
     ended: dict[int, dict[str, Any]] = {}
-    for line in records.read(run.attempts):
+    for line in known.attempts:
         (ended if "exit" in line else begun)[line["attempt"]] = line
-    errors = failures(run)
+    errors = failures(known)
     return [
         Start(
             attempt=number,

@@ -2,25 +2,92 @@
 
 In: an exception. Out: one JSON line in ranks/rank-NNNNN.jsonl and one in attempts.jsonl; or, of the first start of a
 run, nothing at all if it was refused or stopped before its first step. The files of all ranks tell which error was the
-first; the exception gets a note of it, or of the file that has its traceback, for the last words of the command. Kept:
-nothing.
+first: the one at the earliest step, then in the earliest phase. Clocks of machines decide only between errors of one
+phase. The exception gets a note of it, or of the file that has its traceback, for the last words of the command.
+
+`AttemptRecords` are the lines by which later starts decide. A run with `run.checkpoint_url` has them in the object
+store, too. Kept: nothing.
 
 An error of the class "error" is recorded in any case, because its files are needed to understand it; so is a
 connection that was lost, because a rank that was killed has recorded nothing.
 """
 
+import gzip
+import json
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from pretrain.run import records
 from pretrain.run.classes import ERROR, FINISHED, HANG, PEER, ExitClass, class_of, is_of_a_peer
 from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import PeerError
 from pretrain.run.stop import Stopped
+
+_PHASES = ("start", "load", "train", "log", "checkpoint", "validate", "export")
+"""Phases of an attempt, in the order of a step."""
+_CODE = Path(__file__).parents[2]
+_PACKAGES = ("data", "pretrain", "finetune")
+
+
+class AttemptRecords(NamedTuple):
+    """Lines about the attempts of a run, in order."""
+
+    attempts: list[dict[str, Any]]
+    """Of attempts.jsonl."""
+    errors: list[dict[str, Any]]
+    """Of the files of all ranks."""
+    faults: list[dict[str, Any]]
+    """Of faults.jsonl."""
+
+    @classmethod
+    def read(cls, run: RunDirectory) -> Self:
+        """Return those of a run directory."""
+        of_ranks = sorted(run.rank_file(0).parent.glob("rank-*.jsonl"))
+        return cls(_lines(run.attempts), _lines(*of_ranks), _lines(run.faults))
+
+    @property
+    def last(self) -> int:
+        """The number of the last attempt; 0 without any."""
+        return max((line["attempt"] for line in self.attempts), default=0)
+
+    def after(self, attempt: int) -> Self:
+        """Return the lines of later attempts."""
+        return type(self)(*([line for line in lines if line["attempt"] > attempt] for lines in self))
+
+    def followed_by(self, other: Self) -> Self:
+        """Return these lines, then those of `other` that are about later attempts."""
+        return type(self)(*(mine + newer for mine, newer in zip(self, other.after(self.last), strict=True)))
+
+    def append_to(self, run: RunDirectory) -> None:
+        """Append all lines to the files of a run directory."""
+        for line in self.errors:
+            records.append(run.rank_file(line["rank"]), line)
+        for path, lines in ((run.faults, self.faults), (run.attempts, self.attempts)):
+            for line in lines:
+                records.append(path, line)
+
+    def to_bytes(self) -> bytes:
+        """Return the lines in compressed form, of the errors of an attempt only the first cause."""
+        causes = {number: first_cause(errors) for number, errors in failures(self).items()}
+        kept = [line for line in self.errors if (cause := causes.get(line["attempt"])) and cause.is_of(line)]
+        return gzip.compress(json.dumps(self._replace(errors=kept)).encode(), mtime=0)
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Self:
+        """Return the lines that `to_bytes` compressed.
+
+        Raises:
+            ValueError: it has not.
+        """
+        return cls(*json.loads(gzip.decompress(content)))
+
+
+NO_RECORDS = AttemptRecords([], [], [])
 
 
 class Failure(NamedTuple):
@@ -34,6 +101,18 @@ class Failure(NamedTuple):
     phase: str
     exit_class: str
     time: str
+    place: str
+    """File and line of the innermost frame that is no library's; empty where nothing was raised."""
+
+    @property
+    def order(self) -> tuple[bool, int, int, str]:
+        """What sorts the errors of an attempt: first at the earliest step and phase, and hangs after all others."""
+        phase = _PHASES.index(self.phase) if self.phase in _PHASES else len(_PHASES)
+        return self.error == HANG, self.step, phase, self.time
+
+    def is_of(self, line: dict[str, Any]) -> bool:
+        """Whether a line of a rank's file is about this error."""
+        return (line["rank"], line["time"], line["error"]) == (self.rank, self.time, self.error)
 
     @property
     def is_consequence(self) -> bool:
@@ -51,15 +130,19 @@ class Failure(NamedTuple):
         return f"{self.brief}; its traceback is in {run.rank_file(self.rank)}"
 
 
-def failures(run: RunDirectory) -> dict[int, list[Failure]]:
+def _lines(*paths: Path) -> list[dict[str, Any]]:
+    lines = (line for path in paths for line in records.read(path))
+    return [line for line in lines if isinstance(line, dict) and isinstance(line.get("attempt"), int)]
+
+
+def failures(known: AttemptRecords) -> dict[int, list[Failure]]:
     """All errors of each attempt, the earliest first."""
     found: dict[int, list[Failure]] = {}
-    for path in sorted(run.rank_file(0).parent.glob("rank-*.jsonl")):
-        for line in records.read(path):
-            with suppress(KeyError, TypeError):  # a line that no version writes hides no other
-                values = (line[name] for name in ("rank", "error", "message", "step", "phase", "class", "time"))
-                found.setdefault(line["attempt"], []).append(Failure(*values))
-    return {attempt: sorted(errors, key=lambda each: each.time) for attempt, errors in found.items()}
+    for line in known.errors:
+        with suppress(KeyError, TypeError):  # a line that no version writes hides no other
+            names = ("rank", "error", "message", "step", "phase", "class", "time", "place")
+            found.setdefault(line["attempt"], []).append(Failure(*(({"place": ""} | line)[name] for name in names)))
+    return {attempt: sorted(errors, key=lambda each: each.order) for attempt, errors in found.items()}
 
 
 def first_cause(errors: Iterable[Failure]) -> Failure | None:
@@ -114,6 +197,7 @@ def _record(
             **where,
             "error": type(error).__name__,
             "message": str(error),
+            "place": _place(error),
             "traceback": traceback.format_exc(),
         }
         with _as_far_as_the_disk_goes(run):
@@ -129,8 +213,20 @@ def _note(run: RunDirectory, rank: int, attempt: int, error: BaseException, exit
         error.add_note(f"its traceback is in {run.rank_file(rank)}")
     if exit_class is PEER and rank == 0 and not isinstance(error, PeerError):
         # A rank closes its connections after it has written its error, so that it can be read here.
-        cause = first_cause(failures(run).get(attempt, ()))
+        cause = first_cause(failures(AttemptRecords.read(run)).get(attempt, ()))
         error.add_note(cause.line(run) if cause else "it was killed, or its machine or the network went away")
+
+
+def _place(error: BaseException) -> str:
+    """File and line of the innermost frame of an error that is no library's; empty without one."""
+    found = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        path = Path(frame.f_code.co_filename)
+        of_ours = path.relative_to(_CODE).parts[0] in _PACKAGES if path.is_relative_to(_CODE) else False
+        of_a_library = "site-packages" in path.parts or path.is_relative_to(Path(os.__file__).parent)
+        if of_ours or not of_a_library:
+            found = f"{path.parent.name}/{path.name}:{line}"
+    return found
 
 
 @contextmanager

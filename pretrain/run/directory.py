@@ -4,6 +4,7 @@ run.json             resolved recipe, versions, corpus; written before anything 
 attempts.jsonl       a line when an attempt starts and a line when it ends by itself
 metrics.jsonl        a line per logged step and validation
 ranks/rank-00003.jsonl   errors of each rank
+faults.jsonl         numerical faults that stopped the run, and saves that failed
 recipe.toml          the recipe that was chosen, for a run that was started without one; written with the first step
 checkpoints/ export/
 export.json          what was exported, so that an export that you changed is not replaced
@@ -82,6 +83,7 @@ class RunDirectory:
         self.exported = root / "export.json"
         self.metrics = root / "metrics.jsonl"
         self.attempts = root / _ATTEMPTS
+        self.faults = root / "faults.jsonl"
         self.predictions = root / "predictions.json"
         self.report = root / "report.html"
         self._lock: RunLock | None = None

@@ -15,6 +15,10 @@ class PeerError(RuntimeError):
     """Another rank failed first; its message is the one to read."""
 
 
+class Rollback(RuntimeError):
+    """A numerical fault, met for the first time at its step: all ranks start over in new processes, from the disk."""
+
+
 class CheckpointError(RuntimeError):
     """Saving or finding a checkpoint failed for a cause outside the run: disk, rights, damage.
 

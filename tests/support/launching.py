@@ -1,5 +1,6 @@
 """Starting the real program, in one process or several, and reading what it left."""
 
+import gc
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ import psutil
 import torch
 from safetensors.torch import load_file
 
+from pretrain.run.errors import Rollback
 from support.places import ROOT, TESTS
 
 DDP = ROOT / "accelerate_configs" / "ddp.yaml"
@@ -98,6 +100,15 @@ def run(words: Sequence[str], cwd: Path = ROOT) -> Launched:
 def launch(arguments: Sequence[object], processes: int, **how: Any) -> Launched:
     """Launch the program to its end."""
     return run(command(arguments, processes, **how))
+
+
+def with_rollbacks(main: Callable[[list[str]], int], arguments: list[str]) -> int:
+    """The exit status of a command inside this process, which a rollback does not replace: it is called again."""
+    while True:
+        try:
+            return main(arguments)
+        except Rollback:
+            gc.collect()  # the lock of the run: its process would be another one
 
 
 def launch_and_kill(arguments: Sequence[object], processes: int, when: Callable[[], bool], log: Path) -> None:

@@ -26,7 +26,10 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Self
+from unittest import mock
 
+from pretrain.run.errors import Rollback
+from pretrain.run.fresh_process import ROLLBACKS
 from support.forgotten_runs import forgotten, measure_peak_once
 from support.launching import (
     FLOAT32,
@@ -281,8 +284,12 @@ def _serve(channel: Connection, log: str) -> None:
     channel.send(0)
     while (request := requests.get()) is not None:
         arguments, variables, program, fault, log = request
-        with _output_to(log), forgotten(variables):
-            status = _status(program, arguments, fault)
+        with _output_to(log), mock.patch.dict(os.environ, variables), _fault(fault):
+            for rollbacks in itertools.count():
+                with forgotten(variables | ({ROLLBACKS: str(rollbacks)} if rollbacks else {})):
+                    status = _status(program, arguments)
+                if status is not None:
+                    break
         channel.send(status)
 
 
@@ -294,11 +301,12 @@ def _listen(channel: Connection, requests: "queue.SimpleQueue[Any]") -> None:
         os._exit(1)  # whoever asked is gone, and a run that hangs would stay for hours
 
 
-def _status(program: str, arguments: list[str], fault: str | None) -> int:
-    """What the interpreter would exit with."""
+def _status(program: str, arguments: list[str]) -> int | None:
+    """What the interpreter would exit with; None where the program would be replaced by a fresh process of it."""
     try:
-        with _fault(fault):
-            return int(importlib.import_module(program).main(arguments))
+        return int(importlib.import_module(program).main(arguments))
+    except Rollback:
+        return None
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException:

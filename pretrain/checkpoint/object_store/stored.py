@@ -13,9 +13,10 @@ import re
 import secrets
 import zlib
 from collections.abc import Callable, Iterable
+from hashlib import blake2b
 from pathlib import Path
 from socket import gethostname
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from data.durable import flush
 from pretrain.checkpoint.canonical import InvalidCheckpoint
@@ -25,11 +26,18 @@ from pretrain.checkpoint.tensors import Modes
 from pretrain.run.errors import CheckpointError
 
 RECORDS_FILE = "records.json.gz"
-RECORDS = ("run.json", "attempts.jsonl", "metrics.jsonl", "recipe.toml")
-"""Files of the run directory without which another machine could not continue, or would not know what was before."""
+RECORDS = ("run.json", "recipe.toml")
+"""Files of the run directory without which another machine could not continue, beside metrics.jsonl."""
+_METRICS = "metrics.jsonl"
+PART_BYTES = 4 << 20
+"""How much of metrics.jsonl an object has: what a save stores of it does not grow with the run."""
+_PARTS = "metrics/"
+_PART = re.compile(rf"{_PARTS}\d{{6,}}-([0-9a-f]{{16}})\.gz")
 _SAVE = re.compile(r"(step-\d{9,})-a(\d+)-(\d{8})")
 _CLAIMS = "attempts/"
 _CLAIM = re.compile(rf"{_CLAIMS}(\d{{6,}})")
+_GZIP = b"\x1f\x8b"
+"""How compressed content begins, and no claim does."""
 _OURS = re.compile(rf"(model|optimizer)/(\d{{5}}\.safetensors|index\.json)|trainer\.json|{re.escape(RECORDS_FILE)}")
 """What a save consists of, besides its manifest; nothing else below its prefix is ever removed."""
 
@@ -67,6 +75,8 @@ class Bucket:
     def __init__(self, url: str) -> None:
         self._objects = Objects(url)
         self.url = self._objects.url
+        self._parts: list[str] = []  # of metrics.jsonl, in order, that this process knows to be stored
+        self._stored: frozenset[str] | None = None
 
     def claim(self, attempt: int) -> None:
         """Say that an attempt has started; every save of an earlier one is refused from now on.
@@ -76,8 +86,16 @@ class Bucket:
         """
         if not self._objects.create(f"{_CLAIMS}{attempt:06d}", f"{gethostname()} {secrets.token_hex(8)}\n".encode()):
             raise self._replaced(attempt, f"another start of the run has the number {attempt}, too")
-        earlier = [number for number in self._claims() if number < attempt]
-        self._objects.remove(f"{_CLAIMS}{number:06d}" for number in earlier)
+
+    def put_records(self, attempt: int, content: bytes) -> None:
+        """Store what is known of all attempts in place of the claim of the newest; earlier claims are removed."""
+        self._objects.write(f"{_CLAIMS}{attempt:06d}", content)
+        self._objects.remove(f"{_CLAIMS}{number:06d}" for number in self._claims() if number < attempt)
+
+    def attempt_records(self) -> bytes | None:
+        """What `put_records` has stored last; None if it has not."""
+        contents = (self._objects.read(f"{_CLAIMS}{number:06d}") for number in sorted(self._claims(), reverse=True))
+        return next((content for content in contents if content.startswith(_GZIP)), None)
 
     def last_attempt(self) -> int:
         """The number of the last start that claimed one; 0 without any."""
@@ -94,7 +112,7 @@ class Bucket:
         Raises:
             CheckpointError: a later start has claimed its number.
         """
-        self._objects.write(f"{prefix}/{RECORDS_FILE}", records_of(run_directory))
+        self._objects.write(f"{prefix}/{RECORDS_FILE}", self._records_of(run_directory))
         last = self.last_attempt()
         if last > manifest.attempt:
             raise self._replaced(manifest.attempt, f"attempt {last} of the run has started elsewhere")
@@ -135,11 +153,14 @@ class Bucket:
         Raises:
             InvalidCheckpoint: they are not as they were written.
         """
+        where = f"{saved.prefix}/{RECORDS_FILE}"
         try:
-            found = json.loads(gzip.decompress(self._objects.read(f"{saved.prefix}/{RECORDS_FILE}")))
-            return {name: str(found[name]) for name in RECORDS if name in found}
-        except (ValueError, TypeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise InvalidCheckpoint("records", f"{saved.prefix}/{RECORDS_FILE}: {error}") from error
+            found = json.loads(gzip.decompress(self._objects.read(where)))
+            content = {name: str(found[name]) for name in RECORDS if name in found}
+            parts = "".join(self._part(where := name) for name in found["parts"])
+            return content | {_METRICS: parts + str(found[_METRICS])}
+        except (ValueError, TypeError, KeyError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise InvalidCheckpoint("records", f"{where}: {error}") from error
 
     def retain(self, published: str, *, keep: int, kept: Callable[[int], bool]) -> list[str]:
         """Remove all but the newest checkpoints, and what saves before this one left when they were cut off.
@@ -167,6 +188,37 @@ class Bucket:
                 gone.append(saved.prefix)
         return gone
 
+    def _records_of(self, run_directory: Path) -> bytes:
+        """The records of a run as one object, and the whole parts of metrics.jsonl as others, once each.
+
+        A line that is just being written is left out.
+        """
+        files = [path for name in RECORDS if (path := run_directory / name).is_file()]
+        found: dict[str, Any] = {path.name: path.read_text() for path in files}
+        rest = b""
+        if (metrics := run_directory / _METRICS).is_file():
+            with metrics.open("rb") as file:
+                file.seek(len(self._parts) * PART_BYTES)
+                while len(rest := file.read(PART_BYTES)) == PART_BYTES:
+                    self._store_part(rest)
+        found |= {"parts": self._parts, _METRICS: rest[: rest.rfind(b"\n") + 1].decode()}
+        return gzip.compress(json.dumps(found).encode(), mtime=0)
+
+    def _store_part(self, part: bytes) -> None:
+        name = f"{_PARTS}{len(self._parts):06d}-{_digest(part)}.gz"
+        if self._stored is None:  # by earlier starts
+            self._stored = frozenset(self._objects.names(_PARTS))
+        if name not in self._stored:
+            self._objects.write(name, gzip.compress(part, mtime=0))
+        self._parts.append(name)
+
+    def _part(self, name: str) -> str:
+        match = _PART.fullmatch(name)
+        part = gzip.decompress(self._objects.read(name)) if match else b""
+        if not match or _digest(part) != match[1]:
+            raise ValueError("not a part of metrics.jsonl as it was stored")
+        return part.decode()
+
     def _claims(self) -> list[int]:
         found = (_CLAIM.fullmatch(name) for name in self._objects.names(_CLAIMS))
         return [int(match[1]) for match in found if match]
@@ -179,15 +231,8 @@ class Bucket:
         )
 
 
-def records_of(run_directory: Path) -> bytes:
-    """The records of a run as one object; a line that is just being written is left out."""
-    found = {}
-    for name in RECORDS:
-        path = run_directory / name
-        if path.is_file():
-            text = path.read_text()
-            found[name] = text[: text.rfind("\n") + 1]
-    return gzip.compress(json.dumps(found).encode(), mtime=0)
+def _digest(part: bytes) -> str:
+    return blake2b(part, digest_size=8).hexdigest()
 
 
 def _saved(prefix: str, names: Iterable[str]) -> Saved:

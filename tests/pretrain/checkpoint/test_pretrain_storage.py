@@ -16,7 +16,7 @@ from torch import nn
 
 import pretrain.loop
 from pretrain.__main__ import main
-from pretrain.checkpoint import StorageError, find, saves, verify
+from pretrain.checkpoint import StorageError, find, save_failures, verify
 from pretrain.checkpoint.free_space import require_room
 from pretrain.engine.named_state import TorchState
 from pretrain.optimizer.build import build_optimizer, num_stored
@@ -118,7 +118,7 @@ def test_a_disk_that_fails_is_trained_past_and_ends_the_run_in_the_end(
             mount_small_disk(root, "8m")
         pretrain.loop.train_step = step  # in this process alone
         words = [str(recipe), "run.checkpoint_every=1", "run.saves_may_fail_for=10 min"]
-        clock = mock.patch.object(saves, "monotonic", clock_of(600))
+        clock = mock.patch.object(save_failures, "monotonic", clock_of(600))
         with clock, written_at_once(), redirect_stderr(io.StringIO()) as heard:
             status = program(words)
         said = heard.getvalue()

@@ -27,7 +27,7 @@ from pretrain.__main__ import main
 from pretrain.step import Ahead, Outcome, Reading, Told
 from support.jobs.numerical_faults import not_finite_once
 from support.kept_runs import STEPS_12, STEPS_16, Trained, config
-from support.launching import End, bit_equal, end_of, lines
+from support.launching import End, bit_equal, end_of, lines, with_rollbacks
 from support.rank_pool import RankPool
 
 LATE, AT_ONCE = "run.read_late=always", "run.read_late=never"
@@ -262,7 +262,7 @@ def test_steps_that_are_skipped_or_taken_once_more(recipe_in, tmp_path: Path, st
     for word in (AT_ONCE, LATE):
         (tmp_path / word).mkdir()
         with not_finite_once(steps):
-            assert main([str(recipe_in(tmp_path / word)), *STEPS_12, *OFTEN, word]) == 0
+            assert with_rollbacks(main, [str(recipe_in(tmp_path / word)), *STEPS_12, *OFTEN, word]) == 0
         ended.append(tmp_path / word / "run")
     assert same(end_of(ended[0]), end_of(ended[1]))
     assert end_of(ended[0]).skipped_steps == (0 if len(steps) == 3 else 2)

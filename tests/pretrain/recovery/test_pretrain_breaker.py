@@ -12,7 +12,6 @@ import pytest
 import pretrain.loop
 from pretrain.__main__ import main
 from pretrain.recovery.breaker import IDLE, SAME, require_progress
-from pretrain.recovery.starts import starts
 from support.forked import in_process
 from support.inputs.written_runs import WrittenStarts
 from support.kept_runs import STEPS_12, Trained
@@ -23,11 +22,11 @@ from support.rank_pool import RankPool
 def refusal(written: WrittenStarts) -> str | None:
     """Why the next start is refused; whether it would be is the same where somebody asks for it."""
     try:
-        assert require_progress(written.run, despite_failures=False) is False
+        assert require_progress(*written.known, despite_failures=False) is False
     except ValueError as error:
-        assert require_progress(written.run, despite_failures=True) is True
+        assert require_progress(*written.known, despite_failures=True) is True
         return str(error)
-    assert require_progress(written.run, despite_failures=True) is False
+    assert require_progress(*written.known, despite_failures=True) is False
     return None
 
 
@@ -60,7 +59,14 @@ def test_a_checkpoint_made_meanwhile_does_not_hide_it(written: WrittenStarts) ->
 
 
 @pytest.mark.parametrize(
-    "changed", [{"step": 8}, {"error": "IndexError"}, {"class": "peer"}, {"message": "[gloo/transport/tcp/pair.cc:1]"}]
+    "changed",
+    [
+        {"step": 8},
+        {"error": "IndexError"},
+        {"class": "peer"},
+        {"message": "[gloo/transport/tcp/pair.cc:1]"},
+        {"place": "pretrain/step.py:2"},
+    ],
 )
 def test_another_error_or_step_or_victims_are_no_loop(written: WrittenStarts, changed: dict[str, Any]) -> None:
     written.failed(2)
@@ -87,7 +93,7 @@ def test_the_first_error_of_all_ranks_is_the_cause(written: WrittenStarts) -> No
         written.error(rank=0, at="12:01", error="DistBackendError", message="Connection closed by peer")
         written.error(rank=1, at="12:02", step=9, error="KeyError")
         written.error(rank=2, at="12:00", error="IndexError", message="out of range\nof the second dimension")
-    assert [start.cause and start.cause.rank for start in starts(written.run)] == [2, 2, 2]
+    assert [start.cause and start.cause.rank for start in written.known[1]] == [2, 2, 2]
     assert "by the same error: IndexError: out of range (rank 2; ranks/rank-00002.jsonl" in (refusal(written) or "")
 
 

@@ -1,5 +1,6 @@
 """The first cause of a failed start is what a user reads: at its end, and at the next start where rank 0 died."""
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,6 @@ import pytest
 
 from pretrain.inspect.__main__ import main as inspect
 from pretrain.recovery.breaker import require_progress
-from pretrain.recovery.starts import starts
 from support.inputs.written_runs import WrittenStarts
 from support.kept_runs import STEPS_12
 from support.launching import DDP, launch, lines
@@ -66,15 +66,42 @@ def test_the_next_start_says_how_the_last_one_failed(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     written = WrittenStarts(tmp_path)
-    require_progress(written.run, despite_failures=False)
+    require_progress(*written.known, despite_failures=False)
     written.failed(1)
     written.start(exit_class=end)
     for error in errors:
         written.error(**error)
-    require_progress(written.run, despite_failures=False)
+    require_progress(*written.known, despite_failures=False)
     line = capfd.readouterr().err
     assert line.replace(str(tmp_path), "RUN") == ("" if said is None else f"the last start (attempt 2){said}\n")
-    assert [start.exit_class.status for start in starts(written.run)] == [70, status]
+    assert [start.exit_class.status for start in written.known[1]] == [70, status]
+
+
+def test_the_first_cause_is_the_earliest_in_the_run_whatever_clocks_say(tmp_path: Path) -> None:
+    """The clock of each machine is another one; what waited or lost the others comes after what failed."""
+    errors = [
+        {"rank": 0, "step": 6, "phase": "train", "message": LOST},
+        {"rank": 1, "step": 6, "phase": "train", "error": "Hang", "class": "peer"},
+        {"rank": 2, "step": 6, "phase": "load", "error": "KeyError"},
+        {"rank": 3, "step": 6, "phase": "checkpoint", "error": "IndexError"},
+        {"rank": 4, "step": 7, "phase": "load", "error": "OSError"},
+    ]
+    causes = []
+    for number, order in enumerate(itertools.permutations(range(len(errors)))):
+        written = WrittenStarts(tmp_path / str(number))
+        written.start()
+        for error, hour in zip(errors, order, strict=True):
+            written.error(at=f"12:0{hour}", **error)
+        causes.append(written.known[1][0].cause)
+        if number > 20:
+            break
+    assert {cause and (cause.rank, cause.error) for cause in causes} == {(2, "KeyError")}
+    alone = WrittenStarts(tmp_path / "alone")
+    alone.start()
+    for error in errors[:2]:
+        alone.error(**error)
+    assert (cause := alone.known[1][0].cause) is not None
+    assert cause.error == "Hang"
 
 
 @pytest.mark.launch

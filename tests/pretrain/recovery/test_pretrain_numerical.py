@@ -1,24 +1,39 @@
 """Numerical faults: a run falls back once; it stops where it meets one again, and trains on without what it was fed."""
 
 import json
+import math
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from accelerate.utils.other import get_free_port
 
 from data.order.chain import GENESIS
+from data.recipe.settings import DataSettings
 from pretrain.__main__ import main
 from pretrain.checkpoint import find, verify
 from pretrain.checkpoint.manifest import TrainerState
 from pretrain.inspect.__main__ import main as inspect
-from pretrain.recovery.numerical import ENOUGH, REMEMBERED, NumericalFault, Numerics, faults_met
+from pretrain.model.settings import ModelSettings
+from pretrain.optimizer.settings import ScheduleSettings
+from pretrain.recipe import Recipe
+from pretrain.recovery.numerical import ENOUGH, REMEMBERED, Numerics, faults_met, remedies_of, require_remedy
+from pretrain.recovery.starts import starts
+from pretrain.run.attempts import AttemptRecords
+from pretrain.run.directory import RunDirectory
+from pretrain.run.settings import RunSettings
 from support.assays.small_run import write
 from support.inputs.written_runs import WrittenStarts
-from support.jobs import fine_tuning_job
+from support.jobs import fine_tuning_job, leaping_loss
 from support.jobs.numerical_faults import BAD_BINS, BINS, bad_bins, bad_labels, damaged_weights, not_finite_once
 from support.kept_runs import STEPS_12, Trained, config, distances, yardstick
-from support.launching import End, bit_equal, end_of, lines
+from support.launching import LIMIT_S, End, bit_equal, command, end_of, environment, lines, with_rollbacks
+from support.launching import run as run_words
+from support.places import ROOT
 from support.rank_pool import RankPool
 
 SAVES = "run.checkpoint_every=4"
@@ -54,35 +69,47 @@ def taken(numerics: Numerics, first: int, losses: list[float]) -> list[str | Non
 
 
 def test_a_loss_that_leaps_above_the_median() -> None:
-    numerics = Numerics(2.0)
+    numerics = Numerics(2.0, None, ())
     assert taken(numerics, 1, [3.0] * (ENOUGH - 1) + [9.0]) == [None] * ENOUGH  # too few to tell
     assert taken(numerics, ENOUGH + 1, [5.0, float("nan"), 1.0]) == [None] * 3
     assert taken(numerics, ENOUGH + 4, [5.01]) == [
         f"the loss was 5.010 at step {ENOUGH + 4}, 2.010 above the median of the {ENOUGH + 2} steps before it "
         "(run.spike_nats = 2)"
     ]
-    without = Numerics(None)
+    without = Numerics(None, None, ())
     assert taken(without, 1, [3.0] * ENOUGH + [99.0]) == [None] * (ENOUGH + 1)
 
 
 def test_the_median_is_of_the_latest_steps() -> None:
-    numerics = Numerics(2.0)
+    numerics = Numerics(2.0, None, ())
     assert taken(numerics, 1, [1.0] * 30) == [None] * 30
     assert taken(numerics, 31, [2.9] * REMEMBERED) == [None] * REMEMBERED
     assert taken(numerics, 31 + REMEMBERED, [4.8, 5.0]) == [None, taken(numerics, 32 + REMEMBERED, [5.0])[0]]
 
 
-def test_the_losses_outlive_a_fallback_up_to_its_checkpoint() -> None:
-    numerics = Numerics(2.0)
-    taken(numerics, 1, [3.0] * 20)
-    numerics.begin(state_at(ENOUGH), ())
-    assert taken(numerics, ENOUGH + 1, [6.0]) != [None]  # it is the first step, and is seen
-    numerics.begin(state_at(ENOUGH - 1), ())
-    assert taken(numerics, ENOUGH, [6.0]) == [None]  # the losses of the steps from here on are not the run's any more
+def continued(numerics: Numerics, step: int, spike_nats: float | None = 2.0) -> Numerics:
+    """What a fresh process knows that continues from the checkpoint of a step, by the bytes of that."""
+    record = replace(state_at(step), entries=numerics.kept).to_bytes()
+    return Numerics(spike_nats, TrainerState.from_bytes(record), ())
+
+
+@pytest.mark.parametrize("step", range(ENOUGH - 1, REMEMBERED + 8, 7))
+def test_a_restart_at_any_step_changes_no_judgement(step: int) -> None:
+    """The losses are in the checkpoint, also where the leap comes with the first step after it."""
+    losses = [3 + math.sin(i) for i in range(step)]
+    whole = Numerics(2.0, None, ())
+    assert taken(whole, 1, losses) == [None] * step
+    restarted = continued(whole, step)
+    after = [3.1, float("nan"), 2.9, 6.9, 3.0, 9.0]
+    judged = taken(restarted, step + 1, after)
+    assert judged == taken(whole, step + 1, after)
+    assert judged[3] is None or step >= ENOUGH - 1
+    assert judged[-1] is not None
+    assert restarted.kept == whole.kept
 
 
 def test_three_steps_in_a_row_without_a_finite_gradient() -> None:
-    numerics = Numerics(None)
+    numerics = Numerics(None, None, ())
 
     def found(pattern: str) -> list[bool]:
         """Of steps that were taken (.), skipped (x), or skipped as the loss scale was too high (s)."""
@@ -93,33 +120,86 @@ def test_three_steps_in_a_row_without_a_finite_gradient() -> None:
 
     assert found("xx.xx.ssss.sxx.xx") == [False] * 17
     assert found("x") == [True]
-    numerics.begin(None, ())
-    assert (found("xx"), numerics.kept) == ([False, False], {"skipped_in_a_row": {"steps": 2}})
-    numerics.begin(None, ())
-    assert (found("xxx"), numerics.kept != {}) == ([False, False, True], True)
-    numerics.begin(replace(state_at(4), entries={"skipped_in_a_row": {"steps": 2}}), ())
-    assert (found(".xx"), found("x")) == ([False] * 3, [True])
-    numerics.begin(replace(state_at(4), entries={"skipped_in_a_row": {"steps": 2}}), ())
+    numerics = Numerics(None, None, ())
+    assert found("xx") == [False, False]
+    assert numerics.kept == {"loss_monitor": {"losses": [], "skipped_in_a_row": 2}}
+    numerics = continued(numerics, 2)
     assert found("x") == [True]
+    numerics = continued(continued(numerics, 3), 3)
+    assert (found(".xx"), found("x")) == ([False] * 3, [True])
 
 
-def test_a_fault_is_met_again_at_its_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["Rollback", "NumericalFault"])
+def test_a_fault_is_met_again_at_its_step(tmp_path: Path, name: str) -> None:
     written = WrittenStarts(tmp_path)
-    fault = {"error": NumericalFault.__name__, "class": "input"}
+
+    def met() -> list[int]:
+        return faults_met(starts(AttemptRecords.read(written.run)))
+
     for _ in range(2):
         written.start()
-        written.error(**fault)
-    assert faults_met(written.run) == [7, 7]
+        written.error(error=name)
+    assert met() == [7, 7]
     written.start(exit_class=None)  # it was killed before it came there
     written.start()
     written.error(step=9)  # something else
-    assert faults_met(written.run) == [7, 7]
+    assert met() == [7, 7]
     written.start(despite_failures=True)
-    assert faults_met(written.run) == []
-    written.error(step=12, **fault)
-    assert faults_met(written.run) == [12]
+    assert met() == []
+    written.error(step=12, error=name)
+    assert met() == [12]
     written.start(exit_class="finished")
-    assert faults_met(written.run) == []
+    assert met() == []
+
+
+def recipe(**changed: Any) -> Recipe:
+    """A recipe whose sections have some values changed, as SECTION_NAME=value."""
+    base: Any = Recipe(
+        data=DataSettings(sources=("a.fasta",)),
+        model=ModelSettings(preset="esm2_8m"),
+        schedule=ScheduleSettings(total_tokens=1_000_000),
+        run=RunSettings(directory="r"),
+    )
+    for name, value in changed.items():
+        section, _, field = name.partition("_")
+        base = replace(base, **{section: replace(getattr(base, section), **{field: value})})
+    return cast(Recipe, base)
+
+
+def test_a_stopped_run_is_refused_until_a_remedy_changed(tmp_path: Path) -> None:
+    """Whatever else changes; a run that has come past the step by a remedy may go back to how it was."""
+    run = RunDirectory(tmp_path)
+    line = {"attempt": 2, "step": 22, "fault": "the loss was 9", "bins": [147, 153], "remedy": "lower the rate"}
+    faults = [line | {"remedies": remedies_of(recipe())}, {"attempt": 2, "step": 24, "saves_failed_for_s": 9.0}]
+
+    def is_refused(recipe: Recipe, newest_step: int = 20) -> bool:
+        try:
+            require_remedy(run, faults, newest_step, recipe)
+        except ValueError as error:
+            messages.append(str(error))
+            return True
+        return False
+
+    messages: list[str] = []
+    lifted = {"data_skip_bins": (150,), "schedule_peak_lr": 1e-5, "schedule_warmup": 0.3, "run_spike_nats": 9.0}
+    assert not any(is_refused(recipe(**{name: value})) for name, value in lifted.items())
+    assert not is_refused(recipe(run_spike_nats=None))
+    others = {
+        "data_workers": 1,
+        "run_seed": 5,
+        "run_checkpoint_every": 1,
+        "run_log_every": 3,
+        "data_bins_per_forward": 2,
+    }
+    assert all(is_refused(recipe(**{name: value})) for name, value in others.items())
+    assert [is_refused(recipe(), step) for step in (0, 21, 22, 23)] == [True, True, False, False]
+    faults.insert(1, line | {"step": 30, "remedies": remedies_of(recipe(run_spike_nats=None))})
+    assert [is_refused(recipe()), is_refused(recipe(data_skip_bins=(1,)))] == [True, False]
+    assert set(messages) == {
+        f"{tmp_path}: the numerical fault at step 22, which stopped attempt 2, would come again, as nothing was "
+        "changed: the loss was 9, fed the bins 147 to 153; lower the rate, and start again with "
+        "--allow-schedule-change; --despite-failures does not help"
+    }
 
 
 # In runs ------------------------------------------------------------------------------------------
@@ -140,11 +220,11 @@ def test_what_does_not_come_again_leaves_no_trace(
 ) -> None:
     run = tmp_path / "run"
     with not_finite_once(steps):
-        assert main([str(recipe_in(tmp_path)), *STEPS_12, SAVES]) == 0
+        assert with_rollbacks(main, [str(recipe_in(tmp_path)), *STEPS_12, SAVES]) == 0
     assert same(end_of(run), clean)
-    assert (begun(run), ends(run)) == ([0, base], ["input", "finished"])
+    assert (begun(run), ends(run)) == ([0, base], ["error", "finished"])
     to = f"to step-{base:09d}" if base else "to its first step, as it has no checkpoint"
-    said = f"NumericalFault: the gradient was not finite in 3 steps in a row, up to step {steps[-1]}; the run falls"
+    said = f"Rollback: the gradient was not finite in 3 steps in a row, up to step {steps[-1]}; the run rolls"
     assert f"{said} back once, {to}; its traceback is in {run}/ranks/rank-00000.jsonl" in capsys.readouterr().err
     assert not (run / "faults.jsonl").exists()
 
@@ -155,14 +235,10 @@ def test_what_comes_again_is_named_and_left_out(
 ) -> None:
     words, run = [str(recipe_in(tmp_path)), *STEPS_12, SAVES, "run.keep_checkpoints=9"], tmp_path / "run"
     with bad_bins():
-        assert main(words) == 78
+        assert with_rollbacks(main, words) == 78
         (line,) = lines(run / "faults.jsonl")
-        assert (begun(run), ends(run)) == ([0, 4], ["input", "input"])
+        assert (begun(run), ends(run)) == ([0, 4], ["error", "input"])
         error = capsys.readouterr().err.splitlines()[-1]
-        # Another process meets it for the third time, and need not fall back any more.
-        assert main(words) == 78
-        assert (begun(run), ends(run)) == ([0, 4, 4], ["input"] * 3)
-        capsys.readouterr()
     numbers = list(range(4 * BINS, 7 * BINS))
     assert (line["step"], line["bins"], line["attempt"]) == (7, numbers, 2)
     names = [name for of_bin in line["sequences"] for name in of_bin]
@@ -187,8 +263,8 @@ def test_what_comes_again_is_named_and_left_out(
     assert (end.step, end.tokens_seen, end.cursor, end.skipped_steps) == (12, clean.tokens_seen, clean.cursor, 0)
     assert end.chain != clean.chain
     assert not bit_equal(end, clean)
-    left_out = [verify(path).trainer.entries for path in reversed(find(run / "checkpoints"))]
-    assert left_out == [{}, *[{"skipped_bins": {"bins": list(BAD_BINS)}}] * 2]
+    left_out = [verify(path).trainer.entries.get("skipped_bins") for path in reversed(find(run / "checkpoints"))]
+    assert left_out == [None, *[{"bins": list(BAD_BINS)}] * 2]
 
     # What is left out stays left out, and the audit knows it.
     assert main([*words, "data.skip_bins=[31,37]"]) == 78
@@ -212,7 +288,7 @@ def test_what_is_left_out_stays_out_in_what_is_advised(
     words, left_out = [str(recipe_in(tmp_path)), *STEPS_12, SAVES, "--allow-schedule-change"], [2, 30]
     numbers = range(4 * BINS, 7 * BINS)
     with bad_bins():
-        assert main([*words, f"data.skip_bins={left_out}"]) == 78
+        assert with_rollbacks(main, [*words, f"data.skip_bins={left_out}"]) == 78
         (line,) = lines(tmp_path / "run/faults.jsonl")
         assert line["bins"] == [number for number in numbers if number not in left_out]
         assert line["skip_bins"] == [2, *numbers]
@@ -229,7 +305,7 @@ def test_a_loss_that_leaps(
     monkeypatch.setattr("pretrain.recovery.numerical.ENOUGH", 5)  # a shorter run
     words, run = [str(recipe_in(tmp_path)), *STEPS_12, SAVES], tmp_path / "run"
     with damaged_weights(10, times):
-        assert main(words) == (0 if times == 1 else 78)
+        assert with_rollbacks(main, words) == (0 if times == 1 else 78)
     assert begun(run) == [0, 8]
     if times == 1:
         assert same(end_of(run), clean)
@@ -248,7 +324,7 @@ def test_a_bin_that_makes_the_loss_leap_is_left_out(
     monkeypatch.setattr("pretrain.recovery.numerical.ENOUGH", 5)
     words, run = [str(recipe_in(tmp_path)), *STEPS_12, SAVES], tmp_path / "run"
     with bad_labels(65):
-        assert main(words) == 78
+        assert with_rollbacks(main, words) == 78
         assert main([*words, "data.skip_bins=[65]", "--allow-schedule-change"]) == 0
     assert begun(run) == [0, 8, 8]
     assert inspect(["audit", str(run)]) == 0
@@ -261,14 +337,40 @@ def test_a_checkpoint_among_the_skipped_steps(recipe_in, tmp_path: Path, clean: 
     every_step = [*STEPS_12, "run.checkpoint_every=1"]
     again, once = tmp_path / "again", tmp_path / "once"
     with bad_bins():
-        assert main([str(recipe_in(again)), *every_step]) == 78
+        assert with_rollbacks(main, [str(recipe_in(again)), *every_step]) == 78
     assert begun(again / "run") == [0, 6]
     assert lines(again / "run/faults.jsonl")[0]["bins"] == list(range(6 * BINS, 7 * BINS))
     with not_finite_once():
-        assert main([str(recipe_in(once)), *every_step]) == 0
+        assert with_rollbacks(main, [str(recipe_in(once)), *every_step]) == 0
     assert begun(once / "run") == [0, 6]
     end = end_of(once / "run")
     assert (end.skipped_steps, end.chain, end.step) == (2, clean.chain, 12)
+
+
+@pytest.mark.slow
+def test_a_stopped_run_stays_stopped_until_a_bin_is_skipped(
+    recipe_in, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The leap is at step 22, two steps after the newest checkpoint: fewer than the median needs."""
+    words, run = [str(recipe_in(tmp_path)), SAVES, "run.log_every=1"], tmp_path / "run"
+    with bad_labels(leaping_loss.BIN, 5):
+        assert with_rollbacks(main, words) == 78
+        assert (begun(run), ends(run)) == ([0, 20], ["error", "input"])
+        before = (run / "attempts.jsonl").read_bytes()
+        for more in ([], ["--despite-failures"], ["--allow-schedule-change"], ["data.bins_per_forward=2"]):
+            capsys.readouterr()
+            assert main([*words, *more]) == 78
+            error = capsys.readouterr().err.splitlines()[-1]
+            assert error.startswith(
+                f"error: {run}: the numerical fault at step 22, which stopped attempt 2, would come"
+            )
+            assert "fed the bins 147 to 153; lower schedule.peak_lr or lengthen schedule.warmup, or train" in error
+            assert "data.skip_bins=[147,148,149,150,151,152,153], and start again with --allow-schedule-ch" in error
+        assert (run / "attempts.jsonl").read_bytes() == before  # a refusal is no start
+        assert not (run / "export").exists()
+        assert main([*words, f"data.skip_bins=[{leaping_loss.BIN}]", "--allow-schedule-change"]) == 0
+    assert begun(run) == [0, 20, 20]
+    assert (run / "export").exists()
 
 
 # On several processes -----------------------------------------------------------------------------
@@ -286,7 +388,7 @@ def test_all_ranks_fall_back_at_one_step(pool: RankPool, trained: Trained, recip
     words, run = [recipe_in(tmp_path / "always"), *STEPS_12, SAVES], tmp_path / "always/run"
     done = pool.run(2, config("ddp"), words, fault="bad_bins")
     assert done.statuses == (78, 78), done.output
-    assert (begun(run), ends(run)) == ([0, 4], ["input", "input"])
+    assert (begun(run), ends(run)) == ([0, 4], ["error", "input"])
     assert all("up to step 7, where it was met before" in said for said in done.outputs)
     done = pool.run(2, config("ddp"), [*words, SKIP, "--allow-schedule-change"], fault="bad_bins")
     assert done.status == 0, done.output
@@ -311,7 +413,7 @@ def test_fine_tuning_falls_back_and_stops_too(pool: RankPool, tmp_path: Path) ->
     """It has no bins to leave out, and says nothing of them; it checkpoints the step 5, which is skipped."""
     done = pool.run(1, config("single"), [write(tmp_path)], program=fine_tuning_job.__name__, fault="bad_bins")
     assert done.status == 78, done.output
-    assert (begun(tmp_path / "run"), ends(tmp_path / "run")) == ([0, 5], ["input", "input"])
+    assert (begun(tmp_path / "run"), ends(tmp_path / "run")) == ([0, 5], ["error", "input"])
     error = done.output.splitlines()[-1]
     assert (
         "up to step 7, where it was met before; lower schedule.peak_lr or lengthen schedule.warmup, and start" in error
@@ -320,3 +422,52 @@ def test_fine_tuning_falls_back_and_stops_too(pool: RankPool, tmp_path: Path) ->
     assert line["bins"] == list(range(5 * BINS, 7 * BINS))
     table = (tmp_path / "assays.csv").read_text()
     assert all(name in table for of_bin in line["sequences"] for name in of_bin)
+
+
+@pytest.mark.launch
+@pytest.mark.slow
+@pytest.mark.xdist_group("engines")
+def test_no_restart_of_a_launcher_passes_the_fault(recipe_in, tmp_path: Path) -> None:
+    """Ranks are replaced in place, and the launcher, which starts failed ones again, is refused each time."""
+    recipe, run = recipe_in(tmp_path), tmp_path / "run"
+    words = command([recipe, SAVES, "data.workers=1"], 2, program=leaping_loss.__name__)
+    place = words.index("--num_processes")
+    restarts = [*words[:place], "--max_restarts", "3", *words[place:]]
+    done = run_words(restarts)
+    assert done.status != 0, done.output
+    first, second = (line for line in lines(run / "attempts.jsonl") if "base_step" in line)
+    assert (first["base_step"], second["base_step"]) == (0, 20)
+    assert first["pid"] == second["pid"]
+    assert "the numerical fault at step 22, which stopped attempt 2, would come again" in done.output
+    assert not (run / "export").exists()
+    # Each of 2 ranks began as 1 process that was replaced, and was started 3 times more; none held anything.
+    assert done.output.count(leaping_loss.HELD.format([], [])) == 2 * (2 + 3)
+
+
+@pytest.mark.launch
+@pytest.mark.slow
+def test_ranks_without_a_common_launcher_start_over_together(recipe_in, tmp_path: Path) -> None:
+    """Rank 0 has the store: its port is free again, and rank 1 does not meet the store of the process before."""
+    words = [sys.executable, "-m", leaping_loss.__name__, str(recipe_in(tmp_path)), SAVES, "data.workers=1"]
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(get_free_port()),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+    }
+    shared |= environment() | {"ACCELERATE_USE_CPU": "true", "ACCELERATE_MIXED_PRECISION": "no"}
+    logs = [tmp_path / f"rank-{rank}" for rank in range(2)]
+    ranks = [
+        subprocess.Popen(
+            words,
+            cwd=ROOT,
+            env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=log.open("w"),
+            stderr=subprocess.STDOUT,
+        )
+        for rank, log in enumerate(logs)
+    ]
+    assert [rank.wait(LIMIT_S) for rank in ranks] == [78, 78], "".join(log.read_text() for log in logs)
+    assert begun(tmp_path / "run") == [0, 20]
+    assert ranks[0].pid == lines(tmp_path / "run/attempts.jsonl")[-2]["pid"]
+    assert [log.read_text().count(leaping_loss.HELD.format([], [])) for log in logs] == [2, 2]

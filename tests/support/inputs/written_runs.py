@@ -8,9 +8,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from pretrain.checkpoint.load import newest_step
 from pretrain.evaluation.figures import Figure, Figures
+from pretrain.recovery.starts import Start, starts
 from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION
 from pretrain.run import records
+from pretrain.run.attempts import AttemptRecords
 from pretrain.run.directory import FORMAT, PREDICTIONS_FORMAT, RunDirectory
 
 MASK = {"select_prob": 0.15, "mask_prob": 0.8, "random_prob": 0.1, "select_stages": []}
@@ -233,6 +236,7 @@ class WrittenStarts:
         line: dict[str, Any] = {
             **{"time": at, "attempt": self.number, "rank": rank, "class": "error", "step": step, "phase": "train"},
             **{"error": "RuntimeError", "message": f"no kernel at 0x{self.number:x}", "traceback": ""},
+            "place": "pretrain/step.py:1",
         }
         records.append(self.run.rank_file(rank), line | changed)
 
@@ -240,6 +244,11 @@ class WrittenStarts:
         for _ in range(times):
             self.start(exit_class=exit_class)
             self.error(step=step, **{"class": exit_class} | changed)
+
+    @property
+    def known(self) -> tuple[RunDirectory, list[Start], int]:
+        """What the breaker is asked with."""
+        return self.run, starts(AttemptRecords.read(self.run)), newest_step(self.run.checkpoints)
 
     def saved(self, step: int) -> None:
         (self.run.checkpoints / f"step-{step:09d}").mkdir(parents=True)

@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from data import draw
@@ -85,11 +86,13 @@ def damaged_weights(number: int, times: int) -> AbstractContextManager[Any]:
     return mock.patch.object(loop, "train_step", faulty)
 
 
-def bad_labels(bin_: int) -> AbstractContextManager[Any]:
-    """The loss of a step in which this bin is trained is 4 nats higher: as by a fault of the data."""
+def bad_labels(bin_: int, nats: float = 4) -> AbstractContextManager[Any]:
+    """The loss of a step in which this bin is trained is higher: as by a fault of the data."""
 
     def faulty(step: Step, *rest: Any, **how: Any) -> Outcome:
-        outcome = train_step(step, *rest, **how)
-        return replace(outcome, losses=outcome.losses + 4) if bin_ in trained_bins(step) else outcome
+        outcome, is_trained = train_step(step, *rest, **how), torch.tensor(float(bin_ in trained_bins(step)))
+        if dist.is_initialized():  # one rank has the bin, and the loss is that of all
+            dist.all_reduce(is_trained)
+        return replace(outcome, losses=outcome.losses + nats * is_trained)
 
     return mock.patch.object(loop, "train_step", faulty)
