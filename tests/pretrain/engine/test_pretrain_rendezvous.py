@@ -16,15 +16,17 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from accelerate.utils.other import get_free_port
 from torch.distributed.rendezvous import rendezvous
 
 from pretrain.engine import launch
 from pretrain.engine.rendezvous import INIT_METHOD, _agreed
 from pretrain.run import stop
+from pretrain.run.fresh_process import ROLLBACKS
 from pretrain.run.launcher import World
 from support.chaos.campaign import Campaign
 from support.forked import forked, status_of
-from support.launching import exits, started, torchrun_variables, until
+from support.launching import exits, fork_server, started, torchrun_variables, until
 
 LIMIT = timedelta(seconds=8)
 
@@ -66,9 +68,9 @@ def test_ranks_of_nodes_that_count_otherwise_meet(store: dist.TCPStore, late: in
 @pytest.mark.parametrize(
     ("given", "prefix"),
     [
-        ({"GROUP_WORLD_SIZE": "1", "TORCHELASTIC_RESTART_COUNT": "3"}, "start-3"),
-        ({"TORCHELASTIC_RESTART_COUNT": "1"}, "start-1"),
-        ({}, "start-0"),
+        ({"GROUP_WORLD_SIZE": "1", "TORCHELASTIC_RESTART_COUNT": "3"}, "start-3-0"),
+        ({"TORCHELASTIC_RESTART_COUNT": "1", ROLLBACKS: "2"}, "start-1-2"),
+        ({}, "start-0-0"),
     ],
 )
 def test_on_one_node_the_count_of_its_launcher_is_the_name(
@@ -82,6 +84,29 @@ def test_on_one_node_the_count_of_its_launcher_is_the_name(
     met, rank, world_size = next(rendezvous(INIT_METHOD, timeout=LIMIT))
     met.set("key", "value")
     assert (rank, world_size, store.get(f"{prefix}/key")) == (1, 2, b"value")
+
+
+def hold_store(port: int) -> None:
+    """What rank 0 does that is replaced by a fresh process as soon as another rank has met its store."""
+    store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, timeout=LIMIT)
+    while store.add("start-0-1/come", 0) == 0:
+        time.sleep(0.01)
+    os._exit(0)
+
+
+@pytest.mark.slow
+def test_a_rank_that_met_the_store_of_a_replaced_process_comes_again() -> None:
+    port = get_free_port()
+    given = [torchrun_variables(rank, 2, port) | {ROLLBACKS: "1"} for rank in range(2)]
+    held = fork_server().Process(target=hold_store, args=(port,))
+    ranks = [fork_server().Process(target=meet, args=(each, 0.0)) for each in given]
+    held.start()
+    ranks[1].start()
+    held.join(60)
+    ranks[0].start()
+    for rank in ranks:
+        rank.join(60)
+    assert (held.exitcode, *(rank.exitcode for rank in ranks)) == (0, 0, 0)
 
 
 def test_rank_0_waits_no_longer_than_it_may(store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
