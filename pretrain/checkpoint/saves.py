@@ -32,9 +32,8 @@ from pretrain.checkpoint.manifest import Manifest, Topology, TrainerState, check
 from pretrain.checkpoint.object_store.stored import Bucket
 from pretrain.checkpoint.receipts import GivenUp
 from pretrain.checkpoint.retention import retain_everywhere
-from pretrain.checkpoint.save_failures import SaveFailures
 from pretrain.checkpoint.staging import Staging
-from pretrain.checkpoint.writer import Write
+from pretrain.checkpoint.writer import SaveFailures, Write
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import NamedState
 from pretrain.run import stop

@@ -1,6 +1,8 @@
-"""The writer: a thread of this rank that writes one checkpoint while training continues.
+"""The writer: a thread of this rank that writes one checkpoint while training continues; and how long writes fail.
 
-In: what is to be done. Out: its result or its error, once the main thread asks. Kept: nothing.
+In: what is to be done. Out: its result or its error, once the main thread asks. Kept: for how long saves have failed
+since the newest checkpoint, over all starts: a line of faults.jsonl for each, by which the next start continues to
+count. Time between two starts is not counted, and clocks are not compared.
 
 Nobody joins the thread without a limit: one that waits for a disk that does not answer cannot be ended, and must keep
 neither a step nor the end of the process waiting.
@@ -16,7 +18,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 from typing import Generic, TypeVar
+
+from pretrain.checkpoint.manifest import Manifest
+from pretrain.run import records
+from pretrain.run.directory import RunDirectory
 
 T = TypeVar("T")
 _NICE = 15
@@ -24,6 +31,9 @@ _NICE = 15
 save falls into one step, which takes 1.1 to 1.3 times as long on two cores; with 19 it need not end beside others."""
 _SMALL = 16 << 20
 """Bytes of a save that takes as many turns as it needs: some hundredths of a second."""
+
+
+_SECONDS = "saves_failed_for_s"
 
 
 class Write(Generic[T]):
@@ -78,3 +88,44 @@ class Write(Generic[T]):
             self.error = error
         self._took = time.perf_counter() - self._began
         self._has_ended.set()
+
+
+class SaveFailures:
+    """The failed saves since the newest checkpoint; rank 0's clock decides for all.
+
+    Args:
+        run: where they are written down.
+        attempt: number of the attempt.
+        newest: the checkpoint that the attempt begins with.
+    """
+
+    def __init__(self, run: RunDirectory, attempt: int, newest: Manifest | None) -> None:
+        self._run, self._attempt = run, attempt
+        lines = [line for line in records.read(run.faults) if _SECONDS in line]
+        is_over = lines and newest and (newest.attempt, newest.step) > (lines[-1]["attempt"], lines[-1]["step"])
+        self.before_s = float(lines[-1][_SECONDS]) if lines and not is_over else 0.0
+        """Seconds in which earlier starts saw them fail."""
+        self._first: float | None = None
+        self._latest = 0.0
+
+    @property
+    def latest_s(self) -> float:
+        """For how many seconds the latest one has failed."""
+        return monotonic() - self._latest
+
+    def failed(self, step: int) -> float:
+        """Note that the save of a step failed; for how many seconds saves have failed now."""
+        self._latest = monotonic()
+        self._first = self._latest if self._first is None else self._first
+        return self.note(step, self._latest - self._first)
+
+    def note(self, step: int, for_s: float) -> float:
+        """Write down that in this start saves have failed for some seconds; for how many they have in all."""
+        line = {"attempt": self._attempt, "time": records.now(), "step": step, _SECONDS: self.before_s + for_s}
+        with suppress(OSError):  # a disk that refuses this, too: the next start counts from its own first failure
+            records.append(self._run.faults, line)
+        return self.before_s + for_s
+
+    def succeeded(self) -> None:
+        """Forget them: there is a checkpoint."""
+        self.before_s, self._first = 0.0, None

@@ -24,9 +24,8 @@ from data.recipe.origin import COMMAND_LINE
 from data.safe_text import tell, tell_error
 from pretrain.run.classes import INPUT, INTERRUPTED, PEER, STORAGE, class_of
 from pretrain.run.directory import Allowed
-from pretrain.run.error_file import tell_launcher
 from pretrain.run.errors import CheckpointError, PeerError, Rollback
-from pretrain.run.launcher import World, command_line, launched_world
+from pretrain.run.launcher import World, command_line, launched_world, tell_launcher
 from pretrain.run.stop import Stopped, heed
 
 _PATIENCE_S = 5.0
@@ -63,7 +62,7 @@ def answered(body: Callable[[], None], *, is_alone: bool = False) -> int:
             tell("interrupted; the same command continues from the last checkpoint")
         return INTERRUPTED.status
     except Rollback:
-        raise  # to whoever can start over: `pretrain.run.fresh_process`
+        raise  # to what can start over: `pretrain.run.fresh_process`
     except Exception as error:
         is_line = isinstance(error, CheckpointError) or class_of(error) in (INPUT, STORAGE)
         return _mistake(error, rank) if is_line else _report(error, rank)

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from data.disk_error import said
 from data.order.plan import Cursor, Plan
 from pretrain.checkpoint.manifest import LOSS_MONITOR, TrainerState, step_of_name
-from pretrain.job import TrainingRecipe
 from pretrain.recovery.breaker import counted
 from pretrain.recovery.starts import Start
 from pretrain.run import records
@@ -112,7 +111,7 @@ class Numerics:
     def error(
         self,
         fault: Fault,
-        recipe: TrainingRecipe,
+        recipe: Any,
         run: RunDirectory,
         newest: Path | None,
         plan: Plan,
@@ -148,16 +147,14 @@ def faults_met(all_starts: Sequence[Start]) -> list[int]:
     return [start.cause.step for start in counted(all_starts) if start.cause and start.cause.error in names]
 
 
-def remedies_of(recipe: TrainingRecipe) -> str:
+def remedies_of(recipe: Any) -> str:
     """Hash of what may help against a numerical fault: bins that are left out, the schedule, the bound of the loss."""
     skipped = sorted(set(getattr(recipe.data, "skip_bins", ())))
     chosen = [skipped, asdict(recipe.schedule), recipe.run.spike_nats]
     return sha256(json.dumps(chosen, default=str).encode()).hexdigest()[:16]
 
 
-def require_remedy(
-    run: RunDirectory, faults: Sequence[dict[str, Any]], newest_step: int, recipe: TrainingRecipe
-) -> None:
+def require_remedy(run: RunDirectory, faults: Sequence[dict[str, Any]], newest_step: int, recipe: Any) -> None:
     """Refuse a start that would take a step again whose numerical fault has stopped the run, with nothing changed.
 
     Args:
@@ -181,7 +178,7 @@ def require_remedy(
 
 
 def _advice(
-    recipe: TrainingRecipe,
+    recipe: Any,
     run: RunDirectory,
     fault: Fault,
     steps: Sequence[TrainerState],

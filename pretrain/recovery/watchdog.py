@@ -44,8 +44,8 @@ from pretrain.recovery.heartbeats import BEAT_S, OVER, STOOD_STILL_S, Heartbeat,
 from pretrain.run import records, stop
 from pretrain.run.classes import HANG, PEER
 from pretrain.run.directory import RunDirectory
-from pretrain.run.error_file import tell_launcher
 from pretrain.run.grace import is_over
+from pretrain.run.launcher import tell_launcher
 
 SILENT_S = 30.0
 """Time without a heartbeat after which a process is silent."""

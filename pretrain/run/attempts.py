@@ -38,11 +38,11 @@ class AttemptRecords(NamedTuple):
     """Lines about the attempts of a run, in order."""
 
     attempts: list[dict[str, Any]]
-    """Of attempts.jsonl."""
+    """Beginnings and ends, as in attempts.jsonl."""
     errors: list[dict[str, Any]]
-    """Of the files of all ranks."""
+    """Errors of all ranks, as in their files."""
     faults: list[dict[str, Any]]
-    """Of faults.jsonl."""
+    """Lines of faults.jsonl."""
 
     @classmethod
     def read(cls, run: RunDirectory) -> Self:

@@ -3,11 +3,9 @@
 run.json             resolved recipe, versions, corpus; written before anything else
 attempts.jsonl       a line when an attempt starts and a line when it ends by itself
 metrics.jsonl        a line per logged step and validation
-ranks/rank-00003.jsonl   errors of each rank
-faults.jsonl         numerical faults that stopped the run, and saves that failed
+ranks/rank-00003.jsonl, faults.jsonl   errors of each rank; numerical faults that stopped the run, failed saves
 recipe.toml          the recipe that was chosen, for a run that was started without one; written with the first step
-checkpoints/ export/
-export.json          what was exported, so that an export that you changed is not replaced
+checkpoints/ export/ export.json    what was exported, so that an export that you changed is not replaced
 predictions.json     a few held-out proteins as the finished model predicts them
 report.html          `pretrain.report` draws it
 """

@@ -15,14 +15,13 @@ from typing import NoReturn
 import psutil
 
 from pretrain.run.classes import class_of
-from pretrain.run.error_file import tell_launcher
 from pretrain.run.errors import Rollback
-from pretrain.run.launcher import end_with_the_launcher
+from pretrain.run.launcher import end_with_the_launcher, tell_launcher
 
 ROLLBACKS = "ZYMOGEN_ROLLBACKS"
 """Variable that counts the processes before this one which a rollback replaced."""
 MOST_ROLLBACKS = 8
-"""Rollbacks of one launch; a device that fails more often is left to whoever starts the run again."""
+"""Rollbacks of one launch; where a device fails more often, somebody has to look at it."""
 _PATIENCE_S = 10.0
 
 

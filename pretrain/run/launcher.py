@@ -14,6 +14,7 @@ that takes longer than launchers of several wait.
 Only a launcher counts. A process that was started in a shell, by nohup or a batch system outlives that shell.
 """
 
+import json
 import os
 import shlex
 import signal
@@ -21,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
@@ -29,7 +31,7 @@ from typing import NamedTuple
 import psutil
 
 from data.parent import signal_at_its_end
-from data.safe_text import redacted
+from data.safe_text import printable, redacted
 
 _LAUNCHERS = {
     *("accelerate", "accelerate-launch", "accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
@@ -223,3 +225,25 @@ def _number(name: str, text: str, least: int) -> int:
             f"it with unset {name}"
         )
     return int(text)
+
+
+# What it is told ----------------------------------------------------------------------------------
+
+VARIABLE = "TORCHELASTIC_ERROR_FILE"
+"""Names the file whose content torchrun prints at the end of forty lines of its own about a process that failed."""
+
+
+def tell_launcher(line: str) -> None:
+    """Have the launcher, if it is torchrun, print `line` at the end of what it prints.
+
+    The file is there whole or not at all: torchrun fails in a way of its own if it cannot read it.
+    """
+    if not (name := os.environ.get(VARIABLE)):
+        return
+    path = Path(name)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    # Torchrun writes "traceback : " before a message, and the process whose time is the earliest comes last.
+    content = {"message": f"none\n\n{printable(redacted(line))}", "timestamp": int(time.time())}
+    with suppress(OSError):
+        unfinished.write_text(json.dumps(content))
+        unfinished.replace(path)

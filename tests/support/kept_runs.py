@@ -6,12 +6,12 @@ In: where a run is spread and what it trains. Out: `Ended`. Kept: every run, by 
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from support.launching import End, end_of, largest_difference, lines
+from support.launching import End, bit_equal, end_of, largest_difference, lines
 from support.places import ROOT
 from support.rank_pool import PROGRAM, RankPool
 
@@ -106,3 +106,18 @@ def yardstick(
     others = [trained("single", 1, [*overrides, f"data.bins_per_forward={n}"], length, flags=flags) for n in (3, 7)]
     weights, losses = zip(*(distances(one, other) for other in others), strict=True)
     return max(weights), max(losses)
+
+
+def begun(run: Path) -> list[int]:
+    """The step from which each start of a run began."""
+    return [line["base_step"] for line in lines(run / "attempts.jsonl") if "base_step" in line]
+
+
+def ends(run: Path) -> list[str]:
+    """How each start of a run ended."""
+    return [line["exit"] for line in lines(run / "attempts.jsonl") if "exit" in line]
+
+
+def same(a: End, b: End) -> bool:
+    """Whether two runs ended with the same bytes and the same samples."""
+    return bit_equal(a, b) and replace(a, tensors={}) == replace(b, tensors={})

@@ -18,9 +18,7 @@ import pretrain.checkpoint.saves
 import pretrain.loop
 import pretrain.masked_language_job
 from pretrain.__main__ import main
-from pretrain.checkpoint import CheckpointError, StorageError, find, save_failures, verify
-from pretrain.checkpoint.manifest import Manifest, Topology
-from pretrain.checkpoint.save_failures import SaveFailures
+from pretrain.checkpoint import CheckpointError, StorageError, find, verify, writer
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import TorchState
 from pretrain.export import main as export_main
@@ -58,7 +56,7 @@ class Run:
 
     def start(self, *more: str, failing: Container[int] = ()) -> int:
         """The exit status of the program; saves of these numbers fail, from 1, tries included."""
-        clock = mock.patch.object(save_failures, "monotonic", clock_of(LOOK_S))
+        clock = mock.patch.object(writer, "monotonic", clock_of(LOOK_S))
         with full_disk(failing), clock, written_at_once(), redirect_stderr(io.StringIO()) as said:
             status = main([str(self.recipe), *EACH_OF_SEVEN_STEPS, *more])
         self.said = said.getvalue()
@@ -154,58 +152,6 @@ def test_saves_that_fail_for_too_long_or_the_last_one_end_the_run(bumpy: Run, re
     assert lines(run.root / "attempts.jsonl")[2]["cause"] == "continued: attempt 1 ended as storage"
     assert bit_equal(end_of(run.root), end_of(bumpy.root))
     assert end_of(run.root).chain == end_of(bumpy.root).chain
-
-
-MANIFEST = {"created": "2026-11-27T12:00:00Z", "versions": {}, "files": (), "parent": None}
-MANIFEST |= {"fingerprints": dict.fromkeys(("identity", "schedule", "corpus", "split"), "0")}
-MANIFEST |= {"topology": Topology(world_size=1, engine="single", precision="no")}
-
-
-def test_time_without_a_save_adds_up_over_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill after 59 minutes, again and again; the time between two starts is none, and a checkpoint ends it."""
-    run, now = RunDirectory(tmp_path), [0.0]
-    monkeypatch.setattr(save_failures, "monotonic", lambda: now[0])
-    newest = Manifest(step=5, attempt=1, **MANIFEST)
-
-    def fails(attempt: int, *minutes: float, newest: Manifest | None = newest) -> float:
-        """Hours for which saves have failed after they did at these minutes of an attempt."""
-        failures = SaveFailures(run, attempt, newest)
-        now[0] += 1e6  # the machine was gone for long
-        began = now[0]
-        for minute in minutes:
-            now[0] = began + 60 * minute
-            for_s = failures.failed(step=10)
-        return for_s / 3600
-
-    assert [fails(1, 10, 20, 40), fails(2, 10, 40), fails(3, 1, 31)] == [0.5, 1.0, 1.5]
-    long = SaveFailures(run, 4, newest)
-    assert [long.before_s, long.note(12, 600.0), SaveFailures(run, 5, newest).before_s] == [5400.0, 6000.0, 6000.0]
-    for later in ({"step": 13, "attempt": 4}, {"step": 3, "attempt": 5}):  # saved in that start, or in a later one
-        assert fails(6, 5, newest=Manifest(**later, **MANIFEST)) == 0.0
-        assert fails(4, 5, 65, newest=newest) == 1.0
-    failures = SaveFailures(run, 6, newest)
-    failures.succeeded()
-    assert failures.failed(14) == 0.0
-
-
-@pytest.mark.slow
-def test_a_run_that_is_ended_again_and_again_ends_as_its_disk_failed(
-    recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each start has saves fail for 20 minutes, and then ends by something else."""
-    run, taken = Run(recipe_in(tmp_path)), [0]
-
-    def ended(*arguments: Any, **how: Any) -> Any:
-        taken[0] += 1
-        if taken[0] % 5 == 0:
-            raise RuntimeError(f"error {taken[0]}" * (taken[0] % 2))
-        return train_step(*arguments, **how)
-
-    monkeypatch.setattr(pretrain.loop, "train_step", ended)
-    words = ("run.saves_may_fail_for=50 min",)
-    assert [run.start(*words, failing=range(1000)) for _ in range(3)] == [70, 70, 74]
-    assert run.exits == ["error", "error", "storage"]
-    assert "the run ends, as saves have failed for 50:00 (run.saves_may_fail_for = '50 min')" in run.said
 
 
 def test_what_ends_an_evaluation_costs_no_step(recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

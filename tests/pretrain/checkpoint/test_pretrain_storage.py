@@ -16,15 +16,18 @@ from torch import nn
 
 import pretrain.loop
 from pretrain.__main__ import main
-from pretrain.checkpoint import StorageError, find, save_failures, verify
+from pretrain.checkpoint import StorageError, find, verify, writer
 from pretrain.checkpoint.free_space import require_room
+from pretrain.checkpoint.manifest import Manifest, Topology
+from pretrain.checkpoint.writer import SaveFailures
 from pretrain.engine.named_state import TorchState
 from pretrain.optimizer.build import build_optimizer, num_stored
 from pretrain.optimizer.groups import ParameterGroup
 from pretrain.optimizer.settings import OptimizerSettings
+from pretrain.run.directory import RunDirectory
 from pretrain.step import train_step
 from support.assays.small_run import write
-from support.checkpoint_run import build, clock_of, fill, mount_small_disk, save, train, written_at_once
+from support.checkpoint_run import build, clock_of, fill, full_disk, mount_small_disk, save, train, written_at_once
 from support.forked import NO_FILTER, RefusedFlushes, forked, refuse, status_of
 from support.jobs import fine_tuning_job
 from support.launching import lines
@@ -118,7 +121,7 @@ def test_a_disk_that_fails_is_trained_past_and_ends_the_run_in_the_end(
             mount_small_disk(root, "8m")
         pretrain.loop.train_step = step  # in this process alone
         words = [str(recipe), "run.checkpoint_every=1", "run.saves_may_fail_for=10 min"]
-        clock = mock.patch.object(save_failures, "monotonic", clock_of(600))
+        clock = mock.patch.object(writer, "monotonic", clock_of(600))
         with clock, written_at_once(), redirect_stderr(io.StringIO()) as heard:
             status = program(words)
         said = heard.getvalue()
@@ -234,3 +237,59 @@ def test_no_rank_begins_where_there_is_no_room(program: str, pool: RankPool, rec
     kept = ENDLESS + (program == FINE_TUNING)  # which keeps its best one, too
     assert f" for each of {kept:,} that stay and for the one that is being written, of which 0 are there; " in error
     assert not (tmp_path / "run").exists()
+
+
+MANIFEST = {"created": "2026-11-27T12:00:00Z", "versions": {}, "files": (), "parent": None}
+MANIFEST |= {"fingerprints": dict.fromkeys(("identity", "schedule", "corpus", "split"), "0")}
+MANIFEST |= {"topology": Topology(world_size=1, engine="single", precision="no")}
+
+
+def test_time_without_a_save_adds_up_over_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill after 59 minutes, again and again; the time between two starts is none, and a checkpoint ends it."""
+    run, now = RunDirectory(tmp_path), [0.0]
+    monkeypatch.setattr(writer, "monotonic", lambda: now[0])
+    newest = Manifest(step=5, attempt=1, **MANIFEST)
+
+    def fails(attempt: int, *minutes: float, newest: Manifest | None = newest) -> float:
+        """Hours for which saves have failed after they did at these minutes of an attempt."""
+        failures = SaveFailures(run, attempt, newest)
+        now[0] += 1e6  # the machine was gone for long
+        began = now[0]
+        for minute in minutes:
+            now[0] = began + 60 * minute
+            for_s = failures.failed(step=10)
+        return for_s / 3600
+
+    assert [fails(1, 10, 20, 40), fails(2, 10, 40), fails(3, 1, 31)] == [0.5, 1.0, 1.5]
+    long = SaveFailures(run, 4, newest)
+    assert [long.before_s, long.note(12, 600.0), SaveFailures(run, 5, newest).before_s] == [5400.0, 6000.0, 6000.0]
+    for later in ({"step": 13, "attempt": 4}, {"step": 3, "attempt": 5}):  # saved in that start, or in a later one
+        assert fails(6, 5, newest=Manifest(**later, **MANIFEST)) == 0.0
+        assert fails(4, 5, 65, newest=newest) == 1.0
+    failures = SaveFailures(run, 6, newest)
+    failures.succeeded()
+    assert failures.failed(14) == 0.0
+
+
+@pytest.mark.slow
+def test_a_run_that_is_ended_again_and_again_ends_as_its_disk_failed(
+    recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each start has saves fail for 20 minutes, and then ends by an error of its own."""
+    words, taken = [str(recipe_in(tmp_path)), "run.checkpoint_every=1", "run.saves_may_fail_for=50 min"], [0]
+
+    def ended(*arguments: Any, **how: Any) -> Any:
+        taken[0] += 1
+        if taken[0] % 5 == 0:
+            raise RuntimeError(f"error {taken[0]}")
+        return train_step(*arguments, **how)
+
+    monkeypatch.setattr(pretrain.loop, "train_step", ended)
+    statuses = []
+    for _ in range(3):
+        with mock.patch.object(writer, "monotonic", clock_of(600)), full_disk(range(1000)), written_at_once():
+            statuses.append(main(words))
+    assert statuses == [70, 70, 74]
+    exits = [line["exit"] for line in lines(tmp_path / "run/attempts.jsonl") if "exit" in line]
+    assert exits == ["error", "error", "storage"]
+    assert "as saves have failed for 50:00 (run.saves_may_fail_for = '50 min')" in capsys.readouterr().err

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pretrain.__main__ import main
-from pretrain.run.error_file import VARIABLE, tell_launcher
 from pretrain.run.errors import PeerError
+from pretrain.run.launcher import VARIABLE, tell_launcher
 from pretrain.run.stop import Stopped
 from support.launching import DDP, command, launch, run, torchrun_variables
 from support.places import ROOT

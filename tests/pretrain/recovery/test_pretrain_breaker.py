@@ -1,9 +1,12 @@
 """A run whose starts repeat a failure is not started once more, until somebody asks for it by name."""
 
+import gc
 import itertools
 import os
+import shutil
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,14 @@ import pytest
 import pretrain.loop
 from pretrain.__main__ import main
 from pretrain.recovery.breaker import IDLE, SAME, require_progress
+from pretrain.run.errors import Rollback
+from pretrain.step import train_step
 from support.forked import in_process
 from support.inputs.written_runs import WrittenStarts
+from support.jobs.numerical_faults import bad_labels, number_of
 from support.kept_runs import STEPS_12, Trained
 from support.launching import DDP, bit_equal, end_of, lines
+from support.object_store.server import S3Server
 from support.rank_pool import RankPool
 
 
@@ -200,3 +207,67 @@ def test_an_error_of_one_rank_stops_after_three_starts(pool: RankPool, recipe_in
     assert refused.statuses == (78, 71), refused.output  # rank 1 ends because rank 0 does
     assert "the last 3 starts ended at step 3 by the same error: KeyError: 'missing' (rank 1; " in refused.outputs[0]
     assert pool.run(2, DDP, [*words, "--despite-failures"]).status == 0
+
+
+# On disks that have nothing of the run -----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with S3Server() as running:
+        yield running
+
+
+def started_on_new_disks(recipe: Path, url: str, *more: str) -> int:
+    """The exit status of a start on a machine that has nothing of the run."""
+    gc.collect()
+    shutil.rmtree(recipe.parent / "run", ignore_errors=True)
+    return main([str(recipe), *STEPS_12, "run.checkpoint_every=4", f"run.checkpoint_url={url}", *more])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("every", "base"), [(4, 4), (100, 0)])
+def test_a_deterministic_error_is_refused_on_a_new_disk(
+    recipe_in, server: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture, every: int, base: int
+) -> None:
+    """Two steps after the checkpoint, or before the first one, where the store has nothing but claims."""
+    recipe, url, run = recipe_in(tmp_path), server.new_url(), tmp_path / "run"
+    words = [f"run.checkpoint_every={every}"]
+
+    def failing(step: Any, *arguments: Any, **how: Any) -> Any:
+        if number_of(step) == 6:
+            raise RuntimeError("a kernel that this machine does not have")
+        return train_step(step, *arguments, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pretrain.loop, "train_step", failing)
+        assert [started_on_new_disks(recipe, url, *words) for _ in range(3)] == [70, 70, 70]
+        attempts = lines(run / "attempts.jsonl")
+        assert [(line["attempt"], line.get("base_step", line.get("exit"))) for line in attempts] == [
+            *((1, 0), (1, "error"), (2, base), (2, "error"), (3, base), (3, "error"))
+        ]
+        capsys.readouterr()
+        assert [started_on_new_disks(recipe, url, *words) for _ in range(3)] == [78, 78, 78]
+    assert capsys.readouterr().err.count("the last 3 starts ended at step 5 by the same error: RuntimeError: a k") == 3
+    assert not run.exists()  # a refusal is no start
+    assert started_on_new_disks(recipe, url, *words, "--despite-failures") == 0
+    (last, _) = lines(run / "attempts.jsonl")[-2:]
+    assert (last["attempt"], last["base_step"], last["despite_failures"]) == (4, base, True)
+    assert started_on_new_disks(recipe, url, *words) == 0  # what finished is not counted, anywhere
+
+
+@pytest.mark.slow
+def test_a_numerical_fault_stops_the_run_on_every_disk(
+    recipe_in, server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr("pretrain.recovery.numerical.ENOUGH", 5)  # a shorter run
+    recipe, url = recipe_in(tmp_path), server.new_url()
+    with bad_labels(65):
+        with pytest.raises(Rollback, match="rolls back once, to step-000000008"):
+            started_on_new_disks(recipe, url)
+        assert started_on_new_disks(recipe, url) == 78
+        assert "where it was met before" in capsys.readouterr().err
+        assert started_on_new_disks(recipe, url, "--despite-failures") == 78
+        assert "the numerical fault at step 10, which stopped attempt 2, would come again" in capsys.readouterr().err
+        assert started_on_new_disks(recipe, url, "data.skip_bins=[65]", "--allow-schedule-change") == 0
+    assert [line["step"] for line in lines(tmp_path / "run/faults.jsonl")] == [10]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from pretrain.checkpoint import save_failures
+from pretrain.checkpoint import writer
 from pretrain.checkpoint.tensors import HashedFile
 from pretrain.run.directory import RunDirectory
 from support.checkpoint_run import clock_of, full_disk, written_at_once
@@ -24,7 +24,7 @@ def full_disk_twice() -> AbstractContextManager[Any]:
     stack.enter_context(full_disk({2, *range(4, 1000)}))
     stack.enter_context(written_at_once())
     clock = clock_of(0.0 if int(os.environ["RANK"]) else 1800.0)
-    stack.enter_context(mock.patch.object(save_failures, "monotonic", clock))
+    stack.enter_context(mock.patch.object(writer, "monotonic", clock))
     return stack
 
 
