@@ -7,8 +7,6 @@ In: a command, sources or a store. Out: text on standard output, exit status 0; 
 damaged, 2 for a mistake in the input, 130 when interrupted.
 """
 
-import os
-import select
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -41,26 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         tell("interrupted; the same command continues a build where it stopped")
         return 130
-    except BrokenPipeError:
-        if not _reader_left():
-            raise
-        return 0
     except OSError as error:
         if error.errno not in CLOSED | FULL:
             raise
         tell(f"error: {one_line(error)}")
         return 2
     return status
-
-
-def _reader_left() -> bool:
-    """Whether the reader of our output has closed it, as `head` does; otherwise a connection to a server was lost."""
-    output = select.poll()
-    output.register(sys.stdout, 0)
-    left = bool(output.poll(0))
-    if left:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes again at its end
-    return left
 
 
 if __name__ == "__main__":

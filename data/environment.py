@@ -37,7 +37,8 @@ def use_standard_streams(*, outlives_reader: bool) -> None:
     """Replace closed streams by the null device, and escape what a stream's encoding has no character for.
 
     Args:
-        outlives_reader: whether the command continues, without output, where nobody reads its output any longer.
+        outlives_reader: whether the command continues, without output, where nobody reads its output any longer;
+            otherwise it ends then, with status 0.
     """
     while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:  # or the next file that is opened would be a stream
         os.set_inheritable(opened, True)
@@ -49,12 +50,13 @@ def use_standard_streams(*, outlives_reader: bool) -> None:
         elif mode == "w" and isinstance(stream, io.TextIOWrapper):
             # File names that are not UTF-8 are written as they are.
             is_utf_8 = codecs.lookup(stream.encoding).name == "utf-8" and name == "stdout"
-            errors = "surrogateescape" if is_utf_8 else "backslashreplace"
-            stream.reconfigure(errors=errors)
-            if outlives_reader and stream is getattr(sys, f"__{name}__"):
-                raw = io.BufferedWriter(_Outliving(stream.fileno(), "w", closefd=False))
+            stream.reconfigure(errors="surrogateescape" if is_utf_8 else "backslashreplace")
+            if stream is getattr(sys, f"__{name}__"):
+                raw = _Outliving(stream.fileno(), "w", closefd=False)
+                raw.outlives_reader = outlives_reader
                 buffering = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
-                setattr(sys, name, io.TextIOWrapper(raw, stream.encoding, errors, **buffering))
+                text = io.TextIOWrapper(io.BufferedWriter(raw), stream.encoding, stream.errors, **buffering)
+                setattr(sys, name, text)
 
 
 def use_writable_caches() -> None:
@@ -122,6 +124,8 @@ def _is_writable(folder: Path) -> bool:
 class _Outliving(io.FileIO):
     """A stream whose reader may leave."""
 
+    outlives_reader = True
+
     def write(self, data: Any, /) -> int:
         """Write, or drop the data and all that follow if nobody reads them."""
         try:
@@ -132,4 +136,6 @@ class _Outliving(io.FileIO):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())
             os.close(nowhere)
+            if not self.outlives_reader:
+                raise SystemExit(0) from None
             return len(data)

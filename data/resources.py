@@ -20,7 +20,7 @@ class Resources(NamedTuple):
     """CPU cores, at least 1; a part of one counts as a whole one."""
     memory_bytes: int
     available_bytes: int
-    """Memory that is free, or would be if files were not cached in it."""
+    """The part of it that is free on the machine, or would be if files were not cached in it."""
     limits: str
     """The limits below what the machine has, such as ``1 core (cpu.max), 1.3 GB (memory.max)``; empty without any."""
 
@@ -29,17 +29,16 @@ def resources(root: Path = Path("/")) -> Resources:
     """The resources of this process; `root` is where /proc and /sys are found."""
     memory, said = psutil.virtual_memory(), []
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    total, available = memory.total, memory.available
+    total = memory.total
     quotas = [(math.ceil(quota), name) for group in _groups(root, "cpu") for quota, name in _quotas(group)]
     if quotas and min(quotas)[0] < cores:
         cores, name = max(1, min(quotas)[0]), min(quotas)[1]
         said.append(f"{cores} core{'s' if cores > 1 else ''} ({name})")
-    limits = [(limit, name, group) for group in _groups(root, "memory") for limit, name in _memory_limits(group)]
+    limits = [limit for group in _groups(root, "memory") for limit in _memory_limits(group)]
     if limits and min(limits)[0] < total:
-        total, name, _ = min(limits)
-        available = max(0, min(available, *(limit - _used(group) for limit, _, group in limits)))
+        total, name = min(limits)
         said.append(f"{total / 1e9:.1f} GB ({name})")
-    return Resources(cores, total, available, ", ".join(said))
+    return Resources(cores, total, min(memory.available, total), ", ".join(said))
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
@@ -73,13 +72,6 @@ def _memory_limits(group: Path) -> Iterator[tuple[int, str]]:
     for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
         if (limit := _text(group / name).strip()).isdecimal():
             yield int(limit), name
-
-
-def _used(group: Path) -> int:
-    """Bytes that a group uses, without files that are cached and were not read lately."""
-    used = _text(group / "memory.current") or _text(group / "memory.usage_in_bytes") or "0"
-    stat = dict(line.split(" ", 1) for line in _text(group / "memory.stat").splitlines())
-    return int(used) - int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
 
 
 def _text(path: Path) -> str:

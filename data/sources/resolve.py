@@ -79,8 +79,9 @@ def resolve(
         return _embedded(synthetic[0], corpus, unknown_letters, ingest, store_dir)
     places = [place for s in corpus.sources for place in _places(s)]
     _require_distinct(places)
-    for place in () if reads_once else places:
-        require_no_pipe(place, "data.sources")
+    for place in places:
+        if place == STANDARD_INPUT or not reads_once:
+            require_no_pipe(place, "data.sources")
     for place in places:
         if not _URL.match(place) and os.path.isdir(place):
             return Resolved((), clusters, None, _store(place, places))
@@ -148,11 +149,6 @@ def _embedded(
 
 def _places(named: str) -> Iterable[str]:
     """The paths, URLs and data sets that one string names."""
-    if named == STANDARD_INPUT:
-        raise ValueError(
-            "data.sources: '-' is standard input, which belongs to `python -m data build -`: the processes of a run "
-            "would take each other's bytes; build a store from it and name its folder"
-        )
     if named.startswith(DATASETS):
         return [named]
     if named.startswith("file://"):

@@ -38,21 +38,22 @@ _DECOMPRESS = {"": plain, "gzip": gunzip, "zstd": unzstd}
 
 
 def require_no_pipe(place: str, name: str) -> None:
-    """Refuse a pipe, socket or device, or a name such as ``/dev/fd/63``, which means something else later.
+    """Refuse standard input, a pipe or a device, or a name such as ``/dev/fd/63``, which means something else later.
 
     Args:
-        place: a path; a URL is none of these.
+        place: a path, ``-``, or a URL, which is none of these.
         name: the setting that has it.
 
     Raises:
         ValueError: it is one.
     """
-    path = os.path.abspath(place)
     is_other = os.path.exists(place) and not (os.path.isfile(place) or os.path.isdir(place))
-    if "://" not in place and (is_other or path.startswith(("/dev/fd/", "/dev/std", "/proc/"))):
+    is_temporary = os.path.abspath(place).startswith(("/dev/fd/", "/dev/std", "/proc/"))
+    if place == STANDARD_INPUT or ("://" not in place and (is_other or is_temporary)):
         raise ValueError(
-            f"{name}: {place} is a pipe or a device, which can be read once, and a run reads its sources again at each "
-            "start: write it to a file; or build a store from it with `python -m data build`, and name its folder"
+            f"{name}: {place!r} is standard input, a pipe or a device, which can be read once, and its processes and "
+            "later starts read it again: write it to a file, or build a store from it with `python -m data build` and "
+            "name its folder"
         )
 
 

@@ -20,7 +20,7 @@ from data.recipe.setting import expanded, no_such_word
 from data.recipe.settings import IngestSettings
 from data.safe_text import whole
 from data.sources.tables import DATASETS, split_query
-from data.transport.byte_stream import STANDARD_INPUT, ByteStream, require_no_pipe
+from data.transport.byte_stream import ByteStream, require_no_pipe
 from data.transport.remote_file import RemoteFile
 
 PARAMETERS = ("sheet", "labels", "mask", "separator", "encoding", "header_lines")
@@ -50,8 +50,6 @@ class Location:
         Raises:
             ValueError: a parameter that is not known, given twice or without a value; standard input.
         """
-        if name == STANDARD_INPUT:
-            raise ValueError("data.table: '-' is standard input, which can be read only once; write it to a file first")
         if name.startswith(DATASETS):
             return cls(name, name, "", {})
         place, parameters = (name, {}) if os.path.exists(name) else split_query(whole(name), PARAMETERS)

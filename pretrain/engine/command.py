@@ -21,6 +21,7 @@ from data.disk_error import CLOSED, FULL, one_line
 from data.environment import use_standard_streams, use_writable_caches
 from data.progress_line import WorkLine
 from data.recipe.origin import COMMAND_LINE
+from data.resources import resources
 from data.safe_text import tell, tell_error
 from pretrain.run.classes import INPUT, INTERRUPTED, PEER, STORAGE, class_of
 from pretrain.run.directory import Allowed
@@ -83,6 +84,8 @@ def importing_torch() -> Iterator[None]:
             yield
             return
         os.environ |= brief_waits(os.environ)
+        if (cores := resources().cores) < (os.cpu_count() or 1):  # torch sees the affinity, and no quota
+            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // (launched_world().local_world_size or 1))))
         if not gc.isenabled():
             yield
             return

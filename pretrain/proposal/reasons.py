@@ -99,7 +99,7 @@ def _of_the_data(
     yield Choice("data.bin_tokens", plan.bin_tokens, "slots that one process computes at once")
     yield Choice("data.bins_per_step", plan.bins_per_step, _step_reason(plan, machine, given))
     if machine.kind == "cuda":
-        yield Choice("data.workers", 2, "processes that fill bins, so that the GPU does not wait")
+        yield Choice("data.workers", min(2, machine.cores), "processes that fill bins, so that the GPU does not wait")
     words = "most proteins that one validation scores" + (
         f", so that all take no more than {rules.VALIDATION_TIME:.0%} of the time" if plan.scored < 2000 else ""
     )

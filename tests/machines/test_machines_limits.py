@@ -33,6 +33,12 @@ if __name__ == "__main__":
     process.join()
     print("ended with", process.exitcode, "temporary files still in", tempfile.gettempdir())
 """
+THREADS = """
+from pretrain.engine.command import importing_torch
+with importing_torch():
+    import torch
+print("threads", torch.get_num_threads())
+"""
 LONG = "x" * 90
 
 
@@ -114,6 +120,15 @@ ROWS = [
             r"note +limits of this container or job: 1 core \(cpu.cfs_quota_us\), 1.3 GB \(memory.limit_in_bytes\)",
             r"model +modern_60k",
         ),
+    ),
+    Row(
+        fault=3,
+        situation="threads of torch under a quota",
+        slow=True,
+        needs=no_cgroups,
+        shell=f"unset OMP_NUM_THREADS; {CGROUP.strip()}",
+        words=("-c", THREADS),
+        says=(r"\nthreads 1\n",),
     ),
     Row(
         fault=3,
@@ -271,18 +286,10 @@ def test_limits_of_control_groups(
     found = resources(tree(tmp_path, files))
     assert found.cores == min(cores or free.cores, free.cores)
     assert found.memory_bytes == (memory or free.memory_bytes)
+    assert found.available_bytes <= found.memory_bytes
     if not (cores and cores < free.cores):
         said = said.removeprefix("1 core (cpu.max), ").removeprefix("1 core (cpu.cfs_quota_us), ")
     assert found.limits == said
-
-
-def test_available_memory_counts_files_that_can_be_dropped(tmp_path: Path) -> None:
-    group = "sys/fs/cgroup"
-    files = {"proc/self/mountinfo": V2.format(root="/"), "proc/self/cgroup": "0::/\n"}
-    files |= {f"{group}/memory.max": "1000000", f"{group}/memory.current": "900000"}
-    assert resources(tree(tmp_path, files)).available_bytes == 100_000
-    tree(tmp_path, {f"{group}/memory.stat": "anon 1\nfile 700000\ninactive_file 600000\n"})
-    assert resources(tmp_path).available_bytes == 700_000
 
 
 def test_only_a_limit_refuses_training() -> None:

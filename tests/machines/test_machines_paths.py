@@ -131,7 +131,7 @@ ROWS = [
             shell=shell,
             words=words,
             status=status,
-            says=(r"error: .*is a pipe or a device, which can be read once",),
+            says=(r"error: .*is standard input, a pipe or a device, which can be read once",),
         )
         for what, shell in (("FIFO", FIFO), ("process substitution", SUBSTITUTION))
         for status, words in (
@@ -155,7 +155,7 @@ ROWS = [
             shell=f'"$@" {name}=<(cat ok.fasta)',
             words=("-m", "pretrain", "tiny.toml"),
             status=78,
-            says=(rf"error: .*{name}: /dev/fd/\d+ is a pipe or a device",),
+            says=(rf"error: .*{name}: '/dev/fd/\d+' is standard input, a pipe or a device",),
         )
         for name in ("data.clusters", "data.exclude")
     ),

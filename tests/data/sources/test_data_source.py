@@ -254,5 +254,5 @@ def test_standard_input_is_read_from_its_beginning_alone(monkeypatch: pytest.Mon
 
 
 def test_standard_input_is_no_source_of_a_run(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"'-' is standard input, which belongs to `python -m data build -`"):
+    with pytest.raises(ValueError, match=r"data.sources: '-' is standard input, a pipe or a device"):
         resolved(tmp_path, "-")
