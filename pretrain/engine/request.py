@@ -45,6 +45,13 @@ that asks for nothing, and what the recipe has in their place. A launch that set
 ALONE = "a start without a launcher"
 """`LaunchRequest.origin` where neither a launcher nor the environment asked for a precision."""
 
+_OF_A_LAUNCH = {
+    **{"DeepSpeed Arguments": "DEEPSPEED", "FSDP Arguments": "FSDP", "Megatron-LM Arguments": "MEGATRON_LM"},
+    **{"TPU": "TPU", "FP8 Arguments": "FP8", "ParallelismConfig Arguments": "parallelism_config"},
+}
+"""Groups of the launcher's flags, by their titles, with the launch or the section of a YAML without which it ignores
+them."""
+
 _FROM_FLAGS = {
     "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "gradient_accumulation_steps",
     "ACCELERATE_GRADIENT_CLIPPING": "gradient_clipping",
@@ -100,8 +107,7 @@ class LaunchRequest:
                 "correct or remove it (accelerate launch --help lists them)"
             )
         for key, value in _nested(self.config):
-            plain = key.removeprefix("fsdp_").removeprefix("parallelism_config_")
-            neutral, in_recipe = _NOT_THE_YAMLS.get(plain, (value, str))
+            neutral, in_recipe = _NOT_THE_YAMLS.get(_plain(key), (value, str))
             if value not in (None, neutral) and str(value).upper() != str(neutral).upper():
                 of_it = (name for name, flag in _FROM_FLAGS.items() if flag == key and name in os.environ)
                 unset = "".join(f", and unset {name} if it is set without a launcher" for name in of_it)
@@ -185,15 +191,17 @@ def requested() -> LaunchRequest:
 
 
 def _requested() -> LaunchRequest:
-    for _, arguments, folder in launches():
-        return _from_accelerate(arguments, folder)
+    for launch in launches():
+        if launch.is_accelerate:
+            return _from_accelerate(launch.arguments, launch.folder)
     return _from_environment()
 
 
 def _from_accelerate(arguments: list[str], folder: Path) -> LaunchRequest:
     from accelerate.commands.launch import default_config_file, launch_command_parser
 
-    parsed = launch_command_parser().parse_args(arguments)
+    parser = launch_command_parser()
+    parsed, unset = parser.parse_args(arguments), parser.parse_args(["script"])
     config: dict[str, Any] = {}
     # Without --config_file, the launcher reads what `accelerate config` wrote, unless --cpu is given.
     file = parsed.config_file
@@ -205,6 +213,18 @@ def _from_accelerate(arguments: list[str], folder: Path) -> LaunchRequest:
     kind = str(config.get("distributed_type", "NO"))
     for flag, meaning in (("use_deepspeed", "DEEPSPEED"), ("use_fsdp", "FSDP"), ("multi_gpu", "MULTI_GPU")):
         kind = meaning if getattr(parsed, flag) else kind
+    sections = {"parallelism_config"} if parsed.use_parallelism_config or config.get("parallelism_config") else set()
+    for group in parser._action_groups:
+        flags = {each.dest for each in group._group_actions} & vars(parsed).keys()
+        given = {key: getattr(parsed, key) for key in flags if getattr(parsed, key) != getattr(unset, key)}
+        of_recipe = {key: value for key, value in given.items() if _plain(key) in _NOT_THE_YAMLS}
+        config |= {"flags": config.get("flags", {}) | of_recipe} if of_recipe else {}
+        needs = _OF_A_LAUNCH.get(str(group.title), kind)
+        if needs not in {kind} | sections and (ignored := sorted(given.keys() - of_recipe.keys())):
+            raise ValueError(
+                f"--{ignored[0]} {given[ignored[0]]} would be ignored: accelerate launch reads it for {needs} alone, "
+                f"and this is a launch of {kind}; remove it, or use the file of accelerate_configs/ that has {needs}"
+            )
     return LaunchRequest(
         world_size=int(world_size) if world_size is not None else None,
         distributed_type=kind,
@@ -227,6 +247,11 @@ def _from_environment() -> LaunchRequest:
         origin="the environment" if "ACCELERATE_MIXED_PRECISION" in os.environ else ALONE,
         config={},
     )
+
+
+def _plain(key: str) -> str:
+    """A key without the prefix that Accelerate gives it in flags."""
+    return key.removeprefix("fsdp_").removeprefix("parallelism_config_")
 
 
 def _nested(config: dict[str, Any]) -> list[tuple[str, Any]]:

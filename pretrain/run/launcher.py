@@ -33,10 +33,14 @@ import psutil
 from data.parent import signal_at_its_end
 from data.safe_text import printable, redacted
 
-_LAUNCHERS = {
-    *("accelerate", "accelerate-launch", "accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
-    *("torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed.launcher.launch"),
+_ACCELERATE_LAUNCH = {
+    **dict.fromkeys(("accelerate", "accelerate.commands.accelerate_cli"), ("launch",)),
+    **dict.fromkeys(("accelerate-launch", "accelerate.commands.launch"), ()),
 }
+"""Accelerate's launcher by each of its names, with the word that follows."""
+_LAUNCHERS = _ACCELERATE_LAUNCH | dict.fromkeys(
+    ("torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "deepspeed.launcher.launch"), ()
+)
 _ELASTIC = "TORCHELASTIC_RUN_ID"
 _ACCELERATE = ("ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION", "ACCELERATE_DYNAMO_BACKEND")
 """What its launcher of one process sets. A user may set one of them, for a process without a launcher."""
@@ -86,13 +90,8 @@ def end_with_the_launcher() -> None:
 
 def _launcher() -> _Launcher | None:
     """The launcher that started this process or what started it; None if there is none above it."""
-    for ancestor in psutil.Process().parents():
-        try:
-            words = ancestor.cmdline()[:4]
-        except psutil.Error:
-            continue
-        if any(os.path.basename(word) in _LAUNCHERS for word in words):
-            return _Launcher(ancestor, is_known=True)
+    for launch in launches():
+        return _Launcher(launch.process, is_known=True)
     # Somebody's own program may launch with torch's library. Then it is Python, and this process leads a session.
     parent = psutil.Process().parent()
     if _ELASTIC in os.environ and os.getsid(0) == os.getpid() and parent and _is_python(parent):
@@ -131,39 +130,55 @@ def _watch(launcher: _Launcher, by: Signals, is_told: bool) -> None:
 
 
 def command_line() -> str:
-    """The command that started this run, launcher included, for a shell in the same folder; without secrets."""
-    words = sys.orig_argv
-    for command, _, _ in launches():
-        words = command
-        break
+    """The command that started this run, launcher included, for a shell in the same folder; without secrets.
+
+    Without a launcher, a process of several is started by its variables, which come first.
+    """
+    commands = [launch.command for launch in launches()]  # the last one is what the user typed: DeepSpeed's are two
+    if not commands and (launcher := _launcher()):
+        commands = [launcher.process.cmdline()]
+    words = commands[-1] if commands else sys.orig_argv
+    is_told = not commands and launched_world().world_size > 1
+    variables = [f"{name}={os.environ[name]}" for name in _OF_WORLD if is_told and name in os.environ]
     # The shell has started the interpreter for a program such as `accelerate`, which it finds without.
     if len(words) > 1 and os.path.basename(words[0]).startswith("python") and os.access(words[1], os.X_OK):
         words = words[1:]
     program = Path(words[0])
     if program.is_absolute() and program.is_relative_to(Path.cwd()):
         program = program.relative_to(Path.cwd())
-    return redacted(shlex.join([str(program), *words[1:]]))
+    return redacted(shlex.join([*variables, str(program), *words[1:]]))
 
 
-def launches() -> Iterator[tuple[list[str], list[str], Path]]:
-    """(command line, arguments, working folder) of each launcher above this process, the nearest first."""
+class Launch(NamedTuple):
+    """A launcher above this process."""
+
+    process: psutil.Process
+    folder: Path
+    """In which it works."""
+    command: list[str]
+    arguments: list[str]
+    is_accelerate: bool
+
+
+def launches() -> Iterator[Launch]:
+    """The launchers above this process, the nearest first."""
     for ancestor in psutil.Process().parents():
         try:
             command, folder = ancestor.cmdline(), Path(ancestor.cwd())
         except psutil.Error:
             continue
-        arguments = _launch_arguments(command)
-        if arguments is not None:
-            yield command, arguments, folder
+        if found := _parsed(command):
+            yield Launch(ancestor, folder, command, *found)
 
 
-def _launch_arguments(command: list[str]) -> list[str] | None:
-    """The arguments of `accelerate launch` in a command line; None if that is another command."""
-    for index, word in enumerate(command[:4]):
-        if os.path.basename(word) == "accelerate-launch" or word == "accelerate.commands.launch":
-            return command[index + 1 :]
-        if os.path.basename(word) in ("accelerate", "accelerate.commands.accelerate_cli"):
-            return command[index + 2 :] if command[index + 1 : index + 2] == ["launch"] else None
+def _parsed(command: list[str]) -> tuple[list[str], bool] | None:
+    """The arguments of the launcher that a command line starts, and whether that is Accelerate's; None: it is none."""
+    for index, word in enumerate(command[:4], 1):
+        name = os.path.basename(word)
+        if name in _LAUNCHERS:
+            end = index + len(_LAUNCHERS[name])
+            is_one = tuple(command[index:end]) == _LAUNCHERS[name]
+            return (command[end:], name in _ACCELERATE_LAUNCH) if is_one else None
     return None
 
 
@@ -174,6 +189,7 @@ _LEAST = {
     "MASTER_PORT": 1,
 }
 """Variables that hold a whole number, with the smallest one."""
+_OF_WORLD = (*_LEAST, "MASTER_ADDR")
 
 
 class World(NamedTuple):
@@ -196,7 +212,7 @@ def launched_world() -> World:
     Raises:
         ValueError: one is empty, not a number or too large, or another one is missing.
     """
-    given = {name: os.environ[name] for name in (*_LEAST, "MASTER_ADDR") if name in os.environ}
+    given = {name: os.environ[name] for name in _OF_WORLD if name in os.environ}
     numbers = {name: _number(name, text, _LEAST[name]) for name, text in given.items() if name in _LEAST}
     rank, world_size, local_rank = numbers.get("RANK", 0), numbers.get("WORLD_SIZE", 1), numbers.get("LOCAL_RANK")
     if world_size > 1 or rank or local_rank is not None:

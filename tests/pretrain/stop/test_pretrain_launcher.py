@@ -1,6 +1,7 @@
 """A process ends with its launcher, and with nothing else: small stand-ins for both."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -112,17 +113,60 @@ def test_one_that_the_kernel_does_not_tell_looks(family, how: tuple[str, ...]) -
 
 
 def test_one_alone_saves_and_is_killed_if_it_takes_too_long(family) -> None:
-    each = family("accelerate", AT_ONCE, {**ONE, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "1"})
+    each = family("accelerate-launch", AT_ONCE, {**ONE, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "1"})
     assert each.lives(0.7)
     assert not each.lives(3)
     assert each.said() == "saves\n"
 
 
-@pytest.mark.parametrize(("name", "variables"), [("torchrun", SEVERAL), ("accelerate", ONE)], ids=["several", "one"])
+@pytest.mark.parametrize(
+    ("name", "variables"), [("torchrun", SEVERAL), ("accelerate-launch", ONE)], ids=["several", "one"]
+)
 def test_a_launcher_that_ended_before_it_was_looked_up(family, name: str, variables: dict[str, str]) -> None:
     each = family(name, TOO_LATE, variables)
     assert not each.lives(5)
     assert each.said() == ""
+
+
+SAYS = """
+import os, sys
+from pretrain.run.launcher import command_line
+print(os.getpid(), flush=True)
+print(command_line(), flush=True)
+"""
+IN_ENVIRONMENT = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize(
+    ("name", "variables", "words"),
+    [
+        ("torchrun", SEVERAL, ["--nproc_per_node", "2", "-m", "pretrain"]),
+        ("accelerate", ONE, ["launch", "--num_processes", "2", "-m", "pretrain"]),
+        ("deepspeed", SEVERAL, ["--num_gpus", "2", "-m", "pretrain"]),
+        ("mine.py", SEVERAL, ["--on", "two nodes"]),
+    ],
+)
+def test_the_command_that_continues_is_the_launchers(
+    tmp_path: Path, name: str, variables: dict[str, str], words: list[str]
+) -> None:
+    path = tmp_path / name
+    path.write_text(
+        "import os, subprocess, sys\n"
+        f"subprocess.run([sys.executable, '-c', {SAYS!r}], start_new_session='TORCHELASTIC_RUN_ID' in os.environ)\n"
+    )
+    environment_there = {**without_launch(environment()), **variables}
+    command = [sys.executable, path, *words]
+    done = subprocess.run(command, env=environment_there, capture_output=True, text=True, timeout=60)
+    assert shlex.split(done.stdout.splitlines()[-1])[1:] == [str(path), *words], done.stderr
+
+
+def test_the_command_that_continues_has_the_variables_of_several_processes() -> None:
+    environment_there = {**without_launch(environment()), **IN_ENVIRONMENT}
+    command = [sys.executable, "-c", SAYS, "a b"]
+    done = subprocess.run(command, env=environment_there, capture_output=True, text=True, timeout=60)
+    words = shlex.split(done.stdout.split("\n", 1)[1])
+    assert set(words[:4]) == {f"{name}={value}" for name, value in IN_ENVIRONMENT.items()}
+    assert (Path(words[4]).name, words[5], words[-1]) == (Path(sys.executable).name, "-c", "a b")
 
 
 @pytest.mark.slow
