@@ -4,7 +4,9 @@ In and out: as in `engine`. Kept: shards, as DTensors.
 """
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from math import prod
 from typing import Any, cast
 
@@ -12,7 +14,6 @@ import torch
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin, fsdp2_prepare_model
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
-from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.tensor import DTensor
 
 from data.batches.batch import Batch
@@ -98,29 +99,20 @@ class FullyShardedEngine(Engine):
 
 
 def _gather_weights_in_bfloat16(layer: FSDPModule) -> None:
-    """Split a layer's parameters into two groups, which are gathered and reduced separately.
+    """Gather the weights of a layer's linear maps in bfloat16, and its norms and biases in float32, in one message.
 
-    The weights of its linear maps arrive in bfloat16, as autocast would round them, so that autocast makes no copies of
-    them; their gradients are summed in float32. Norms and biases stay float32. `fully_shard` itself has one policy for
-    a module, and no way to take biases out of the modules of the weights.
+    The weights are rounded as autocast would round them, so that it makes no copies. FSDP2 has one policy for a module,
+    whose biases are in the modules of the weights; each parameter is given its own here. Gradients are sums in float32.
     """
-    groups = layer._get_fsdp_state()._fsdp_param_groups
-    (whole,) = groups
-    policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    weights = FSDPParamGroup(
-        [],
-        whole.modules,
-        whole.mesh_info,
-        whole.post_forward_mesh_info,
-        whole.device,
-        shard_placement_fn=None,
-        mp_policy=policy,
-        offload_policy=whole.offload_policy,
-    )
-    chosen = set(layer_weights(cast(nn.Module, layer)))
-    weights.fsdp_params = [p for p in whole.fsdp_params if p.sharded_param in chosen]
-    whole.fsdp_params = [p for p in whole.fsdp_params if p.sharded_param not in chosen]
-    groups.append(weights)
+    group: Any = layer._get_fsdp_state()._fsdp_param_group
+    group.mp_policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
+    whole = replace(group.mp_policy, param_dtype=None)
+    weights = set(layer_weights(cast(nn.Module, layer)))
+    for parameter in group.fsdp_params:
+        if parameter.sharded_param in weights:  # its gradient is float32 before it is sent with the others
+            parameter.accumulate_unsharded_grad_if_needed = parameter.to_accumulated_grad_if_needed
+        else:
+            parameter.init_dtype_attrs = partial(lambda own, _: own(whole), parameter.init_dtype_attrs)
 
 
 def _set_timeouts(model: nn.Module, timeout: timedelta) -> None:

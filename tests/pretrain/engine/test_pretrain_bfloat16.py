@@ -65,9 +65,9 @@ def test_controls_are_seen_in_bf16(trained: Trained, fault: str, engine: str, ov
 @pytest.mark.parametrize(
     ("engine", "processes", "gathers"),
     [
-        ("fsdp2", 2, 1 + 2 * 2 * 2),  # the rest of the model; two groups of two layers, forward and backward
-        pytest.param("hsdp", 4, 1 + 2 * 2 * 2, marks=pytest.mark.slow),
-        ("zero3", 2, 14),  # as many as in float32, and one for each message of both kinds
+        ("fsdp2", 2, 1 + 2 * 2),  # as in float32: the rest of the model; two layers, forward and backward
+        pytest.param("hsdp", 4, 1 + 2 * 2, marks=pytest.mark.slow),
+        ("zero3", 2, 14),  # one more than in float32, because a message of it has one type
     ],
 )
 def test_weights_of_layers_are_gathered_in_bfloat16_and_gradients_summed_in_float32(
