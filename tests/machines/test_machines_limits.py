@@ -89,6 +89,7 @@ ROWS = [
     Row(
         fault=2,
         situation="scratch folder that others may write is not used",
+        slow=True,
         needs=no_mounts,
         prepare=_others_scratch,
         environment={"TMPDIR": "{folder}"},
@@ -128,7 +129,7 @@ ROWS = [
         needs=no_cgroups,
         shell=f"unset OMP_NUM_THREADS; {CGROUP.strip()}",
         words=("-c", THREADS),
-        says=(r"\nthreads 1\n",),
+        says=(r"(?m)^threads 1$",),
     ),
     Row(
         fault=3,
@@ -165,6 +166,7 @@ ROWS = [
     Row(
         fault=20,
         situation="dev shm with room for some semaphores",
+        slow=True,
         needs=no_mounts,
         shell='unshare -m bash -c \'mount -t tmpfs -o size=32k none /dev/shm; exec "$@"\' bash "$@"',
         words=("-c", "from data.batches.loader import _forkserver; _forkserver(1)"),
