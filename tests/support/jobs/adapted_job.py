@@ -26,6 +26,7 @@ from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.optimizer.groups import ParameterGroup
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
+from pretrain.run.fresh_process import run_command
 from support.jobs.length_job import LengthJob, LengthModel
 
 BASE_SEED = 77
@@ -70,4 +71,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_command(lambda: main(sys.argv[1:]))

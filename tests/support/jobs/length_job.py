@@ -40,6 +40,7 @@ from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.optimizer.groups import ParameterGroup
 from pretrain.recipe import Recipe
 from pretrain.run.directory import RunDirectory
+from pretrain.run.fresh_process import run_command
 from pretrain.step import Reading
 
 LONG = 60
@@ -159,4 +160,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_command(lambda: main(sys.argv[1:]))
