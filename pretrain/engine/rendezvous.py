@@ -41,14 +41,10 @@ _SCHEME = "zymogen"
 INIT_METHOD = f"{_SCHEME}://"
 """What "env://" is, for one restart."""
 _RESTARTS = "TORCHELASTIC_RESTART_COUNT"
-_WORD_LENGTH = 32
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 1.0
 _SAYS_AFTER_S = 5.0
 """Seconds after which a process says that it waits; again after twice as long, and so on."""
 _CONNECT_S = 2.0
-
-_Missing = Callable[[], str]
-"""Names the processes that have not come; empty if all have."""
 
 
 def connected(timeout: timedelta, *, hosts: bool = False) -> TCPStore:
@@ -90,12 +86,18 @@ def _met(world: World, timeout: timedelta, *, hosts: bool) -> PrefixStore:
     if not hosts:
         _wait(lambda: "" if _answers(world) else "the store of " + store_host().partition(" at ")[0], world, timeout)
     store = connected(timeout, hosts=hosts)
-    name = f"{os.environ.get(_RESTARTS, '0')}-{os.environ.get(ROLLBACKS, '0')}"
-    if world.num_nodes != 1:
-        name = _agreed(PrefixStore("names", store), world, timeout)
+    name, answer = f"{os.environ.get(_RESTARTS, '0')}-{os.environ.get(ROLLBACKS, '0')}", _nobody
+    if world.num_nodes > 1:
+        name, answer = _agreed(PrefixStore("names", store), world, timeout)
     met = PrefixStore(f"start-{name}", store)
     met.add("come", 1)
-    _wait(lambda: _others(met.add("come", 0), world), world, timeout)
+
+    def missing() -> str:
+        answer()
+        come = met.add("come", 0)
+        return f"{world.world_size - come} of {world.world_size} processes" if come < world.world_size else ""
+
+    _wait(missing, world, timeout)
     return met
 
 
@@ -107,12 +109,8 @@ def _answers(world: World) -> bool:
     return True
 
 
-def _others(come: int, world: World) -> str:
-    return f"{world.world_size - come} of {world.world_size} processes" if come < world.world_size else ""
-
-
-def _wait(missing: _Missing, world: World, timeout: timedelta) -> None:
-    """Wait until nobody is missing, and say so rarely.
+def _wait(missing: Callable[[], str], world: World, timeout: timedelta) -> None:
+    """Wait until `missing` names nobody, and say so rarely.
 
     Raises:
         DistStoreError: somebody was missing for too long.
@@ -130,37 +128,33 @@ def _wait(missing: _Missing, world: World, timeout: timedelta) -> None:
         pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
 
 
-def _agreed(store: Any, world: World, timeout: timedelta) -> str:
-    """A name that no other start has, and that all ranks of this one know.
+def _nobody() -> None:
+    """Answer nobody."""
+
+
+def _agreed(store: Any, world: World, timeout: timedelta) -> tuple[str, Callable[[], None]]:
+    """A name that no other start has and all ranks of this one know, and how this rank answers those that ask for it.
 
     Rank 0 makes it, and answers each rank under a word that the rank has made: no answer to a process before can be
-    taken for it. Rank 0 answers words of processes before, too, until all ranks have heard it.
+    taken for it. Rank 0 answers words of processes before, too, until all ranks have come.
 
     Raises:
-        DistStoreError: a rank did not come in time.
+        DistStoreError: rank 0 did not come in time.
     """
-    word = uuid4().hex
-    assert len(word) == _WORD_LENGTH
+    word, answered = uuid4().hex, 0
     store.append("words", word)
     if world.rank:
-        answer = f"answer-{word}"
-        _wait(lambda: "" if store.check([answer]) else "rank 0", world, timeout)
-        name = str(store.get(answer).decode())
-        store.add(f"heard-{name}", 1)
-        return name
-    answered = 0
+        _wait(lambda: "" if store.check([f"answer-{word}"]) else "rank 0", world, timeout)
+        return store.get(f"answer-{word}").decode(), _nobody
 
-    def missing() -> str:
+    def answer() -> None:
         nonlocal answered
         words = store.get("words").decode()[answered:]
         answered += len(words)
-        asked = [words[start : start + _WORD_LENGTH] for start in range(0, len(words), _WORD_LENGTH)]
-        if asked:
+        if asked := [words[start : start + len(word)] for start in range(0, len(words), len(word))]:
             store.multi_set([f"answer-{each}" for each in asked], [word] * len(asked))
-        return _others(1 + store.add(f"heard-{word}", 0), world)
 
-    _wait(missing, world, timeout)
-    return word
+    return word, answer
 
 
 register_rendezvous_handler(_SCHEME, _of_this_start)  # type: ignore[no-untyped-call]

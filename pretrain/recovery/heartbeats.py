@@ -11,7 +11,6 @@ stands still never returns, whatever its timeout is (torch 2.13 has one for keys
 import json
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from threading import Event
 from typing import Any, NamedTuple
 
@@ -27,11 +26,14 @@ class Heartbeat(NamedTuple):
 
     number: int = 0
     step: int = 0
-    phase: str = ""
-    """Empty before the first heartbeat."""
-    host: str = ""
+    phase: str = "start"
+    host: str = "unknown"
     finding: str = ""
     """Why all ranks are to end, as rank 0 has found; else empty."""
+
+
+_NONE = json.dumps(Heartbeat())
+"""The key of a rank that has not begun."""
 
 
 class Heartbeats:
@@ -79,19 +81,18 @@ class Heartbeats:
         if self._store is None:
             self._store = self._connect()
             if self._rank == 0 and not self._number:  # a request for a key that is not set waits for it
-                self._store.multi_set(list(map(str, self._others)), [""] * len(self._others))
+                self._store.multi_set(list(map(str, self._others)), [_NONE] * len(self._others))
         self._number += 1
         self._store.set(str(self._rank), json.dumps(own._replace(number=self._number)))
         if self._rank == 0:
             found = self._store.multi_get(list(map(str, self._others)))
         else:
-            found = [self._store.compare_set("0", "", "")]  # a read that does not wait
+            found = [self._store.compare_set("0", "", _NONE)]  # a read that does not wait
         now = time.monotonic()
         if now - self.answered > STOOD_STILL_S:
             self.wait_again(now)
         for rank, content in zip(self._others, found, strict=True):
-            with suppress(ValueError):  # empty: it has not begun
-                heartbeat = Heartbeat(*json.loads(content))
-                if heartbeat != self.seen[rank][0]:
-                    self.seen[rank] = heartbeat, now
+            heartbeat = Heartbeat(*json.loads(content))
+            if heartbeat != self.seen[rank][0]:
+                self.seen[rank] = heartbeat, now
         self.answered = now

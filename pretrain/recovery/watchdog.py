@@ -114,10 +114,8 @@ class Watchdog:
         self._position, self._grace_s = position, grace_s
         self._where = position()
         self._since = self._looked = self._step_since = self._judged_since = time.monotonic()
-        self._is_timed = False
-        """Whether this rank did nothing but load and train since `_step_since`."""
         self._steps: deque[float] = deque(maxlen=_STEPS)
-        """Seconds of the latest steps; not of the first one of a start, which sets much up."""
+        """Seconds of the latest steps, without what other phases took."""
         self._finding, self.phase = "", ""
 
     @property
@@ -141,7 +139,6 @@ class Watchdog:
         now, where = time.monotonic(), self._position()
         if now - self._looked > STOOD_STILL_S:
             self._since = self._step_since = self._judged_since = now
-            self._is_timed = False
             self._heartbeats.wait_again(now)
         self._looked = now
         self._time(now, where)
@@ -149,13 +146,11 @@ class Watchdog:
         return of_rank_0.finding or self._silent(now) or self._stuck(now)
 
     def _time(self, now: float, where: dict[str, object]) -> None:
-        """Time the step that ended, if one has and this rank did nothing else."""
-        self._is_timed &= where["phase"] in _JUDGED
-        taken = int(str(where["step"])) - int(str(self._where["step"]))
-        if taken:
-            if self._is_timed:
-                self._steps.append((now - self._step_since) / taken)
-            self._step_since, self._is_timed = now, where["phase"] in _JUDGED
+        """Time the step that ended, if one has."""
+        if taken := int(str(where["step"])) - int(str(self._where["step"])):
+            self._steps.append((now - self._step_since) / taken)
+        if taken or where["phase"] not in _JUDGED:
+            self._step_since = now
         if where != self._where:
             self._where, self._since = where, now
 
@@ -193,8 +188,6 @@ class Watchdog:
 
     def _stand(self, rank: int) -> str:
         last = self._heartbeats.seen[rank][0] if rank != self._rank else self.heartbeat
-        if not last.phase:
-            return f"rank {rank} was not seen"
         return f"rank {rank} was last seen after step {last.step} (phase {last.phase}, host {last.host})"
 
     def _cannot_stop(self) -> bool:

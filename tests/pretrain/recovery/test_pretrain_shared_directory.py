@@ -80,9 +80,29 @@ class Simulated:
         pass
 
 
+def errors_of(ranks: Simulated, directories: list[Path]) -> list[Exception]:
+    """What each rank raises, of as many directories as there are nodes."""
+    errors: list[Exception] = []
+    ranks_per_node = ranks.world_size // len(directories)
+
+    def rank(number: int) -> None:
+        ranks.local.rank = number
+        try:
+            require_shared(RunDirectory(directories[number // ranks_per_node]), ranks)  # type: ignore[arg-type]
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(ranks.world_size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
 @pytest.mark.parametrize(("nodes", "ranks_per_node"), [(1, 64), (8, 8), (64, 1)])
 def test_each_node_reads_once(nodes: int, ranks_per_node: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks, read, errors = Simulated(nodes * ranks_per_node), [], []
+    ranks, read = Simulated(nodes * ranks_per_node), list[int]()
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks_per_node))
     sees = shared_directory._sees
 
@@ -91,23 +111,24 @@ def test_each_node_reads_once(nodes: int, ranks_per_node: int, tmp_path: Path, m
         return sees(file)
 
     monkeypatch.setattr(shared_directory, "_sees", counted)
-
-    def rank(number: int) -> None:
-        ranks.local.rank = number
-        try:
-            require_shared(RunDirectory(tmp_path / "runs/new"), ranks)  # type: ignore[arg-type]
-        except BaseException as error:
-            errors.append(error)
-            ranks.barrier.abort()
-
-    threads = [threading.Thread(target=rank, args=(number,)) for number in range(ranks.world_size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    assert errors_of(ranks, [tmp_path / "runs/new"] * nodes) == []
     assert sorted(read) == [ranks_per_node * node for node in range(1, nodes)]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_node_that_sees_another_directory_ends_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_directory, "_CACHED_S", 0.1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    errors = errors_of(Simulated(8), [tmp_path / "a/run"] * 3 + [tmp_path / "b/run"])
+    assert len(errors) == 8
+    (said,) = {f"{type(error).__name__}: {error}" for error in errors}
+    assert said.startswith(
+        f"ValueError: run.directory is not one folder on all nodes: rank 0 wrote a file to {tmp_path}/a/"
+    )
+    assert f"is not seen in {tmp_path}/b/run of {socket.gethostname()}; " in said
+    assert not list(tmp_path.rglob(".zymogen*"))
 
 
 def test_a_file_that_a_kill_left_does_not_make_a_directory_foreign(tmp_path: Path) -> None:
