@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from data.durable import replaced
 from data.progress_line import WorkLine
+from data.safe_text import tell
 from finetune.bundle.manifest import ReadingSettings
 from finetune.bundle.places import bundles_at
 from finetune.tables.settings import TooLong
@@ -170,7 +171,7 @@ def _write(
             pass
     if engine.is_main:
         for line in said:
-            print(f"{options.table}: {line}", file=sys.stderr)
+            tell(f"{options.table}: {line}")
         print(f"{options.output}: {rows.num_rows:,} rows, {len(tasks):,} tasks, {members} model(s)", flush=True)
 
 

@@ -4,11 +4,11 @@ In: what a step, a save or a validation gave. Out: a line of the file, and one o
 metrics.jsonl, across restarts.
 """
 
-import sys
 from collections.abc import Mapping
 
 from data.batches.loader import Step
 from data.recipe.setting import settings_of
+from data.safe_text import tell
 from pretrain.checkpoint.manifest import TrainerState
 from pretrain.checkpoint.saves import Saves
 from pretrain.engine.engine import Engine
@@ -47,7 +47,7 @@ class Log:
         try:
             records.append(self._run.metrics, {**where, "time": records.now(), **values})
         except OSError as error:  # a full disk: only failed saves end the run
-            print(f"{self._run.metrics}: the line of step {state.step} is lost: {error}", file=sys.stderr)
+            tell(f"{self._run.metrics}: the line of step {state.step} is lost: {error}")
 
     def step(
         self, state: TrainerState, step: Step, outcome: Reading, report: Report, speed: Speed, saves: Saves

@@ -21,6 +21,7 @@ from data.progress_line import WorkLine
 from data.recipe.origin import COMMAND_LINE, Origin
 from data.recipe.settings import DataSettings
 from data.recipe.toml_file import check, overridden, sections
+from data.safe_text import tell
 from data.sources.resolve import require_files
 from pretrain.engine.settings import PRECISION
 from pretrain.model.presets import EsmShape
@@ -172,7 +173,7 @@ def agreed(request: Request, engine: "Engine") -> tuple[Recipe, str, list[str]]:
         kept, later = run.recipe.read_text("utf-8-sig"), _later_length(run)
         by = f"continuing {run.root} by {run.recipe}, which was chosen when it began"
         to = f", to the {later:,} tokens that were asked for last" if later else ""
-        print(by + to, *_about_time(request, kept, later), sep="\n", file=sys.stderr, flush=True)
+        tell("\n".join((by + to, *_about_time(request, kept, later))))
         return kept, [f"schedule.total_tokens={later}"] if later else []
 
     if kept := engine.on_main(found):

@@ -1,8 +1,8 @@
 """`python -m data verify`: every file of a store, compared with its hash."""
 
 import argparse
-import sys
 
+from data.safe_text import tell
 from data.store.token_store import FACTS, Store
 
 
@@ -14,7 +14,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         store.verify()
     except ValueError as error:
-        print(f"damaged: {error}", file=sys.stderr, flush=True)
+        tell(f"damaged: {error}")
         return 1
     for name, of_file in store.facts["files"].items():
         print(f"ok  {name:<18} {of_file['bytes']:>20,} bytes")

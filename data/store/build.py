@@ -7,7 +7,6 @@ the same call continues and ends with the same bytes.
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ import numpy as np
 
 from data.progress_line import BuildLine
 from data.recipe.settings import IngestSettings, LetterPolicy
+from data.safe_text import tell
 from data.sources.block import JUDGED, Block, Source, num_bad
 from data.sources.protein import BEGINNING_RECORDS, mistaken, shown
 from data.store.builder_process import Send, Unusable, call
@@ -140,7 +140,7 @@ def _built(folder: Path, inputs: Inputs, progress: Progress | None) -> Store:
     if (store := finished(folder, inputs)) is not None:
         return store
     text = f"{folder}: another process builds this store; waiting for it"
-    with locked(folder, lambda: print(text, file=sys.stderr, flush=True)):
+    with locked(folder, lambda: tell(text)):
         try:
             with BuildLine() if progress is None else nullcontext(progress) as line:
                 store = build_locked(folder, inputs, line)
@@ -148,7 +148,7 @@ def _built(folder: Path, inputs: Inputs, progress: Progress | None) -> Store:
             raise ValueError(str(error)) from None
     if progress is None and store.rejected:
         text = f"{folder}: left out {left_out(store.rejected)} ({REJECTED})"
-        print(text, file=sys.stderr, flush=True)
+        tell(text)
     return store
 
 

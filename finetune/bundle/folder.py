@@ -8,7 +8,6 @@ import hashlib
 import itertools
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from data.disk_error import refusal
 from data.durable import workspace, write_whole, written_beside
+from data.safe_text import tell
 from finetune.bundle.card import CARD, bundle_card, is_sealed
 from finetune.bundle.manifest import FILES, FORMAT, MANIFEST, SPLIT, WEIGHTS, WILD_TYPES, Manifest, parsed
 from finetune.bundle.pictured import PICTURES, drawn, listing
@@ -196,7 +196,7 @@ def _make_way(folder: Path, before: Path) -> Path | None:
     if not _is_as_written(folder):
         number = next(n for n in itertools.count(1) if not os.path.lexists(folder.with_name(f"{folder.name}-{n}")))
         other = folder.with_name(f"{folder.name}-{number}")
-        print(f"{folder} is not as it was written; it is kept as {other}", file=sys.stderr, flush=True)
+        tell(f"{folder} is not as it was written; it is kept as {other}")
     folder.rename(other)
     return other
 

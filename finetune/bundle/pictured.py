@@ -6,11 +6,10 @@ nothing; the room that draws is `pretrain.report`.
 
 import hashlib
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from data.safe_text import redacted
+from data.safe_text import redacted, tell
 from finetune.metrics.scores import TITLES
 from pretrain.card.measured import pictured
 from pretrain.report.intervals import Intervals, Measured
@@ -64,7 +63,7 @@ def drawn(evaluation: Mapping[str, Any]) -> dict[str, str]:
     try:
         return {f"{each.name}.svg": redacted(drawing_file(each)) for each in drawings(evaluation)}
     except Exception as error:
-        print(f"the card's pictures were not drawn: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        tell(f"the card's pictures were not drawn: {type(error).__name__}: {error}")
         return {}
 
 

@@ -3,12 +3,12 @@
 In: `Results`, the tested predictions of each objective, the directory of a member. Out: report.html. Kept: that file.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from data.safe_text import tell
 from finetune.metrics.scores import TITLES, TaskScore
 from finetune.report.pictures import MOST_TASKS, pictures
 from finetune.results import words
@@ -47,7 +47,7 @@ def write(root: Path, member: Path, results: Results, objectives: Sequence[Objec
         page = render(history, content=content(root.resolve().name, history, results, objectives, tested))
         put(path, page, shared=history.is_shared)
     except Exception as error:
-        print(f"the report was not drawn: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        tell(f"the report was not drawn: {type(error).__name__}: {error}")
         return ""
     return str(path)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from data.progress_line import WorkLine
 from data.recipe.packing import bin_tokens_on
 from data.recipe.settings import IngestSettings
+from data.safe_text import tell
 from finetune.score.rows import MUTATION, SEQUENCE, TARGET, Rows, read_target, read_variants
 from finetune.score.schemes import MARGINALS, SCHEMES, Scheme, column
 from finetune.score.windows import WINDOW_TOKENS
@@ -66,7 +67,7 @@ def _score(options: argparse.Namespace) -> None:
     long = sum(len(targets[name]) + 2 > WINDOW_TOKENS for name in set(rows.target_of))
     if long:
         how = "whole" if window is None else "in the optimal window around what is scored"
-        print(f"{long} target(s) of more than {WINDOW_TOKENS - 2:,} residues are read {how}", file=sys.stderr)
+        tell(f"{long} target(s) of more than {WINDOW_TOKENS - 2:,} residues are read {how}")
     notes = {row: [note] for row, note in rows.notes.items()}
     scores = [_scores(scorer, scheme, targets, rows, notes) for scheme in schemes]
     _write(options.output, table, dict(zip(names, scores, strict=True)), notes)

@@ -4,7 +4,6 @@ In: a run directory, the step that is exported. Out: README.md and the pictures 
 """
 
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 from huggingface_hub import EvalResult
 
-from data.safe_text import redacted
+from data.safe_text import redacted, tell
 from pretrain.card import measured
 from pretrain.card.text import (
     NOT_MEASURED,
@@ -88,14 +87,14 @@ def write_card(root: Path, exported: Exported, folder: Path) -> Path:
     found = measurements.read(root, exported.weights)
     if found.of_others:
         files = ", ".join(str(root / name) for name in found.of_others)
-        print(f"not of the exported weights, and not on the card: {files}", file=sys.stderr, flush=True)
+        tell(f"not of the exported weights, and not on the card: {files}")
     pictures: dict[str, Picture] = {}
     try:
         for name, content, picture in card_pictures(history, found):
             (folder / name).write_text(redacted(content), encoding="utf-8")
             pictures[name] = picture
     except Exception as error:
-        print(f"the card's pictures were not drawn: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        tell(f"the card's pictures were not drawn: {type(error).__name__}: {error}")
     path = folder / "README.md"
     path.write_text(text(root.resolve().name, history, exported, pictures, found), encoding="utf-8")
     return path

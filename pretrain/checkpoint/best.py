@@ -5,12 +5,12 @@ each checkpoint of a job that selects one. Retention leaves that checkpoint alon
 """
 
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from data.safe_text import tell
 from pretrain.checkpoint.canonical import InvalidCheckpoint, require_fields
 from pretrain.checkpoint.load import Verified, newest_valid, verify
 from pretrain.checkpoint.manifest import BEST, TrainerState, checkpoint_name
@@ -92,11 +92,9 @@ def still_there(best: Best, checkpoints_dir: Path) -> Best:
     try:
         verify(path)
     except InvalidCheckpoint as error:
-        print(
+        tell(
             f"{path}: the best checkpoint is not whole, and is forgotten: {error}; the best of the validations from "
-            "here on takes its place",
-            file=sys.stderr,
-            flush=True,
+            "here on takes its place"
         )
         return replace(best, score=None, step=0)
     return best

@@ -8,7 +8,6 @@ its work (`checkpoint.blocks.shares`); then all ranks call `restore`, which hash
 import errno
 import os
 import stat
-import sys
 from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from data.durable import flush
+from data.safe_text import tell
 from pretrain.checkpoint.blocks.hashes import HashedBlocks, num_blocks
 from pretrain.checkpoint.blocks.shares import Share, share_of
 from pretrain.checkpoint.canonical import InvalidCheckpoint
@@ -123,7 +123,7 @@ def newest_valid(
             if writer:
                 line += f"; moved to {quarantine(path, error.reason)}"
             rejected.append(line)
-            print(f"checkpoint rejected: {line}", file=sys.stderr, flush=True)
+            tell(f"checkpoint rejected: {line}")
     past = checkpoints_dir / QUARANTINE
     quarantined = sorted(path.name for path in past.iterdir()) if past.is_dir() else []
     if rejected or quarantined:

@@ -8,11 +8,11 @@ import os
 import re
 import secrets
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from data.durable import flush
+from data.safe_text import tell
 from pretrain.checkpoint.best import Best
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.commit import TEMPORARY, Plan
@@ -77,7 +77,7 @@ def retain_everywhere(plan: Plan, *, keep: int, stays: Callable[[int], bool]) ->
             plan.bucket.retain(plan.prefix, keep=keep, kept=lambda step: step in kept or stays(step))
     except OSError as error:
         words = f"{plan.published} is saved, older ones were not removed: {error}"
-        print(words, file=sys.stderr, flush=True)
+        tell(words)
 
 
 def sweep(checkpoints_dir: Path) -> list[Path]:

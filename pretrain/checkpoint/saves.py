@@ -13,7 +13,6 @@ save is due, if that is sooner. A run ends where saves have failed for that time
 or where the last one has failed `LAST_TRIES` times. The clock of rank 0 decides for all.
 """
 
-import sys
 import threading
 import time
 from collections import deque
@@ -24,6 +23,7 @@ from typing import NamedTuple
 
 from data.progress_line import clock_time
 from data.recipe.interval import seconds
+from data.safe_text import tell
 from pretrain.checkpoint.commit import Plan, commit
 from pretrain.checkpoint.digests.copies import Copies
 from pretrain.checkpoint.free_space import require_room
@@ -137,7 +137,7 @@ class Saves:
         self._touching: threading.Thread | None = None
         self._begun: _Begun | None = None
         self._has_waited = False  # for the save that is being written
-        self.say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
+        self.say: Callable[[str], None] = tell
         """Tells the user of what failed."""
         self._costs: deque[Cost] = deque(maxlen=_LATEST)
         self.failed = 0

@@ -25,7 +25,7 @@ from data.resources import resources
 from data.safe_text import tell, tell_error
 from pretrain.run.classes import INPUT, INTERRUPTED, PEER, STORAGE, class_of
 from pretrain.run.directory import Allowed
-from pretrain.run.errors import CheckpointError, PeerError, Rollback
+from pretrain.run.errors import OutsideError, PeerError, Rollback
 from pretrain.run.launcher import World, command_line, launched_world, tell_launcher
 from pretrain.run.stop import Stopped, heed
 
@@ -65,7 +65,7 @@ def answered(body: Callable[[], None], *, is_alone: bool = False) -> int:
     except Rollback:
         raise  # to what can start over: `pretrain.run.fresh_process`
     except Exception as error:
-        is_line = isinstance(error, CheckpointError) or class_of(error) in (INPUT, STORAGE)
+        is_line = isinstance(error, OutsideError) or class_of(error) in (INPUT, STORAGE)
         return _mistake(error, rank) if is_line else _report(error, rank)
     return 0
 

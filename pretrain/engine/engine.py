@@ -9,7 +9,6 @@ what could make engines differ; the engines that shard override them: `fully_sha
 
 import gc
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from data.batches.batch import Batch
 from data.batches.loader import Step
+from data.safe_text import tell
 from pretrain.engine.context_parallel import ContextGroup
 from pretrain.engine.named_state import NamedState, TorchState
 from pretrain.engine.ranks import Ranks
@@ -269,7 +269,7 @@ class Engine(Ranks):
             except OSError as error:
                 self.accelerator.trackers.remove(tracker)
                 words = f"run.trackers: {tracker.name} gets nothing from step {step} on, and training continues"
-                print(f"{words}: {error}", file=sys.stderr, flush=True)
+                tell(f"{words}: {error}")
 
 
 def layer_weights(model: nn.Module) -> list[Tensor]:

@@ -12,13 +12,12 @@ pushed. `pretrain.push.commit` does the work.
 import argparse
 import re
 import sys
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from data.commands.arguments import PathParser
-from data.safe_text import redacted
-from pretrain.run.classes import INTERRUPTED, class_of
+from data.safe_text import redacted, tell
+from pretrain.engine.command import answered
 
 if TYPE_CHECKING:
     from pretrain.run.directory import RunDirectory
@@ -43,19 +42,8 @@ class _Parser(PathParser):
 
 def main(arguments: list[str] | None = None) -> int:
     """Push what the command line names; the exit status."""
-    try:
-        options = _parser().parse_args(arguments)
-        return _push(options)
-    except KeyboardInterrupt:
-        print("interrupted; the same command continues, and sends only what is missing", file=sys.stderr)
-        return INTERRUPTED.status
-    except ValueError as error:
-        print(f"error: {redacted(str(error))}", file=sys.stderr)
-        return class_of(error).status
-    except Exception as error:
-        text = str(error) if isinstance(error, (RuntimeError, OSError)) else traceback.format_exc()
-        print(f"error: {redacted(text)}", file=sys.stderr)
-        return class_of(error).status
+    ended: list[int] = []
+    return answered(lambda: ended.append(_push(_parser().parse_args(arguments))), is_alone=True) or sum(ended)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -181,7 +169,7 @@ def _bound_silence() -> None:
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    tell(line)
 
 
 if __name__ == "__main__":

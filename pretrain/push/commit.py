@@ -12,11 +12,11 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from huggingface_hub import HfApi, get_token
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
+from data.safe_text import remembered
 from pretrain.push.failure import Backoff, Unavailable
 from pretrain.push.folder import LocalFile, finished_files
 from pretrain.push.repository import Held, Repository
@@ -95,9 +95,7 @@ def _target(repository: str, tag: str | None, api: HfApi | None) -> Repository:
     if tag is not None and not _TAG.fullmatch(tag):
         raise ValueError("a tag begins with a letter or digit, and has letters, digits, '.', '_' and '-' alone")
     api = api or HfApi(token=True, library_name="zymogen")
-    address = urlsplit(api.endpoint)
-    if address.username or address.password:
-        raise ValueError("HF_ENDPOINT holds a user or a password; leave them out, and set HF_TOKEN or log in")
+    remembered(api.endpoint, "HF_ENDPOINT")
     if not get_token():
         raise ValueError("there is no token: log in with `hf auth login`, or set HF_TOKEN")
     return Repository(repository, api)

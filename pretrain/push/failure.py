@@ -16,6 +16,7 @@ from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils._http import parse_ratelimit_headers
 
 from data.safe_text import redacted
+from pretrain.run.errors import OutsideError
 
 SILENCE_S = 120.0
 """How long the hub may send nothing before a request counts as failed."""
@@ -23,7 +24,7 @@ _PASSING = frozenset({408, 409, 412, 425, 429})
 """Statuses below 500 that say "later", or "somebody was faster"."""
 
 
-class PushError(RuntimeError):
+class PushError(OutsideError):
     """The hub did not take what was pushed."""
 
 

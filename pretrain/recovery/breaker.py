@@ -12,10 +12,10 @@ A batch system that repeats a start repeats a failure, too. Two patterns are tak
   error. Fewer would stop healthy runs on machines that are taken away often.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 
+from data.safe_text import tell
 from pretrain.recovery.starts import Start, last_failure
 from pretrain.run.attempts import Failure
 from pretrain.run.classes import INPUT, STORAGE
@@ -51,7 +51,7 @@ def require_progress(
             f"{OPTION}, which counts from there, or choose another run.directory"
         )
     if failed := last_failure(run, all_starts):
-        print(failed, file=sys.stderr, flush=True)
+        tell(failed)
     return reason is not None
 
 

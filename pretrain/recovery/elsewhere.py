@@ -13,7 +13,6 @@ start has its number does the store refuse saves of earlier ones.
 import gzip
 import json
 import shutil
-import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from data.durable import write_whole
+from data.safe_text import tell
 from pretrain.checkpoint.best import Best
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.commit import TEMPORARY, give_name, make_way
@@ -205,7 +205,7 @@ class Elsewhere:
                 return replace(found, rejected=tuple(rejected)), rejected
             except InvalidCheckpoint as error:
                 rejected.append(f"{bucket.url}/{saved.prefix}: {error}")
-                print(f"checkpoint rejected: {rejected[-1]}", file=sys.stderr, flush=True)
+                tell(f"checkpoint rejected: {rejected[-1]}")
             finally:
                 shutil.rmtree(self._run.checkpoints / _FETCHED, ignore_errors=True)
                 with suppress(OSError):  # unless it holds a checkpoint
@@ -227,7 +227,7 @@ class Elsewhere:
         target = checkpoints / folder.name
         if make_way(target, found.manifest):
             give_name(folder, target)
-        print(f"fetched: {bucket.url}/{saved.prefix} -> {target}", file=sys.stderr, flush=True)
+        tell(f"fetched: {bucket.url}/{saved.prefix} -> {target}")
         return replace(found, path=target)
 
     def _restore_records(self, content: dict[str, str]) -> None:
@@ -247,7 +247,7 @@ def stored_at_the_end(elsewhere: Elsewhere | None, attempt: int) -> Iterator[Non
             if elsewhere:
                 elsewhere.store_records(attempt)
         except (StorageError, OSError) as error:
-            print(f"the end of attempt {attempt} is in the run directory alone: {error}", file=sys.stderr, flush=True)
+            tell(f"the end of attempt {attempt} is in the run directory alone: {error}")
 
 
 def _stored_records(bucket: Bucket) -> AttemptRecords:

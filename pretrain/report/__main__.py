@@ -11,38 +11,26 @@ import sys
 import time
 from pathlib import Path
 
-from data.disk_error import CLOSED, FULL, one_line
-from pretrain.engine.command import Parser
+from pretrain.engine.command import Parser, answered
 from pretrain.report.history import read_history
 from pretrain.report.page import write_report
 from pretrain.report.pictures import write_pictures
-from pretrain.run.classes import INPUT, INTERRUPTED, class_of
 
 _EVERY_S = 15
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Draw a report, once or until the run ends; the exit status."""
-    try:
-        options = _parser().parse_args(arguments)
-        if options.pictures:
-            print(*write_pictures(options.run, options.pictures), sep="\n")
-            return 0
-        if options.watch:
-            _watch(options.run, options.watch)
-        path = write_report(options.run)
-    except KeyboardInterrupt:
-        return INTERRUPTED.status
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return INPUT.status
-    except OSError as error:
-        if error.errno not in CLOSED | FULL:
-            raise
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        return class_of(error).status
-    print(path)
-    return 0
+    return answered(lambda: _draw(_parser().parse_args(arguments)), is_alone=True)
+
+
+def _draw(options: argparse.Namespace) -> None:
+    if options.pictures:
+        print(*write_pictures(options.run, options.pictures), sep="\n")
+        return
+    if options.watch:
+        _watch(options.run, options.watch)
+    print(write_report(options.run))
 
 
 def _watch(run: Path, every_s: int) -> None:

@@ -3,12 +3,12 @@
 In: a run directory. Out: report.html in it. Kept: nothing; a file of that name that this module did not write stays.
 """
 
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from data.durable import replaced
+from data.safe_text import tell
 from pretrain.evaluation.course import Course
 from pretrain.report import facts, figures, measured
 from pretrain.report.chart import Chart
@@ -72,7 +72,7 @@ def write_last_report(root: Path) -> Course | None:
         history = read_history(root)
         write_report(root, history=history)
     except Exception as error:
-        print(f"the report was not drawn: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        tell(f"the report was not drawn: {type(error).__name__}: {error}")
     return history.course if history else None
 
 

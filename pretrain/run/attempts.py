@@ -15,13 +15,13 @@ connection that was lost, because a rank that was killed has recorded nothing.
 import gzip
 import json
 import os
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from data.safe_text import tell
 from pretrain.run import records
 from pretrain.run.classes import ERROR, FINISHED, HANG, PEER, ExitClass, class_of, is_of_a_peer
 from pretrain.run.directory import RunDirectory
@@ -235,4 +235,4 @@ def _as_far_as_the_disk_goes(run: RunDirectory) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        print(f"{run.root}: how the attempt ended was not written down: {error}", file=sys.stderr, flush=True)
+        tell(f"{run.root}: how the attempt ended was not written down: {error}")

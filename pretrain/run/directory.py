@@ -15,7 +15,6 @@ import math
 import os
 import shutil
 import socket
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple
 from data.disk_error import said
 from data.durable import write_whole, written_beside
 from data.recipe.setting import Section, SettingClass, settings_of
+from data.safe_text import tell
 from pretrain.run import records
 from pretrain.run.errors import placed
 from pretrain.run.lock import LEASE, LOCK, RunLock
@@ -192,7 +192,7 @@ class RunDirectory:
                     write_whole(self.recipe, self._written)
         except OSError as error:
             if tells:
-                print(f"{error.filename}: {said(error)}; tried again after each step", file=sys.stderr, flush=True)
+                tell(f"{error.filename}: {said(error)}; tried again after each step")
             return False
         return True
 
@@ -320,7 +320,7 @@ class RunDirectory:
         try:
             write_whole(self.predictions, text, private=not self.read()["recipe"]["run"]["shared"])
         except OSError as error:
-            print(f"{self.predictions} was not written: {said(error)}", file=sys.stderr, flush=True)
+            tell(f"{self.predictions} was not written: {said(error)}")
 
     def rank_file(self, rank: int) -> Path:
         """Where one rank writes its errors."""

@@ -19,7 +19,11 @@ class Rollback(RuntimeError):
     """A numerical fault, met for the first time at its step: all ranks start over in new processes, from the disk."""
 
 
-class CheckpointError(RuntimeError):
+class OutsideError(RuntimeError):
+    """A failure for a cause outside the program, which its message says in a line."""
+
+
+class CheckpointError(OutsideError):
     """Saving or finding a checkpoint failed for a cause outside the run: disk, rights, damage.
 
     Args:

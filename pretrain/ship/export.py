@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import stat
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from transformers.utils import logging
 
 from data.disk_error import refusal, said
 from data.durable import in_turn, workspace, write_whole
+from data.safe_text import tell
 from pretrain.card.pretrained import Exported, was_measured, write_card
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.frozen import content_hash, read_whole
@@ -192,7 +192,7 @@ def _make_way(run: RunDirectory, coming: dict[str, str], before: Path) -> Path |
     if found not in known:
         number = next(n for n in itertools.count(1) if not os.path.lexists(run.root / f"export-{n}"))
         other = run.root / f"export-{number}"
-        print(f"{run.export} is not as it was written; it is kept as {other}", file=sys.stderr, flush=True)
+        tell(f"{run.export} is not as it was written; it is kept as {other}")
     run.export.rename(other)
     return other
 

@@ -249,4 +249,4 @@ def test_a_command_of_one_process_does_its_work_in_a_pod_and_is_refused_under_a_
 
 def test_the_commands_of_one_process_are_known() -> None:
     assert {"pretrain.inspect.__main__", "pretrain.export", "finetune.score.__main__"} <= set(OF_ONE_PROCESS)
-    assert len(OF_ONE_PROCESS) == 9
+    assert len(OF_ONE_PROCESS) == 11
