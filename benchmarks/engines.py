@@ -21,7 +21,8 @@ import torch
 
 from benchmarks.launch import launched
 from benchmarks.report import Row, report
-from pretrain.checkpoint.load import newest_valid
+from pretrain.checkpoint.files.reading import read_tensors
+from pretrain.checkpoint.load import newest_valid, unread
 
 SETTINGS = (
     "model.preset=esm2_60k",
@@ -71,14 +72,11 @@ def trained(folder: Path, case: Case) -> Run:
     words += [f"run.directory={run}", f"data.store_dir={folder / 'stores'}", *overrides]
     launched(engine, processes, *words, precision=precision)
     with contextlib.redirect_stderr(sys.stdout):
-        checkpoint = newest_valid(run / "checkpoints", writer=False)
+        checkpoint = newest_valid(run / "checkpoints", writer=False, check=unread)
     if checkpoint is None:
         sys.exit(f"{run} has no checkpoint")
-    reader = checkpoint.tensors("model")
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return Run(
-        {tensor: reader.read(tensor) for tensor in reader.shapes}, [line["loss"] for line in lines if "loss" in line]
-    )
+    return Run(read_tensors(checkpoint, "model"), [line["loss"] for line in lines if "loss" in line])
 
 
 def distances(a: Run, b: Run) -> tuple[float, float]:

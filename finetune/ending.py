@@ -45,7 +45,7 @@ from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION
 from finetune.splits.words import in_words
 from finetune.tasks.objective import Objective
 from pretrain.checkpoint.best import best_valid
-from pretrain.checkpoint.load import newest_valid
+from pretrain.checkpoint.load import newest_valid, unread
 from pretrain.run.directory import RunDirectory
 from pretrain.run.versions import versions
 
@@ -115,8 +115,9 @@ def _inputs(recipe: Recipe, assays: Assays, trained: Sequence[Trained]) -> str:
     """Hash of everything on which the results depend: models, labels, the split, settings, programs."""
     models = []
     for one in trained:
-        best, newest = best_valid(one.run.checkpoints), newest_valid(one.run.checkpoints, writer=False)
-        weights = sorted((file.path, file.hashes) for file in best.manifest.files)
+        best = best_valid(one.run.checkpoints, unread)
+        newest = newest_valid(one.run.checkpoints, writer=False, check=unread)
+        weights = sorted((file.path, file.sha256) for file in best.manifest.files)
         models.append([one.member.name, best.trainer.step, weights, newest.trainer.step if newest else 0])
     settings = [asdict(part) for part in (recipe.model, recipe.split, recipe.adaptation, recipe.losses, *recipe.tasks)]
     searches = searched_by() if assays.store.num_records else ""

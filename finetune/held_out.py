@@ -150,11 +150,11 @@ def _predicted(trained: Trained, part: int, device: torch.device, kept: Kept) ->
 def best_model(trained: Trained, device: torch.device) -> tuple[int, nn.Module]:
     """The step of a member's best checkpoint, and its model, whole, in float32, in evaluation mode."""
     built = trained.job.build(trained.run.model())
-    checkpoint = best_valid(trained.run.checkpoints)
     parameters = dict(built.model.named_parameters())
     has_frozen = not all(parameter.requires_grad for parameter in parameters.values())
     # Of a frozen encoder whose features are cached the model has no weights, so there is nothing else to read.
-    whole = read_whole(checkpoint, parameters, built.first if has_frozen else None)
+    frozen, whole = built.first if has_frozen else None, dict[str, Tensor]()
+    checkpoint = best_valid(trained.run.checkpoints, lambda found: whole.update(read_whole(found, parameters, frozen)))
     model = built.model.to_empty(device=device)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from data import draw
 from data.batches.loader import Loader, Step
@@ -35,6 +35,7 @@ from finetune.recipe import Recipe
 from finetune.splits.parts import NAMES, TRAIN, VALIDATION
 from finetune.tables.mutations import read_wild_types
 from pretrain.checkpoint.best import best_valid
+from pretrain.checkpoint.files.reading import read_tensors
 from pretrain.engine.encoder_setup import set_up_encoder
 from pretrain.engine.engine import Engine
 from pretrain.job import Built, Job, Objective, Selection
@@ -271,8 +272,8 @@ class FineTuneJob(Job[FineTuneScores]):
 
     def publish(self, run: RunDirectory) -> None:
         """The bundle, of the best checkpoint."""
-        checkpoint, assays, recipe = best_valid(run.checkpoints), self.assays, self.recipe
-        reader = checkpoint.tensors("model")
+        whole, assays, recipe = dict[str, Tensor](), self.assays, self.recipe
+        checkpoint = best_valid(run.checkpoints, lambda found: whole.update(read_tensors(found, "model")))
         described, step = run.model(), checkpoint.trainer.step
         scored = [
             line["validation"]
@@ -304,7 +305,7 @@ class FineTuneJob(Job[FineTuneScores]):
         write_bundle(
             run.root / "bundle",
             manifest,
-            {name: reader.read(name) for name in reader.shapes},
+            whole,
             [assays.store.header(record) for record in range(assays.store.num_records)],
             assays.parts,
             read_wild_types(recipe.data.wild_type, recipe.data.ingest) if recipe.data.wild_type else None,

@@ -78,6 +78,8 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:
     with WorkLine("opening the model", after_s=2.0, speaks=engine.is_main):
         source = open_source(options.model)
         model = masked_language_model(source, engine.device)
+        name, origin, weights = source.name, source.origin, source.content_hash()
+        del source  # and its copy of the weights, where the model is on another device
     opened = open_set(asked, engine)
     training = None if options.training == ["none"] else named(options.training, options.model)
     against = opened.corpora
@@ -86,7 +88,7 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:
     bin_tokens = options.bin_tokens or bin_tokens_on(engine.device.type)
     with WorkLine(f"scoring {len(opened.scored.samples):,} proteins", after_s=2.0, speaks=engine.is_main):
         unigram, compute = unigram_losses(against), options.compute
-        sums = scored_by(model, source.origin, opened, engine, unigram, compute=compute, bin_tokens=bin_tokens)
+        sums = scored_by(model, origin, opened, engine, unigram, compute=compute, bin_tokens=bin_tokens)
 
     def found() -> Figures:
         by: dict[str, tuple[tuple[str, ...], list[str]]] = {}
@@ -104,9 +106,9 @@ def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:
         groups, drawn = opened.groups()
         rows = figures_of(sums, opened, groups, by)
         return Figures(
-            model=source.name,
-            origin=source.origin,
-            weights=source.content_hash(),
+            model=name,
+            origin=origin,
+            weights=weights,
             data=data,
             held_out=opened.held_out,
             set=opened.scored.fingerprint(),

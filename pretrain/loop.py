@@ -7,7 +7,7 @@ trained, on what and with which scores, the `Job` knows.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,11 +22,12 @@ from data.order.plan import Cursor, Plan
 from data.progress_line import WorkLine
 from data.recipe.interval import interval
 from pretrain.checkpoint.best import Best
-from pretrain.checkpoint.continued import Check, changes, on_main_with_all, opened, require_same_run
+from pretrain.checkpoint.continued import Earlier, changes, first_whole, opened, require_same_run
 from pretrain.checkpoint.frozen import fill_frozen
-from pretrain.checkpoint.load import Verified, restore
+from pretrain.checkpoint.load import Verified
 from pretrain.checkpoint.manifest import BEST, ENTRIES, FROZEN, LOSS_SCALE, TrainerState
 from pretrain.checkpoint.pace import SaveDue
+from pretrain.checkpoint.restore import restore
 from pretrain.checkpoint.retention import sweep
 from pretrain.checkpoint.saves import Saves, Words
 from pretrain.engine.engine import Engine
@@ -35,7 +36,7 @@ from pretrain.job import Built, Job, Scores, TrainingRecipe, publish, require_pu
 from pretrain.log import Log, Steps, flat_settings
 from pretrain.optimizer.build import build_optimizer, learning_rate, num_stored
 from pretrain.recovery.breaker import require_progress
-from pretrain.recovery.elsewhere import Elsewhere, stored_at_the_end
+from pretrain.recovery.elsewhere import Elsewhere, earlier_of, stored_at_the_end
 from pretrain.recovery.left_out import kept_of, require_left_out
 from pretrain.recovery.numerical import Numerics, faults_met, require_remedy
 from pretrain.recovery.shared_directory import require_shared
@@ -88,10 +89,10 @@ def train(
     run = RunDirectory(Path(recipe.run.directory), written)
     elsewhere: Elsewhere | None = None  # on rank 0
 
-    def begin(check: Check) -> tuple[int, int, tuple[Path, str] | None, list[int]]:
+    def begin() -> tuple[int, int, tuple[Path, str] | None, list[int]]:
         nonlocal elsewhere
         with run.claimed(recipe, allow_schedule_change=allowed.schedule_change):
-            elsewhere = Elsewhere(run, recipe, recipe.run, recipe.schedule.total_tokens, allowed, check)
+            elsewhere = Elsewhere(run, recipe, recipe.run, recipe.schedule.total_tokens, allowed)
             with stop.at_once():
                 known, newest_step = elsewhere.known()
             before = starts(known)
@@ -117,7 +118,7 @@ def train(
 
     with stop.deferred():
         require_shared(run, engine)
-        attempt, base_step, chosen, faults = on_main_with_all(engine, begin)
+        attempt, base_step, chosen, faults = engine.on_main(begin)
         watching = watched(run, engine, attempt, position, recipe.run.grace_s)
         recording = recorded(run, engine.rank, attempt, position, newest)
         with stored_at_the_end(elsewhere, attempt), watching, recording, stop.consequences(), stop.at_once():
@@ -127,8 +128,9 @@ def train(
             engine.on_main(lambda: run.describe_corpus(job.description()))
             engine.on_main(lambda: engine.start_trackers(flat_settings(recipe), run.root))
             checkpoint = opened(*chosen) if chosen else None
-            numerics = Numerics(recipe.run.spike_nats, checkpoint.trainer if checkpoint else None, faults)
-            training = Training(recipe, job, engine, run, attempt, checkpoint, numerics)
+            training = Training(
+                recipe, job, engine, run, attempt, checkpoint, earlier_of(elsewhere, engine, attempt), faults
+            )
             training.run_to_end()
             scores = training.finish()
     summary = Summary(scores, training.state, run, training.seconds, job, training.validations.best)
@@ -147,7 +149,8 @@ class Training(Generic[S]):
         run: claimed by rank 0.
         attempt: number of the attempt.
         checkpoint: to continue from; None for a run that begins.
-        numerics: of the attempt.
+        earlier: puts a damaged one aside, and finds another one; collective.
+        faults: steps at which earlier attempts have met numerical faults.
     """
 
     def __init__(
@@ -158,45 +161,42 @@ class Training(Generic[S]):
         run: RunDirectory,
         attempt: int,
         checkpoint: Verified | None,
-        numerics: Numerics,
+        earlier: Earlier,
+        faults: Collection[int],
     ) -> None:
         self.recipe, self.job, self.engine, self.run, self.attempt = recipe, job, engine, run, attempt
         self.phase = "start"
         fingerprints = fingerprints_of(recipe) | job.fingerprints()
-        built = self._build(checkpoint, fingerprints)
-        self._prepare(built, checkpoint)
+        built = job.build(run.model() if checkpoint else None)
+        if not checkpoint:  # run.json describes the model from here on
+            engine.on_main(lambda: run.describe_model(built.description))
+        self._prepare(built)
         if frozen := fill_frozen(self.named, built.first, engine.gather) or built.frozen:
             fingerprints[FROZEN] = frozen
-        self.state = self._resume(built, checkpoint, frozen)
+        self.state = TrainerState(step=0, tokens_seen=0, cursor=Cursor().as_dict(), chain=GENESIS, skipped_steps=0)
+        if checkpoint:
+            checkpoint = first_whole(checkpoint, lambda each: self._restore(each, fingerprints, frozen), earlier)
+            self.state = checkpoint.trainer
+        else:
+            fill(self.named, self.named.names, built.first)
+        self.opening_lines += changes(checkpoint, engine)
+        engine.on_main(lambda: run.describe_compute(self.opening_lines))
         self.log = Log(recipe, job, engine, run, attempt)
         self.validations = Validations(job, engine, self.log, run, self.state)
         self.saves = Saves(run, engine, self.named, attempt, fingerprints, recipe.run, checkpoint, self.log.line)
         if not self.is_over:
             steps = recipe.schedule.total_tokens // (recipe.data.bins_per_step * recipe.data.bin_tokens)
             self.saves.require_room(self.num_stored, with_best=job.selection is not None, steps=steps)
-        self.numerics, self.seconds = numerics, 0.0
+        self.numerics, self.seconds = Numerics(recipe.run.spike_nats, self.state, faults), 0.0
         self.bound: bool | None = None  # None: not tried yet
         on_gpu = engine.device.type == "cuda"
         self.late = int({"auto": on_gpu, "always": True, "never": False}[recipe.run.read_late])
 
-    def _build(self, checkpoint: Verified | None, fingerprints: Mapping[str, str]) -> Built:
-        """The job's model: a fresh one, which run.json then describes, or the one that it describes already."""
-        if checkpoint:
-            require_same_run(checkpoint, fingerprints)
-            require_left_out(checkpoint, self.recipe.data)
-            self.job.require(checkpoint.trainer.entries, Cursor(**checkpoint.trainer.cursor))
-            return self.job.build(self.run.model())
-        built = self.job.build(None)
-        self.engine.on_main(lambda: self.run.describe_model(built.description))
-        return built
-
-    def _prepare(self, built: Built, checkpoint: Verified | None) -> None:
+    def _prepare(self, built: Built) -> None:
         """The model and its optimizer as the engine runs them; their values come later."""
         engine, model = self.engine, built.model
         with WorkLine("setting the model up", after_s=2.0, speaks=engine.is_main):
-            lines = self.job.set_up(model)
-        self.opening_lines = [*lines, *changes(checkpoint, engine)]
-        engine.on_main(lambda: self.run.describe_compute(self.opening_lines))
+            self.opening_lines = list(self.job.set_up(model))
         self.peak_flops = peak_of_all(engine, self.run, engine.compute_dtype, built.width)
         self.weights = torch.tensor([objective.weight for objective in self.job.objectives], device=engine.device)
         optimizer = build_optimizer(self.job.parameter_groups(model), self.recipe.optimizer)
@@ -204,15 +204,14 @@ class Training(Generic[S]):
         self.model, self.optimizer = engine.prepare(model, optimizer)
         self.named = engine.named_state(self.model, self.optimizer)
 
-    def _resume(self, built: Built, checkpoint: Verified | None, frozen: str | None) -> TrainerState:
-        """Give what is trained its values: the checkpoint's, or the first ones."""
-        if checkpoint is None:
-            fill(self.named, self.named.names, built.first)
-            return TrainerState(step=0, tokens_seen=0, cursor=Cursor().as_dict(), chain=GENESIS, skipped_steps=0)
+    def _restore(self, checkpoint: Verified, fingerprints: Mapping[str, str], frozen: str | None) -> None:
+        """Give what is trained the values of a checkpoint of this run."""
+        require_same_run(checkpoint, fingerprints)
+        require_left_out(checkpoint, self.recipe.data)
+        self.job.require(checkpoint.trainer.entries, Cursor(**checkpoint.trainer.cursor))
         known = ENTRIES | self.job.entry_names | ({BEST} if self.job.selection else frozenset())
-        state = restore(checkpoint, self.named, frozen, known=known, ranks=self.engine)
+        state = restore(checkpoint, self.named, self.engine, frozen, known)
         self.engine.restore_scaler(state.entries.get(LOSS_SCALE))
-        return state
 
     @property
     def is_over(self) -> bool:

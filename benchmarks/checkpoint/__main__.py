@@ -28,9 +28,10 @@ from benchmarks.proteins import batches, packed
 from benchmarks.report import Row, report
 from benchmarks.training import Case, Side, ours, train
 from pretrain.checkpoint.commit import Plan, commit
-from pretrain.checkpoint.load import restore, verify
+from pretrain.checkpoint.load import unread, verify
 from pretrain.checkpoint.manifest import Manifest, Topology, TrainerState
 from pretrain.checkpoint.pace import pace
+from pretrain.checkpoint.restore import restore
 from pretrain.checkpoint.staging import Staging
 from pretrain.checkpoint.writer import Write
 from pretrain.engine.named_state import TorchState
@@ -99,7 +100,7 @@ def measure(preset: str, rounds: int, folder: Path) -> Measured:
             shutil.rmtree(plan.published)
     newest = _plan(folder / "ours", rounds).published
     verified = [_seconds(lambda: verify(newest)) for _ in range(3)]
-    loaded = [_seconds(lambda: restore(verify(newest), state, ranks=Ranks(accelerator))) for _ in range(3)]
+    loaded = [_seconds(lambda: restore(verify(newest, unread), state, Ranks(accelerator))) for _ in range(3)]
     theirs_loaded = [_seconds(lambda: accelerator.load_state(str(folder / "theirs"))) for _ in range(3)]
     return Measured(
         stalls[0],

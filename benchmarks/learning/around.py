@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from data.batches.batch import PackedSequences
-from pretrain.checkpoint.load import newest_valid
+from pretrain.checkpoint.files.reading import read_tensors
+from pretrain.checkpoint.load import newest_valid, unread
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.run.directory import RunDirectory
 
@@ -66,12 +67,13 @@ def with_around(model: MaskedLanguageModel, farthest: int) -> MaskedLanguageMode
 @torch.no_grad()
 def as_trained(model: MaskedLanguageModel, run: Path) -> MaskedLanguageModel:
     """A run's model, with the embedding that it was trained with if that was another one."""
-    checkpoint = newest_valid(RunDirectory(run).checkpoints, writer=False) if (run / "run.json").is_file() else None
-    reader = checkpoint.tensors("model") if checkpoint else None
-    if reader is None or NAME not in reader.shapes:
+    is_run = (run / "run.json").is_file()
+    checkpoint = newest_valid(RunDirectory(run).checkpoints, writer=False, check=unread) if is_run else None
+    found = read_tensors(checkpoint, "model", [NAME]) if checkpoint else {}
+    if not found:
         return model
-    with_around(model, reader.shapes[NAME][0] // 2)
+    with_around(model, len(found[NAME]) // 2)
     embedding = model.encoder.embedding
     assert isinstance(embedding, Around)
-    embedding.around.copy_(reader.read(NAME))
+    embedding.around.copy_(found[NAME])
     return model.requires_grad_(False).train(False)

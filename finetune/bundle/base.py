@@ -10,14 +10,14 @@ from torch import Tensor
 
 from finetune.bundle.folder import Bundle
 from finetune.bundle.manifest import Base
-from pretrain.checkpoint.frozen import ContentHash
+from pretrain.checkpoint.digests.digest import identity_of
 from pretrain.model.build import first_model
 from pretrain.model.settings import ModelSettings
 from pretrain.ship.source import ENCODER, Source, open_source
 
 
 def base_of(settings: ModelSettings, seed: int, start: Source) -> Base:
-    """The record of the encoder that a run starts from; reads its weights once."""
+    """The record of the encoder that a run starts from."""
     init = settings.init
     if init is not None and Path(init).exists():
         init = str(Path(init).resolve())
@@ -50,10 +50,8 @@ def base_weights(bundle: Bundle, given: str | None = None) -> dict[str, Tensor]:
         shape, weights = first_model(settings, base.seed)
         encoder = {name: weight for name, weight in weights.items() if name.startswith(ENCODER)}
         start = Source(shape, encoder, f"random weights of {base.preset}")
-    content, found = ContentHash(), dict[str, Tensor]()
-    for name in sorted(start.weights):
-        found[name] = content.add(name, start.weights[name]())
-    _require_same(bundle, content.hexdigest(), start)
+    found = {name: weight() for name, weight in start.weights.items()}
+    _require_same(bundle, identity_of(found.items()), start)
     return found
 
 

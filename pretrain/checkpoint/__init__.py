@@ -1,18 +1,20 @@
-"""Checkpoints: written whole or not at all, checked to the last byte before they are used.
+"""Checkpoints: written whole or not at all, each byte compared with its hash in the buffer from which it is used.
 
-Read in this order: canonical (how JSON is written), manifest (what is recorded), blocks (how files are hashed, and read
-by several ranks), tensors (names and pieces on disk), digests (numbers that no sharding changes),
-staging (the copy that is written while training continues), receipts (how ranks say that their parts are on disk),
-commit (written under a temporary name, then published under the final one), load (find, verify, restore), frozen (how
-parameters that are not trained are identified), best (which one a job selects), retention (what is kept), free_space
+Read in this order: canonical (how JSON is written), manifest (what is recorded), blocks (how files are hashed and
+read), tensors (how files are written), index (which file holds which elements), digests (numbers that no sharding
+changes), staging (the copy that is written while training continues), receipts (how ranks say that their parts are on
+disk), commit (written under a temporary name, then published under the final one), load (find and verify), reading
+(what one or several ranks read), restore (into a model and its optimizer), frozen (how parameters that are not trained
+are identified), best (which one a job selects), retention (what is kept), free_space
 (whether the disk has room for that), writer (a thread beside training), saves (all of an attempt, and what happens if
 the disk refuses one), pace (how often one is due).
 """
 
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.commit import Plan, commit
-from pretrain.checkpoint.load import Verified, find, newest_valid, open_checkpoint, restore, verify
+from pretrain.checkpoint.load import Verified, find, newest_valid, open_checkpoint, verify
 from pretrain.checkpoint.manifest import Manifest, OtherVersion, Topology, TrainerState
+from pretrain.checkpoint.restore import restore
 from pretrain.checkpoint.retention import retain, sweep
 from pretrain.run.errors import CheckpointError, StorageError
 

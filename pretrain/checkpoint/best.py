@@ -5,14 +5,14 @@ each checkpoint of a job that selects one. Retention leaves that checkpoint alon
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from data.safe_text import tell
 from pretrain.checkpoint.canonical import InvalidCheckpoint, require_fields
-from pretrain.checkpoint.load import Verified, newest_valid, verify
+from pretrain.checkpoint.load import Verified, newest_valid, unread, verify
 from pretrain.checkpoint.manifest import BEST, TrainerState, checkpoint_name
 from pretrain.run.errors import CheckpointError
 
@@ -58,14 +58,18 @@ class Best:
         return cls(**require_fields(f"trainer.entries.{BEST}", kept, {"score": (float, type(None)), **counts}))
 
 
-def best_valid(checkpoints_dir: Path) -> Verified:
-    """The best checkpoint of a run, every byte of which matches its manifest.
+def best_valid(checkpoints_dir: Path, check: Callable[[Verified], None] | None = None) -> Verified:
+    """The best checkpoint of a run.
+
+    Args:
+        checkpoints_dir: where it is.
+        check: reads what is needed of it, as of `load.verify`.
 
     Raises:
         FloatingPointError: no validation had a finite score.
         CheckpointError: it is not whole.
     """
-    newest = newest_valid(checkpoints_dir, writer=False)
+    newest = newest_valid(checkpoints_dir, writer=False, check=unread)
     best = Best.of(newest.trainer) if newest else Best()
     if not best.step:
         raise FloatingPointError(
@@ -75,7 +79,7 @@ def best_valid(checkpoints_dir: Path) -> Verified:
         )
     path = checkpoints_dir / checkpoint_name(best.step)
     try:
-        return verify(path)
+        return verify(path, check)
     except InvalidCheckpoint as error:
         raise CheckpointError(
             path,

@@ -20,8 +20,8 @@ class InvalidCheckpoint(ValueError):
 
 
 def canonical(value: object) -> bytes:
-    """The one byte form of a JSON value: sorted keys, ASCII, no NaN, a newline at the end."""
-    return (json.dumps(value, sort_keys=True, allow_nan=False, indent=1) + "\n").encode("ascii")
+    """The one byte form of a JSON value: sorted keys, ASCII, no NaN, one line, as only that is written by C code."""
+    return (json.dumps(value, sort_keys=True, allow_nan=False) + "\n").encode("ascii")
 
 
 def parse_canonical(raw: bytes, what: str) -> Any:

@@ -14,9 +14,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
+
 from data.durable import flush
-from pretrain.checkpoint.canonical import InvalidCheckpoint, canonical
-from pretrain.checkpoint.digests.lanes import Digest
+from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.checkpoint.digests.digest import identity, sums
+from pretrain.checkpoint.files.index import INDEX_FILE, Index, index_bytes
+from pretrain.checkpoint.files.tensors import PARTS, PRIVATE, SHARED, Modes, data_file, write_bytes, write_tensors
 from pretrain.checkpoint.load import MADE_WAY, quarantine, require_exact_files, supersede, verify
 from pretrain.checkpoint.manifest import (
     FROZEN,
@@ -30,20 +34,7 @@ from pretrain.checkpoint.manifest import (
 )
 from pretrain.checkpoint.object_store.stored import Bucket, prefix_of
 from pretrain.checkpoint.receipts import GivenUp, Receipt, collect
-from pretrain.checkpoint.staging import Staged, StagedPiece
-from pretrain.checkpoint.tensors import (
-    DTYPE,
-    INDEX_FILE,
-    PARTS,
-    PRIVATE,
-    SHARED,
-    HashedFile,
-    Modes,
-    SafetensorsWriter,
-    TensorReader,
-    data_file,
-    write_bytes,
-)
+from pretrain.checkpoint.staging import Staged
 from pretrain.run.errors import CheckpointError, StorageError
 
 TEMPORARY = ".tmp-"
@@ -88,8 +79,8 @@ class Plan:
         """Permissions of what is written."""
         return SHARED if self.shared else PRIVATE
 
-    def manifest(self, files: Sequence[FileEntry], digest: Digest) -> Manifest:
-        """The manifest of these files, and of the tensors in them."""
+    def manifest(self, files: Sequence[FileEntry], digest: str) -> Manifest:
+        """The manifest of these files, and the digest of the tensors in them."""
         return Manifest(
             step=self.trainer.step,
             attempt=self.attempt,
@@ -99,7 +90,7 @@ class Plan:
             topology=self.topology,
             versions=dict(self.versions),
             files=tuple(sorted(files, key=lambda entry: entry.path)),
-            digest=digest.hexadecimal(),
+            digest=digest,
         )
 
 
@@ -188,55 +179,38 @@ def _make_folders(plan: Plan) -> None:
 
 def _write_own(plan: Plan, staged: Staged, rank: int) -> Receipt:
     """What this rank stores of both parts, on disk."""
-    files = []
-    pieces: dict[str, dict[str, dict[str, object]]] = {}
-    digests: dict[str, dict[str, Digest]] = {}
+    files, pieces = [], {}
     for part in PARTS:
-        own, name = staged.pieces[part], data_file(rank)
+        places = {name: place for place, name in enumerate(sorted(staged.shapes[part]))}
+        own = {name: piece for name, piece in sorted(staged.pieces[part].items()) if piece.start < piece.stop}
         if own:  # no moments before the first step; and there may be more ranks than tensors
-            files.append(_write_data(plan, f"{part}/{name}", own))
-        pieces[part] = {
-            stored: {"start": piece.start, "stop": piece.stop, "file": name, "key": stored}
-            for stored, piece in own.items()
-        }
-        digests[part] = {
-            stored: Digest.of(f"{part}/{stored}", piece.start, piece.values) for stored, piece in own.items()
-        }
-    return Receipt(rank=rank, files=tuple(files), pieces=pieces, digests=digests)
-
-
-def _write_data(plan: Plan, path: str, own: Mapping[str, StagedPiece]) -> FileEntry:
-    with HashedFile(plan.temporary, path, plan.modes) as file:
-        writer = SafetensorsWriter(file, {stored: tuple(piece.values.shape) for stored, piece in own.items()})
-        for stored, piece in own.items():
-            writer.append(stored, piece.values)
-        return writer.close()
+            tensors = {name: piece.values for name, piece in own.items()}
+            files.append(write_tensors(plan.temporary, f"{part}/{data_file(rank)}", tensors, plan.modes))
+        rows = [
+            (places[name], rank, piece.start, piece.stop, *sums(piece.values, piece.start).tolist())
+            for name, piece in own.items()
+        ]
+        pieces[part] = np.array(rows, np.int64).reshape(-1, 6)
+    return Receipt(rank=rank, files=tuple(files), pieces=pieces)
 
 
 def _publish(plan: Plan, staged: Staged, receipts: Sequence[Receipt]) -> Manifest:
     """Complete the checkpoint that all ranks have written, and give it its name."""
     assert FROZEN in plan.fingerprints or not staged.has_frozen, "the manifest identifies what is frozen"
-    extra: dict[str, dict[str, object]] = {
-        "model": {"aliases": dict(staged.aliases)},
-        "optimizer": {"steps": dict(staged.steps)},
-    }
+    extra: dict[str, Mapping[str, str] | Mapping[str, int]] = {"model": staged.aliases, "optimizer": staged.steps}
     files = [entry for receipt in receipts for entry in receipt.files]
-    of_ranks, digests = [receipt.digests for receipt in receipts], list[Digest]()
+    listed, digests = {entry.path: entry for entry in files}, dict[str, str]()
     for part in PARTS:
-        of_part = {
-            stored: Digest.total(Digest(*of[part][stored]) for of in of_ranks if stored in of[part])
-            for stored in staged.shapes[part]
-        }
-        tensors = _index(staged.shapes[part], [receipt.pieces[part] for receipt in receipts], of_part)
-        index = {"tensors": tensors, **extra[part]}
-        digests += of_part.values()
-        files.append(write_bytes(plan.temporary, f"{part}/{INDEX_FILE}", canonical(index), plan.modes))
+        stored = np.concatenate([receipt.pieces[part] for receipt in receipts])
+        raw, of_part = index_bytes(part, staged.shapes[part], stored, extra[part])
+        Index(part, raw, listed)  # nothing is published that no reader would take
+        digests |= {f"{part}/{name}": digest for name, digest in of_part.items()}
+        files.append(write_bytes(plan.temporary, f"{part}/{INDEX_FILE}", raw, plan.modes))
         flush(plan.temporary / part)
+    shapes = {f"{part}/{name}": shape for part, of_part in staged.shapes.items() for name, shape in of_part.items()}
     files.append(write_bytes(plan.temporary, TRAINER_FILE, plan.trainer.to_bytes(), plan.modes))
-    manifest = plan.manifest(files, Digest.total(digests))
-    require_exact_files(plan.temporary, manifest)  # nothing is published that no reader would take
-    for part in PARTS:
-        TensorReader(plan.temporary, part, manifest.entries)
+    manifest = plan.manifest(files, identity(shapes, digests))
+    require_exact_files(plan.temporary, manifest)
     _write_manifest(plan, manifest)
     is_new = make_way(plan.published, manifest, moves=False)
     with _in_the_store(plan, 0) as bucket:
@@ -250,20 +224,6 @@ def _publish(plan: Plan, staged: Staged, receipts: Sequence[Receipt]) -> Manifes
     shutil.rmtree(plan.temporary)
     flush(plan.checkpoints_dir)  # who wrote the existing one may have been killed before it did
     return verify(plan.published).manifest
-
-
-def _index(
-    shapes: Mapping[str, tuple[int, ...]],
-    pieces: Sequence[Mapping[str, Mapping[str, object]]],
-    digests: Mapping[str, Digest],
-) -> dict[str, object]:
-    """The `tensors` field of an index: where each tensor is, in order."""
-    index: dict[str, object] = {}
-    for stored, shape in shapes.items():
-        found = sorted((of[stored] for of in pieces if stored in of), key=lambda piece: (piece["start"], piece["stop"]))
-        digest = digests[stored].hexadecimal()
-        index[stored] = {"shape": list(shape), "dtype": DTYPE, "pieces": found, "digest": digest}
-    return index
 
 
 def _write_manifest(plan: Plan, manifest: Manifest) -> None:

@@ -1,89 +1,19 @@
-"""The checkpoint that a start continues from: verified by all ranks together, opened on each, compared with the start.
+"""The checkpoint that a start continues from: found by rank 0, opened on each rank, compared with the start.
 
-In: where it is, or a verified one. Out: an error, or a table of what differs. Kept: nothing.
-
-Rank 0 searches (`load.newest_valid`); of each checkpoint that it finds, every rank compares a share of the blocks with
-their hashes, and all of them are right or none is used.
+In: where it is. Out: an error, or a table of what differs. Kept: nothing.
 """
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeVar
 
-from pretrain.checkpoint.blocks.shares import share_of
 from pretrain.checkpoint.canonical import InvalidCheckpoint
-from pretrain.checkpoint.load import Verified, check_data, open_checkpoint
+from pretrain.checkpoint.load import Verified, open_checkpoint
 from pretrain.engine.engine import Engine
-from pretrain.engine.ranks import Ranks
-from pretrain.run import stop
-from pretrain.run.errors import CheckpointError, StorageError
+from pretrain.run.errors import CheckpointError
 from pretrain.run.versions import versions
 
-T = TypeVar("T")
-Check = Callable[[Verified], None]
-"""Compares the data files of a checkpoint with their hashes, as `load.check_data` does."""
-
-
-class _Verdict(NamedTuple):
-    """What a rank found in its share."""
-
-    word: int
-    """That of a signal (`run.stop`); what was left of the share is not compared then."""
-    invalid: tuple[str, str] | None = None
-    """Reason and message: the bytes are not what was written."""
-    failed: tuple[bool, str, str] | None = None
-    """Whether the storage is at fault; reason and remedy: this rank cannot tell."""
-
-
-def on_main_with_all(engine: Ranks, work: Callable[[Check], T]) -> T:
-    """Do `work` on rank 0 as `engine.on_main` does, while the other ranks verify with it; collective.
-
-    Args:
-        engine: the ranks.
-        work: gets what compares a checkpoint's data files, by all ranks together.
-    """
-    if engine.world_size == 1:
-        return engine.on_main(lambda: work(check_data))
-
-    def led() -> T:
-        try:
-            return work(lambda checkpoint: _compare(engine, checkpoint))
-        finally:
-            engine.gather(None)
-
-    while not engine.is_main and (task := engine.gather(None)[0]):
-        engine.gather(_verdict(engine, *task))
-    return engine.on_main(led)
-
-
-def _compare(engine: Ranks, checkpoint: Verified) -> None:
-    """Rank 0: have all ranks compare their shares, and raise what any of them found."""
-    with stop.deferred():  # a signal would leave the other ranks in a collective
-        where = checkpoint.path, checkpoint.manifest_sha256
-        engine.gather(where)
-        verdicts = engine.gather(_verdict(engine, *where))
-    stop.obey(sum(verdict.word for verdict in verdicts))
-    for rank, verdict in enumerate(verdicts):
-        if verdict.failed:
-            is_storage, reason, remedy = verdict.failed
-            raise (StorageError if is_storage else CheckpointError)(checkpoint.path, f"rank {rank}: {reason}", remedy)
-    for verdict in verdicts:
-        if verdict.invalid:
-            raise InvalidCheckpoint(*verdict.invalid)
-
-
-def _verdict(engine: Ranks, path: Path, manifest_sha256: str) -> _Verdict:
-    """Compare the share of this rank; nothing is raised that the other ranks would wait for."""
-    invalid = failed = None
-    try:
-        checkpoint = opened(path, manifest_sha256)
-        share = share_of(checkpoint.manifest.files, engine.rank, engine.world_size)
-        check_data(checkpoint, share, lambda: stop.received() is not None)
-    except InvalidCheckpoint as error:
-        invalid = error.reason, str(error)
-    except CheckpointError as error:
-        failed = isinstance(error, StorageError), error.reason, error.remedy
-    return _Verdict(stop.word(), invalid, failed)
+Earlier = Callable[[Verified, InvalidCheckpoint], Verified]
+"""Puts a damaged checkpoint aside, and finds another one; collective."""
 
 
 def opened(path: Path, manifest_sha256: str) -> Verified:
@@ -94,8 +24,24 @@ def opened(path: Path, manifest_sha256: str) -> Verified:
     """
     try:
         return open_checkpoint(path, manifest_sha256)
-    except InvalidCheckpoint as error:  # rank 0 has just verified it
+    except InvalidCheckpoint as error:  # rank 0 has just opened it
         raise CheckpointError(path, str(error), "let all ranks see one file system") from error
+
+
+def first_whole(checkpoint: Verified, restore: Callable[[Verified], object], earlier: Earlier) -> Verified:
+    """Restore a checkpoint, or where that finds damage, an earlier one; the one that was restored. Collective.
+
+    Args:
+        checkpoint: the newest one.
+        restore: as of `restore.restore`: all ranks raise the same about bytes.
+        earlier: puts a damaged one aside, and finds another one.
+    """
+    while True:
+        try:
+            restore(checkpoint)
+            return checkpoint
+        except InvalidCheckpoint as error:  # on every rank
+            checkpoint = earlier(checkpoint, error)
 
 
 def require_same_run(checkpoint: Verified, fingerprints: Mapping[str, str]) -> None:

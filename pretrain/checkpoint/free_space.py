@@ -3,13 +3,15 @@
 In: a folder, how many checkpoints stay in it, and their size. Out: an error if its file system has too little room.
 Kept: nothing.
 
-While a checkpoint is written, the one that it replaces is still there, so the file system holds one more than are kept.
+While a checkpoint is written, the one that it replaces is still there, so the file system holds one more than are kept,
+and one that was damaged or superseded may stand in quarantine.
 """
 
 import os
 from pathlib import Path
 
-from pretrain.checkpoint.load import find
+from pretrain.checkpoint.load import QUARANTINED, find
+from pretrain.checkpoint.retention import in_quarantine
 from pretrain.run.errors import StorageError
 
 
@@ -29,13 +31,14 @@ def require_room(checkpoints_dir: Path, *, kept: int, checkpoint_bytes: int) -> 
     """
     free = _free_bytes(checkpoints_dir)
     present = len(find(checkpoints_dir))
-    missing = max(1, kept + 1 - present)
+    aside = max(0, QUARANTINED - len(in_quarantine(checkpoints_dir)))
+    missing = max(1, kept + 1 - present) + aside
     if free is None or free >= missing * checkpoint_bytes:
         return
     raise StorageError(
         checkpoints_dir,
         f"{_size(free)} are free, and {_size(missing * checkpoint_bytes)} are needed: {_size(checkpoint_bytes)} for "
-        f"each of {kept:,} that stay and for the one that is being written, of which {present:,} are there",
+        f"each of {kept:,} that stay, the one that is being written and {aside} in quarantine; {present:,} are there",
         "free space there, lower run.keep_checkpoints, or choose a run.directory on a larger disk, and start again",
     )
 

@@ -6,13 +6,13 @@ was found and what is allowed. Both files are canonical JSON.
 
 import hashlib
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from pretrain.checkpoint.blocks.hashes import num_blocks
 from pretrain.checkpoint.canonical import (
     InvalidCheckpoint,
     Kinds,
@@ -20,6 +20,7 @@ from pretrain.checkpoint.canonical import (
     parse_canonical,
     require_fields,
 )
+from pretrain.checkpoint.files.blocks import num_blocks
 from pretrain.run.errors import CheckpointError
 from pretrain.run.versions import version
 
@@ -52,15 +53,12 @@ _HEX = re.compile(r"([0-9a-f]{2})+")
 _NAME = re.compile(r"step-(\d{9,})")
 _ENTRY = re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)*")
 
-_FILE: Kinds = {"path": (str,), "size": (int,), "sha256": (str,)}
-_LARGE_FILE: Kinds = {"path": (str,), "size": (int,), "blocks": (list,)}
+_FILE: Kinds = {"path": (str,), "size": (int,), "sha256": (list,)}
 _TOPOLOGY: Kinds = {"world_size": (int,), "engine": (str,), "precision": (str,)}
 _TRAINER: Kinds = {
     **dict.fromkeys(("step", "tokens_seen", "skipped_steps"), (int,)),
-    **{"cursor": (dict,), "chain": (str,)},
+    **{"cursor": (dict,), "chain": (str,), "entries": (dict,)},
 }
-_BESIDE = (LOSS_SCALE,)
-"""Entries that trainer.json has outside of the section `entries`, because they are older than that."""
 _OF_ENTRIES: dict[str, Kinds] = {
     SKIPPED_BINS: {"bins": (list,)},
     LOSS_MONITOR: {"losses": (list,), "skipped_in_a_row": (int,)},
@@ -70,7 +68,7 @@ _MANIFEST: Kinds = {
     **dict.fromkeys(("step", "attempt"), (int,)),
     **dict.fromkeys(("schema", "created"), (str,)),
     **dict.fromkeys(("fingerprints", "topology", "versions"), (dict,)),
-    **{"parent": (str, type(None)), "files": (list,)},
+    **{"parent": (str, type(None)), "files": (list,), "digest": (str,)},
 }
 
 
@@ -87,12 +85,19 @@ class OtherVersion(CheckpointError, ValueError):
         )
 
 
-class UnknownForm(ValueError):
-    """A manifest whose own hash is right and whose content this version does not know; `writer` says who wrote it."""
+@contextmanager
+def form_of(path: Path, writer: object) -> Iterator[None]:
+    """Context in which hashes are right: content of another form was written like that, by another version.
 
-    def __init__(self, what: str, writer: object) -> None:
-        super().__init__(what)
-        self.writer = writer
+    Raises:
+        OtherVersion: in place of an `InvalidCheckpoint` whose reason is one of `FORM`.
+    """
+    try:
+        yield
+    except InvalidCheckpoint as error:
+        if error.reason not in FORM:
+            raise
+        raise OtherVersion(path, writer, str(error)) from error
 
 
 def checkpoint_name(step: int) -> str:
@@ -145,7 +150,7 @@ class TrainerState:
 
     def __post_init__(self) -> None:
         """Check every value, when it is read and when it is written."""
-        require_fields("trainer", self._record(), _trainer_kinds(self._record()))
+        require_fields("trainer", asdict(self), _TRAINER)
         require_fields("trainer.cursor", self.cursor, dict.fromkeys(CURSOR, (int,)))
         if not _HEX.fullmatch(self.chain):
             raise InvalidCheckpoint("format", f"trainer.chain: got {self.chain!r}, allowed hex")
@@ -160,63 +165,44 @@ class TrainerState:
 
     def to_bytes(self) -> bytes:
         """Content of trainer.json."""
-        return canonical(self._record())
+        return canonical(asdict(self))
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
         """From the content of trainer.json; raises InvalidCheckpoint."""
-        value = parse_canonical(raw, TRAINER_FILE)
-        fields = dict(require_fields("trainer", value, _trainer_kinds(value)))
-        beside = {name: fields.pop(name) for name in _BESIDE if name in fields}
-        return cls(**{**fields, "entries": fields.get("entries", {}) | beside})
-
-    def _record(self) -> dict[str, Any]:
-        """The fields as JSON has them."""
-        record = asdict(self)
-        entries = record.pop("entries")
-        beside = {name: entries.pop(name) for name in _BESIDE if name in entries}
-        return record | beside | ({"entries": entries} if entries else {})
+        return cls(**require_fields("trainer", parse_canonical(raw, TRAINER_FILE), _TRAINER))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileEntry:
-    """One file of a checkpoint: path relative to it, size in bytes, lower-case hex SHA-256 of its blocks.
+    """One file of a checkpoint: path relative to it, size in bytes, lower-case hex SHA-256 of each of its blocks.
 
-    In JSON a file of one block has it as `sha256`, which is that of the file, and a larger one has the list `blocks`
-    (`checkpoint.blocks.hashes`). Earlier versions wrote `sha256` for files of any size.
+    That of a file of one block is the file's (`checkpoint.files.blocks`).
     """
 
     path: str
     size: int
-    hashes: tuple[str, ...]
-    """A SHA-256 for each block, or one of the whole file."""
+    sha256: tuple[str, ...]
 
     def __post_init__(self) -> None:
         """Check path and hashes."""
         require_relative_path(self.path)
-        for found in self.hashes:
+        for found in self.sha256:
             if not (isinstance(found, str) and _SHA256.fullmatch(found)):
                 raise InvalidCheckpoint("format", f"{self.path}: sha256 {found!r} is not one")
-        if len(self.hashes) not in (1, wanted := num_blocks(self.size)):
-            text = f"{self.path}: {len(self.hashes)} hashes, allowed {wanted} for {self.size} bytes"
+        if len(self.sha256) != (wanted := num_blocks(self.size)):
+            text = f"{self.path}: {len(self.sha256)} hashes, allowed {wanted} for {self.size} bytes"
             raise InvalidCheckpoint("format", text)
 
     @classmethod
     def from_record(cls, record: object) -> Self:
         """From an object of JSON; raises InvalidCheckpoint."""
-        is_large = isinstance(record, dict) and "blocks" in record
-        fields = require_fields("file", record, _LARGE_FILE if is_large else _FILE)
-        hashes = tuple(fields["blocks"]) if is_large else (fields["sha256"],)
-        if is_large and len(hashes) < 2:
-            raise InvalidCheckpoint("format", f"file.blocks: got {hashes}, allowed 2 or more")
-        return cls(path=fields["path"], size=fields["size"], hashes=hashes)
+        found = require_fields("file", record, _FILE)
+        return cls(**{**found, "sha256": tuple(found["sha256"])})
 
     def record(self) -> dict[str, Any]:
         """The fields as JSON has them."""
-        only = len(self.hashes) == 1
-        return {"path": self.path, "size": self.size} | (
-            {"sha256": self.hashes[0]} if only else {"blocks": list(self.hashes)}
-        )
+        return {"path": self.path, "size": self.size, "sha256": list(self.sha256)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,17 +236,17 @@ class Manifest:
     """Library -> version."""
     files: tuple[FileEntry, ...]
     """All files except the manifest, sorted by path."""
-    digest: str | None = None
-    """Digest of all tensors, whatever engine and world (`checkpoint.digests`); None in files of earlier versions."""
+    digest: str
+    """Identity of all tensors, whatever engine and world (`checkpoint.digests`)."""
     schema: str = SCHEMA
 
     def __post_init__(self) -> None:
         """Check every value, when it is read and when it is written."""
         if self.schema != SCHEMA:
             raise InvalidCheckpoint("schema", f"schema: got {self.schema!r}, allowed {SCHEMA!r}")
-        require_fields("manifest", self._record(), _manifest_kinds(self._record()))
-        if self.digest is not None:
-            require_digest("manifest.digest", self.digest)
+        require_fields("manifest", self._record(), _MANIFEST)
+        if not _SHA256.fullmatch(self.digest):
+            raise InvalidCheckpoint("format", f"manifest.digest: {self.digest!r} is no sha256")
         kinds: Kinds = dict.fromkeys([*FINGERPRINTS, *self.fingerprints.keys() & {FROZEN}], (str,))
         require_fields("fingerprints", self.fingerprints, kinds)
         require_fields("versions", self.versions, dict.fromkeys(self.versions, (str,)))
@@ -286,54 +272,45 @@ class Manifest:
         return canonical({**self._record(), "self_sha256": self.self_sha256})
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> Self:
+    def from_bytes(cls, raw: bytes, path: Path) -> Self:
         """From the content of manifest.json.
+
+        Args:
+            raw: the content.
+            path: of the checkpoint, for errors.
 
         Raises:
             InvalidCheckpoint: it is not as it was written, or names a file that no manifest may.
-            UnknownForm: it is as it was written, and says what this version does not know. Every schema has the
+            OtherVersion: it is as it was written, and says what this version does not know. Every schema has the
                 canonical form and `self_sha256`, so that a version can tell another one from damage.
         """
         value = parse_canonical(raw, MANIFEST_FILE)
         if not isinstance(value, dict):
             raise InvalidCheckpoint("format", f"manifest: got {type(value).__name__}, allowed an object")
-        fields = dict(value)
-        claimed = fields.pop("self_sha256", None)
-        actual = hashlib.sha256(canonical(fields)).hexdigest()
+        claimed = value.pop("self_sha256", None)
+        actual = hashlib.sha256(canonical(value)).hexdigest()
         if claimed != actual:
             raise InvalidCheckpoint("manifest", f"self_sha256: says {claimed}, content {actual}")
-        try:
-            if fields.get("schema") != SCHEMA:  # first: a later schema may have other fields
-                raise InvalidCheckpoint("schema", f"schema: got {fields.get('schema')!r}, allowed {SCHEMA!r}")
-            require_fields("manifest", fields, _manifest_kinds(fields))
-            topology = Topology(**require_fields("topology", fields.pop("topology"), _TOPOLOGY))
-            listed = tuple(map(FileEntry.from_record, fields.pop("files")))
-            return cls(**fields, topology=topology, files=listed)
-        except InvalidCheckpoint as error:
-            if error.reason not in FORM:
-                raise
-            raise UnknownForm(str(error), value.get("versions")) from error
+        with form_of(path, value.get("versions")):
+            if value.get("schema") != SCHEMA:  # first: a later schema may have other fields
+                raise InvalidCheckpoint("schema", f"schema: got {value.get('schema')!r}, allowed {SCHEMA!r}")
+            require_fields("manifest", value, _MANIFEST)
+            topology = Topology(**require_fields("topology", value.pop("topology"), _TOPOLOGY))
+            listed = tuple(map(FileEntry.from_record, value.pop("files")))
+            return cls(**value, topology=topology, files=listed)
 
     def _record(self) -> dict[str, Any]:
-        record = {**asdict(self), "files": [entry.record() for entry in self.files]}
-        if self.digest is None:
-            del record["digest"]
-        return record
+        return {
+            **{f.name: getattr(self, f.name) for f in fields(self)},
+            "topology": asdict(self.topology),
+            "files": [entry.record() for entry in self.files],
+        }
 
 
 def require_digest(what: str, found: object) -> None:
     """Raise InvalidCheckpoint if `found` is not a digest of tensors: 32 hexadecimal digits."""
     if not (isinstance(found, str) and _DIGEST.fullmatch(found)):
         raise InvalidCheckpoint("format", f"{what}: got {found!r}, allowed 32 hexadecimal digits, lower-case")
-
-
-def _manifest_kinds(fields: Mapping[str, Any]) -> Kinds:
-    return {**_MANIFEST, "digest": (str,)} if "digest" in fields else _MANIFEST
-
-
-def _trainer_kinds(value: object) -> Kinds:
-    present = [name for name in (*_BESIDE, "entries") if isinstance(value, dict) and name in value]
-    return {**_TRAINER, **dict.fromkeys(present, (dict,))}
 
 
 def _require_loss_scale(kept: Mapping[str, Any]) -> None:

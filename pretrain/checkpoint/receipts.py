@@ -10,10 +10,14 @@ one order on all ranks.
 import os
 import shutil
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pretrain.checkpoint.canonical import Kinds, canonical, parse_canonical, require_fields
 from pretrain.checkpoint.manifest import FileEntry
@@ -34,17 +38,18 @@ class Receipt:
 
     rank: int
     files: tuple[FileEntry, ...]
-    pieces: Mapping[str, Mapping[str, Mapping[str, Any]]]
-    """Part -> stored name -> the piece, as the index has it: `start`, `stop`, `file` and `key`."""
-    digests: Mapping[str, Mapping[str, tuple[int, int]]]
-    """Part -> stored name -> the `Digest` of the piece."""
+    pieces: Mapping[str, NDArray[np.int64]]
+    """Part -> ``(pieces, 6)``: tensor by its place among the names, file, start, stop and both sums of the digest."""
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
         """From the content of a receipt; raises InvalidCheckpoint."""
-        kinds: Kinds = {"rank": (int,), "files": (list,), "pieces": (dict,), "digests": (dict,)}
+        kinds: Kinds = {"rank": (int,), "files": (list,), "pieces": (dict,)}
         fields = require_fields("receipt", parse_canonical(raw, "receipt"), kinds)
-        return cls(**{**fields, "files": tuple(map(FileEntry.from_record, fields["files"]))})
+        files = tuple(map(FileEntry.from_record, fields["files"]))
+        packed = {part: b64decode(text) for part, text in fields["pieces"].items()}
+        pieces = {part: np.frombuffer(rows, np.int64).reshape(-1, 6) for part, rows in packed.items()}
+        return cls(rank=fields["rank"], files=files, pieces=pieces)
 
     def leave(self, temporary: Path) -> None:
         """Give rank 0 the receipt, whole. It need not survive a power cut: nothing is published then."""
@@ -52,7 +57,9 @@ class Receipt:
         folder.mkdir(exist_ok=True)
         path = folder / f"rank-{self.rank:05d}.json"
         unfinished = path.with_suffix(".new")
-        unfinished.write_bytes(canonical({**asdict(self), "files": [entry.record() for entry in self.files]}))
+        packed = {part: b64encode(rows.tobytes()).decode() for part, rows in self.pieces.items()}  # parsed at once
+        files = [entry.record() for entry in self.files]
+        unfinished.write_bytes(canonical({"rank": self.rank, "files": files, "pieces": packed}))
         os.rename(unfinished, path)
 
 

@@ -16,8 +16,9 @@ from data.safe_text import tell
 from pretrain.checkpoint.best import Best
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.commit import TEMPORARY, Plan
-from pretrain.checkpoint.load import MADE_WAY, QUARANTINE, find
-from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, UnknownForm, checkpoint_name, step_of_name
+from pretrain.checkpoint.files.blocks import read_small
+from pretrain.checkpoint.load import MADE_WAY, QUARANTINE, QUARANTINED, find, sizes_of
+from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, OtherVersion, checkpoint_name, step_of_name
 
 TRASH = ".trash-"
 _MADE_WAY = re.compile(rf"(step-\d+)-{MADE_WAY}(?:-(\d+))?")
@@ -33,7 +34,8 @@ def retain(
 ) -> list[Path]:
     """Delete all but the newest `keep` checkpoints, the best one and those that stay; call it after a commit.
 
-    A folder of such a name stays if it has no manifest, another version's, or files that its manifest does not list.
+    Of those in quarantine, the last `QUARANTINED` stay. A folder of such a name stays if it has no manifest, another
+    version's, or files that its manifest does not list.
 
     Args:
         checkpoints_dir: the run's checkpoints.
@@ -64,7 +66,21 @@ def retain(
         os.rename(path, trash)
         flush(checkpoints_dir)
         shutil.rmtree(trash, ignore_errors=True)  # what cannot be removed is swept at the next start
+    quarantined = [path for path in in_quarantine(checkpoints_dir) if _holds_nothing_else(path)]
+    for path in quarantined[QUARANTINED:]:
+        shutil.rmtree(path, ignore_errors=True)
     return surplus
+
+
+def in_quarantine(checkpoints_dir: Path) -> list[Path]:
+    """Checkpoints that were put aside, the last one first; not those that made way and may get their names back."""
+    folder = checkpoints_dir / QUARANTINE
+    found = folder.glob("step-*") if folder.is_dir() else ()
+    return sorted((path for path in found if not _MADE_WAY.fullmatch(path.name)), key=_moved_at, reverse=True)
+
+
+def _moved_at(path: Path) -> int:
+    return path.lstat().st_ctime_ns  # a rename changes it
 
 
 def retain_everywhere(plan: Plan, *, keep: int, stays: Callable[[int], bool]) -> None:
@@ -115,10 +131,7 @@ def _put_back(checkpoints_dir: Path) -> None:
 def _holds_nothing_else(path: Path) -> bool:
     """Whether a checkpoint has a manifest, and no file that the manifest does not list."""
     try:
-        manifest = Manifest.from_bytes((path / MANIFEST_FILE).read_bytes())
-    except (OSError, InvalidCheckpoint, UnknownForm):
+        manifest = Manifest.from_bytes(read_small(path / MANIFEST_FILE), path)
+        return not path.is_symlink() and sizes_of(path).keys() <= {MANIFEST_FILE, *manifest.entries}
+    except (OSError, InvalidCheckpoint, OtherVersion):
         return False
-    if path.is_symlink():
-        return False
-    listed = {MANIFEST_FILE, *(entry.path for entry in manifest.files)}
-    return {entry.relative_to(path).as_posix() for entry in path.rglob("*") if not entry.is_dir()} <= listed

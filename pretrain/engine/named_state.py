@@ -13,7 +13,6 @@ and DDP, where each rank holds every tensor whole, and FSDP2 and HSDP, where a t
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
-from functools import partial
 from typing import Any, ClassVar, cast
 
 import torch
@@ -23,7 +22,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from pretrain.engine.spans import Piece, Read, Span, dealt, storers, stores
+from pretrain.engine.spans import Piece, Span, dealt, storers, stores
 
 # Path components that torch.compile and activation checkpointing put into parameter names.
 _WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module"})
@@ -79,7 +78,7 @@ class NamedState(ABC):
 
     @property
     def frozen(self) -> Sequence[str]:
-        """Names of the parameters that are not trained, likewise: `shape` and `scatter` take them, too."""
+        """Names of the parameters that are not trained, likewise: `shape` and `held` take them, too."""
         return tuple(name for name, parameter in self._parameters.items() if not parameter.requires_grad)
 
     @property
@@ -145,12 +144,15 @@ class NamedState(ABC):
         """Let the optimizer allocate its moments; no parameter is moved and no step is counted."""
 
     @abstractmethod
-    def scatter(self, name: str, key: str, read: Read) -> None:
-        """Fill this rank's part of a tensor with what `read` returns of the whole one; ranks do not communicate."""
+    def held(self, name: str, key: str) -> tuple[Span, Tensor]:
+        """Which elements of a tensor this rank holds, and the tensor that holds them, and padding after them perhaps.
+
+        What is written to it is what the optimizer moves; ranks do not communicate.
+        """
 
     @abstractmethod
     def end_load(self) -> None:
-        """Make what was scattered visible to the forward pass; collective."""
+        """Make what was written visible to the forward pass; collective."""
 
     moved: ClassVar[str]
     """The word for what the optimizer moves, for errors."""
@@ -176,12 +178,20 @@ def fill(state: NamedState, names: Iterable[str], weights: Weights) -> None:
     for name in names:
         value = weights[name]()
         assert tuple(value.shape) == state.shape(name), f"{name!r}: {tuple(value.shape)} into {state.shape(name)}"
-        state.scatter(name, "param", partial(_span, value.flatten()))
+        (start, stop), part = state.held(name, "param")
+        put(value.flatten()[start:stop], part)
     state.end_load()
 
 
-def _span(flat: Tensor, start: int, stop: int) -> Tensor:
-    return flat[start:stop]
+@torch.no_grad()
+def put(values: Tensor, part: Tensor) -> None:
+    """Copy elements into what `NamedState.held` gives, so that ties and the optimizer's references hold."""
+    if part.numel() == len(values):
+        part.copy_(values.view(part.shape))
+        return
+    flat = part.view(-1)
+    flat[: len(values)].copy_(values)
+    flat[len(values) :].zero_()
 
 
 class TorchState(NamedState):
@@ -258,15 +268,14 @@ class TorchState(NamedState):
         trained = [self._parameters[name] for name in self.names]
         prime(self._optimizer, [p for p in trained if not self._optimizer.state.get(p)])
 
-    @torch.no_grad()
-    def scatter(self, name: str, key: str, read: Read) -> None:
-        """Copy this rank's part into place, so that ties and the optimizer's references hold."""
-        tensor = self._tensor(name, key)
-        part, span = _local(tensor), (0, tensor.numel())
+    def held(self, name: str, key: str) -> tuple[Span, Tensor]:
+        """The rows of a DTensor that this rank has; all of any other tensor."""
+        tensor = self._tensor(name, key).detach()
+        span = (0, tensor.numel())
         if isinstance(tensor, DTensor):
             group, spans = _rows(tensor)
             span = spans[dist.get_rank(group)]
-        part.copy_(read(*span).view(part.shape))
+        return span, _local(tensor)
 
     def end_load(self) -> None:
         """Do nothing: what was written is what the forward pass reads."""

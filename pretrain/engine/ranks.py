@@ -78,6 +78,12 @@ class Ranks:
         dist.all_reduce(total)
         return total
 
+    def send(self, values: Tensor, source: int) -> Tensor:
+        """One rank's tensor on the device, which takes the place of the other ranks' values."""
+        if self.world_size > 1:
+            dist.broadcast(values, source)
+        return values
+
     def gather(self, value: T) -> list[T]:
         """Every rank's `value`, in rank order, on every rank."""
         if self.world_size == 1:

@@ -4,7 +4,7 @@ In: the range `[start, stop)` of a flattened tensor that each rank holds. Out: w
 its part, filled from a file or a draw. Kept: nothing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch.distributed as dist
@@ -12,8 +12,6 @@ from torch import Tensor
 
 Span = tuple[int, int]
 """Range `[start, stop)` of a flattened tensor."""
-Read = Callable[[int, int], Tensor]
-"""A range `[start, stop)` of a flattened tensor: ``(stop - start,)`` float32 on the host."""
 
 
 class Piece(NamedTuple):

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pretrain.engine.named_state import NamedState, prime, require_held
-from pretrain.engine.spans import Piece, Read, Span, dealt, stores
+from pretrain.engine.spans import Piece, Span, dealt, stores
 
 
 class ZeroState(NamedState):
@@ -79,16 +79,12 @@ class ZeroState(NamedState):
                 group["params"] = parameters
         self._steps.clear()
 
-    @torch.no_grad()
-    def scatter(self, name: str, key: str, read: Read) -> None:
-        """Copy this rank's part into place."""
+    def held(self, name: str, key: str) -> tuple[Span, Tensor]:
+        """This rank's partition, padded; all of a tensor that is whole on every rank."""
         if self._is_whole(name):
-            self._parameters[name].copy_(read(0, math.prod(self.shape(name))).view(self.shape(name)))
-            return
+            return (0, math.prod(self.shape(name))), self._parameters[name].detach()
         part, spans, group = self._part(name, key)
-        start, stop = spans[dist.get_rank(group)]
-        part[: stop - start].copy_(read(start, stop))
-        part[stop - start :].zero_()
+        return spans[dist.get_rank(group)], part.detach()
 
     def set_step(self, name: str, step: int) -> None:
         """Set the step of the partition that this parameter is part of.

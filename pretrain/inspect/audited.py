@@ -20,7 +20,7 @@ from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor
 from data.recipe.settings import DataSettings
 from data.recipe.toml_file import check
-from pretrain.checkpoint.load import find, verify
+from pretrain.checkpoint.load import find, unread, verify
 from pretrain.checkpoint.manifest import TrainerState
 from pretrain.recovery.left_out import known_of, left_out
 from pretrain.run.classes import ERROR, FINISHED
@@ -52,7 +52,7 @@ def audited(path: Path, say: Callable[[str], None]) -> int:
     """
     run = RunDirectory(path)
     content = run.read()
-    saved = [verify(each, check=lambda _: None).trainer for each in reversed(find(run.checkpoints))]
+    saved = [verify(each, unread).trainer for each in reversed(find(run.checkpoints))]
     saved = [each for each in saved if each.step]
     if not saved:
         raise ValueError(f"{run.root} has no checkpoint of a step yet; nothing is there to audit")

@@ -24,13 +24,14 @@ from data.safe_text import tell
 from pretrain.checkpoint.best import Best
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.commit import TEMPORARY, give_name, make_way
-from pretrain.checkpoint.continued import Check
-from pretrain.checkpoint.load import Verified, newest_step, newest_valid, verify
-from pretrain.checkpoint.manifest import OtherVersion, UnknownForm, checkpoint_name
+from pretrain.checkpoint.continued import Earlier, opened
+from pretrain.checkpoint.files.tensors import PRIVATE, SHARED
+from pretrain.checkpoint.load import Verified, newest_step, newest_valid, reject, unread, verify
+from pretrain.checkpoint.manifest import OtherVersion, checkpoint_name
 from pretrain.checkpoint.object_store.stored import Bucket, Saved
-from pretrain.checkpoint.tensors import PRIVATE, SHARED
+from pretrain.engine.ranks import Ranks
 from pretrain.run import stop
-from pretrain.run.attempts import NO_RECORDS, AttemptRecords
+from pretrain.run.attempts import NO_RECORDS, AttemptRecords, move_base
 from pretrain.run.directory import Allowed, RunDirectory
 from pretrain.run.errors import CheckpointError, StorageError
 from pretrain.run.settings import RunSettings
@@ -47,7 +48,6 @@ class Elsewhere:
         settings: its section of the run.
         total_tokens: where it ends.
         allowed: what the start may do.
-        check: compares the data files of a checkpoint with their hashes.
     """
 
     def __init__(
@@ -57,10 +57,9 @@ class Elsewhere:
         settings: RunSettings,
         total_tokens: int,
         allowed: Allowed,
-        check: Check,
     ) -> None:
         self._run, self._recipe, self._settings, self._total_tokens = run, recipe, settings, total_tokens
-        self._allowed, self._check = allowed, check
+        self._allowed = allowed
         self._has_records = bool(run.last_attempt())
         self._bucket = Bucket(settings.checkpoint_url) if settings.checkpoint_url else None
         self._seen: list[Saved] = []
@@ -95,7 +94,7 @@ class Elsewhere:
         """
         bucket = self._bucket
         if bucket is None:
-            found = newest_valid(self._run.checkpoints, writer=True, check=self._check)
+            found = newest_valid(self._run.checkpoints, writer=True, check=unread)
         else:
             with _answered(bucket.url):
                 self._seen = _whole(bucket)
@@ -105,6 +104,21 @@ class Elsewhere:
         if found:
             self._run.require_longer(self._total_tokens, found.trainer.tokens_seen)
         return found
+
+    def instead_of(self, damaged: Verified, error: InvalidCheckpoint, attempt: int) -> tuple[Path, str]:
+        """Put a checkpoint aside whose damage was found as it was restored.
+
+        Returns:
+            Path and identity of the checkpoint from which the attempt begins then.
+
+        Raises:
+            CheckpointError: none is left; otherwise as of `newest`.
+        """
+        reject(damaged.path, error, writer=True)
+        found = self.newest()
+        assert found is not None, "where none is left, the one in quarantine makes that an error"
+        move_base(self._run, attempt, found.trainer.step)
+        return found.path, found.manifest_sha256
 
     def numbered(
         self, found: Verified | None, world_size: int, *, despite_failures: bool
@@ -145,7 +159,7 @@ class Elsewhere:
     def _newest_of(self, bucket: Bucket) -> Verified | None:
         run, refused = self._run, None
         try:
-            local = newest_valid(run.checkpoints, writer=True, check=self._check)
+            local = newest_valid(run.checkpoints, writer=True, check=unread)
         except (StorageError, OtherVersion):
             raise
         except CheckpointError as error:
@@ -190,7 +204,7 @@ class Elsewhere:
         if step in (0, newest.manifest.step):
             return
         try:
-            verify(self._run.checkpoints / checkpoint_name(step), self._check)
+            verify(self._run.checkpoints / checkpoint_name(step))
         except InvalidCheckpoint:
             self._first_whole(bucket, (saved for saved in self._seen if saved.step == step), with_records=False)
 
@@ -217,10 +231,7 @@ class Elsewhere:
         folder = checkpoints / _FETCHED / checkpoint_name(saved.step)
         shutil.rmtree(folder.parent, ignore_errors=True)
         folder.parent.mkdir(mode=modes.folder, parents=True)
-        try:
-            bucket.fetch(saved, folder, modes)
-        except UnknownForm as error:
-            raise OtherVersion(Path(saved.prefix), error.writer, str(error)) from error
+        bucket.fetch(saved, folder, modes)
         found = verify(folder)
         if with_records:
             self._restore_records(bucket.records(saved))
@@ -257,6 +268,25 @@ def _stored_records(bucket: Bucket) -> AttemptRecords:
     except (ValueError, TypeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         remedy = "remove the objects below attempts/, and start again: the run then counts its attempts from 1 again"
         raise CheckpointError(bucket.url, f"the records of its attempts are damaged: {error}", remedy) from error
+
+
+def earlier_of(elsewhere: Elsewhere | None, ranks: Ranks, attempt: int) -> Earlier:
+    """Find the checkpoint that takes the place of a damaged one; collective.
+
+    Args:
+        elsewhere: of the start, on rank 0.
+        ranks: all of them.
+        attempt: number of the attempt.
+    """
+
+    def earlier(damaged: Verified, error: InvalidCheckpoint) -> Verified:
+        def work() -> tuple[Path, str]:
+            assert elsewhere, "on rank 0"
+            return elsewhere.instead_of(damaged, error, attempt)
+
+        return opened(*ranks.on_main(work))
+
+    return earlier
 
 
 @contextmanager

@@ -178,9 +178,10 @@ def _time(line: Line) -> float:
 def _attempts(starts: list[dict[str, Any]], lines: list[dict[str, Any]]) -> list[Attempt]:
     ends = {line["attempt"]: line for line in starts if "exit" in line}
     last = {line.get("attempt"): line for line in lines}  # of each attempt the last line
+    begun = {line["attempt"]: line for line in starts if "exit" not in line}  # the last line of each
     attempts = []
-    for line in starts:
-        if "exit" in line or not math.isfinite(began := _time(line)):
+    for line in begun.values():
+        if not math.isfinite(began := _time(line)):
             continue
         number = line["attempt"]
         ended = _time(ends.get(number) or last.get(number) or line)

@@ -25,7 +25,7 @@ from data.safe_text import tell
 from pretrain.run import records
 from pretrain.run.classes import ERROR, FINISHED, HANG, PEER, ExitClass, class_of, is_of_a_peer
 from pretrain.run.directory import RunDirectory
-from pretrain.run.errors import PeerError
+from pretrain.run.errors import PeerError, placed
 from pretrain.run.stop import Stopped
 
 _PHASES = ("start", "load", "train", "log", "checkpoint", "validate", "export")
@@ -148,6 +148,13 @@ def failures(known: AttemptRecords) -> dict[int, list[Failure]]:
 def first_cause(errors: Iterable[Failure]) -> Failure | None:
     """The first of them that is no consequence of another rank's end."""
     return next((each for each in errors if not each.is_consequence), None)
+
+
+def move_base(run: RunDirectory, attempt: int, step: int) -> None:
+    """Write down that an attempt begins at another step, as the checkpoint that it was to begin from is damaged."""
+    line = [each for each in records.read(run.attempts) if each["attempt"] == attempt][-1]
+    with placed(run.attempts):
+        records.append(run.attempts, line | {"base_step": step})
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers.utils import logging
 
@@ -23,8 +22,9 @@ from data.durable import in_turn, workspace, write_whole
 from data.safe_text import tell
 from pretrain.card.pretrained import Exported, was_measured, write_card
 from pretrain.checkpoint.canonical import InvalidCheckpoint
-from pretrain.checkpoint.frozen import content_hash, read_whole
-from pretrain.checkpoint.load import Verified, find, newest_valid, verify
+from pretrain.checkpoint.digests.digest import identity_of
+from pretrain.checkpoint.frozen import read_whole
+from pretrain.checkpoint.load import Verified, find, newest_valid, removed, verify
 from pretrain.checkpoint.manifest import CONTACT_HEAD, checkpoint_name
 from pretrain.engine.named_state import Weights
 from pretrain.model.build import without_memory
@@ -33,13 +33,11 @@ from pretrain.model.weights import io as transformers_io
 from pretrain.model.weights.contact_head import ContactHead
 from pretrain.model.weights.finite import require_finite, require_fits
 from pretrain.run.directory import RunDirectory
-from pretrain.run.errors import CheckpointError, StorageError, is_no_room
+from pretrain.run.errors import StorageError, is_no_room
 from pretrain.ship.contact_head import about_contacts
 from pretrain.ship.reloaded import require_same
 
 FORMAT = "zymogen.export/1"
-_MOST_GONE = 20
-"""Checkpoints that may vanish one after the other while their weights are read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,12 +78,12 @@ def export(run: RunDirectory, frozen: Weights | None = None, stored: Stored | No
     dtype = getattr(torch, stored.dtype)
     require_finite(weights, checkpoint.path, "the training diverged there: export an earlier checkpoint with --step")
     require_fits(weights, dtype, checkpoint.path)
-    hashes = {content_hash(weights)} if (measured := was_measured(run.root)) else set()
+    hashes = {identity_of(weights.items())} if (measured := was_measured(run.root)) else set()
     # Rounded as the files are, so that what transformers reads can be compared.
     model.load_state_dict({name: weight.to(dtype).float() for name, weight in weights.items()}, assign=True)
     del weights
     if measured and stored.dtype != "float32":
-        hashes.add(content_hash(dict(model.named_parameters())))
+        hashes.add(identity_of(model.named_parameters()))
     contact_head = ContactHead.of_entry(checkpoint.trainer.entries.get(CONTACT_HEAD), shape.layers * shape.heads)
     step, tokens_seen = checkpoint.trainer.step, checkpoint.trainer.tokens_seen
     logging.disable_progress_bar()  # or transformers draws one for a single file
@@ -123,35 +121,26 @@ def _read(
     run: RunDirectory, step: int | None, names: list[str], frozen: Weights | None
 ) -> tuple[Verified, dict[str, Tensor]]:
     """A checkpoint and its parameters; where a run that trains removes it meanwhile, the newest one is read instead."""
-    for left in range(_MOST_GONE, -1, -1):
-        checkpoint = _chosen(run, step)
-        try:
-            return checkpoint, read_whole(checkpoint, names, frozen)
-        except (OSError, SafetensorError, InvalidCheckpoint):
-            if os.path.lexists(checkpoint.path):
-                raise
-            if step is not None or not left:
-                break
-    raise CheckpointError(
-        checkpoint.path,
-        "the run, which trains, removed it while it was read",
-        "raise run.keep_checkpoints, or export when the run has ended",
-    )
+    whole: dict[str, Tensor] = {}
 
+    def read(checkpoint: Verified) -> None:
+        whole.clear()
+        whole.update(read_whole(checkpoint, names, frozen))
 
-def _chosen(run: RunDirectory, step: int | None) -> Verified:
     if step is None:
-        checkpoint = newest_valid(run.checkpoints, writer=False)
+        checkpoint = newest_valid(run.checkpoints, writer=False, check=read)
         if checkpoint is None:
             raise ValueError(f"{run.root} has no checkpoint yet; train until the first one is written")
-        return checkpoint
+        return checkpoint, whole
     path = run.checkpoints / checkpoint_name(step)
     if path not in (present := find(run.checkpoints)):
         steps = ", ".join(path.name.removeprefix("step-").lstrip("0") or "0" for path in reversed(present)) or "none"
         raise ValueError(f"{run.root} has no checkpoint of step {step}; it has those of the steps {steps}")
     try:
-        return verify(path)
+        return verify(path, read), whole
     except InvalidCheckpoint as error:
+        if not os.path.lexists(path):
+            raise removed(path) from error
         raise ValueError(f"{path} is not whole: {error}; export another step, or leave --step out") from error
 
 

@@ -1,6 +1,7 @@
 """A trained model by the name that a user gives it: a run, an export, a folder of transformers, or a name on a hub.
 
-In: a path or a Hub name. Out: its shape, its weights one by one, and the model that they make. Kept: nothing.
+In: a path or a Hub name. Out: its shape, its weights, and the model that they make. Kept: the weights, in memory: once
+a source is open, nothing is read by its name, so that a run that trains may remove its checkpoint.
 """
 
 from collections.abc import Mapping
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pretrain.checkpoint.canonical import InvalidCheckpoint
-from pretrain.checkpoint.frozen import ContentHash
+from pretrain.checkpoint.digests.digest import identity_of
+from pretrain.checkpoint.files.reading import read_tensors
 from pretrain.checkpoint.load import Verified, find, newest_valid, verify
 from pretrain.model.build import without_memory
 from pretrain.model.encoder import Encoder
@@ -33,18 +35,15 @@ class Source:
 
     shape: EsmShape
     weights: Mapping[str, FirstWeight]
-    """Names of parameters -> what reads the whole weight, float32 on the host."""
+    """Names of parameters -> what gives the whole weight, float32 on the host."""
     origin: str
     """Where the weights were found, for the console."""
     name: str = ""
     """Short, for columns and files: the last part of the path or of the Hub name."""
 
     def content_hash(self) -> str:
-        """Hash of all weights, as `pretrain.checkpoint.frozen` defines it; reads them once."""
-        content = ContentHash()
-        for name in sorted(self.weights):
-            content.add(name, self.weights[name]())
-        return content.hexdigest()
+        """Hash of all weights (`pretrain.checkpoint.digests.digest.identity_of`); makes each of them once."""
+        return identity_of((name, weight()) for name, weight in self.weights.items())
 
 
 def open_source(source: str | Path, part: str = "") -> Source:
@@ -83,8 +82,15 @@ def _name(source: str | Path) -> str:
 
 def _of_run(run: RunDirectory, part: str, chosen: Path | None = None) -> Source:
     """The newest checkpoint of a run, or the one that was `chosen`."""
+    whole: dict[str, Tensor] = {}
+
+    def read(checkpoint: Verified) -> None:
+        whole.clear()
+        names = [name for name in checkpoint.index["model"].names if name.startswith(part)]
+        whole.update(read_tensors(checkpoint, "model", names))
+
     try:
-        checkpoint = newest_valid(run.checkpoints, writer=False) if chosen is None else verify(chosen)
+        checkpoint = newest_valid(run.checkpoints, writer=False, check=read) if chosen is None else verify(chosen, read)
     except InvalidCheckpoint as error:
         raise ValueError(f"{chosen} is not whole: {error}; name another checkpoint, or the run") from error
     if checkpoint is None:
@@ -99,23 +105,17 @@ def _of_run(run: RunDirectory, part: str, chosen: Path | None = None) -> Source:
             f"{run.root} is no pretraining run: its run.json describes the model by {sorted(described)}; name the run "
             "or the published model that it started from"
         ) from error
-    weights = _of_checkpoint(checkpoint, shape, part)
-    step = checkpoint.trainer.step
-    name = _name(run.root) if chosen is None else f"{_name(run.root)}-step-{step}"
-    return Source(shape, weights, f"{run.root}, step {step}", name)
-
-
-def _of_checkpoint(checkpoint: Verified, shape: EsmShape, part: str) -> dict[str, FirstWeight]:
-    reader = checkpoint.tensors("model")
     names = [name for name, _ in without_memory(shape).named_parameters() if name.startswith(part)]
-    missing = [name for name in names if name not in reader.shapes]
-    if missing:
-        whole = "encoder" if part == ENCODER else "model"
+    if missing := [name for name in names if name not in whole]:
+        of = "encoder" if part == ENCODER else "model"
         raise ValueError(
-            f"{checkpoint.path} lacks {len(missing)} of the {whole}'s {len(names)} weights, such as {missing[0]!r}, "
+            f"{checkpoint.path} lacks {len(missing)} of the {of}'s {len(names)} weights, such as {missing[0]!r}, "
             "because its run did not train them; start from the run's export"
         )
-    return {name: partial(reader.read, name) for name in names}
+    step = checkpoint.trainer.step
+    name = _name(run.root) if chosen is None else f"{_name(run.root)}-step-{step}"
+    weights = {name: partial(Tensor.detach, whole[name]) for name in names}
+    return Source(shape, weights, f"{run.root}, step {step}", name)
 
 
 def masked_language_model(source: Source, device: torch.device | str = "cpu") -> MaskedLanguageModel:
@@ -143,9 +143,11 @@ def encoder_of(source: Source, device: torch.device | str = "cpu") -> Encoder:
 
 @torch.no_grad()
 def _fill(module: nn.Module, source: Source, prefix: str, device: torch.device | str) -> None:
-    module.to_empty(device=device)
-    for name, parameter in module.named_parameters():
+    """Give a module on the meta device its weights; on the host, those of the source themselves."""
+    state = {}
+    for name, _ in module.named_parameters():
         weight = source.weights[prefix + name]()
         require_finite({prefix + name: weight}, source.origin, "the training diverged there: give another model")
-        parameter.copy_(weight)
+        state[name] = weight.to(device)
+    module.load_state_dict(state, assign=True)
     module.requires_grad_(False).train(False)

@@ -5,11 +5,15 @@ import errno
 import hashlib
 import itertools
 import json
+import math
 import os
-from collections.abc import Callable, Container
+import random
+import struct
+from collections.abc import Callable, Container, Set
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -22,19 +26,39 @@ from pretrain.checkpoint import (
     Plan,
     Topology,
     TrainerState,
+    Verified,
     commit,
     saves,
 )
+from pretrain.checkpoint import restore as load_into
 from pretrain.checkpoint.canonical import canonical
-from pretrain.checkpoint.staging import Staged, Staging
-from pretrain.checkpoint.tensors import HashedFile
+from pretrain.checkpoint.files.tensors import HashedFile
+from pretrain.checkpoint.manifest import ENTRIES
+from pretrain.checkpoint.staging import Staged, StagedPiece, Staging
 from pretrain.checkpoint.writer import Write
 from pretrain.engine.engine import Engine
-from pretrain.engine.named_state import TorchState
+from pretrain.engine.named_state import NamedState, TorchState
+from pretrain.engine.ranks import Ranks
 from pretrain.run.directory import RunDirectory
 from pretrain.run.settings import RunSettings
 
 _FINGERPRINTS = {"identity": "a", "schedule": "b", "corpus": "c", "split": "d"}
+
+
+def ranks_of(rank: int, world_size: int) -> Ranks:
+    """A rank of some that form a group, on the host."""
+    return Ranks(SimpleNamespace(process_index=rank, num_processes=world_size, device=torch.device("cpu")))
+
+
+ALONE = ranks_of(0, 1)
+"""This process, without others."""
+
+
+def restore(
+    checkpoint: Verified, state: NamedState, frozen: str | None = None, known: Set[str] = ENTRIES, ranks: Ranks = ALONE
+) -> TrainerState:
+    """Load a checkpoint into this process's state."""
+    return load_into(checkpoint, state, ranks, frozen, known)
 
 
 class Tiny(nn.Module):
@@ -89,6 +113,19 @@ def plan_of(folder: Path, step: int, ranks: int = 1, **changes: Any) -> Plan:
     return Plan(checkpoints_dir=folder, trainer=trainer_at(step), **{**fields, **changes})
 
 
+def digest_by_hand(values: torch.Tensor, start: int = 0) -> str:
+    """The formula of `checkpoint.digests.digest`, on Python's integers."""
+    bits = [struct.unpack("<i", struct.pack("<f", value))[0] for value in values.flatten().tolist()]
+    sums = sum(bits), sum(each * index for index, each in enumerate(bits, start))
+    return "".join(f"{each % (1 << 64):016x}" for each in sums)
+
+
+def identity_by_hand(tensors: dict[str, torch.Tensor]) -> str:
+    """One hash of named tensors, as docs/runs.md says it."""
+    described = {name: [list(tensors[name].shape), digest_by_hand(tensors[name])] for name in sorted(tensors)}
+    return hashlib.sha256((json.dumps(described) + "\n").encode()).hexdigest()
+
+
 def saves_of(folder: Path, state: TorchState, attempt: int = 1) -> saves.Saves:
     """The saves of an attempt of the run in this folder, in one process."""
     engine, settings = Engine(Accelerator(cpu=True)), RunSettings(directory=str(folder))
@@ -136,6 +173,65 @@ def shares(state: TorchState, ranks: int) -> list[Staged]:
         replace(whole, pieces={part: dict(list(own.items())[rank::ranks]) for part, own in whole.pieces.items()})
         for rank in range(ranks)
     ]
+
+
+Cut = Callable[[dict[str, tuple[int, ...]], int], dict[str, list[tuple[int, int, int]]]]
+"""Shapes and ranks -> for each tensor, which rank stores which elements: rank, start, stop."""
+
+
+def by_rows(shapes: dict[str, tuple[int, ...]], ranks: int) -> dict[str, list[tuple[int, int, int]]]:
+    """As FSDP2 cuts."""
+    found = {}
+    for name, shape in shapes.items():
+        size, each = math.prod(shape), -(-shape[0] // ranks) * math.prod(shape[1:])
+        found[name] = [(rank, min(rank * each, size), min((rank + 1) * each, size)) for rank in range(ranks)]
+    return found
+
+
+def by_partitions(shapes: dict[str, tuple[int, ...]], ranks: int) -> dict[str, list[tuple[int, int, int]]]:
+    """As ZeRO-1 and 2 cut: all tensors one after the other, in equal parts."""
+    each, first, found = -(-sum(map(math.prod, shapes.values())) // ranks), 0, {}
+    for name, shape in shapes.items():
+        size = math.prod(shape)
+        bounds = [min(max(rank * each - first, 0), size) for rank in range(ranks + 1)]
+        found[name] = [(rank, *bounds[rank : rank + 2]) for rank in range(ranks)]
+        first += size
+    return found
+
+
+def by_tensors(shapes: dict[str, tuple[int, ...]], ranks: int) -> dict[str, list[tuple[int, int, int]]]:
+    """As DDP deals whole tensors."""
+    return {name: [(place % ranks, 0, math.prod(shape))] for place, (name, shape) in enumerate(shapes.items())}
+
+
+def at_random(shapes: dict[str, tuple[int, ...]], ranks: int) -> dict[str, list[tuple[int, int, int]]]:
+    """As no engine cuts: at any element, over ranks in any order."""
+    draw, found = random.Random(len(shapes)), {}
+    for name, shape in shapes.items():
+        size = math.prod(shape)
+        inner = sorted(draw.sample(range(1, size), draw.randrange(min(ranks, size)))) if size > 1 else []
+        holders = draw.sample(range(ranks), len(inner) + 1)
+        found[name] = list(zip(holders, [0, *inner], [*inner, size], strict=True))
+    return found
+
+
+CUTS: dict[str, Cut] = {"rows": by_rows, "partitions": by_partitions, "tensors": by_tensors, "random": at_random}
+
+
+def write_cut(folder: Path, whole: Staged, cut: Cut, ranks: int, step: int = 4) -> Path:
+    """A checkpoint of tensors that ranks store as a rule cuts them."""
+    pieces = [{part: dict[str, StagedPiece]() for part in whole.pieces} for _ in range(ranks)]
+    for part, shapes in whole.shapes.items():
+        for name, spans in cut(dict(shapes), ranks).items():
+            values = whole.pieces[part][name].values
+            for rank, start, stop in spans:
+                is_whole = stop - start == values.numel()
+                stored = values if is_whole else values.reshape(-1)[start:stop]
+                pieces[rank][part][name] = StagedPiece(start, stop, stored)
+    plan = plan_of(folder, step, ranks)
+    for rank in reversed(range(ranks)):
+        commit(plan, replace(whole, pieces=pieces[rank]), rank=rank)
+    return plan.published
 
 
 def full_disk(failing: Container[int], rank: int = 0) -> AbstractContextManager[Any]:
@@ -217,18 +313,6 @@ def write_ranks(folder: Path, ranks: int, step: int = 4) -> Path:
     return plan.published
 
 
-def as_before_blocks(path: Path) -> Path:
-    """The manifest as earlier versions wrote it: one hash for a file of any size."""
-
-    def one_hash(manifest: dict[str, Any]) -> None:
-        for file in manifest["files"]:
-            if file.pop("blocks", None):
-                file["sha256"] = hashlib.sha256((path / file["path"]).read_bytes()).hexdigest()
-
-    rewrite_manifest(path, one_hash, sign=True)
-    return path
-
-
 def rewrite_trainer(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Another trainer's record, as a writer would have put it there: the manifest vouches for it."""
     value = json.loads((path / "trainer.json").read_text())
@@ -238,7 +322,7 @@ def rewrite_trainer(path: Path, change: Callable[[dict[str, Any]], object]) -> N
 
     def vouch(manifest: dict[str, Any]) -> None:
         (entry,) = (file for file in manifest["files"] if file["path"] == "trainer.json")
-        entry.update(size=len(raw), sha256=hashlib.sha256(raw).hexdigest())
+        entry.update(size=len(raw), sha256=[hashlib.sha256(raw).hexdigest()])
 
     rewrite_manifest(path, vouch, sign=True)
 

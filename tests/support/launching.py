@@ -256,14 +256,15 @@ def end_of(run_dir: Path) -> End:
 
 def whole_tensors(part: Path) -> dict[str, torch.Tensor]:
     """The tensors of one part of a checkpoint, put together from its index without the code under test."""
-    files = {path.name: load_file(path) for path in part.glob("*.safetensors")}
+    files = {int(path.stem): load_file(path) for path in sorted(part.glob("*.safetensors"))}
     index = json.loads((part / "index.json").read_text())["tensors"]
-    return {
-        name: torch.cat([files[piece["file"]][piece["key"]].flatten() for piece in tensor["pieces"]]).reshape(
-            tensor["shape"]
-        )
-        for name, tensor in index.items()
-    }
+    wholes = {}
+    for name, tensor in index.items():
+        numbers = list[int]()
+        for file, start, stop, first, unit in sorted(tensor["cut"], key=lambda run: run[1]):
+            numbers += range(file, file + 1 - (start + first - stop) // unit)
+        wholes[name] = torch.cat([files[number][name].flatten() for number in numbers]).reshape(tensor["shape"])
+    return wholes
 
 
 def largest_difference(a: End, b: End) -> float:

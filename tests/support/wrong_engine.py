@@ -26,6 +26,7 @@ from data.batches.batch import Batch, Targets
 from data.batches.loader import Step
 from pretrain import loop, masked_language_job
 from pretrain.checkpoint import saves
+from pretrain.checkpoint.files.reading import read_tensors
 from pretrain.engine.engine import Engine
 from pretrain.model import compute, layer, linear
 from pretrain.model.attention import sdpa
@@ -171,15 +172,15 @@ def compare_what_was_restored() -> AbstractContextManager[Any]:
 
     def compared(checkpoint: Any, state: Any, *rest: Any, **how: Any) -> Any:
         trainer = restore(checkpoint, state, *rest, **how)
-        model, optimizer = map(checkpoint.tensors, ("model", "optimizer"))
+        model, optimizer = (read_tensors(checkpoint, part) for part in ("model", "optimizer"))
         steps = json.loads((checkpoint.path / "optimizer/index.json").read_text())["steps"]
         kept = {key for name in state.names for key in (f"{moment}/{name}" for moment in state.moments(name))}
-        assert kept == set(optimizer.shapes)
+        assert kept == set(optimizer)
         for name in state.names:
             assert state.step_of(name) == steps[name], name
-            assert torch.equal(held(state, name, "param"), model.read(name)), name
+            assert torch.equal(held(state, name, "param"), model[name]), name
             for moment in state.moments(name):
-                assert torch.equal(held(state, name, moment), optimizer.read(f"{moment}/{name}")), (moment, name)
+                assert torch.equal(held(state, name, moment), optimizer[f"{moment}/{name}"]), (moment, name)
         print("restored: every tensor and step as in the file", flush=True)
         return trainer
 
@@ -305,7 +306,7 @@ def loads_another_bit() -> AbstractContextManager[Any]:
 
         def altered() -> None:
             end_load()
-            if how["ranks"].rank == 1:
+            if rest[0].rank == 1:
                 flip_bit(state.pieces()[0].live)
 
         with mock.patch.object(state, "end_load", altered):

@@ -6,9 +6,7 @@ last. Where there is one copy, on one process, under FSDP2 and ZeRO, nothing is 
 
 Copies get the same gradients and take the same steps, so only a fault of memory or of a device makes them differ. It
 would stay unnoticed: each step's gradient would be that of a mixture of two models, and a checkpoint holds tensors of
-both. A copy is compared by one number for each tensor, the sum of its bytes as 64-bit integers modulo 2^64, which any
-device computes as fast as it reads them. A change of one element always changes it. Two changes that cancel are missed,
-which is no matter here: ranks that differ for longer differ in most elements of most tensors.
+both. A copy is compared by the digest of each tensor (`digests.digest`), which is computed where the tensor is.
 """
 
 import hashlib
@@ -18,13 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
+from pretrain.checkpoint.digests.digest import sums
 from pretrain.engine.named_state import NamedState
 from pretrain.engine.ranks import Ranks
 from pretrain.run.errors import CopiesDiffer
-
-_WORD_BYTES = 8
 
 
 class Copies:
@@ -71,15 +67,15 @@ class Copies:
         if copy is None:
             return
         part, tensors = copy
-        sums = torch.stack([_sum(tensor) for tensor in tensors.values()]).tolist()
-        found = self._ranks.gather((part, hashlib.sha256(repr(sums).encode()).hexdigest()))
+        digests = torch.stack([sums(tensor) for tensor in tensors.values()]).tolist()
+        found = self._ranks.gather((part, hashlib.sha256(repr(digests).encode()).hexdigest()))
         differing = [of for of in _by_part(found).values() if len({found[rank][1] for rank in of}) > 1]
         if not differing:
             return
-        hosts, all_sums = self._ranks.gather(socket.gethostname()), self._ranks.gather(sums)
+        hosts, all_digests = self._ranks.gather(socket.gethostname()), self._ranks.gather(digests)
         ranks = differing[0]
         words = _in_words(ranks, [found[rank][1] for rank in ranks], hosts)
-        where = [name for at, name in enumerate(tensors) if len({all_sums[rank][at] for rank in ranks}) > 1]
+        where = [name for at, name in enumerate(tensors) if len({tuple(all_digests[rank][at]) for rank in ranks}) > 1]
         checkpoint = newest()
 
         def end() -> None:
@@ -103,23 +99,12 @@ def _by_part(found: Sequence[tuple[int, str]]) -> Mapping[int, list[int]]:
     return ranks
 
 
-def _in_words(ranks: Sequence[int], sums: Sequence[str], hosts: Sequence[str]) -> str:
+def _in_words(ranks: Sequence[int], digests: Sequence[str], hosts: Sequence[str]) -> str:
     """Which of the ranks differ from the most, if most are alike."""
-    (common, most), *others = Counter(sums).most_common()
+    (common, most), *others = Counter(digests).most_common()
     if most == others[0][1]:
         named = ", ".join(f"rank {rank} ({hosts[rank]})" for rank in ranks)
         return f"{named} are not alike, and which of them is right, {len(ranks)} cannot say"
-    wrong = [rank for rank, of in zip(ranks, sums, strict=True) if of != common]
+    wrong = [rank for rank, of in zip(ranks, digests, strict=True) if of != common]
     named = ", ".join(f"rank {rank} ({hosts[rank]})" for rank in wrong)
     return f"{named} {'differs' if len(wrong) == 1 else 'differ'} from the {most} others"
-
-
-def _sum(tensor: Tensor) -> Tensor:
-    """The bytes of a tensor as 64-bit integers, summed modulo 2^64: int64, a scalar on its device."""
-    content = tensor.detach().reshape(-1).view(torch.uint8)
-    whole = len(content) // _WORD_BYTES * _WORD_BYTES
-    words = content[:whole]
-    if words.storage_offset() % _WORD_BYTES:
-        words = words.clone()
-    total = words.view(torch.int64).sum()
-    return total if whole == len(content) else total + content[whole:].sum()

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 from data.durable import flush
 from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.checkpoint.files.tensors import Modes
 from pretrain.checkpoint.manifest import MANIFEST_FILE, Manifest, checkpoint_name, step_of_name
 from pretrain.checkpoint.object_store.objects import Objects
-from pretrain.checkpoint.tensors import Modes
 from pretrain.run.errors import CheckpointError
 
 RECORDS_FILE = "records.json.gz"
@@ -132,11 +132,11 @@ class Bucket:
         """Write a checkpoint into a new folder, which is then what the run directory would have, and durable.
 
         Raises:
-            InvalidCheckpoint, UnknownForm: its manifest is damaged, or of another version.
+            InvalidCheckpoint, OtherVersion: its manifest is damaged, or of another version.
         """
         raw = self._objects.read(f"{saved.prefix}/{MANIFEST_FILE}")
         into.mkdir(mode=modes.folder)
-        for path in (*(entry.path for entry in Manifest.from_bytes(raw).files), MANIFEST_FILE):
+        for path in (*(entry.path for entry in Manifest.from_bytes(raw, Path(saved.prefix)).files), MANIFEST_FILE):
             target = into / path
             target.parent.mkdir(mode=modes.folder, exist_ok=True)
             os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, modes.file))

@@ -19,12 +19,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import pretrain.loop
 from pretrain.__main__ import main
-from pretrain.checkpoint import StorageError, commit, find, restore, saves, sweep, verify, writer
+from pretrain.checkpoint import StorageError, commit, find, saves, sweep, verify, writer
 from pretrain.checkpoint.staging import Staged, Staging, stored_as
 from pretrain.checkpoint.writer import Write
 from pretrain.engine.named_state import TorchState
 from pretrain.step import train_step
-from support.checkpoint_run import assert_same, build, everything, plan_of, saves_of, shares, train, trainer_at
+from support.checkpoint_run import assert_same, build, everything, plan_of, restore, saves_of, shares, train, trainer_at
 from support.forked import forked, status_of
 from support.launching import lines
 from support.places import ROOT

@@ -15,15 +15,25 @@ from pretrain.checkpoint import (
     find,
     newest_valid,
     open_checkpoint,
-    restore,
     retain,
     sweep,
     verify,
 )
 from pretrain.checkpoint.canonical import canonical
-from pretrain.checkpoint.digests.lanes import Digest
+from pretrain.checkpoint.load import quarantine
 from pretrain.engine.named_state import TorchState
-from support.checkpoint_run import Tiny, assert_same, build, everything, save, train, trainer_at
+from support.checkpoint_run import (
+    Tiny,
+    assert_same,
+    build,
+    digest_by_hand,
+    everything,
+    ranks_of,
+    restore,
+    save,
+    train,
+    trainer_at,
+)
 from support.forked import forked, status_of
 
 
@@ -86,9 +96,8 @@ def test_files_on_disk(two: Path) -> None:
     assert index["aliases"] == {"head.weight": "embed.weight"}
     assert index["tensors"]["embed.weight"] == {
         "shape": [11, 6],
-        "dtype": "F32",
-        "pieces": [{"start": 0, "stop": 66, "file": "00000.safetensors", "key": "embed.weight"}],
-        "digest": Digest.of("model/embed.weight", 0, weights["embed.weight"]).hexadecimal(),
+        "cut": [[0, 0, 66, 66, 66]],
+        "digest": digest_by_hand(weights["embed.weight"]),
     }
     steps = json.loads((path / "optimizer/index.json").read_text())["steps"]
     assert steps == dict.fromkeys(weights, 2)
@@ -97,7 +106,7 @@ def test_files_on_disk(two: Path) -> None:
     assert hashlib.sha256(canonical(manifest)).hexdigest() == claimed
     for entry in manifest["files"]:
         raw = (path / entry["path"]).read_bytes()
-        assert (len(raw), hashlib.sha256(raw).hexdigest()) == (entry["size"], entry["sha256"])
+        assert (len(raw), [hashlib.sha256(raw).hexdigest()]) == (entry["size"], entry["sha256"])
     assert path.stat().st_mode & 0o777 == 0o700
     assert sorted(p.name for p in two.iterdir()) == ["step-000000003", "step-000000004"]
 
@@ -237,7 +246,7 @@ def test_two_ranks_save_and_restore(tmp_path: Path) -> None:
         assert choice[0] is not None
         model, optimizer = build(seed=7 + index)
         parallel = nn.parallel.DistributedDataParallel(model)
-        restore(found or open_checkpoint(*choice[0]), TorchState(parallel, optimizer))
+        restore(found or open_checkpoint(*choice[0]), TorchState(parallel, optimizer), ranks=ranks_of(index, 2))
         train(parallel, optimizer, 3, 5)
         assert_same(everything(model, optimizer), uninterrupted)
         torch.distributed.barrier()
@@ -267,6 +276,19 @@ def test_retention_keeps_the_newest_and_strangers(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no committed checkpoint"):
         retain(tmp_path, keep=1, committed=tmp_path / "step-000000009")
     assert len(find(tmp_path)) == 2
+
+
+def test_quarantine_holds_the_last_one_and_what_is_not_all_ours(tmp_path: Path) -> None:
+    """Also of superseded ones; one that made way may get its name back."""
+    state = TorchState(*build())
+    for step, reason in ((1, "hash"), (2, "hash"), (3, "superseded"), (4, "made-way"), (5, "hash")):
+        quarantine(save(tmp_path, state, step), reason)
+    (tmp_path / ".quarantine/step-000000001-hash/mine.txt").write_text("years of work")
+    committed = save(tmp_path, state, 6)
+    assert len(os.listdir(tmp_path / ".quarantine")) == 5, "until a later one is kept"
+    retain(tmp_path, keep=1, committed=committed)
+    left = ["step-000000001-hash", "step-000000004-made-way", "step-000000005-hash"]
+    assert sorted(os.listdir(tmp_path / ".quarantine")) == left
 
 
 def test_retention_leaves_what_is_not_all_ours(tmp_path: Path) -> None:

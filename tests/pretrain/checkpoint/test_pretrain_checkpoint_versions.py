@@ -16,7 +16,6 @@ from pretrain.checkpoint import (
     TrainerState,
     find,
     newest_valid,
-    restore,
     retain,
     verify,
 )
@@ -27,6 +26,7 @@ from support.checkpoint_run import (
     everything,
     files_of,
     flip,
+    restore,
     rewrite_manifest,
     rewrite_trainer,
     save,
@@ -35,20 +35,10 @@ from support.checkpoint_run import (
 )
 from support.launching import lines
 
-OF_TODAY = b"""{
- "chain": "%s",
- "cursor": {
-  "bin": 3,
-  "pass_index": 1,
-  "tokens_before_window": 123,
-  "window": 2
- },
- "skipped_steps": 1,
- "step": 3,
- "tokens_seen": 3000
-}
+OF_TODAY = b"""{"chain": "%s", "cursor": {"bin": 3, "pass_index": 1, "tokens_before_window": 123, "window": 2}, \
+"entries": {}, "skipped_steps": 1, "step": 3, "tokens_seen": 3000}
 """ % trainer_at(3).chain.encode()
-"""trainer.json as it was before there were named entries."""
+"""trainer.json without named entries."""
 
 
 def later(manifest: dict[str, Any]) -> None:
@@ -130,7 +120,7 @@ def test_retention_leaves_another_versions_step_alone(two: Path, other: str) -> 
     assert find(two) == [committed, two / "step-000000003"]
 
 
-def test_entries_are_absent_where_there_are_none() -> None:
+def test_entries_are_kept_by_name() -> None:
     state = TrainerState.from_bytes(OF_TODAY)
     assert (state, dict(state.entries)) == (trainer_at(3), {})
     assert state.to_bytes() == OF_TODAY

@@ -12,10 +12,10 @@ import pytest
 
 from pretrain.checkpoint import CheckpointError, StorageError, commit, verify
 from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.checkpoint.files.tensors import PRIVATE
 from pretrain.checkpoint.object_store import stored
 from pretrain.checkpoint.object_store.objects import Objects
 from pretrain.checkpoint.object_store.stored import RECORDS_FILE, Bucket
-from pretrain.checkpoint.tensors import PRIVATE
 from pretrain.engine.named_state import TorchState
 from pretrain.run.settings import RunSettings
 from support.checkpoint_run import build, plan_of, save, shares, train

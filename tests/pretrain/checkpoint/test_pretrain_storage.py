@@ -151,13 +151,17 @@ def test_room_is_counted_for_what_is_kept_and_is_not_there_yet(tmp_path: Path) -
     found = os.statvfs(tmp_path)
     free = found.f_bavail * found.f_frsize
     checkpoints = tmp_path / "not yet" / "checkpoints"
+    require_room(checkpoints, kept=2, checkpoint_bytes=int(0.2 * free))
+    with pytest.raises(StorageError, match=r"each of 2 that stay, the one that is being written and 1 in q"):
+        require_room(checkpoints, kept=2, checkpoint_bytes=int(0.3 * free))
+    (checkpoints / ".quarantine/step-000000009-hash").mkdir(parents=True)
     require_room(checkpoints, kept=2, checkpoint_bytes=int(0.3 * free))
-    with pytest.raises(StorageError, match=r"are needed: .* for each of 2 that stay and for the one that is being w"):
+    with pytest.raises(StorageError, match=r"the one that is being written and 0 in quarantine"):
         require_room(checkpoints, kept=2, checkpoint_bytes=int(0.4 * free))
     for step, size in ((1, 0.4), (2, 0.8), (3, 0.8)):
         (checkpoints / f"step-{step:09}").mkdir(parents=True)
         require_room(checkpoints, kept=2, checkpoint_bytes=int(size * free))
-    with pytest.raises(StorageError, match=r"of which 3 are there; free space there, lower run\.keep_checkpoints, or"):
+    with pytest.raises(StorageError, match=r"3 are there; free space there, lower run\.keep_checkpoints, or"):
         require_room(checkpoints, kept=2, checkpoint_bytes=int(1.1 * free))
     require_room(Path("/proc/checkpoints"), kept=2, checkpoint_bytes=1 << 60)  # says that it has no blocks at all
 
@@ -193,7 +197,7 @@ def test_a_run_that_the_disk_has_no_room_for_does_not_begin(recipe_in, tmp_path:
         return status, said.getvalue()
 
     def work() -> None:
-        mount_small_disk(root, "3m")
+        mount_small_disk(root, "4m")
         assert main_of(1)[0] == 0
         (one,) = find(root / "checkpoints")
         size = sum(file.size for file in verify(one).manifest.files)
@@ -201,16 +205,17 @@ def test_a_run_that_the_disk_has_no_room_for_does_not_begin(recipe_in, tmp_path:
         status, said = main_of(1_500)
         assert status == 74, said
         (error,) = (line for line in said.splitlines() if line.startswith("error: "))
-        assert error.startswith(f"error: {root / 'checkpoints'}: 1.2 MB are free, and {2 * size / 1e6:.1f} MB are ")
+        assert error.startswith(f"error: {root / 'checkpoints'}: 1.2 MB are free, and {3 * size / 1e6:.1f} MB are ")
         assert (
-            f"{size / 1e6:.1f} MB for each of 2 that stay and for the one that is being written, of which 1 " in error
+            f"{size / 1e6:.1f} MB for each of 2 that stay, the one that is being written and 1 in quarantine; 1 "
+            in error
         )
         assert "Traceback" not in said
         assert find(root / "checkpoints") == [one]
         (root / "filler").unlink()
         assert main_of(1_500)[0] == 0
         assert len(find(root / "checkpoints")) == 2
-        fill(root, 1_200_000)  # as before, for one checkpoint instead of two
+        fill(root, 1_600_000)  # for two checkpoints instead of three
         assert main_of(3_000)[0] == 0
 
     child(work)
@@ -221,7 +226,7 @@ def test_a_first_start_without_room_leaves_nothing(recipe_in, tmp_path: Path) ->
     with redirect_stderr(io.StringIO()) as said:
         assert main([str(recipe_in(tmp_path)), f"run.keep_checkpoints={ENDLESS}"]) == 74
     (error,) = (line for line in said.getvalue().splitlines() if line.startswith("error: "))
-    assert f" for each of {ENDLESS:,} that stay and for the one that is being written, of which 0 are there; " in error
+    assert f" for each of {ENDLESS:,} that stay, the one that is being written and 1 in quarantine; 0 are" in error
     assert not (tmp_path / "run").exists()
 
 
@@ -235,7 +240,7 @@ def test_no_rank_begins_where_there_is_no_room(program: str, pool: RankPool, rec
     assert ended.statuses in ((74, 71), (74, ENDED)), ended.output
     (error,) = ended.errors()
     kept = ENDLESS + (program == FINE_TUNING)  # which keeps its best one, too
-    assert f" for each of {kept:,} that stay and for the one that is being written, of which 0 are there; " in error
+    assert f" for each of {kept:,} that stay, the one that is being written and 1 in quarantine; 0 are there; " in error
     assert not (tmp_path / "run").exists()
 
 

@@ -53,9 +53,9 @@ def test_whole_checkpoints(run: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str, str, int]] = {
-    "flip": (lambda p: flip(p / "model/00001.safetensors", -3), "damaged", "hash: 00001.safetensors", 74),
+    "flip": (lambda p: flip(p / "model/00001.safetensors", -3), "damaged", "hash: model/00001.safetensors", 74),
     "truncation": (lambda p: os.truncate(p / "optimizer/00000.safetensors", 70), "damaged", "size: opt", 74),
-    "of the manifest": (lambda p: flip(p / "manifest.json", 30), "damaged", "format: manifest.json is not", 74),
+    "of the manifest": (lambda p: flip(p / "manifest.json", 30), "damaged", "manifest: self_sha256", 74),
     "other version": (
         lambda p: rewrite_manifest(p, lambda m: m.update(schema="zymogen.checkpoint/9"), sign=True),
         "other version",

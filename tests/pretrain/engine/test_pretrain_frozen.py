@@ -4,7 +4,6 @@ The yardstick is that of `test_pretrain_engines`: how far one process ends from 
 Every run compares its frozen parameters at its end with where they came from (`support.jobs.half_frozen`).
 """
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from pretrain.model.build import first_model, without_memory
 from pretrain.model.presets import PRESETS
 from pretrain.model.weights import io as transformers_io
 from pretrain.recipe import ModelSettings
+from support.checkpoint_run import identity_by_hand
 from support.kept_runs import as_if_killed
 from support.launching import End, bit_equal, end_of, largest_difference, lines
 from support.places import ROOT
@@ -90,15 +90,6 @@ def yardstick(trained: Trained, *overrides: str, fault: str) -> float:
     return max(largest_difference(one, other) for other in others)
 
 
-def content_hash(tensors: dict[str, torch.Tensor]) -> str:
-    """As docs/runs.md says it."""
-    content = hashlib.sha256()
-    for name in sorted(tensors):
-        shape = ", ".join(map(str, tensors[name].shape))
-        content.update(f'["{name}", [{shape}]]\n'.encode() + tensors[name].numpy().astype("<f4").tobytes())
-    return content.hexdigest()
-
-
 CELLS = [
     *((engine, 2, (), SECOND) for engine in ("ddp", "fsdp2", "zero1", "zero2", "zero3")),
     ("zero3", 2, (SELECTIVE,), SECOND),
@@ -154,7 +145,7 @@ def test_a_checkpoint_holds_what_is_trained_and_identifies_the_rest(trained: Tra
     index = json.loads((run.newest / "optimizer/index.json").read_text())
     assert index["steps"] == dict.fromkeys(TRAINED, run.end.step)
     first = first_model(ModelSettings(preset="esm2_60k"), seed=0)[1]
-    assert run.fingerprint == content_hash({name: first[name]() for name in FROZEN})
+    assert run.fingerprint == identity_by_hand({name: first[name]() for name in FROZEN})
 
     exported, weights = transformers_io.read(str(run.folder / "run/export"))
     assert exported.dim == PRESETS["esm2_60k"].dim
@@ -252,9 +243,10 @@ def test_a_run_is_continued_on_the_weights_that_it_began_with(
     for spread in (("zero3", 2), ("single", 1)):
         done = on_base(pool, recipe, published, spread, 4_000, SECOND)
         assert done.status == 78, done.output
+        now = identity_by_hand({name: first[name]() for name in FROZEN})
         assert done.errors()[0] == (
             f"error: {run.newest} was trained on other frozen parameters, which it does not hold: their content hash "
-            f"was {run.fingerprint}, and is now {content_hash({name: first[name]() for name in FROZEN})}; put back the "
+            f"was {run.fingerprint}, and is now {now}; put back the "
             "weights that the run began with, or choose another run.directory to train on these"
         )
     for fault, words in ((OTHER, "16 missing in the checkpoint"), (None, "16 missing in the checkpoint")):

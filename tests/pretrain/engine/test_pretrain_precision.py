@@ -370,12 +370,12 @@ def test_the_trainers_record_with_and_without_a_scale() -> None:
     assert b"loss_scale" not in old.to_bytes()
     assert TrainerState.from_bytes(old.to_bytes()) == old
     fields = json.loads(old.to_bytes())
-    scaled = canonical({**fields, "loss_scale": {"scale": 65536.0, "growth_tracker": 7}})
+    scaled = canonical({**fields, "entries": {"loss_scale": {"scale": 65536.0, "growth_tracker": 7}}})
     state = TrainerState.from_bytes(scaled)
     assert state.entries["loss_scale"] == {"scale": 65536.0, "growth_tracker": 7}
     assert state.to_bytes() == scaled
     for wrong, message in (
-        (None, r"trainer\.loss_scale: got None, allowed dict"),
+        (None, r"trainer\.entries\.loss_scale: got None, allowed dict"),
         ({"scale": 1.0}, r"trainer\.loss_scale: missing fields \['growth_tracker'\]"),
         ({"scale": 1, "growth_tracker": 0}, r"trainer\.loss_scale\.scale: got 1, allowed float"),
         ({"scale": 1.0, "growth_tracker": -1}, r"growth_tracker: got -1, allowed 0 or more"),
@@ -383,4 +383,4 @@ def test_the_trainers_record_with_and_without_a_scale() -> None:
         ({"scale": 1e39, "growth_tracker": 0}, r"scale: got 1e\+39, allowed above 0, below 2\^128"),
     ):
         with pytest.raises(InvalidCheckpoint, match=message):
-            TrainerState.from_bytes(canonical({**fields, "loss_scale": wrong}))
+            TrainerState.from_bytes(canonical({**fields, "entries": {"loss_scale": wrong}}))

@@ -15,7 +15,9 @@ from transformers import AutoModelForMaskedLM
 
 from data.alphabet import FASTA_LETTERS, PAD
 from data.homology.program import is_installed
+from pretrain.checkpoint.staging import Staging
 from pretrain.engine.engine import Engine
+from pretrain.engine.named_state import TorchState
 from pretrain.evaluate import main
 from pretrain.evaluation.corruptions import CORRUPTIONS
 from pretrain.evaluation.evaluate import evaluate, unigram_losses
@@ -25,6 +27,8 @@ from pretrain.evaluation.frozen import frozen_set
 from pretrain.evaluation.opened import Asked, OpenSet, open_set, run_of
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
+from pretrain.ship import source
+from support.checkpoint_run import CUTS, identity_by_hand, write_cut
 from support.inputs.flat_batches import relative
 from support.jobs.finished_runs import SHAPE, finished_run, model_of, settings_of
 
@@ -257,3 +261,32 @@ def test_what_cannot_be_scored_is_one_line(
         (said,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
         assert expected in said
         assert written.read_bytes() == before
+
+
+# A run that trains ---------------------------------------------------------------------------------
+
+
+def test_a_score_is_not_lost_with_the_checkpoint(
+    run: Path, tmp_path: Path, families_files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run retires it as soon as the model is open; it has eight files, of which no reader holds all."""
+    copy, checkpoints = tmp_path / "own", tmp_path / "own/checkpoints"
+    shutil.copytree(run, copy)
+    shutil.rmtree(checkpoints)
+    model = model_of()
+    state = TorchState(model, torch.optim.AdamW(model.parameters()))
+    write_cut(checkpoints, Staging().stage(state), CUTS["rows"], 8)
+    open_source = source.open_source
+
+    def retired(*given: object) -> source.Source:
+        found = open_source(*given)
+        shutil.rmtree(checkpoints)
+        return found
+
+    monkeypatch.setattr(source, "open_source", retired)
+    monkeypatch.setattr("data.homology.program.is_installed", lambda: False)
+    words = [copy, "--data", families_files[0], "--training", "none", "--store-dir", tmp_path / "stores"]
+    assert main([*map(str, words), "-o", str(tmp_path / "out.json")]) == 0
+    assert not checkpoints.exists()
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["weights"] == identity_by_hand({name: p.detach() for name, p in model.named_parameters()})

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from pretrain.checkpoint import CheckpointError, commit, find, newest_valid, restore, retain, sweep, verify
+from pretrain.checkpoint import CheckpointError, commit, find, newest_valid, retain, sweep, verify
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.engine.named_state import TorchState
-from support.checkpoint_run import assert_same, build, everything, files_of, flip, plan_of, shares, train
+from support.checkpoint_run import assert_same, build, everything, files_of, flip, plan_of, restore, shares, train
 from support.forked import forked, status_of
 
 KEEP = 2

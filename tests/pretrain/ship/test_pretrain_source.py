@@ -1,6 +1,7 @@
 """A trained model by its name: a run of ours, its export, published models of both architectures."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -8,13 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from pretrain.checkpoint.staging import Staging
 from pretrain.engine.named_state import TorchState
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.run.directory import FORMAT
 from pretrain.ship.source import ENCODER, Source, encoder_of, masked_language_model, open_source
-from support.checkpoint_run import save
+from support.checkpoint_run import CUTS, flip, identity_by_hand, save, write_cut
 from support.inputs.flat_batches import document, pack, perturb
 
 TINY = EsmShape(layers=2, dim=48, heads=4)
@@ -152,3 +154,37 @@ def test_a_run_is_called_by_its_name_and_so_is_its_export(tmp_path: Path) -> Non
     assert source.name == "mine"
     opened = masked_language_model(source)
     assert all(torch.equal(opened.get_parameter(name), parameter) for name, parameter in model.named_parameters())
+
+
+def retired(run: Path, cut: str = "rows", files: int = 8) -> tuple[Path, MaskedLanguageModel]:
+    """A run whose one checkpoint, of several files, is removed as soon as a source has been opened."""
+    described(run, asdict(TINY))
+    model = whole(TINY, 5)
+    state = TorchState(model, torch.optim.AdamW(model.parameters()))
+    write_cut(run / "checkpoints", Staging().stage(state), CUTS[cut], files)
+    return run, model
+
+
+@pytest.mark.parametrize("cut", ["rows", "partitions", "tensors"])
+def test_an_open_source_reads_nothing_by_name(tmp_path: Path, cut: str) -> None:
+    """Its checkpoint may be retired by a run that trains."""
+    run, model = retired(tmp_path / "run", cut)
+    source = open_source(run)
+    shutil.rmtree(run / "checkpoints")
+    opened = masked_language_model(source)
+    expected = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    assert all(torch.equal(opened.get_parameter(name), tensor) for name, tensor in expected.items())
+    assert source.content_hash() == identity_by_hand(expected)
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path: Path) -> None:
+    """Damage of the moments, which nobody reads here, does not matter."""
+    run, _ = retired(tmp_path / "run")
+    newer = whole(TINY, 6)
+    newest = save(run / "checkpoints", TorchState(newer, torch.optim.AdamW(newer.parameters())), 7)
+    assert open_source(run).origin == f"{run}, step 7"
+    flip(newest / "model/00000.safetensors", -9)
+    assert open_source(run).origin == f"{run}, step 4"
+    with pytest.raises(ValueError, match=r"step-000000007 is not whole: model/00000\.safetensors: sha256"):
+        open_source(newest)
+    assert newest.exists(), "a reader moves nothing"

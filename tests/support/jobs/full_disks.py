@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from pretrain.checkpoint import writer
-from pretrain.checkpoint.tensors import HashedFile
+from pretrain.checkpoint.files.tensors import HashedFile
 from pretrain.run.directory import RunDirectory
 from support.checkpoint_run import clock_of, full_disk, written_at_once
 

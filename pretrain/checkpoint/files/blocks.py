@@ -1,0 +1,182 @@
+"""Blocks: the parts of a file that have a hash each, so that a part of a file can be checked without the rest.
+
+In: the bytes of a file in order; later a file and the hashes that its manifest has for it. Out: a SHA-256 for each
+block; later bytes that match theirs, hashed in the buffer from which they are used. Kept: the block that was read last.
+
+A file of at most `BLOCK_BYTES` is one block, and its hash is the SHA-256 of the file, which any tool computes. A larger
+one has the hash of each block and none of the whole: that would mean to hash every byte of a save twice.
+"""
+
+import errno
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from pretrain.checkpoint.canonical import InvalidCheckpoint
+
+T = TypeVar("T")
+BLOCK_BYTES = 16 << 20
+_READ_BYTES = 1 << 20
+"""Bytes that are hashed while the processor's cache still has them."""
+_TRANSIENT = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT})
+"""Errors that a network file system gives for a while: they say nothing about the bytes."""
+RETRY_S = 1.0
+_MOST_JSON_BYTES = 256 << 20
+"""A manifest of 1,024 ranks that store 15 billion parameters has 2 MB."""
+
+
+def num_blocks(size: int) -> int:
+    """Blocks of a file of `size` bytes; one if it is empty."""
+    return max(1, -(-size // BLOCK_BYTES))
+
+
+def block_bytes(size: int, number: int) -> int:
+    """Bytes of a block of a file of `size` bytes."""
+    return min((number + 1) * BLOCK_BYTES, size) - number * BLOCK_BYTES
+
+
+class BlockHashes:
+    """The hashes of a file's blocks, from its bytes in order."""
+
+    def __init__(self) -> None:
+        self._done: list[str] = []
+        self._block, self._room = hashlib.sha256(), BLOCK_BYTES
+
+    def update(self, data: bytes | memoryview) -> None:
+        """Add the next bytes."""
+        view = memoryview(data)
+        while len(view) > self._room:
+            self._block.update(view[: self._room])
+            view = view[self._room :]
+            self._done.append(self._block.hexdigest())
+            self._block, self._room = hashlib.sha256(), BLOCK_BYTES
+        self._block.update(view)
+        self._room -= len(view)
+
+    def hexdigests(self) -> tuple[str, ...]:
+        """One for each block, lower-case."""
+        return (*self._done, self._block.hexdigest())
+
+
+def retried(read: Callable[[], T]) -> T:
+    """Read, and once more after an error that a network file system may recover from."""
+    try:
+        return read()
+    except OSError as error:
+        if error.errno not in _TRANSIENT:
+            raise
+    time.sleep(RETRY_S)
+    return read()
+
+
+def read_small(path: Path) -> bytes:
+    """The content of a file of JSON.
+
+    Raises:
+        InvalidCheckpoint: it is no regular file, or too large to be one of ours.
+        OSError: it cannot be read.
+    """
+
+    def read() -> bytes:
+        descriptor, size = _open(path)
+        with os.fdopen(descriptor, "rb") as file:
+            if size > _MOST_JSON_BYTES:
+                raise InvalidCheckpoint("size", f"{path.name}: {size} bytes, allowed {_MOST_JSON_BYTES}")
+            return file.read(_MOST_JSON_BYTES)
+
+    return retried(read)
+
+
+class ListedFile(Protocol):
+    """A file of a checkpoint, as its manifest lists it (`manifest.FileEntry`)."""
+
+    @property
+    def path(self) -> str:
+        """Relative to the checkpoint."""
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+
+    @property
+    def sha256(self) -> tuple[str, ...]:
+        """A hash for each block."""
+
+
+class BlockReader:
+    """Reads blocks of a checkpoint's files; one file is open at a time, and one block in memory.
+
+    Args:
+        checkpoint: its folder.
+    """
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._checkpoint = checkpoint
+        self._path, self._descriptor = "", -1
+        self._buffer = torch.empty(0, dtype=torch.uint8)
+
+    def __del__(self) -> None:
+        """Close the file that was read last."""
+        self._close()
+
+    def read(self, file: ListedFile, number: int) -> Tensor:
+        """One block, ``(bytes,)`` uint8; the next one takes its place.
+
+        Args:
+            file: as the manifest lists it; a link is refused.
+            number: of the block in it.
+
+        Raises:
+            InvalidCheckpoint: the file is longer or shorter, or (`hash`) the block is not what was written.
+            OSError: it cannot be read.
+        """
+        found, expected = retried(lambda: self._filled(file.path, file.size, number)), file.sha256[number]
+        if found != expected:
+            where = f"{file.path}, block {number}" if len(file.sha256) > 1 else file.path
+            raise InvalidCheckpoint("hash", f"{where}: sha256 {found}, manifest says {expected}")
+        return self._buffer[: block_bytes(file.size, number)]
+
+    def _filled(self, path: str, size: int, number: int) -> str:
+        """Fill the buffer with a block as it is on the disk; the hash of what is in the buffer."""
+        try:
+            if path != self._path:
+                self._close()
+                self._descriptor, found = _open(self._checkpoint / path)
+                self._path = path
+                if found != size:
+                    raise InvalidCheckpoint("size", f"{path}: {found} bytes, manifest says {size}")
+            if len(self._buffer) < (wanted := min(BLOCK_BYTES, size)):
+                self._buffer = torch.empty(wanted, dtype=torch.uint8)
+            start, sha256 = number * BLOCK_BYTES, hashlib.sha256()
+            block, filled = self._buffer.numpy().data[: block_bytes(size, number)], 0
+            while filled < len(block):
+                part = block[filled : filled + _READ_BYTES]
+                count = os.preadv(self._descriptor, [part], start + filled)
+                if not count:
+                    raise InvalidCheckpoint("size", f"{path}: {start + filled} bytes, manifest says {size}")
+                sha256.update(part[:count])
+                filled += count
+        except BaseException:
+            self._close()
+            raise
+        return sha256.hexdigest()
+
+    def _close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._path, self._descriptor = "", -1
+
+
+def _open(path: Path) -> tuple[int, int]:
+    """A descriptor of a regular file, and its size; nothing else is opened, as that may wait for ever."""
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise InvalidCheckpoint("link", f"{path.name} is not a regular file")
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    return descriptor, os.fstat(descriptor).st_size

@@ -1,0 +1,123 @@
+"""Restore: a checkpoint put into a model and its optimizer, each rank's part, verified in the buffer that is copied.
+
+In: a checkpoint whose JSON is right, and a state as an engine prepared it. Out: where the run stands, or an error.
+Kept: nothing. What was restored before damage is found is overwritten by the restore of an earlier checkpoint.
+"""
+
+from collections.abc import Set
+
+import torch
+from torch import Tensor
+
+from pretrain.checkpoint.digests.loaded import require_same_digest
+from pretrain.checkpoint.files.reading import TensorReads, Wanted
+from pretrain.checkpoint.files.tensors import PARTS
+from pretrain.checkpoint.load import Verified
+from pretrain.checkpoint.manifest import ENTRIES, FROZEN, TRAINER_FILE, OtherVersion, TrainerState
+from pretrain.engine.named_state import NamedState, put
+from pretrain.engine.ranks import Ranks
+
+
+def restore(
+    checkpoint: Verified,
+    state: NamedState,
+    ranks: Ranks,
+    frozen: str | None = None,
+    known: Set[str] = ENTRIES,
+) -> TrainerState:
+    """Load parameters, moments and steps, each rank its own part; every check of names comes before the first write.
+
+    A parameter without moments in a checkpoint at step 0 gets zeros, which is where it stood. Collective.
+
+    Args:
+        checkpoint: what is read.
+        state: what it is read into. Its frozen parameters are in no checkpoint, and stay as they are.
+        ranks: that hold the state together. All of them raise the same error about bytes.
+        frozen: content hash of the frozen parameters; None where there are none.
+        known: names of entries that this run can continue from.
+
+    Raises:
+        ValueError: names, shapes, ties, moments or frozen parameters of the checkpoint are not those of `state`.
+        OtherVersion: the run has state that this version does not know, and would silently continue without.
+        InvalidCheckpoint: bytes are not what was written; the state is neither the old nor the new one then.
+        StorageError: the bytes cannot be read.
+        CheckpointError: what was loaded is not what was saved.
+    """
+    unknown = sorted(checkpoint.trainer.entries.keys() - known)
+    if unknown:
+        what = f"{TRAINER_FILE} has the entries {unknown[:5]}, known are {sorted(known)}"
+        raise OtherVersion(checkpoint.path, checkpoint.manifest.versions, what)
+    model, optimizer = (checkpoint.index[part] for part in PARTS)
+    here = f"{checkpoint.path}: "
+    shapes = {name: state.shape(name) for name in state.names}
+    has_frozen = bool(state.frozen) or FROZEN in checkpoint.manifest.fingerprints
+    remedy = "use the recipe of that run" + (", and freeze what it froze" if has_frozen else "")
+    _require_same_names(here + "parameters" + " that are trained" * has_frozen, set(model.shapes), set(shapes), remedy)
+    _require_same_names(here + "optimizer steps", set(optimizer.steps), set(shapes))
+    _require_same_shapes(here, model.shapes, shapes)
+    require_same_frozen(checkpoint, frozen)
+    if model.aliases != dict(state.aliases):
+        raise ValueError(
+            f"{here}tied weights differ: the checkpoint has {model.aliases}, the model "
+            f"{dict(state.aliases)}; tie the model as the run did"
+        )
+    state.begin_load()
+    moments = {f"{key}/{name}": (name, key) for name in shapes for key in state.moments(name)}
+    stepped = {moment.partition("/")[2] for moment in optimizer.shapes}
+    fresh = {m for m, (name, _) in moments.items() if not optimizer.steps[name] and name not in stepped}
+    _require_same_names(here + "optimizer moments", set(optimizer.shapes), set(moments) - fresh)
+    expected = {moment: shapes[name] for moment, (name, _) in moments.items()}
+    _require_same_shapes(here, optimizer.shapes, expected)
+    stored = {"model": {name: (name, "param") for name in shapes}, "optimizer": moments}
+    wanted: dict[str, dict[str, Wanted]] = {part: {} for part in stored}
+    beside: list[tuple[Tensor, Tensor]] = []  # elements that do not lie one after the other where they go
+    for part, of_part in stored.items():
+        for name, (parameter, key) in of_part.items():
+            (start, stop), target = state.held(parameter, key)
+            if name in fresh:
+                target.zero_()
+                continue
+            if target.is_contiguous():
+                flat = target.view(-1)[: stop - start]
+                target.view(-1)[stop - start :].zero_()
+            else:
+                flat = torch.empty(stop - start)
+                beside.append((flat, target))
+            wanted[part][name] = Wanted(start, stop, flat)
+    for name in shapes:
+        state.set_step(name, optimizer.steps[name])
+    TensorReads(checkpoint, wanted).read_with(ranks)
+    for values, target in beside:
+        put(values, target)
+    state.end_load()
+    require_same_digest(checkpoint, state, ranks)
+    return checkpoint.trainer
+
+
+def require_same_frozen(checkpoint: Verified, found: str | None) -> None:
+    """Raise ValueError if `found` is not the content hash of the frozen parameters that it was trained on."""
+    stored = checkpoint.manifest.fingerprints.get(FROZEN)
+    if stored != found:
+        raise ValueError(
+            f"{checkpoint.path} was trained on other frozen parameters, which it does not hold: their content hash was "
+            f"{stored}, and is now {found}; put back the weights that the run began with, or choose another "
+            "run.directory to train on these"
+        )
+
+
+def _require_same_names(
+    what: str, stored: set[str], wanted: set[str], remedy: str = "use the recipe of that run"
+) -> None:
+    missing, unknown = sorted(wanted - stored), sorted(stored - wanted)
+    if missing or unknown:
+        raise ValueError(
+            f"{what} differ: {len(missing)} missing in the checkpoint {missing[:5]}, "
+            f"{len(unknown)} unknown to this run {unknown[:5]}; {remedy}"
+        )
+
+
+def _require_same_shapes(where: str, stored: dict[str, tuple[int, ...]], wanted: dict[str, tuple[int, ...]]) -> None:
+    differing = [n for n in sorted(stored) if stored[n] != wanted[n]]
+    if differing:
+        lines = [f"{n}: checkpoint {stored[n]}, model {wanted[n]}" for n in differing[:5]]
+        raise ValueError(f"{where}{len(differing)} shapes differ: {'; '.join(lines)}")
