@@ -126,7 +126,7 @@ def train(
             if not chosen:  # a start that continues does without the seconds that it takes
                 engine.on_main(lambda: require_publishable(job))
             engine.on_main(lambda: run.describe_corpus(job.description()))
-            engine.on_main(lambda: engine.start_trackers(flat_settings(recipe), run.root))
+            engine.on_main(lambda: engine.start_trackers(flat_settings(recipe), run.root, run.read()["id"]))
             checkpoint = opened(*chosen) if chosen else None
             training = Training(
                 recipe, job, engine, run, attempt, checkpoint, earlier_of(elsewhere, engine, attempt), faults

@@ -240,32 +240,50 @@ class Engine(Ranks):
             state = {"scale": kept["scale"], "_growth_tracker": kept["growth_tracker"]}
             self.scaler.load_state_dict({**self.scaler.state_dict(), **state})
 
-    def start_trackers(self, config: dict[str, Any], folder: Path) -> None:
+    def start_trackers(self, config: dict[str, Any], folder: Path, run_id: str) -> None:
         """Open the experiment trackers that were asked for; only rank 0 has any.
+
+        Args:
+            config: the recipe.
+            folder: of the run.
+            run_id: the same at every start of the run, which W&B and trackio then continue.
 
         Raises:
             OSError: they cannot write; the error names the file or the folder.
+            ValueError: the credentials that wandb finds are invalid.
         """
-        if not self.accelerator.log_with:
+        names = [str(tracker) for tracker in self.accelerator.log_with]
+        if not names:
             return
-        if not (os.environ.get("WANDB_API_KEY") or _has_wandb_login()):
-            os.environ.setdefault("WANDB_MODE", "offline")  # without an account, keep the run on disk
-        if "trackio" in map(str, self.accelerator.log_with):
+        mode = _wandb_mode(folder) if "wandb" in names else None
+        if "trackio" in names:
             os.environ.setdefault("TRACKIO_DIR", str(folder / "trackio"))  # read when trackio is imported
         own = {
-            "wandb": {"dir": str(folder), "name": folder.name},
-            "trackio": {"name": folder.name, "embed": False, "auto_log_cpu": False, "auto_log_gpu": False},
+            "wandb": {"dir": str(folder), "name": folder.name, "id": run_id, "resume": "allow", "mode": mode},
+            "trackio": {
+                **{"name": f"{folder.name}-{run_id[:6]}", "resume": "allow", "embed": False},
+                **{"auto_log_cpu": False, "auto_log_gpu": False},
+            },
         }
         configuration = self.accelerator.project_configuration
         configuration.project_dir = configuration.logging_dir = str(folder)  # the launch knew the first run's alone
+        was_there = (folder / "zymogen").exists()
         with placed(folder):
-            self.accelerator.init_trackers("zymogen", config=config, init_kwargs=own)
+            self.accelerator.init_trackers("zymogen", init_kwargs=own)
+            for tracker in self.accelerator.trackers:
+                if tracker.name == "wandb":
+                    tracker.tracker.define_metric("*", step_metric="step")
+                if not (tracker.name == "tensorboard" and was_there):  # it would show each start as one more run
+                    tracker.store_init_configuration(config)
 
     def track(self, values: dict[str, float], step: int) -> None:
         """Send numbers to the trackers, if any; one that cannot write them is reported once and then removed."""
         for tracker in list(self.accelerator.trackers):
             try:
-                tracker.log(values, step=step)
+                if tracker.name == "wandb":  # which drops, under a step of its own, those that are taken again
+                    tracker.log({**values, "step": step})
+                else:
+                    tracker.log(values, step=step)
             except OSError as error:
                 self.accelerator.trackers.remove(tracker)
                 words = f"run.trackers: {tracker.name} gets nothing from step {step} on, and training continues"
@@ -301,6 +319,26 @@ def _summed(bucket: Any) -> torch.futures.Future[Tensor]:
     return future.then(lambda reduced: reduced.value()[0])
 
 
-def _has_wandb_login() -> bool:
-    netrc = Path.home() / ".netrc"
-    return netrc.exists() and "wandb" in netrc.read_text()
+def _wandb_mode(folder: Path) -> str | None:
+    """Return "offline" where wandb finds no credentials, so that the run is kept on disk; None: wandb decides.
+
+    It is wandb's own search: variables, .netrc for the server that is set, its settings. Nothing is sent or asked.
+    """
+    try:
+        Path.home()
+    except RuntimeError:  # no HOME, and no entry of this user: wandb could not even be imported
+        os.environ["HOME"] = str(folder / "wandb")
+    from wandb.errors import AuthenticationError
+    from wandb.sdk import wandb_setup
+    from wandb.sdk.lib import wbauth
+
+    if "WANDB_MODE" in os.environ:
+        return None
+    host = wandb_setup.singleton().settings.base_url
+    try:
+        found = wbauth.authenticate_session(host=host, source="run.trackers", prompt=False, update_session=False)
+    except AuthenticationError as error:
+        raise ValueError(f"run.trackers: credentials for wandb are invalid: {error}; correct them") from None
+    if found is None:
+        os.environ["WANDB_MODE"] = "offline"  # for the line that says where to look
+    return None if found else "offline"

@@ -13,6 +13,7 @@ report.html          `pretrain.report` draws it
 import json
 import math
 import os
+import secrets
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
@@ -367,9 +368,8 @@ class RunDirectory:
 
     def _write(self, part: dict[str, Any]) -> None:
         path = self.root / "run.json"
-        content = {"format": FORMAT, "created": records.now()}
-        if path.exists():
-            content = self.read()
+        new = {"format": FORMAT, "created": records.now(), "id": secrets.token_hex(8)}
+        content = self.read() if path.exists() else new
         with placed(path):
             write_whole(path, json.dumps(content | part, indent=1) + "\n")
 

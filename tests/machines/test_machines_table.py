@@ -6,7 +6,6 @@ from pathlib import Path
 from support.other_machines import FAULTS, Row
 
 PENDING = {
-    **dict.fromkeys((4, 5, 6, 7, 10, 13, 14, 17, 21, 28), "sequence files, proposals, W&B"),
     **dict.fromkeys((8, 24), "launchers"),
     25: "URLs",
 }

@@ -165,7 +165,9 @@ def told(path: Path) -> Any:
 
     def timeless(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: timeless(each) for key, each in value.items() if key not in ("seconds", "created", "inputs")}
+            return {
+                key: timeless(each) for key, each in value.items() if key not in ("seconds", "created", "id", "inputs")
+            }
         return [timeless(each) for each in value] if isinstance(value, list) else value
 
     return timeless(json.loads(path.read_text().replace("/stopped/", "/whole/")))

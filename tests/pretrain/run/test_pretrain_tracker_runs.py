@@ -1,0 +1,130 @@
+"""One run in every tracker, whatever the number of starts; and credentials as wandb itself finds them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accelerate import Accelerator
+from accelerate.utils import LoggerType
+
+from pretrain.__main__ import main
+from pretrain.engine.engine import Engine
+from support.inputs.seeded_source import until
+from support.launching import LIMIT_S, environment, lines
+from support.places import ROOT
+
+KEY = "0123456789abcdef0123456789abcdef01234567"
+OTHER = "https://wandb.company.example"
+NETRC = f"machine api.wandb.ai\n  login user\n  password {KEY}\n"
+OWN_NETRC = f"machine wandb.company.example\n  login user\n  password {KEY}\n"
+
+SEARCHES: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
+    "nothing": ({}, {}, "offline"),
+    "a variable": ({"WANDB_API_KEY": KEY}, {}, "online"),
+    "a token file": ({"WANDB_IDENTITY_TOKEN_FILE": "{home}/token"}, {"token": "a.b.c"}, "online"),
+    ".netrc": ({}, {".netrc": NETRC}, "online"),
+    "_netrc": ({}, {"_netrc": NETRC}, "online"),
+    "$NETRC": ({"NETRC": "{home}/elsewhere"}, {"elsewhere": NETRC}, "online"),
+    ".netrc of another program, whose password holds the word": (
+        {},
+        {".netrc": f"machine example.org\n  login wandb\n  password {KEY}\n"},
+        "offline",
+    ),
+    "a server of one's own": ({"WANDB_BASE_URL": OTHER}, {".netrc": OWN_NETRC}, "online"),
+    "a server of one's own, credentials of another": ({"WANDB_BASE_URL": OTHER}, {".netrc": NETRC}, "offline"),
+    "credentials, and a mode that was asked for": (
+        {"WANDB_API_KEY": KEY, "WANDB_MODE": "disabled"},
+        {},
+        "online",  # that is, wandb decides
+    ),
+    "a key that is none": ({"WANDB_API_KEY": "short"}, {}, "run.trackers: credentials for wandb are invalid"),
+}
+"""Variables, files of the home folder, and how the run is recorded."""
+
+_PROGRAM = """
+import json, os, sys
+from pathlib import Path
+from pretrain.engine.engine import _wandb_mode
+import wandb.sdk.lib.wbauth
+for name, home, variables in json.load(sys.stdin):
+    sys.stdout.flush()
+    if not (child := os.fork()):
+        os.environ.update(variables)
+        if home:
+            os.environ["HOME"] = home
+        try:
+            found = _wandb_mode(Path(home)) or "online"
+        except ValueError as error:
+            found = str(error)
+        print(json.dumps([name, found]), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.slow
+def test_credentials_are_found_where_wandb_looks(tmp_path: Path) -> None:
+    cases = []
+    for number, (name, (variables, files, _)) in enumerate(SEARCHES.items()):
+        home = tmp_path / str(number)
+        home.mkdir()
+        for file, text in files.items():
+            (home / file).write_text(text)
+            (home / file).chmod(0o600)
+        cases.append([name, str(home), {key: value.replace("{home}", str(home)) for key, value in variables.items()}])
+    clean = {key: value for key, value in environment().items() if not key.startswith(("WANDB_", "NETRC"))}
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM],
+        input=json.dumps(cases),
+        cwd=ROOT,
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    found = dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+    assert {name: words[: len(SEARCHES[name][2])] for name, words in found.items()} == {
+        name: expected for name, (*_, expected) in SEARCHES.items()
+    }, done.stderr
+
+
+@pytest.fixture
+def no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home without credentials, and the environment as it was afterwards."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for variable in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+
+
+@pytest.mark.slow
+def test_every_start_continues_the_run_of_each_tracker(recipe_in: Any, tmp_path: Path, no_account: None) -> None:
+    words = [str(recipe_in(tmp_path)), 'run.trackers=["tensorboard","wandb"]', "run.log_every=2"]
+    for tokens in ("4_000", "8_000"):
+        assert main([*words, f"schedule.total_tokens={tokens}", "--allow-schedule-change"]) == 0
+    run = tmp_path / "run"
+    run_id = json.loads((run / "run.json").read_text())["id"]
+    offline = sorted((run / "wandb").glob("offline-run-*"))
+    assert [path.name.rpartition("-")[2] for path in offline] == [run_id] * len(offline)
+    assert len({path.parent for path in (run / "zymogen").rglob("hparams.yml")}) == 1
+    losses = [json.dumps(line["loss"]).encode() for line in lines(run / "metrics.jsonl") if "loss" in line]
+    assert len(losses) > 4
+    files = [path for folder in offline for path in folder.glob("run-*.wandb")]
+    until(lambda: all(any(loss in path.read_bytes() for path in files) for loss in losses))
+
+
+@pytest.mark.slow
+def test_a_step_that_is_taken_again_is_recorded(tmp_path: Path, no_account: None) -> None:
+    """W&B drops what is logged under a smaller step than the last one; the step is a value of ours."""
+    engine = Engine(Accelerator(cpu=True))
+    engine.accelerator.log_with = [LoggerType.WANDB]
+    engine.start_trackers({"a": 1}, tmp_path, "0123456789abcdef")
+    for step, loss in ((5, 2.515625), (3, 2.765625)):
+        engine.track({"loss": loss}, step)
+    engine.forget()
+    (file,) = tmp_path.glob("wandb/offline-run-*-0123456789abcdef/run-*.wandb")
+    until(lambda: all(text in file.read_bytes() for text in (b"2.515625", b"2.765625")))
