@@ -27,7 +27,7 @@ from support.chaos.campaign import Campaign
 from support.forked import forked, status_of
 from support.launching import lines, until
 
-WINDOW_S = 3.0
+WINDOW_S = 6.0
 
 
 @pytest.mark.launch

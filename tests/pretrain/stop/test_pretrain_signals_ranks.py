@@ -147,7 +147,7 @@ def test_sigusr1_to_any_rank_saves_and_trains_on(
 
 @pytest.mark.parametrize(
     ("grace", "floor_s"),
-    [("grace_s = 4", 60.0), pytest.param("", 3.0, marks=pytest.mark.slow)],
+    [("grace_s = 4", 60.0), pytest.param("", 5.0, marks=pytest.mark.slow)],
 )
 def test_a_rank_whose_peer_is_stopped_ends_before_it_is_killed(
     scheduled: Callable, grace: str, floor_s: float, monkeypatch: pytest.MonkeyPatch
@@ -179,18 +179,18 @@ def test_a_rank_that_waits_for_a_build_ends_when_it_is_asked_to(
         (self.root / "builds").touch()
         time.sleep(60)
 
-    def attempt(recipe: Any, open_job: Callable, *rest: Any) -> Any:
+    def train(recipe: Any, open_job: Callable, engine: Any, **how: Any) -> Any:
         def opened(recipe: Any, engine: Any) -> Any:
             job = open_job(recipe, engine)
             (run.root / f"opened-{engine.rank}").touch()
             return job
 
-        return begins(recipe, opened, *rest)
+        return trains(recipe, opened, engine, **how)
 
-    begins = loop._attempt
-    monkeypatch.setattr(loop, "_attempt", attempt)
+    trains = loop.train
+    monkeypatch.setattr(loop, "train", train)
     monkeypatch.setattr(RunDirectory, "describe_corpus", builds)
-    monkeypatch.setattr(watchdog, "SILENT_S", 1.0)
+    monkeypatch.setattr(watchdog, "SILENT_S", 5.0)
     run = scheduled()
     pids = run.start()
     until((run.root / "builds").exists, run.log)

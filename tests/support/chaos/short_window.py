@@ -1,11 +1,11 @@
-"""The program, whose watchdog waits for three seconds only: `accelerate launch -m support.chaos.short_window`."""
+"""The program, whose watchdog waits for six seconds only: `accelerate launch -m support.chaos.short_window`."""
 
 import sys
 
 from pretrain.__main__ import main
 from pretrain.recovery import watchdog
 
-WINDOW_S = 3.0
+WINDOW_S = 6.0
 
 if __name__ == "__main__":
     watchdog.SILENT_S = WINDOW_S
