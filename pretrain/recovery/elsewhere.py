@@ -266,7 +266,7 @@ def _stored_records(bucket: Bucket) -> AttemptRecords:
     try:
         return AttemptRecords.from_bytes(content) if content else NO_RECORDS
     except (ValueError, TypeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        remedy = "remove the objects below attempts/, and start again: the run then counts its attempts from 1 again"
+        remedy = "restore the newest object below attempts/ from an earlier version of it, or choose another URL"
         raise CheckpointError(bucket.url, f"the records of its attempts are damaged: {error}", remedy) from error
 
 
