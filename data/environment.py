@@ -13,6 +13,7 @@ import stat
 import sys
 import tempfile
 from pathlib import Path
+from string import Template
 from typing import Any
 
 _NOBODY_READS = (errno.EPIPE, errno.EIO)
@@ -26,7 +27,7 @@ _CACHES = {
     "TRITON_CACHE_DIR": ("~/.triton/cache",),
 }
 """Variables of libraries that cannot start, or complain, without a folder to write; and where they do without it."""
-_HOMES = {"XDG_CACHE_HOME": "~/.cache", "XDG_CONFIG_HOME": "~/.config", "HF_HOME": "${XDG_CACHE_HOME}/huggingface"}
+_HOMES = {"XDG_CACHE_HOME": "~/.cache", "XDG_CONFIG_HOME": "~/.config", "HF_HOME": "~/.cache/huggingface"}
 """What stands for variables that are not set."""
 _MOST_SOCKET_DIR_BYTES = 70
 """Length of a temporary folder in which sockets can be made: 103 bytes on macOS and 107 on Linux, without the two
@@ -67,7 +68,7 @@ def use_writable_caches() -> None:
     missing = [
         name
         for name, places in _CACHES.items()
-        if name not in os.environ and not any(_is_writable(_place(place)) for place in places)
+        if name not in os.environ and not any(_is_writable(place) for place in places)
     ]
     if missing and (folder := _own_folder()):
         os.environ.update({name: str(folder / name.lower()) for name in missing})
@@ -81,7 +82,7 @@ def use_short_sockets() -> None:
     """
     kept = tempfile.tempdir
     for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"):
-        if len(os.fsencode(folder)) <= _MOST_SOCKET_DIR_BYTES and _is_writable(Path(folder)):
+        if len(os.fsencode(folder)) <= _MOST_SOCKET_DIR_BYTES and _is_writable(folder):
             try:
                 tempfile.tempdir = folder
                 multiprocessing.util.get_temp_dir()  # which is asked for once, and removed at the end
@@ -106,14 +107,9 @@ def _own_folder() -> Path | None:
     return folder if is_ours else None
 
 
-def _place(text: str) -> Path:
-    for name, default in reversed(_HOMES.items()):
-        text = text.replace(f"${{{name}}}", os.environ.get(name) or default)
-    return Path(os.path.expanduser(text))
-
-
-def _is_writable(folder: Path) -> bool:
+def _is_writable(place: str) -> bool:
     """Whether files can be made in a folder, or in the nearest folder above it that exists."""
+    folder = Path(os.path.expanduser(Template(place).safe_substitute({**_HOMES, **os.environ})))
     try:
         tempfile.TemporaryFile(dir=next(each for each in (folder, *folder.parents) if each.exists())).close()
     except OSError:

@@ -203,7 +203,7 @@ def require_publishable(job: "Job[Any]") -> None:
             importlib.import_module(name)
         except Exception as error:  # libraries fail in many ways, as transformers does without docstrings
             raise ValueError(
-                f"the export cannot be made at the end of the run: {name} fails with {_gist(error)}; install what it "
+                f"the export cannot be made at the end of the run: {name} fails with {error!r}; install what it "
                 "names again, and leave PYTHONOPTIMIZE=2 out"
             ) from error
 
@@ -221,14 +221,9 @@ def publish(job: "Job[Any]", run: RunDirectory) -> None:
         raise
     except Exception as error:
         raise ValueError(
-            f"{run.root} is trained and its newest checkpoint is whole, but it was not exported: {_gist(error)}; "
+            f"{run.root} is trained and its newest checkpoint is whole, but it was not exported: {error!r}; "
             f"mend that, and the same command exports it without training: {command_line()}"
         ) from error
-
-
-def _gist(error: Exception) -> str:
-    said = " ".join(str(error).split())[:300]
-    return said if isinstance(error, ValueError) and said else f"{type(error).__name__}: {said}"
 
 
 class TrainingRecipe(Protocol):

@@ -27,7 +27,7 @@ ROWS = [
         environment={"PYTHONPATH": f"{{folder}}/libraries:{ROOT}"},
         words=("-m", "pretrain", "tiny.toml"),
         status=78,
-        says=(r"error: the export cannot be made at the end of the run: .*OSError: libcudart",),
+        says=(r"error: the export cannot be made at the end of the run: .*OSError\(.libcudart",),
         never=("Traceback", "step 1"),
     ),
     Row(
@@ -59,9 +59,9 @@ class _Failing(Job):  # type: ignore[type-arg]
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (ImportError("no module named tokenizers"), "ImportError: no module named tokenizers; mend that"),
-        (ValueError("weights are NaN"), "not exported: weights are NaN; mend that"),
-        (OSError(5, "Input/output error"), r"OSError: \[Errno 5\] Input/output error; mend that"),
+        (ImportError("no module named tokenizers"), r"ImportError\(.no module named tokenizers.\); mend that"),
+        (ValueError("weights are NaN"), r"not exported: ValueError\(.weights are NaN.\); mend that"),
+        (OSError(5, "Input/output error"), r"OSError\(5, .Input/output error.\); mend that"),
     ],
 )
 def test_failed_export_says_that_the_model_is_trained(error: Exception, said: str, tmp_path: Path) -> None:
