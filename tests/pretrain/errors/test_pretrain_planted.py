@@ -41,6 +41,7 @@ from support.planted import (
 )
 
 SETTINGS = dict(path_settings(Recipe))
+QUICK = {"user", "signed", "unknown parameter"}
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +62,9 @@ def test_the_settings_that_take_a_path_are_known() -> None:
     assert {"run.directory", "run.checkpoint_url", "data.store_dir"} <= SETTINGS.keys()
 
 
-@pytest.mark.parametrize("kind", URLS)
+@pytest.mark.parametrize(
+    "kind", [*sorted(QUICK), *(pytest.param(each, marks=pytest.mark.slow) for each in sorted(URLS.keys() - QUICK))]
+)
 def test_no_setting_keeps_a_secret(
     kind: str, recipe_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
