@@ -1,7 +1,7 @@
 """The examples for schedulers: their shell is run with a scheduler's signals, and their statuses are those of classes.
 
-Kubernetes is not here. The commands of Slurm are stand-ins, made from what the real ones do (`support.slurm`; the
-script runs under a real Slurm in test_pretrain_slurm.py). Shell, launcher, processes and signals are real.
+Kubernetes is not here. The commands of Slurm are stand-ins, made from what the real ones do (`support.slurm`); the
+script runs under a real Slurm in test_pretrain_slurm.py. Shell, launcher, processes and signals are real.
 """
 
 import os
@@ -19,7 +19,7 @@ from pretrain.run.classes import INPUT, PEER, PREEMPTED, STORAGE
 from pretrain.run.directory import FORMAT
 from support.launching import environment, lines, until
 from support.places import ROOT
-from support.slurm import PROBE, PROBED, STAND_INS, write_stand_ins
+from support.slurm.stand_ins import PROBE, PROBED, STAND_INS, write_stand_ins
 
 SLURM = ROOT / "docs/examples/slurm.sh"
 KUBERNETES = ROOT / "docs/examples/kubernetes.yaml"
@@ -120,8 +120,8 @@ def test_a_job_is_requeued_where_the_run_may_go_on(tmp_path: Path, end: str, sta
         assert shell.stdout.readline() == "waits\n"
         shell.send_signal(signal.SIGTERM)
         assert shell.wait(30) == (0 if status in (71, 75) else status)
-    asked = tmp_path / "slurm/asked"
-    assert asked.exists() == (status in (71, 75))
+    assert (tmp_path / "slurm/asked").exists() == (status in (71, 75))
+    assert lines(tmp_path / "run/attempts.jsonl")[-1].get("exit") == end  # the launcher was asked, and not killed
 
 
 def test_a_job_that_was_cancelled_is_not_requeued(tmp_path: Path) -> None:
@@ -138,8 +138,7 @@ def test_a_job_that_was_cancelled_is_not_requeued(tmp_path: Path) -> None:
     assert not (tmp_path / "slurm/asked").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("waits", ["", "sleep 0.3; "])
+@pytest.mark.parametrize("waits", ["sleep 0.3; ", pytest.param("", marks=pytest.mark.slow)])
 def test_a_job_that_is_stopped_before_its_step_runs_is_requeued(tmp_path: Path, waits: str) -> None:
     """Slurm drops a signal to a step that is not there yet."""
     late = f"#!/bin/bash\n{waits}kill -TERM $PPID; sleep 0.5\n"

@@ -17,6 +17,7 @@ import pytest
 
 from pretrain.run import stop
 from pretrain.run.stop import Stopped
+from support.places import ROOT
 
 
 def send(by: Signals) -> None:
@@ -76,6 +77,24 @@ def in_a_thread() -> Callable[[], int | None]:
     thread.start()
     thread.join()
     return made[0]
+
+
+HEARS = """
+import os, signal, time
+from pretrain.run import stop
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # as a run that started this program may have left it
+with stop.listening():
+    os.kill(os.getpid(), signal.SIGUSR1)
+    deadline = time.monotonic() + 5
+    while not stop.save_asked() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    print(stop.save_asked())
+"""
+
+
+def test_a_signal_to_save_is_heard_by_a_process_that_was_started_without() -> None:
+    done = subprocess.run([sys.executable, "-c", HEARS], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "True\n", done.stderr
 
 
 def compilers() -> Callable[[], int | None]:

@@ -10,10 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support import slurm
 from support.launching import lines, until
 from support.places import ROOT
-from support.slurm import PROBE, PROBED, Slurm
+from support.slurm import one_node as slurm
+from support.slurm.one_node import Slurm
+from support.slurm.stand_ins import PROBE, PROBED
 
 pytestmark = [
     pytest.mark.launch,
