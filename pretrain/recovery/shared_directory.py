@@ -3,8 +3,8 @@
 In: the run directory, by its name on each node. Out: one error on every rank where a node sees another folder. Kept:
 nothing.
 
-Rank 0 writes a file of a name that nobody has seen, and the first rank of every other node reads it. A file system over
-the network may show it late: its client keeps for up to a minute what it knows of a folder.
+Rank 0 makes a file of a name that nobody has seen, and the first rank of every other node looks for it. A file
+system over the network may show it late: its client keeps for up to a minute what it knows of a folder.
 """
 
 import os
@@ -39,7 +39,7 @@ def require_shared(run: RunDirectory, ranks: Ranks) -> None:
         # Above a directory that is still to be made, so that only the claim makes it.
         level, name = next(n for n, path in enumerate(folders) if path.exists()), f"{UNCLAIMED}{uuid4().hex}"
         try:
-            (folders[level] / name).write_text(name)
+            (folders[level] / name).touch()
         except OSError as error:
             raise ValueError(f"{run.root}: {said(error)}; choose another run.directory") from error
         return level, name
@@ -71,7 +71,8 @@ def _sees(file: Path) -> bool:
     while True:
         with suppress(OSError):
             os.listdir(file.parent)  # to open a folder asks its server whether it has changed
-            return file.read_text() == file.name
+            os.stat(file)
+            return True
         if time.monotonic() > until or stop.received() is not None:
             return False
         time.sleep(_LOOK_S)
