@@ -1,4 +1,8 @@
-"""Sequence files, proposals and trackers of other people."""
+"""Sequence files, proposals and trackers of other people.
+
+The promises of these rows have lighter tests: `test_data_bad_records.py`, `test_data_build_parts.py`,
+`test_pretrain_choice.py`, `test_pretrain_course.py`.
+"""
 
 import json
 import random
@@ -97,6 +101,7 @@ ROWS = [
         fault=4,
         situation="DNA chains in a file of the PDB",
         prepare=changed(lambda header, letters: f"{header}\n{letters}\n{header}_B mol:na length:8  DNA\nCGCGAATT\n"),
+        slow=True,
         words=BUILD,
         status=2,
         says=(r"record 2 \('p0_B mol:na length:8  DNA'\) holds nucleotides .*data\.ingest\.max_bad_fraction",),
@@ -105,6 +110,7 @@ ROWS = [
         fault=4,
         situation="DNA chains in a file of the PDB, with a budget",
         prepare=changed(lambda header, letters: f"{header}\n{letters}\n{header}_B|DNA (5'-D(*CP*G)-3')|\nCG\n"),
+        slow=True,
         words=(*BUILD, "--max-bad-fraction", "0.5"),
         says=(r"records      60\n", r"left out     60 records: 60 nucleotides: "),
     ),
@@ -112,6 +118,7 @@ ROWS = [
         fault=5,
         situation="contigs without proteins in a draft genome",
         prepare=text("x.gbk", contigs("c1", "c2", "c3")),
+        slow=True,
         words=("-m", "data", "build", "x.gbk", "--store-dir", "s"),
         says=(r"records      2\n", r"left out     1 record: 1 contig without proteins: "),
     ),
@@ -119,6 +126,7 @@ ROWS = [
         fault=6,
         situation="stop codons of gffread",
         prepare=changed(lambda header, letters: f"{header}\n{letters}.\n"),
+        slow=True,
         words=BUILD,
         says=(r"records      60\nresidues     5,400\n",),
     ),
@@ -126,6 +134,7 @@ ROWS = [
         fault=6,
         situation="stop codons of gffread inside",
         prepare=changed(lambda header, letters: f"{header}\n{letters[:45]}.{letters[45:]}\n"),
+        slow=True,
         words=BUILD,
         status=2,
         says=(r"record 1 \('p0'\) has '\.' at residue 46, a stop codon inside the protein",),
@@ -137,16 +146,17 @@ ROWS = [
         needs=no_user_namespace,
         shell='chmod -R a+rwX . && unshare -U --map-user=12345 env -u HOME "$@"',
         environment={"WANDB_SILENT": "true"},
+        slow=True,
         words=("-m", "pretrain", "tiny.toml", 'run.trackers=["wandb"]'),
         says=(r"wandb sync \S*wandb/offline-run-\*",),
         check=one_id,
-        slow=True,
     ),
     *(
         Row(
             fault=10,
             situation=f"the word {word} in a table",
             prepare=text("x.csv", f"id,sequence\np1,MKTAYI\np2,{word}\n"),
+            slow=True,
             words=("-m", "data", "build", "x.csv", "--store-dir", "s"),
             status=2,
             says=(rf"record 2 \('p2'\) has '{word}', a word for a missing value",),
@@ -157,6 +167,7 @@ ROWS = [
         fault=13,
         situation="many small files and two processes",
         prepare=many_small,
+        slow=True,
         words=("-m", "data", "build", "many/*.fasta", "--processes", "2", "--store-dir", "s"),
         says=(r"records      100\n",),
         check=few_processes,
@@ -165,14 +176,15 @@ ROWS = [
         fault=14,
         situation="a proposal for days on a CPU",
         prepare=of_a_large_corpus,
+        slow=True,
         words=("-m", "pretrain", "x.fasta", "--plan", "--untimed", "--hours", "100"),
         check=validation_is_a_twentieth,
-        slow=True,
     ),
     Row(
         fault=17,
         situation="steps without targets",
         prepare=changed(lambda header, letters: f"{header}\n{letters}\n" + f"{header}x\n{'X' * 126}\n" * 100),
+        slow=True,
         words=(
             "-m",
             "pretrain",
@@ -183,7 +195,6 @@ ROWS = [
         ),
         says=(r"\| loss - \|",),
         never=("Traceback", r"loss nan", r"lower schedule\.peak_lr"),
-        slow=True,
     ),
     Row(
         fault=21,
@@ -191,6 +202,7 @@ ROWS = [
         prepare=text(
             "x.gbk", contigs("c1", "c2", "c3").replace("c1         900 bp", "NODE_1_length_145000_cov_21.7145000 bp")
         ),
+        slow=True,
         words=("-m", "data", "build", "x.gbk", "--store-dir", "s"),
         says=(r"records      2\n",),
     ),
