@@ -12,11 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
 from pretrain.run.classes import INPUT, PEER, PREEMPTED, STORAGE
 from pretrain.run.directory import FORMAT
+from pretrain.run.lock import RunLock
 from support.launching import environment, lines, until
 from support.places import ROOT
 from support.slurm.stand_ins import PROBE, PROBED, STAND_INS, write_stand_ins
@@ -122,6 +124,23 @@ def test_a_job_is_requeued_where_the_run_may_go_on(tmp_path: Path, end: str, sta
         assert shell.wait(30) == (0 if status in (71, 75) else status)
     assert (tmp_path / "slurm/asked").exists() == (status in (71, 75))
     assert lines(tmp_path / "run/attempts.jsonl")[-1].get("exit") == end  # the launcher was asked, and not killed
+
+
+@pytest.mark.parametrize("start", ["launched", pytest.param("submitted", marks=pytest.mark.slow)])
+def test_the_answer_of_a_run_that_is_still_ending_is_waited_for(tmp_path: Path, start: str) -> None:
+    """Rank 0 of another node ends some seconds after a rank was killed, and until then the run has no status."""
+    with globals()[start](tmp_path, "echo waits; exit 1", "peer") as shell:
+        lock = [RunLock(tmp_path / "run")]
+        until(lambda: "pretrain.inspect" in str([each.cmdline() for each in below(shell.pid)]), tmp_path / "end")
+        with pytest.raises(subprocess.TimeoutExpired):
+            shell.wait(4)  # it has asked by then, unless this machine is busy
+        (tmp_path / "run/attempts.jsonl").open("a").write((tmp_path / "end").read_text())
+        lock.clear()
+        assert shell.wait(60) == (71 if start == "launched" else 0)
+
+
+def below(pid: int) -> list[psutil.Process]:
+    return [each for each in psutil.Process(pid).children(recursive=True) if each.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_a_job_that_was_cancelled_is_not_requeued(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_srun_and_scancel_do_what_their_stand_ins_do(one_node: Slurm, tmp_path: 
     assert "srun: forcing job termination" in log.read_text()
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_job_is_stopped_requeued_saved_and_cancelled(
     one_node: Slurm, recipe_in: Callable[[Path], Path], tmp_path: Path
 ) -> None:
