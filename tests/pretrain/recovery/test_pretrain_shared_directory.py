@@ -100,7 +100,7 @@ def errors_of(ranks: Simulated, directories: list[Path]) -> list[Exception]:
     return errors
 
 
-@pytest.mark.parametrize(("nodes", "ranks_per_node"), [(1, 64), (8, 8), (64, 1)])
+@pytest.mark.parametrize(("nodes", "ranks_per_node"), [(1, 8), (8, 8), (64, 1), (128, 8)])
 def test_each_node_reads_once(nodes: int, ranks_per_node: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks, read = Simulated(nodes * ranks_per_node), list[int]()
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks_per_node))

@@ -115,10 +115,12 @@ def test_a_step_is_logged_in_a_phase_of_its_own(recipe_in, tmp_path: Path, monke
         taken(training, lines, *rest)
         monkeypatch.setattr(lines, "taken", logged)
         phases.append(training.phase)
+        if len(phases) == 4:
+            raise KeyboardInterrupt  # without an export and a report
 
     monkeypatch.setattr(Training, "_taken", observed)
-    assert main([str(recipe_in(tmp_path)), "schedule.total_tokens=3_000"]) == 0
-    assert phases[:4] == ["log", "train"] * 2
+    assert main([str(recipe_in(tmp_path)), "schedule.total_tokens=3_000"]) == 130
+    assert phases == ["log", "train"] * 2
 
 
 class Ranks:
@@ -313,7 +315,8 @@ def test_a_rank_that_has_ended_in_order_is_not_waited_for(ranks: Ranks, ended: i
     assert ranks.after(10 * SILENT_S) == {}
 
 
-def test_heartbeats_of_a_thousand_ranks_are_two_messages_each_and_open_no_file() -> None:
+@pytest.mark.parametrize("number", [8, 64, 1024])
+def test_heartbeats_are_two_messages_a_rank_and_open_no_file(number: int) -> None:
     kept, calls, opened = HashStore(), Counter[str](), []
 
     class Counted:
@@ -327,15 +330,15 @@ def test_heartbeats_of_a_thousand_ranks_are_two_messages_each_and_open_no_file()
 
     counts = False
     sys.addaudithook(observed)
-    ranks = [Heartbeats(Counted, rank, 1024) for rank in range(1024)]
+    ranks = [Heartbeats(Counted, rank, number) for rank in range(number)]
     for _ in range(3):
         for rank in ranks:
             rank.exchange(heartbeats.Heartbeat(step=1, phase="train"))
         counts, beat = True, dict(calls)
         calls.clear()
     counts = False
-    assert sum(beat.values()) == 2 * 1024
-    assert beat == {"set": 1024, "multi_get": 1, "compare_set": 1023}
+    assert sum(beat.values()) == 2 * number
+    assert beat == {"set": number, "multi_get": 1, "compare_set": number - 1}
     assert opened == []
     assert {last.step for last, _ in ranks[0].seen.values()} == {1}
-    assert [len(rank.seen) for rank in ranks[:3]] == [1023, 1, 1]
+    assert [len(rank.seen) for rank in ranks[:3]] == [number - 1, 1, 1]
