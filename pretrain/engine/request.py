@@ -191,10 +191,10 @@ def requested() -> LaunchRequest:
 
 
 def _requested() -> LaunchRequest:
-    for launch in launches():
-        if launch.is_accelerate:
-            return _from_accelerate(launch.arguments, launch.folder)
-    return _from_environment()
+    of_accelerate = next((each for each in launches() if each.name.startswith("accelerate")), None)
+    if of_accelerate is None:
+        return _from_environment()
+    return _from_accelerate(of_accelerate.arguments, Path(of_accelerate.process.cwd()))
 
 
 def _from_accelerate(arguments: list[str], folder: Path) -> LaunchRequest:
@@ -215,7 +215,7 @@ def _from_accelerate(arguments: list[str], folder: Path) -> LaunchRequest:
         kind = meaning if getattr(parsed, flag) else kind
     sections = {"parallelism_config"} if parsed.use_parallelism_config or config.get("parallelism_config") else set()
     for group in parser._action_groups:
-        flags = {each.dest for each in group._group_actions} & vars(parsed).keys()
+        flags = (each.dest for each in group._group_actions if hasattr(parsed, each.dest))
         given = {key: getattr(parsed, key) for key in flags if getattr(parsed, key) != getattr(unset, key)}
         of_recipe = {key: value for key, value in given.items() if _plain(key) in _NOT_THE_YAMLS}
         config |= {"flags": config.get("flags", {}) | of_recipe} if of_recipe else {}

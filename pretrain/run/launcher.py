@@ -33,14 +33,13 @@ import psutil
 from data.parent import signal_at_its_end
 from data.safe_text import printable, redacted
 
-_ACCELERATE_LAUNCH = {
+_LAUNCHERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("accelerate", "accelerate.commands.accelerate_cli"), ("launch",)),
     **dict.fromkeys(("accelerate-launch", "accelerate.commands.launch"), ()),
+    **dict.fromkeys(("torchrun", "torch.distributed.run", "torch.distributed.launch"), ()),
+    **dict.fromkeys(("deepspeed", "deepspeed.launcher.launch"), ()),
 }
-"""Accelerate's launcher by each of its names, with the word that follows."""
-_LAUNCHERS = _ACCELERATE_LAUNCH | dict.fromkeys(
-    ("torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "deepspeed.launcher.launch"), ()
-)
+"""Launchers by their names, with the word that follows."""
 _ELASTIC = "TORCHELASTIC_RUN_ID"
 _ACCELERATE = ("ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION", "ACCELERATE_DYNAMO_BACKEND")
 """What its launcher of one process sets. A user may set one of them, for a process without a launcher."""
@@ -50,12 +49,15 @@ _TO_SAVE_S = 30.0
 
 
 @dataclass(frozen=True)
-class _Launcher:
+class Launcher:
     """A process above this one."""
 
     process: psutil.Process
-    is_known: bool
-    """By its command line: such launchers start processes from their main thread, which lives as long as they do."""
+    arguments: list[str]
+    """Those of its command line."""
+    name: str
+    """As in the command line: such launchers start processes from their main thread, which lives as long as they do.
+    Empty for somebody's own program, which launches with torch's library."""
 
     def is_gone(self) -> bool:
         """Whether it has ended, waited for or not."""
@@ -82,20 +84,20 @@ def end_with_the_launcher() -> None:
         return
     by = signal.SIGKILL if is_one_of_several else signal.SIGTERM
     # The kernel's signal follows the thread that started this process: not every program that launches keeps it.
-    is_told = launcher.is_known and launcher.process.pid == os.getppid() and signal_at_its_end(by)
+    is_told = bool(launcher.name) and launcher.process.pid == os.getppid() and signal_at_its_end(by)
     if is_told and launcher.is_gone():  # before the kernel was asked
         os.kill(os.getpid(), by)
     threading.Thread(target=_watch, args=(launcher, by, is_told), name="launcher", daemon=True).start()
 
 
-def _launcher() -> _Launcher | None:
+def _launcher() -> Launcher | None:
     """The launcher that started this process or what started it; None if there is none above it."""
-    for launch in launches():
-        return _Launcher(launch.process, is_known=True)
-    # Somebody's own program may launch with torch's library. Then it is Python, and this process leads a session.
+    for launcher in launches():
+        return launcher
+    # Somebody's own program is Python, and this process leads a session.
     parent = psutil.Process().parent()
     if _ELASTIC in os.environ and os.getsid(0) == os.getpid() and parent and _is_python(parent):
-        return _Launcher(parent, is_known=False)
+        return Launcher(parent, [], "")
     return None
 
 
@@ -114,7 +116,7 @@ def _is_python(process: psutil.Process) -> bool:
         return False
 
 
-def _watch(launcher: _Launcher, by: Signals, is_told: bool) -> None:
+def _watch(launcher: Launcher, by: Signals, is_told: bool) -> None:
     """End this process once the launcher is gone, with `by` unless the kernel sends it, and at last with SIGKILL."""
     while not launcher.is_gone():
         time.sleep(_WATCH_S)
@@ -134,11 +136,9 @@ def command_line() -> str:
 
     Without a launcher, a process of several is started by its variables, which come first.
     """
-    commands = [launch.command for launch in launches()]  # the last one is what the user typed: DeepSpeed's are two
-    if not commands and (launcher := _launcher()):
-        commands = [launcher.process.cmdline()]
-    words = commands[-1] if commands else sys.orig_argv
-    is_told = not commands and launched_world().world_size > 1
+    above = [*launches()] or [each for each in [_launcher()] if each]
+    words = above[-1].process.cmdline() if above else sys.orig_argv  # the last was typed: DeepSpeed's are two
+    is_told = not above and launched_world().world_size > 1
     variables = [f"{name}={os.environ[name]}" for name in _OF_WORLD if is_told and name in os.environ]
     # The shell has started the interpreter for a program such as `accelerate`, which it finds without.
     if len(words) > 1 and os.path.basename(words[0]).startswith("python") and os.access(words[1], os.X_OK):
@@ -149,36 +149,25 @@ def command_line() -> str:
     return redacted(shlex.join([*variables, str(program), *words[1:]]))
 
 
-class Launch(NamedTuple):
-    """A launcher above this process."""
-
-    process: psutil.Process
-    folder: Path
-    """In which it works."""
-    command: list[str]
-    arguments: list[str]
-    is_accelerate: bool
-
-
-def launches() -> Iterator[Launch]:
+def launches() -> Iterator[Launcher]:
     """The launchers above this process, the nearest first."""
     for ancestor in psutil.Process().parents():
         try:
-            command, folder = ancestor.cmdline(), Path(ancestor.cwd())
+            found = _parsed(ancestor.cmdline())
         except psutil.Error:
             continue
-        if found := _parsed(command):
-            yield Launch(ancestor, folder, command, *found)
+        if found:
+            yield Launcher(ancestor, *found)
 
 
-def _parsed(command: list[str]) -> tuple[list[str], bool] | None:
-    """The arguments of the launcher that a command line starts, and whether that is Accelerate's; None: it is none."""
+def _parsed(command: list[str]) -> tuple[list[str], str] | None:
+    """The arguments and the name of the launcher that a command line starts; None if it starts something else."""
     for index, word in enumerate(command[:4], 1):
         name = os.path.basename(word)
         if name in _LAUNCHERS:
             end = index + len(_LAUNCHERS[name])
             is_one = tuple(command[index:end]) == _LAUNCHERS[name]
-            return (command[end:], name in _ACCELERATE_LAUNCH) if is_one else None
+            return (command[end:], name) if is_one else None
     return None
 
 

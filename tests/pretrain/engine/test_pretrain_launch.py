@@ -246,7 +246,7 @@ def test_finds_the_launchers_own_command_line(command: str, found: str | None) -
     assert (parsed is None) == (found is None)
     if parsed is not None and found is not None:
         assert " ".join(parsed[0]).startswith(found)
-        assert parsed[1] == ("accelerate" in command)
+        assert parsed[1].startswith("accelerate") == ("accelerate" in command)
 
 
 def test_reads_the_launchers_yaml_and_flags(tmp_path: Path, no_launcher: pytest.MonkeyPatch) -> None:
