@@ -149,7 +149,8 @@ def main(arguments: list[str] | None = None) -> None:
     for preset, bar in list(BARS.items())[: 1 if quick else None]:
         with tempfile.TemporaryDirectory() as folder:
             found = measure(preset, 3 if quick else 20, Path(folder))
-        chosen = pace(found.stall, found.save, found.num_bytes, 1, RunSettings(directory="-"))
+        slower = max(0.0, found.beside - 1)
+        chosen = pace(found.stall, found.save, found.num_bytes, 1, RunSettings(directory="-"), slower)
         print(
             f"{preset}: stall {found.stall:.4f} s (first {found.first_stall:.4f}), published after {found.save:.3f} s "
             f"beside {found.steps:.0f} steps, verified in {found.verify:.3f} s, verified and loaded in "

@@ -119,8 +119,8 @@ def state_bytes(num_parameters: int, engine: str = "single", processes: int = 1,
 
     Args:
         num_parameters: of the whole model.
-        engine: name of the engine. DDP keeps a second copy of the gradients, to exchange them; HSDP's copies are not
-            counted.
+        engine: name of the engine. DDP keeps a second copy of the gradients, to exchange them, and ZeRO one of the
+            weights, to update it; HSDP's copies are not counted.
         processes: number of processes.
         optimizer: ``adamw`` or ``muon``.
     """
@@ -130,6 +130,7 @@ def state_bytes(num_parameters: int, engine: str = "single", processes: int = 1,
         "ddp": (3 + moments, 0),
         "zero1": (2, 1 + moments),
         "zero2": (1, 2 + moments),
+        "zero3": (0, 3 + moments),
     }.get(engine, (0, 2 + moments))
     return num_parameters * _FLOAT32 * (whole + shared / processes)
 

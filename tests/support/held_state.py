@@ -3,6 +3,8 @@
 Also runs that print what they hold, and copies of a model that hold something else; for `wrong_engine`.
 """
 
+import gc
+import itertools
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from unittest import mock
@@ -12,6 +14,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from pretrain import loop
+from pretrain.checkpoint.staging import Staging
+from pretrain.engine import zero
 from pretrain.engine.engine import layer_weights
 from pretrain.engine.named_state import TorchState
 from pretrain.model import linear
@@ -76,3 +80,43 @@ def norms_of_copies_differ() -> AbstractContextManager[Any]:
         return norm * (1 + 2.0**-22) if torch.distributed.get_rank() >= 2 else norm
 
     return mock.patch.object(torch.nn.utils, "get_total_norm", faulty)
+
+
+def say_state_bytes() -> AbstractContextManager[Any]:
+    """No fault: each rank prints what it holds between the backward pass and the update of its third step.
+
+    Once as torch's profiler counts it in this thread, DDP's buckets included, and once the storages of all tensors that
+    Python knows. Of these the buffer in which DeepSpeed sums gradients, of one size for all models, is left out.
+    """
+    train_step, steps = loop.train_step, itertools.count(1)
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
+
+    def watched(step: Any, model: Any, optimizer: Any, engine: Any, **how: Any) -> Any:
+        update = type(engine).update
+
+        def updated(*arguments: Any) -> Any:
+            profiler.stop()
+            events = profiler.profiler.kineto_results.events()
+            allocated = sum(event.nbytes() for event in events if event.name() == "[memory]")
+            print(f"bytes: {allocated} allocated, {_storages(leaving_out=4 * zero._BUCKET)} held", flush=True)
+            return update(*arguments)
+
+        with mock.patch.object(type(engine), "update", updated if next(steps) == 3 else update):
+            return train_step(step, model, optimizer, engine, **how)
+
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(Staging, "make_ready"))  # what a save takes is another figure
+    stack.enter_context(mock.patch.object(loop, "train_step", watched))
+    profiler.start()
+    return stack
+
+
+def _storages(leaving_out: int) -> int:
+    """Bytes of the storages of all tensors, and of the gradients of all leaves."""
+    found: dict[int, int] = {}
+    for tensor in [each for each in gc.get_objects() if isinstance(each, Tensor)]:
+        for each in (tensor, tensor.grad if tensor.is_leaf else None):
+            if each is not None:
+                storage = (each._local_tensor if isinstance(each, DTensor) else each).untyped_storage()
+                found[storage.data_ptr()] = storage.nbytes()
+    return sum(size for size in found.values() if size != leaving_out)

@@ -351,6 +351,7 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         say_first_weights,
         held_state.say_copies_of_weights,
         held_state.norms_of_copies_differ,
+        held_state.say_state_bytes,
         measured,
         full_disks.full_disk_twice,
         full_disks.full_on_rank_0,

@@ -25,7 +25,7 @@ LAPTOP = Machine("cpu", "2 CPU cores", 1, 2, 16e9, 6e10)
         ("fsdp2", 4, "adamw", 4),
         ("zero1", 4, "adamw", 11),
         ("zero2", 4, "adamw", 8),
-        ("zero3", 4, "adamw", 4),
+        ("zero3", 4, "adamw", 5),
     ],
 )
 def test_parameters_gradients_and_moments(
