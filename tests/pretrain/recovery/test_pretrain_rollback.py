@@ -75,7 +75,7 @@ def test_fine_tuning_falls_back_and_stops_too(pool: RankPool, tmp_path: Path) ->
 def test_no_restart_of_a_launcher_passes_the_fault(recipe_in, tmp_path: Path) -> None:
     """Ranks are replaced in place, and the launcher, which starts failed ones again, is refused each time."""
     recipe, directory = recipe_in(tmp_path), tmp_path / "run"
-    words = command([recipe, SAVES, "data.workers=1"], 2, program=leaping_loss.__name__)
+    words = command([recipe, SAVES], 2, program=leaping_loss.__name__)
     place = words.index("--num_processes")
     restarts = [*words[:place], "--max_restarts", "3", *words[place:]]
     done = run(restarts)
@@ -112,7 +112,11 @@ def test_ranks_without_a_common_launcher_start_over_together(recipe_in, tmp_path
         )
         for rank, log in enumerate(logs)
     ]
-    assert [rank.wait(LIMIT_S) for rank in ranks] == [78, 78], "".join(log.read_text() for log in logs)
+    try:
+        assert [rank.wait(LIMIT_S) for rank in ranks] == [78, 78], "".join(log.read_text() for log in logs)
+    finally:
+        for rank in ranks:
+            rank.kill()
     assert begun(tmp_path / "run") == [0, 20]
     assert ranks[0].pid == lines(tmp_path / "run/attempts.jsonl")[-2]["pid"]
     assert [log.read_text().count(leaping_loss.HELD.format([], [])) for log in logs] == [2, 2]
