@@ -191,10 +191,8 @@ def requested() -> LaunchRequest:
 
 
 def _requested() -> LaunchRequest:
-    of_accelerate = next((each for each in launches() if each.name.startswith("accelerate")), None)
-    if of_accelerate is None:
-        return _from_environment()
-    return _from_accelerate(of_accelerate.arguments, Path(of_accelerate.process.cwd()))
+    launcher = next((each for each in launches() if each.name.startswith("accelerate")), None)
+    return _from_accelerate(launcher.arguments, Path(launcher.process.cwd())) if launcher else _from_environment()
 
 
 def _from_accelerate(arguments: list[str], folder: Path) -> LaunchRequest:
@@ -213,14 +211,14 @@ def _from_accelerate(arguments: list[str], folder: Path) -> LaunchRequest:
     kind = str(config.get("distributed_type", "NO"))
     for flag, meaning in (("use_deepspeed", "DEEPSPEED"), ("use_fsdp", "FSDP"), ("multi_gpu", "MULTI_GPU")):
         kind = meaning if getattr(parsed, flag) else kind
-    sections = {"parallelism_config"} if parsed.use_parallelism_config or config.get("parallelism_config") else set()
+    given = {key: value for key, value in vars(parsed).items() if value != getattr(unset, key)}
+    of_recipe = {key: value for key, value in given.items() if _plain(key) in _NOT_THE_YAMLS}
+    config |= {"flags": of_recipe} if of_recipe else {}
+    has_mesh = parsed.use_parallelism_config or config.get("parallelism_config")
     for group in parser._action_groups:
-        flags = (each.dest for each in group._group_actions if hasattr(parsed, each.dest))
-        given = {key: getattr(parsed, key) for key in flags if getattr(parsed, key) != getattr(unset, key)}
-        of_recipe = {key: value for key, value in given.items() if _plain(key) in _NOT_THE_YAMLS}
-        config |= {"flags": config.get("flags", {}) | of_recipe} if of_recipe else {}
-        needs = _OF_A_LAUNCH.get(str(group.title), kind)
-        if needs not in {kind} | sections and (ignored := sorted(given.keys() - of_recipe.keys())):
+        needs, of_group = _OF_A_LAUNCH.get(str(group.title), kind), {each.dest for each in group._group_actions}
+        ignored = sorted(of_group & given.keys() - of_recipe.keys())
+        if ignored and needs not in (kind, has_mesh and "parallelism_config"):
             raise ValueError(
                 f"--{ignored[0]} {given[ignored[0]]} would be ignored: accelerate launch reads it for {needs} alone, "
                 f"and this is a launch of {kind}; remove it, or use the file of accelerate_configs/ that has {needs}"
