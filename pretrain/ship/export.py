@@ -35,7 +35,7 @@ from pretrain.model.weights.finite import require_finite, require_fits
 from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import StorageError, is_no_room
 from pretrain.ship.contact_head import about_contacts
-from pretrain.ship.reloaded import require_same
+from pretrain.ship.reloaded import logits_of, require_same
 
 FORMAT = "zymogen.export/1"
 
@@ -80,8 +80,7 @@ def export(run: RunDirectory, frozen: Weights | None = None, stored: Stored | No
     require_fits(weights, dtype, checkpoint.path)
     hashes = {identity_of(weights.items())} if (measured := was_measured(run.root)) else set()
     # Rounded as the files are, so that what transformers reads can be compared.
-    model.load_state_dict({name: weight.to(dtype).float() for name, weight in weights.items()}, assign=True)
-    del weights
+    model.load_state_dict({name: weights.pop(name).to(dtype).float() for name in list(weights)}, assign=True)
     if measured and stored.dtype != "float32":
         hashes.add(identity_of(model.named_parameters()))
     contact_head = ContactHead.of_entry(checkpoint.trainer.entries.get(CONTACT_HEAD), shape.layers * shape.heads)
@@ -94,7 +93,9 @@ def export(run: RunDirectory, frozen: Weights | None = None, stored: Stored | No
         transformers_io.save(
             model, building, contact_head=contact_head, dtype=stored.dtype, largest_file=stored.largest_file
         )
-        require_same(model, building)
+        expected = logits_of(model)
+        del model  # so that one of both is in memory
+        require_same(expected, building)
         exported = Exported(
             step=step,
             tokens=tokens_seen,

@@ -4,6 +4,7 @@ In: a model of ours, and the folder of its export. Out: an error, or nothing. Ke
 `require_close` are for models of other classes, which `finetune` exports.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +28,35 @@ _REPORT = "report this with the versions in run.json"
 
 
 @torch.no_grad()
-def require_same(model: MaskedLanguageModel, folder: Path) -> None:
-    """Load `folder` through `AutoModelForMaskedLM`, and compare its logits with those of `model`.
+def logits_of(model: MaskedLanguageModel) -> list[tuple[Tensor, Tensor]]:
+    """Tokens of made-up proteins, and the logits that `model` computes of them.
 
     Args:
-        model: float32 on the host, in evaluation mode, with weights rounded as those of the folder are.
+        model: float32 on the host, in evaluation mode, with weights rounded as those of an export are.
+    """
+    found = []
+    for number, residues in enumerate(LENGTHS):
+        ids = made_up(residues, number)
+        ids[number + 1 :: 7] = MASK
+        tokens = torch.cat([torch.tensor([CLS]), ids, torch.tensor([EOS])])
+        found.append((tokens, model.logits(_alone(tokens))))
+    return found
+
+
+@torch.no_grad()
+def require_same(expected: Sequence[tuple[Tensor, Tensor]], folder: Path) -> None:
+    """Load `folder` through `AutoModelForMaskedLM`, and compare its logits with those that were expected.
+
+    Args:
+        expected: as of `logits_of`, whose model need not be in memory any more.
         folder: a finished export.
 
     Raises:
         ValueError: it cannot be read, tensors are missing there or unknown to transformers, or the logits differ.
     """
     theirs = loaded(folder, AutoModelForMaskedLM)
-    for number, residues in enumerate(LENGTHS):
-        ids = made_up(residues, number)
-        ids[number + 1 :: 7] = MASK
-        tokens = torch.cat([torch.tensor([CLS]), ids, torch.tensor([EOS])])
-        require_close(model.logits(_alone(tokens)), theirs(input_ids=tokens[None]).logits[0], residues)
+    for (tokens, logits), residues in zip(expected, LENGTHS, strict=True):
+        require_close(logits, theirs(input_ids=tokens[None]).logits[0], residues)
 
 
 def loaded(folder: Path, kind: Any) -> Any:

@@ -99,14 +99,13 @@ def to_transformers(
     Raises:
         ValueError: transformers' class cannot compute the function of `model`.
     """
-    shape = model.shape
-    state = to_transformers_state(model.state_dict(), shape)
-    if shape.is_modern:
-        return _built(EsmcForMaskedLM, _config(shape), state)
-    on_host = frequencies(shape.head_dim, shape.rotary_precision, torch.device("cpu"))
-    state[FREQUENCIES] = on_host.clone()
-    state |= contact_head.state() if contact_head else zeros(shape.layers * shape.heads)
-    return _built(EsmForMaskedLM, _config(shape), state)
+    kind, state = _described(model, contact_head)
+    with no_init_weights():
+        theirs: EsmForMaskedLM | EsmcForMaskedLM = kind(_config(model.shape))
+    theirs.tie_weights()  # part of the initialisation that was skipped
+    theirs.load_state_dict(state)
+    theirs.train(False)
+    return theirs
 
 
 def save(
@@ -132,12 +131,12 @@ def save(
     Raises:
         ValueError: as for `to_transformers`.
     """
-    theirs = to_transformers(model, contact_head)
-    state = theirs.state_dict()
-    if dtype != "float32":
-        kept = {name: state[name] for name in (FREQUENCIES,) if name in state}  # rounded ones would change every logit
-        theirs.to(getattr(torch, dtype))
-        state = theirs.state_dict() | kept
+    kind, state = _described(model, contact_head)
+    # Rounded frequencies would change every logit.
+    state = {name: each if name == FREQUENCIES else each.to(getattr(torch, dtype)) for name, each in state.items()}
+    with no_init_weights(), torch.device("meta"):
+        theirs = kind(_config(model.shape))
+    theirs.load_state_dict(state, assign=True)  # no second copy of the weights
     if not model.shape.is_modern:
         # One copy of the frequencies per layer, as in published files: every version of transformers reads these,
         # while 5.23 would itself write one tensor under a name with a literal `*`, which version 4 does not know.
@@ -176,18 +175,19 @@ def _tokenizer(shape: EsmShape, max_tokens: int) -> Any:
         return EsmTokenizer(str(vocabulary), model_max_length=max_tokens)
 
 
-def _built(kind: Any, config: EsmConfig | EsmcConfig, state: dict[str, Tensor]) -> EsmForMaskedLM | EsmcForMaskedLM:
-    """A model of class `kind` with every weight from `state`.
+def _described(model: MaskedLanguageModel, contact_head: ContactHead | None) -> tuple[Any, dict[str, Tensor]]:
+    """Transformers' class for a model, and its state: views of the model's weights where they are float32 on the host.
 
-    No random weights are drawn first, because that takes four times as long as all the rest. `from_pretrained` draws
-    none either, but under DeepSpeed and FSDP it shares the work among ranks, and an export is made by one rank alone.
+    Whoever makes such a model draws no random weights first, because that takes four times as long as all the rest.
+    `from_pretrained` draws none either, but under DeepSpeed and FSDP it shares the work among ranks, and an export is
+    made by one rank alone.
     """
-    with no_init_weights():
-        theirs: EsmForMaskedLM | EsmcForMaskedLM = kind(config)
-    theirs.tie_weights()  # part of the initialisation that was skipped
-    theirs.load_state_dict(state)
-    theirs.train(False)
-    return theirs
+    shape = model.shape
+    state = to_transformers_state(model.state_dict(), shape)
+    if shape.is_modern:
+        return EsmcForMaskedLM, state
+    state[FREQUENCIES] = frequencies(shape.head_dim, shape.rotary_precision, torch.device("cpu")).clone()
+    return EsmForMaskedLM, state | (contact_head.state() if contact_head else zeros(shape.layers * shape.heads))
 
 
 def _config(shape: EsmShape) -> EsmConfig | EsmcConfig:

@@ -25,11 +25,13 @@ from pretrain.model.weights.contact_head import BIAS, WEIGHT, ContactHead
 from pretrain.push.folder import finished_files
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
-from pretrain.ship.reloaded import require_same
+from pretrain.ship.reloaded import logits_of, require_same
+from support.forked import forked, status_of
 from support.inputs.flat_batches import perturb
 from support.inputs.whole_models import load as read_model
 from support.launching import environment
 from support.places import ROOT
+from support.wrong_engine import rise
 
 # One group: most tests look at one run, which is made once.
 pytestmark = pytest.mark.xdist_group("stored")
@@ -131,6 +133,22 @@ def test_weights_that_are_no_numbers_are_no_start(tmp_path: Path) -> None:
 # Types and files ----------------------------------------------------------------------------------
 
 
+def test_an_export_is_written_without_a_second_copy_of_the_weights(tmp_path: Path) -> None:
+    """Beside the model stand one file of it and the parts of its fused matrices."""
+
+    def work() -> None:
+        torch.set_num_threads(1)
+        transformers_io.save(
+            MaskedLanguageModel(PRESETS["esm2_60k"]), tmp_path / "first"
+        )  # what is imported on the way
+        model = MaskedLanguageModel(PRESETS["esm2_35m"]).eval()
+        size = 4 * sum(parameter.numel() for parameter in model.parameters())
+        rose = rise(lambda: transformers_io.save(model, tmp_path / "export", largest_file="20MB"))
+        assert rose < 0.6 * size, rose / size
+
+    assert status_of(forked(work)) == 0
+
+
 @pytest.mark.parametrize("preset", ["esm2_800k", "modern_800k"])
 def test_float16_in_files_of_1_mb_loads(preset: str, tmp_path: Path) -> None:
     model = MaskedLanguageModel(PRESETS[preset]).eval()
@@ -150,9 +168,9 @@ def test_float16_in_files_of_1_mb_loads(preset: str, tmp_path: Path) -> None:
     rounded = {name: weight.half().float() for name, weight in model.state_dict().items()}
     assert same_bytes(dict(again.state_dict()), rounded)
     with pytest.raises(ValueError, match="transformers computes other logits with it than were trained"):
-        require_same(model, tmp_path)  # a control: before its weights are rounded, it is another model
+        require_same(logits_of(model), tmp_path)  # a control: before its weights are rounded, it is another model
     model.load_state_dict(rounded)
-    require_same(model, tmp_path)
+    require_same(logits_of(model), tmp_path)
 
 
 @pytest.mark.slow
