@@ -100,7 +100,7 @@ def test_long_and_short_records(tmp_path: Path) -> None:
         assert [residues for _, residues in found.records] == proteins
 
 
-MISSING = ("NA", "NAN")
+MISSING = ("NA", "NAN", "NONE", "NULL")
 """Words for a missing value that could be drawn as letters."""
 
 BAD_RECORDS: list[tuple[str, bytes, int, list[str]]] = [

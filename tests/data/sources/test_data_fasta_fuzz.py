@@ -23,6 +23,7 @@ from support.inputs.fasta_content import byte_by_byte
 LIMITS = IngestSettings(max_header_bytes=20, max_residues=150, max_line_bytes=160)
 LETTERS = b"ACDEFGHIKLMNPQRSTVWYBJOUXZ"
 SPACES = b" \t\r\n\v\f"
+MISSING = (b"NA", b"N/A", b"#N/A", b"<NA>", b"NAN", b"NONE", b"NULL", b"-", b"?")
 
 
 class Read(NamedTuple):
@@ -66,7 +67,7 @@ def line_by_line(text: bytes, policy: LetterPolicy) -> Read:
         odd = [byte for byte in letters.upper() if byte not in LETTERS]
         wrong = not header or len(header) > LIMITS.max_header_bytes or 0 in header
         wrong = wrong or not 1 <= len(letters) <= LIMITS.max_residues or 0 in letters
-        wrong = wrong or letters.upper() in (b"NA", b"NAN", b"-") or is_nucleotides(header, letters.upper())
+        wrong = wrong or letters.upper() in MISSING or is_nucleotides(header, letters.upper())
         if wrong or (odd and policy == "refuse"):
             read.rejected.append((number, header[:200], at))
             continue
@@ -145,7 +146,7 @@ PROTEINS = st.lists(
     st.tuples(
         st.text("abcXYZ019|_ =>é", min_size=1, max_size=40).map(str.strip).filter(bool),
         st.text("ACDEFGHIKLMNPQRSTVWYXBZUOacdefghiklm", min_size=1, max_size=400).filter(
-            lambda s: s.upper() not in ("NA", "NAN")
+            lambda s: s.upper() not in ("NA", "NAN", "NONE", "NULL")
         ),
         st.integers(1, 150),
         st.integers(0, 3),
