@@ -7,7 +7,7 @@ The query of a URL may be a signature, which is as good as a password. So settin
 (`remembered`), and the reader of a URL asks for the rest (`whole`): what is never in a value is never written. In its
 place is a hash of the parameters that are no signature: a URL that was signed again is the same source.
 
-    https://host/x.fasta?file=3&X-Amz-Signature=ab12...   ->   https://host/x.fasta?file=3&hidden=e4a6a0577
+    https://host/x.fasta?file=3&X-Amz-Signature=ab12...   ->   https://host/x.fasta?file=3&hidden=1271cf25
 """
 
 import os
