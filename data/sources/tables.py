@@ -119,7 +119,7 @@ class TableSource(OneFile):
         folder = tempfile.mkdtemp(prefix="zymogen-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         link = os.path.join(folder, f"table{self.suffix}")
-        link_files = partial(shutil.copytree, copy_function=_link) if os.path.isdir(place) else _link
+        link_files = partial(shutil.copytree, copy_function=os.symlink) if os.path.isdir(place) else os.symlink
         link_files(os.path.realpath(place), link)
         return link
 
@@ -385,13 +385,6 @@ class TableSource(OneFile):
         return ValueError(
             f"{self.location}: cannot be read{where}: {said}; it is {kind}: check its suffix, copy or download it again"
         )
-
-
-def _link(file: str, link: str) -> None:
-    """Make a link with the file's time of change, by which `datasets` knows versions."""
-    os.symlink(file, link)
-    about = os.stat(file)
-    os.utime(link, ns=(about.st_atime_ns, about.st_mtime_ns), follow_symlinks=False)
 
 
 class _Refused(ValueError):
