@@ -117,14 +117,16 @@ def test_every_start_continues_the_run_of_each_tracker(recipe_in: Any, tmp_path:
     until(lambda: all(any(loss in path.read_bytes() for path in files) for loss in losses))
 
 
-@pytest.mark.slow
-def test_a_step_that_is_taken_again_is_recorded(tmp_path: Path, no_account: None) -> None:
+def test_two_starts_are_one_run_and_a_step_that_is_taken_again_is_recorded(tmp_path: Path, no_account: None) -> None:
     """W&B drops what is logged under a smaller step than the last one; the step is a value of ours."""
     engine = Engine(Accelerator(cpu=True))
-    engine.accelerator.log_with = [LoggerType.WANDB]
-    engine.start_trackers({"a": 1}, tmp_path, "0123456789abcdef")
-    for step, loss in ((5, 2.515625), (3, 2.765625)):
-        engine.track({"loss": loss}, step)
-    engine.forget()
-    (file,) = tmp_path.glob("wandb/offline-run-*-0123456789abcdef/run-*.wandb")
-    until(lambda: all(text in file.read_bytes() for text in (b"2.515625", b"2.765625")))
+    engine.accelerator.log_with = [LoggerType.WANDB, LoggerType.TENSORBOARD]
+    for steps in (((5, 2.515625), (3, 2.765625)), ((4, 3.015625),)):
+        engine.start_trackers({"a": 1}, tmp_path, "0123456789abcdef")
+        for step, loss in steps:
+            engine.track({"loss": loss}, step)
+        engine.forget()
+    files = sorted(tmp_path.glob("wandb/offline-run-*-0123456789abcdef/run-*.wandb"))
+    texts = (b"2.515625", b"2.765625", b"3.015625")
+    until(lambda: all(any(text in file.read_bytes() for file in files) for text in texts))
+    assert len([*tmp_path.rglob("hparams.yml")]) == 1
