@@ -178,7 +178,7 @@ def _tokenizer(shape: EsmShape, max_tokens: int) -> Any:
 def _described(model: MaskedLanguageModel, contact_head: ContactHead | None) -> tuple[Any, dict[str, Tensor]]:
     """Transformers' class for a model, and its state: views of the model's weights where they are float32 on the host.
 
-    Whoever makes such a model draws no random weights first, because that takes four times as long as all the rest.
+    Callers make such a model without random weights, because to draw them takes four times as long as all the rest.
     `from_pretrained` draws none either, but under DeepSpeed and FSDP it shares the work among ranks, and an export is
     made by one rank alone.
     """
