@@ -245,7 +245,7 @@ def test_no_rank_begins_where_there_is_no_room(program: str, pool: RankPool, rec
 
 
 MANIFEST = {"created": "2026-11-27T12:00:00Z", "versions": {}, "files": (), "parent": None}
-MANIFEST |= {"fingerprints": dict.fromkeys(("identity", "schedule", "corpus", "split"), "0")}
+MANIFEST |= {"fingerprints": dict.fromkeys(("identity", "schedule", "corpus", "split"), "0"), "digest": "0" * 64}
 MANIFEST |= {"topology": Topology(world_size=1, engine="single", precision="no")}
 
 
