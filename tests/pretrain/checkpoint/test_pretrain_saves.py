@@ -181,7 +181,7 @@ def test_a_process_that_was_replaced_ends_at_once(tmp_path: Path, capsys: pytest
 
 @pytest.mark.slow
 def test_a_disk_that_is_full_for_a_while(recipe_in, tmp_path: Path) -> None:
-    """A real one: 2 MB that belong to the run alone; what it left, but for tensors, is looked at afterwards."""
+    """A real one: 3 MB that belong to the run alone; what it left, but for tensors, is looked at afterwards."""
     recipe, out, root = recipe_in(tmp_path), tmp_path / "left", tmp_path / "run"
     root.mkdir()
 
@@ -200,7 +200,7 @@ def test_a_disk_that_is_full_for_a_while(recipe_in, tmp_path: Path) -> None:
         return train_step(*arguments, **how)
 
     def work() -> None:
-        mount_small_disk(root, "2m")
+        mount_small_disk(root, "3m")
         pretrain.loop.train_step = step  # in this process alone
         with written_at_once():
             status = main([str(recipe), *EACH_OF_SEVEN_STEPS, "run.keep_checkpoints=1"])
@@ -279,7 +279,7 @@ def test_no_room_for_the_last_export(room: int, recipe_in, tmp_path: Path, capfd
         return evaluate(*arguments, **how)
 
     def work() -> None:
-        mount_small_disk(root, "2m")
+        mount_small_disk(root, "3m")
         pretrain.masked_language_job.evaluate = then_full  # in this process alone
         words = ("schedule.total_tokens=900", "run.keep_checkpoints=1")
         status, said = main([str(recipe), *words]), capfd.readouterr().err
