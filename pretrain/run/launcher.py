@@ -56,8 +56,8 @@ class Launcher:
     arguments: list[str]
     """Those of its command line."""
     name: str
-    """As in the command line: such launchers start processes from their main thread, which lives as long as they do.
-    Empty for somebody's own program, which launches with torch's library."""
+    """The first word of the command line. Such launchers start processes from their main thread, which lives as long as
+    they do. Empty for somebody's own program, which launches with torch's library."""
 
     def is_gone(self) -> bool:
         """Whether it has ended, waited for or not."""
