@@ -262,11 +262,15 @@ def test_neither_preset_nor_init(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"run = [", b"[run\n", b"MKTAYIAK\n", b"run.seed = 1\nrun.seed = 2\n", b"\xff\xfe"]
+    ("content", "error"),
+    [
+        *((text, "not TOML: .") for text in (b"run = [", b"[run\n", b"MKTAYIAK\n", b"run.seed = 1\nrun.seed = 2\n")),
+        (b"\xff\xfe", "not UTF-8, but perhaps UTF-16; save it as UTF-8$"),
+    ],
 )
-def test_not_toml(tmp_path: Path, content: bytes) -> None:
+def test_not_toml(tmp_path: Path, content: bytes, error: str) -> None:
     (tmp_path / "r.toml").write_bytes(content)
-    with pytest.raises(ValueError, match=rf"^recipe {re.escape(str(tmp_path))}/r\.toml: not TOML: ."):
+    with pytest.raises(ValueError, match=rf"^recipe {re.escape(str(tmp_path))}/r\.toml: {error}"):
         read(Recipe, tmp_path / "r.toml")
 
 
@@ -350,7 +354,8 @@ def test_help_lists_every_setting(capsys: pytest.CaptureFixture) -> None:
             in_toml = {"None": "null", "False": "false", "True": "true"}
             shown = f'"{shown}"' if isinstance(f.default, str) else in_toml.get(shown, shown)
             default = re.sub(r"\s", "", f"default {shown}")
-        unit = f",in{re.sub(' ', '', f.metadata['unit'])}" if f.metadata["unit"] else ""
+        unit = f.metadata["unit"].replace(" ", "")
+        unit = f",in{unit}" if unit not in ("", "path") else ""
         assert blocks[name].startswith(said + "["), name
         assert blocks[name].endswith(f"{unit};{default};{f.metadata['class']}]"), name
 
