@@ -1,6 +1,7 @@
 """Paths and files as other people name and write them."""
 
 import json
+import sys
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 from data.recipe.toml_file import _declared, check, sections
 from finetune.recipe import Recipe as FinetuneRecipe
 from pretrain.recipe import Recipe
+from support.inputs.faulty_server import Site, serving
 from support.launching import Launched
-from support.other_machines import RECIPE, Row, table
+from support.other_machines import RECIPE, Row, run, table
 
 
 def recipe(content: bytes):
@@ -62,7 +64,19 @@ def written(place: str):
 PLAN = ("-m", "pretrain", "--plan", "--untimed")
 FIFO = 'mkfifo f.fasta; cat ok.fasta > f.fasta & "$@" f.fasta; status=$?; kill %1 2> /dev/null; exit $status'
 SUBSTITUTION = '"$@" <(cat ok.fasta)'
+
+
+def signed(folder: Path, ended: Launched) -> None:
+    """A server gets the query of a table as it was typed."""
+    with serving(Site(b"id,sequence\np1,MKTAYIAKQRQISFVK\n")) as site:
+        words = ["-m", "data", "head", site.url.replace(".fasta", ".csv?sig=a%20b&x"), "--store-dir", "s"]
+        ended = run([sys.executable, *words], folder, {})
+        assert ended.output.endswith(">p1\nMKTAYIAKQRQISFVK\n"), ended.output
+        assert set(site.paths) == {"/proteins.csv?sig=a%20b&x"}
+
+
 ROWS = [
+    Row(fault=25, situation="query that a server has signed", check=signed),
     Row(
         fault=18,
         situation="byte order mark of a recipe",
