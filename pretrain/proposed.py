@@ -173,7 +173,7 @@ def agreed(request: Request, engine: "Engine") -> tuple[Recipe, str, list[str]]:
         kept, later = run.recipe.read_text("utf-8-sig"), _later_length(run)
         by = f"continuing {run.root} by {run.recipe}, which was chosen when it began"
         to = f", to the {later:,} tokens that were asked for last" if later else ""
-        tell("\n".join((by + to, *_about_time(request, kept, later))))
+        tell("\n".join((by + to, *_about_time(request, run, kept, later))))
         return kept, [f"schedule.total_tokens={later}"] if later else []
 
     if kept := engine.on_main(found):
@@ -203,10 +203,10 @@ def about_existing(request: Request) -> list[str]:
     if not run.recipe.exists():
         return []
     line = f"nothing is proposed: without --plan, {run.root} is continued by {run.recipe}, chosen when it began"
-    return [line, *_about_time(request, run.recipe.read_text("utf-8-sig"), _later_length(run))]
+    return [line, *_about_time(request, run, run.recipe.read_text("utf-8-sig"), _later_length(run))]
 
 
-def _about_time(request: Request, kept: str, later: int | None) -> list[str]:
+def _about_time(request: Request, run: RunDirectory, kept: str, later: int | None) -> list[str]:
     """What to type if another time is asked for than the one for which a run's recipe was chosen."""
     before, tokens = times_of(kept), _tokens(kept)
     if request.budget_s is None or before is None or tokens is None or abs(request.budget_s - before.budget_s) < 1:
@@ -217,7 +217,9 @@ def _about_time(request: Request, kept: str, later: int | None) -> list[str]:
     if request.budget_s <= seconds:
         return [stays]
     total = round(tokens * (request.budget_s - rest_s) / steps_s)
-    command = f"{_program()} {request.words(f'schedule.total_tokens={total}')} --allow-schedule-change"
+    others = [override for override in request.overrides if not override.startswith("schedule.total_tokens=")]
+    words = shlex.join([str(run.recipe), *others, f"schedule.total_tokens={total}", "--allow-schedule-change"])
+    command = f"{_program()} {words}"
     return [f"{stays}; to train about {duration(request.budget_s)} in all: {command}"]
 
 

@@ -54,18 +54,16 @@ class Request:
         """The run directory: as given, or named after the first source."""
         return str(expanded(self.given.get("run.directory")) or f"runs/{_name(self.sources)}")
 
-    def words(self, *settings: str) -> str:
-        """What to type after the program's name to have the same, for its time or with `settings` in its place.
+    def words(self) -> str:
+        """What to type after the program's name to have the same.
 
         Of many sources, as a shell makes of a pattern, there are the first ones and the number of the others.
         """
-        time = [] if self.budget_s is None or settings else ["--minutes", f"{self.budget_s / 60:g}"]
-        replaced = set(map(_of, settings))
-        kept = (override for override in self.overrides if _of(override) not in replaced)
+        time = [] if self.budget_s is None else ["--minutes", f"{self.budget_s / 60:g}"]
         sources = self.sources
         if (more := len(sources) - _MOST_SOURCES) > 0:
             sources = (*sources[:_MOST_SOURCES], f"[and {more:,} more]")
-        return shlex.join([*sources, *kept, *settings, *time])
+        return shlex.join([*sources, *self.overrides, *time])
 
 
 def _of(override: str) -> str:

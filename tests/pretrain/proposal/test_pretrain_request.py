@@ -198,7 +198,7 @@ def test_a_longer_time_for_a_run_that_its_passes_ended(kept: CorpusFacts) -> Non
     assert said is not None
     assert abs(int(said[1]) - plan.seconds) <= 1
     words = shlex.split(said[2])
-    assert words[-4:-2] == ["your.fasta.gz", "run.seed=0"]
+    assert words[-4:-2] == ["runs/your/recipe.toml", "run.seed=0"]  # which can be typed, however many files there are
     assert words[-1] == "--allow-schedule-change"
     assert words[0] == str(Path(sys.executable))
     tokens = int(words[-2].removeprefix("schedule.total_tokens="))
