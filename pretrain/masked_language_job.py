@@ -211,7 +211,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
     def require(self, entries: Mapping[str, Mapping[str, Any]], cursor: Cursor) -> None:
         """A stream's fingerprint leaves out its tail, so what was read of that is compared here."""
         self.contact_head = entries.get(CONTACT_HEAD)
-        kept = entries.get(CONSUMED)  # checkpoints of early versions lack it
+        kept = entries.get(CONSUMED)  # absent where the store was finished
         if (consumed := self._consumed) and kept is not None:
             self.engine.on_each_node(lambda: consumed.require(kept, cursor))
 

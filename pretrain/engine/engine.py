@@ -320,7 +320,7 @@ def _summed(bucket: Any) -> torch.futures.Future[Tensor]:
 
 
 def _wandb_mode(folder: Path) -> str | None:
-    """Return "offline" where wandb finds no credentials, so that the run is kept on disk; None: wandb decides.
+    """Return the mode that was asked for, or "offline" where wandb finds no credentials; None: wandb decides.
 
     It is wandb's own search: variables, .netrc for the server that is set, its settings. Nothing is sent or asked.
     """
@@ -332,8 +332,8 @@ def _wandb_mode(folder: Path) -> str | None:
     from wandb.sdk import wandb_setup
     from wandb.sdk.lib import wbauth
 
-    if "WANDB_MODE" in os.environ:
-        return None
+    if mode := os.environ.get("WANDB_MODE"):
+        return mode  # wandb itself reads it once in a process
     host = wandb_setup.singleton().settings.base_url
     try:
         found = wbauth.authenticate_session(host=host, source="run.trackers", prompt=False, update_session=False)

@@ -304,7 +304,7 @@ def test_fp16_resumes_bit_equal(recipe_in, tmp_path: Path, monkeypatch: pytest.M
     middle = trainer_of(stopped.parent / "run")
     assert middle["step"] == 10
     assert middle["skipped_steps"] > 3  # in a row, and the run went on: the scale was still being found
-    assert middle["loss_scale"]["growth_tracker"] > 0
+    assert middle["entries"]["loss_scale"]["growth_tracker"] > 0
     run_fp16(stopped)
     (_,) = json.loads((stopped.parent / "run/run.json").read_text())["compute"]  # the same precision: nothing to say
     assert trainer_of(stopped.parent / "run") == trainer_of(whole.parent / "run")
@@ -324,11 +324,11 @@ def test_a_run_may_change_its_precision(
     with pytest.raises(KeyboardInterrupt):
         run_fp16(recipe, precision=first, scale=2.0**12)
     monkeypatch.undo()
-    assert ("loss_scale" in trainer_of(tmp_path / "run")) == (first == "fp16")
+    assert ("loss_scale" in trainer_of(tmp_path / "run")["entries"]) == (first == "fp16")
     run_fp16(recipe, precision=then, scale=2.0**13)
     end = trainer_of(tmp_path / "run")
     assert end["step"] == 30
-    assert ("loss_scale" in end) == (then == "fp16")
+    assert ("loss_scale" in end["entries"]) == (then == "fp16")
     resumed = [line for line in lines(tmp_path / "run/metrics.jsonl") if line["attempt"] == 2 and "loss" in line]
     assert [line.get("loss_scale") for line in resumed[:1]] == ([2.0**13] if then == "fp16" else [None])
     said = json.loads((tmp_path / "run/run.json").read_text())["compute"]

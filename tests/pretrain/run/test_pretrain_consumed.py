@@ -8,7 +8,6 @@ import pytest
 
 from data.store import growing as stream
 from pretrain.__main__ import main
-from support.checkpoint_run import rewrite_trainer
 from support.inputs.token_stores import Proteins, changed, proteins
 from support.launching import end_of, lines
 from support.places import ROOT
@@ -82,18 +81,6 @@ def test_a_run_goes_on_from_what_it_read_and_from_nothing_else(
     streamed.write([*streamed.content[:read], *proteins(30, seed=1)])  # another tail, and a shorter one
     assert main([*streamed.words, LONG]) == 0
     assert end_of(streamed.root).step > first.step
-
-
-@pytest.mark.slow
-def test_a_checkpoint_that_does_not_say_what_was_read_is_gone_on_from(streamed: Streamed) -> None:
-    """As those of early versions; the next one says it."""
-    streamed.write(streamed.content)
-    assert main([*streamed.words, SHORT]) == 0
-    newest = sorted(streamed.root.glob("checkpoints/step-*"))[-1]
-    rewrite_trainer(newest, lambda trainer: trainer.pop("entries"))
-    assert main([*streamed.words, LONG]) == 0
-    trainer = json.loads(sorted(streamed.root.glob("checkpoints/*/trainer.json"))[-1].read_text())
-    assert trainer["entries"]["corpus/consumed"]["records"] == streamed.read
 
 
 @pytest.mark.slow

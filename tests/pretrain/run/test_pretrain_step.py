@@ -276,7 +276,7 @@ def test_a_run_that_diverged_goes_on_as_its_error_says(
 ) -> None:
     words = [str(recipe_in(tmp_path)), "run.checkpoint_every=4", "schedule.total_tokens=5_900"]
     poisoned |= {5, 6, 7} | {8, 9, 10}
-    assert main(words) == 78
+    assert with_rollbacks(main, words) == 78
     said = capsys.readouterr().err.splitlines()[-1]
     assert "start again with --allow-schedule-change: the run continues from step-000000004. The bins " in said
     assert main([*words, "schedule.peak_lr=1e-4", "--allow-schedule-change"]) == 0
@@ -284,7 +284,7 @@ def test_a_run_that_diverged_goes_on_as_its_error_says(
     starts = [line for line in lines(tmp_path / "run/attempts.jsonl") if "cause" in line]
     assert [(line["base_step"], line["cause"]) for line in starts] == [
         (0, "fresh"),
-        (4, "continued: attempt 1 ended as input"),
+        (4, "continued: attempt 1 ended as error"),
         (4, "continued: attempt 2 ended as input"),
     ]
 
