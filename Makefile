@@ -50,9 +50,10 @@ prove: setup ## before a release: every combination of engine, world and model, 
 KILLS ?= 1000
 SEED ?= 0
 ENGINE ?= ddp
+RANKS ?= 2 3
 
 chaos: setup ## kill training KILLS times and compare each end with the uninterrupted run's, byte by byte
-	PYTHONPATH=tests $(BIN)/python -m support.chaos --kills $(KILLS) --seed $(SEED) --engine $(ENGINE)
+	PYTHONPATH=tests $(BIN)/python -m support.chaos --kills $(KILLS) --seed $(SEED) --engine $(ENGINE) --ranks $(RANKS)
 
 check: setup ## lint, formatting and types
 	$(BIN)/ruff check .

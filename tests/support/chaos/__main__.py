@@ -19,7 +19,7 @@ from support.forgotten_runs import measure_peak_once
 from support.jobs.run_of_seconds import small_families, write_recipe_of_seconds
 from support.places import ROOT
 
-WORLDS = {"ddp": (2, 3), "fsdp2": (2, 3), "zero2": (2, 3)}
+ENGINES = ("ddp", "fsdp2", "zero2")
 TOKENS = 150_000
 """About 200 steps, which some forty kills end."""
 
@@ -29,7 +29,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="of the campaign; another one kills at other times")
-    parser.add_argument("--engine", choices=WORLDS, default="ddp")
+    parser.add_argument("--engine", choices=ENGINES, default="ddp")
+    parser.add_argument("--ranks", type=int, nargs="+", default=(2, 3), help="worlds that take turns")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs/chaos", help="for runs and the ledger")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="length of each run; the same for one ledger")
     options = parser.parse_args()
@@ -41,7 +42,7 @@ def main() -> int:
     recipe = write_recipe_of_seconds(folder, *small_families(folder / "families"))
     measure_peak_once()
     campaign = Campaign(folder, recipe, options.tokens)
-    worlds = [(options.engine, ranks) for ranks in WORLDS[options.engine]]
+    worlds = [(options.engine, ranks) for ranks in options.ranks]
     ledger = Ledger(folder / "ledger.jsonl", options.seed, options.engine)
     for found in continued(ledger, campaign, worlds, options.kills):
         print(found, flush=True)
