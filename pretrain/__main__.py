@@ -156,8 +156,8 @@ def _train_with(engine: "Engine", recipe: Recipe, options: argparse.Namespace, w
         # Imported here: every rank of a restart would spend a tenth of its time on it, and one needs it, at the end.
         from pretrain.report.page import write_last_report
 
-        course = write_last_report(summary.run.root)
-        print(closing_words(summary, start, course), flush=True)
+        write_last_report(summary.run.root)
+        print(closing_words(summary, start), flush=True)
 
 
 def _launched(recipe: Recipe) -> "AbstractContextManager[Engine]":

@@ -40,7 +40,6 @@ from pretrain.recovery.elsewhere import Elsewhere, earlier_of, stored_at_the_end
 from pretrain.recovery.left_out import kept_of, require_left_out
 from pretrain.recovery.numerical import Numerics, faults_met, require_remedy
 from pretrain.recovery.shared_directory import require_shared
-from pretrain.recovery.starts import starts
 from pretrain.recovery.watchdog import watched
 from pretrain.run import stop
 from pretrain.run.attempts import recorded
@@ -48,6 +47,7 @@ from pretrain.run.directory import NOTHING, Allowed, RunDirectory
 from pretrain.run.due import Due
 from pretrain.run.identity import fingerprints_of
 from pretrain.run.settings import planned_saves
+from pretrain.run.starts import starts
 from pretrain.run.stop import Stopped
 from pretrain.screen import Pause, Screen, loss_of, tracker_rows
 from pretrain.step import Ahead, Reading, Told, train_step

@@ -15,15 +15,17 @@ from typing import Any
 
 from data.order.plan import Cursor
 from pretrain.evaluation.corruptions import TITLES, trained_as
-from pretrain.evaluation.course import Course, course, lasting
+from pretrain.evaluation.course import course, lasting
 from pretrain.evaluation.scores import MaskedLanguageScores, shown
 from pretrain.evaluation.verdict import Advice, Judgement, Verdict, verdict
 from pretrain.loop import Summary
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer.settings import ScheduleSettings
 from pretrain.proposal import rules
-from pretrain.run import records
+from pretrain.run.attempts import AttemptRecords
 from pretrain.run.directory import RunDirectory
+from pretrain.run.records import read_metrics
+from pretrain.run.starts import starts
 
 PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
 """An example to fill in: the start of asparagine synthetase A of E. coli, with a leucine hidden."""
@@ -81,7 +83,7 @@ def schedule_differs(
         start: how it was started now.
     """
     run = RunDirectory(directory)
-    seen = max((line["tokens"] for line in records.read(run.metrics)), default=0)
+    seen = max((line["tokens"] for line in read_metrics(run.metrics)), default=0)
     ended = run.read()["recipe"]["schedule"]["total_tokens"]
     number = next(n for n in itertools.count(2) if not Path(f"{directory}-{n}").exists())
     commands = [start.command({"run.directory": f"{directory}-{number}"}), start.command(before)]
@@ -92,13 +94,12 @@ def schedule_differs(
     return "\n    ".join([f"{said}. {ways}:", *commands])
 
 
-def closing_words(summary: Summary[MaskedLanguageScores], start: Start, known: Course | None = None) -> str:
+def closing_words(summary: Summary[MaskedLanguageScores], start: Start) -> str:
     """A few lines for the user who started the run.
 
     Args:
         summary: the run's results.
         start: how it was started.
-        known: the run's course, where metrics.jsonl was read already.
     """
     scores, described = summary.scores, summary.run.read()
     recipe = described["recipe"]
@@ -115,10 +116,8 @@ def closing_words(summary: Summary[MaskedLanguageScores], start: Start, known: C
         floor = f"{s.floor:8.2f}" if s.floor is not None else ""
         interval = "unknown" if math.isnan(s.low) else f"{shown(s.low)} to {shown(s.high)}"
         lines.append(f"    {TITLES[name]:12}{shown(s.perplexity):>8}{interval:>18}{shown(s.unigram):>10}{floor}")
-    if known is None:
-        taken = lasting(records.read(summary.run.metrics), records.read(summary.run.attempts))
-        known = course(taken, trained_as(recipe["data"]["mask"]))
-    found = verdict(judged, known, scores.held_out)
+    taken = lasting(read_metrics(summary.run.metrics), starts(AttemptRecords.read(summary.run)))
+    found = verdict(judged, course(taken, trained_as(recipe["data"]["mask"])), scores.held_out)
     lines += [
         "",
         *found.sentences,

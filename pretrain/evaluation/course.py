@@ -1,6 +1,6 @@
 """The course of a run: its losses against tokens, as metrics.jsonl has them.
 
-In: lines of metrics.jsonl and attempts.jsonl. Out: `Course`, and the `Trend` of a loss. Kept: nothing.
+In: lines of metrics.jsonl, and the starts. Out: `Course`, and the `Trend` of a loss. Kept: nothing.
 """
 
 import math
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from pretrain.run.starts import Start
 
 Point = tuple[int, float]
 """(tokens seen, loss in nats); the loss is NaN or infinite where it was."""
@@ -39,17 +41,10 @@ class Trend(NamedTuple):
     """Its standard error."""
 
 
-def lasting(lines: Iterable[dict[str, Any]], attempts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The lines without those of steps that the run has lost: a later attempt began at a checkpoint before them.
-
-    Args:
-        lines: of metrics.jsonl.
-        attempts: lines of attempts.jsonl.
-    """
-    lines = list(lines)
-    bases = [(line["attempt"], line["base_step"]) for line in attempts if "base_step" in line]
+def lasting(lines: Sequence[dict[str, Any]], all_starts: Sequence[Start]) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl without those of steps that the run has lost: a later start began before them."""
     until = {
-        number: min((base for later, base in bases if later > number), default=math.inf)
+        number: min((start.base_step for start in all_starts if start.attempt > number), default=math.inf)
         for number in {line["attempt"] for line in lines}
     }
     return [line for line in lines if line["step"] <= until[line["attempt"]]]

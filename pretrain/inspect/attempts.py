@@ -4,33 +4,20 @@ In: a run directory. Out: lines of text; an exit status. Kept: nothing.
 """
 
 import os
-import re
 import time
-from collections.abc import Sequence
-from datetime import datetime, timedelta
-from typing import NamedTuple
+from datetime import UTC, datetime, timedelta
 
-from pretrain.recovery.starts import KILLED, Start, starts
-from pretrain.run import records
 from pretrain.run.attempts import AttemptRecords
 from pretrain.run.classes import FINISHED, INPUT
 from pretrain.run.directory import RunDirectory
 from pretrain.run.lock import is_held
+from pretrain.run.records import read_metrics
+from pretrain.run.starts import KILLED, Start, starts
 
 TRAINS = os.EX_UNAVAILABLE
 """Exit status where the last start has no end yet: 75 would say that it may be made again."""
 
-
 _LOOK_S = 0.5
-
-
-class _Reached(NamedTuple):
-    """How far a start came, as far as any line says."""
-
-    step: int
-    time: str
-    is_end: bool
-    """Whether it ended then; it may have come further otherwise."""
 
 
 def wait_for_end(run: RunDirectory, most_s: float) -> None:
@@ -42,16 +29,15 @@ def wait_for_end(run: RunDirectory, most_s: float) -> None:
 
 def table(run: RunDirectory) -> list[str]:
     """A line for each start, under a line of headings."""
-    all_starts, reached = _read(run)
-    trains = _trains(run, all_starts)
+    all_starts = _read(run)
+    trains = _trains(run, all_starts[-1])
     rows = [["attempt", "steps", "processes", "began (UTC)", "took", "status", "ended", "first cause"]]
     for start in all_starts:
         is_running = trains and start is all_starts[-1]
         status = "" if is_running else str(start.exit_class.status)
         ended = "still trains" if is_running else start.exit
-        steps, took = _steps(start, reached[start.attempt]), _took(start, reached[start.attempt])
-        cause = start.cause.brief if start.cause else ""
-        rows.append([str(start.attempt), steps, str(start.world_size), _clock(start.began), took, status, ended, cause])
+        cause, began, took = start.cause.brief if start.cause else "", _clock(start), _took(start)
+        rows.append([str(start.attempt), _steps(start), str(start.world_size), began, took, status, ended, cause])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -62,15 +48,15 @@ def last(run: RunDirectory) -> tuple[list[str], int]:
     The status is that of a mistake in the input where the next start would be refused, whatever the last one ended by:
     a batch system that starts it again would not learn that from a launcher.
     """
-    all_starts, reached = _read(run)
+    all_starts = _read(run)
     start = all_starts[-1]
-    ended, at = start.exit_class, reached[start.attempt]
+    ended = start.exit_class
     lines = [
         f"attempt {start.attempt} of {run.root}",
-        f"steps        {_steps(start, at)}, {start.world_size} process{'' if start.world_size == 1 else 'es'}",
-        f"began        {_clock(start.began)} UTC, took {_took(start, at)}",
+        f"steps        {_steps(start)}, {start.world_size} process{'' if start.world_size == 1 else 'es'}",
+        f"began        {_clock(start)} UTC, took {_took(start)}",
     ]
-    if _trains(run, all_starts):
+    if _trains(run, start):
         return [*lines, "ended        not yet: it still trains"], TRAINS
     lines += [
         f"ended        {start.exit}",
@@ -87,39 +73,31 @@ def last(run: RunDirectory) -> tuple[list[str], int]:
     return [*lines, f"what to do   {ended.remedy}"], ended.status
 
 
-def _read(run: RunDirectory) -> tuple[list[Start], dict[int, _Reached]]:
-    """The starts of a run, and how far each came.
+def _read(run: RunDirectory) -> list[Start]:
+    """The starts of a run.
 
     Raises:
         ValueError: it is no run directory, or none has begun yet.
     """
     run.read()
-    if not (all_starts := starts(AttemptRecords.read(run))):
+    if not (all_starts := starts(AttemptRecords.read(run), read_metrics(run.metrics))):
         raise ValueError(f"{run.root}: attempts.jsonl has no start; none has begun yet")
-    logged = {line["attempt"]: line for line in records.read(run.metrics) if {"attempt", "step", "time"} <= line.keys()}
-    found = {}
-    for start in all_starts:
-        line = logged.get(start.attempt, {"step": start.base_step, "time": start.began})
-        at_stop = re.search(r"at step (\d+)$", start.exit)
-        steps = [start.base_step, line["step"], *(each.step for each in start.errors)]
-        steps += [int(at_stop[1])] if at_stop else []
-        found[start.attempt] = _Reached(max(steps), start.ended or line["time"], start.ended is not None)
-    return all_starts, found
+    return all_starts
 
 
-def _trains(run: RunDirectory, all_starts: Sequence[Start]) -> bool:
+def _trains(run: RunDirectory, last_start: Start) -> bool:
     """Whether the last start, which has written no end, still trains."""
-    return all_starts[-1].exit == KILLED and is_held(run.root)
+    return last_start.exit == KILLED and is_held(run.root)
 
 
-def _steps(start: Start, reached: _Reached) -> str:
-    return f"{start.base_step:,} to {reached.step:,}"
+def _steps(start: Start) -> str:
+    return f"{start.base_step:,} to {start.step:,}"
 
 
-def _took(start: Start, reached: _Reached) -> str:
-    seconds = (datetime.fromisoformat(reached.time) - datetime.fromisoformat(start.began)).total_seconds()
-    return f"{timedelta(seconds=round(max(seconds, 0)))}{'' if reached.is_end else ' at least'}"
+def _took(start: Start) -> str:
+    at_least = " at least" if start.exit == KILLED else ""
+    return f"{timedelta(seconds=round(start.ended - start.began))}{at_least}"
 
 
-def _clock(time: str) -> str:
-    return f"{datetime.fromisoformat(time):%Y-%m-%d %H:%M:%S}"
+def _clock(start: Start) -> str:
+    return f"{datetime.fromtimestamp(start.began, UTC):%Y-%m-%d %H:%M:%S}"

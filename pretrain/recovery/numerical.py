@@ -28,10 +28,10 @@ from data.disk_error import said
 from data.order.plan import Cursor, Plan
 from pretrain.checkpoint.manifest import LOSS_MONITOR, TrainerState, step_of_name
 from pretrain.recovery.breaker import counted
-from pretrain.recovery.starts import Start
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import Rollback
+from pretrain.run.starts import Start
 
 Names = Callable[[NDArray[np.int64]], Sequence[str]]
 """Gives the names of sequences, from the sample ids of a plan."""

@@ -4,6 +4,7 @@ In: a `History`. Out: what the template fills in. Kept: nothing. Texts are as th
 """
 
 import itertools
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,11 +14,14 @@ from pretrain.evaluation.corruptions import TITLES
 from pretrain.evaluation.scores import Evaluation, HeldOut, shown
 from pretrain.evaluation.verdict import verdict
 from pretrain.report.figures import short
-from pretrain.report.history import Attempt, History
+from pretrain.report.history import History
 from pretrain.report.section import Key
+from pretrain.run.starts import KILLED, Start
 
 _MOST_ATTEMPTS = 12
 """Most attempts that the table shows."""
+_MOST_LETTERS = 400
+"""Most letters of an error's message."""
 LEVELS = (0.1, 0.2, 0.4, 0.7)
 """Probabilities at which the colour of a predicted residue changes."""
 
@@ -54,10 +58,12 @@ def state(history: History) -> str:
     at = f"step {history.step:,}{share}"
     if history.is_finished:
         return f"Finished at {at}."
-    last = history.attempts[-1].exit if history.attempts else None
-    if last is None:
+    if not history.has_ended:
         return f"At {at}, and still running or killed."
-    return f"Ended at {at}: {last}{f': {history.error}' if history.error else ''}."
+    last = history.starts[-1]
+    failure = last.cause or next(iter(last.errors), None)
+    why = textwrap.shorten(f": {failure.message}", _MOST_LETTERS) if failure else ""
+    return f"Ended at {at}: {last.exit}{why}."
 
 
 def judged(history: History) -> list[str]:
@@ -90,8 +96,8 @@ def keys(history: History) -> list[Key]:
         proteins = corpus.get("training_records")
         found.append(Key("Tokens seen", short(history.tokens), f"of {proteins:,} proteins" if proteins else ""))
         found.append(Key("Steps", f"{history.step:,}", f"{short(history.tokens / history.step)} tokens each"))
-        seconds = sum(attempt.ended - attempt.began for attempt in history.attempts)
-        count = len(history.attempts)
+        seconds = sum(start.ended - start.began for start in history.starts)
+        count = len(history.starts)
         found.append(Key("Time", duration(seconds), f"in {count} attempt{'s' * (count > 1)}"))
     return found
 
@@ -143,20 +149,18 @@ def _protein(found: Mapping[str, Any]) -> Protein:
 
 def attempts(history: History) -> tuple[list[list[str]], int]:
     """Rows of the table of attempts, the latest last, and how many earlier ones it leaves out."""
-    shown = history.attempts[-_MOST_ATTEMPTS:]
-    return [_row(attempt, attempt is history.attempts[-1]) for attempt in shown], len(history.attempts) - len(shown)
+    shown = history.starts[-_MOST_ATTEMPTS:]
+    return [_row(start, start is shown[-1]) for start in shown], len(history.starts) - len(shown)
 
 
-def _row(attempt: Attempt, is_last: bool) -> list[str]:
-    began = datetime.fromtimestamp(attempt.began, UTC).strftime("%-d %b %H:%M")
-    ended = attempt.exit or ("running or killed" if is_last else "killed")
+def _row(start: Start, is_last: bool) -> list[str]:
     return [
-        str(attempt.number),
-        began,
-        duration(attempt.ended - attempt.began),
-        f"{attempt.base_step:,}",
-        str(attempt.world_size),
-        ended,
+        str(start.attempt),
+        datetime.fromtimestamp(start.began, UTC).strftime("%-d %b %H:%M"),
+        duration(start.ended - start.began),
+        f"{start.base_step:,}",
+        str(start.world_size),
+        "running or killed" if is_last and start.exit == KILLED else start.exit,
     ]
 
 

@@ -13,6 +13,7 @@ from pretrain.report.chart import Chart, Dash, Line, Stage
 from pretrain.report.history import History
 from pretrain.report.series import Numbers
 from pretrain.report.timeline import Bar, Mark, Row, TimeLine
+from pretrain.run.starts import KILLED
 
 _STYLES: dict[str, tuple[str, Dash]] = {"mask_all": ("blue", "solid"), "80_10_10": ("orange", "dashed")}
 _CONSTANTS: tuple[tuple[str, str, tuple[str, Dash]], ...] = (
@@ -89,7 +90,7 @@ def training_figures(history: History) -> list[Chart]:
         else None,
         _one(history, "loader_wait", "Waiting for data", "share of the time", _percent, from_zero=True),
         _one(history, "imbalance", "Imbalance of ranks", "slowest over mean, in attention", lambda v: f"{v:.3g}")
-        if any(attempt.world_size > 1 for attempt in history.attempts)
+        if any(start.world_size > 1 for start in history.starts)
         else None,
         _one(history, "loss_scale", "Loss scale", "of float16", short, logarithmic=True),
     ]
@@ -98,16 +99,15 @@ def training_figures(history: History) -> list[Chart]:
 
 def time_line(history: History) -> TimeLine | None:
     """Attempts, saves and validations by wall time; None before the first start."""
-    if not history.attempts:
+    if not history.starts:
         return None
-    began = history.attempts[0].began
-    last = history.attempts[-1].number
+    began = history.starts[0].began
     bars, ends = [], []
-    for attempt in history.attempts:
-        bars.append(Bar(attempt.began - began, attempt.ended - began, "train"))
-        killed = attempt.exit is None and attempt.number != last  # the last one may still run
-        if killed or not (attempt.exit or "finished").startswith(_WELL):
-            ends.append(Mark(attempt.ended - began, "fault", is_cross=True))
+    for start in history.starts:
+        bars.append(Bar(start.began - began, start.ended - began, "train"))
+        may_run = start.exit == KILLED and start is history.starts[-1]
+        if not (may_run or start.exit.startswith(_WELL)):
+            ends.append(Mark(start.ended - began, "fault", is_cross=True))
     saves = tuple(Mark(save.time - began, "fault" if save.failed else "blue", save.failed) for save in history.saves)
     failed = sum(save.failed for save in history.saves)
     rows = [
@@ -115,7 +115,7 @@ def time_line(history: History) -> TimeLine | None:
         Row("saves", (), saves),
         Row("validations", (), tuple(Mark(v.time - began, "ink") for v in history.validations)),
     ]
-    count = len(history.attempts)
+    count = len(history.starts)
     summary = (
         f"{_counted(count, 'attempt')}, {_counted(len(saves) - failed, 'checkpoint')} saved, "
         f"{_counted(failed, 'failed save')}, {_counted(len(history.validations), 'validation')}."

@@ -1,15 +1,13 @@
 """What a run directory tells of its run, whatever of it is there.
 
-In: run.json, metrics.jsonl, attempts.jsonl, rank 0's errors, predictions.json, checkpoints. Out: a `History`. Kept:
+In: run.json, metrics.jsonl, what is recorded of the starts, predictions.json, checkpoints. Out: a `History`. Kept:
 nothing. Lines that are damaged or half-written are left out, and so are steps that were lost in a restart.
 """
 
 import json
 import math
-import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +17,12 @@ from pretrain.evaluation.corruptions import trained_as
 from pretrain.evaluation.course import Course, course, lasting
 from pretrain.evaluation.scores import HeldOut
 from pretrain.report.series import Numbers
-from pretrain.run import records
+from pretrain.run.attempts import AttemptRecords
 from pretrain.run.directory import PREDICTIONS_FORMAT, RunDirectory
+from pretrain.run.records import read_metrics, seconds
+from pretrain.run.starts import KILLED, Start, starts
 
 Line = Mapping[str, Any]
-
-_MOST_LETTERS = 400
-"""Letters of an error's message that are read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One start of the run; times in seconds since 1970."""
-
-    number: int
-    began: float
-    ended: float
-    """When it ended by itself; else the time of its last line of metrics, or `began`."""
-    world_size: int
-    base_step: int
-    cause: str
-    exit: str | None
-    """How it ended; None where it was killed, or still runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +30,11 @@ class Validation:
     """Scores at one point."""
 
     step: int
-    tokens: float
+    tokens: int
     time: float
     scores: Mapping[str, Mapping[str, float | None]]
     set: str = ""
-    """Hash of the frozen set; empty in lines of early versions."""
+    """Hash of the frozen set; empty of a job without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +62,7 @@ class History:
     course: Course
     """The course of its losses, from which the verdict follows."""
     validations: tuple[Validation, ...]
-    attempts: tuple[Attempt, ...]
-    error: str
-    """With what message the last attempt failed, in a line; empty if it did not, or wrote none."""
+    starts: tuple[Start, ...]
     saves: tuple[Save, ...]
     proteins: tuple[Line, ...]
     """The predictions, as `evaluation.predictions.Prediction` names their fields."""
@@ -112,12 +92,12 @@ class History:
     @property
     def is_finished(self) -> bool:
         """Whether the run has trained to its last token."""
-        return bool(self.attempts) and self.attempts[-1].exit == "finished"
+        return bool(self.starts) and self.starts[-1].exit == "finished"
 
     @property
     def has_ended(self) -> bool:
-        """Whether the last attempt has written how it ended; a killed one has not."""
-        return bool(self.attempts) and self.attempts[-1].exit is not None
+        """Whether the last start has written how it ended; a killed one has not."""
+        return bool(self.starts) and self.starts[-1].exit != KILLED
 
 
 def read_history(root: Path) -> History:
@@ -128,11 +108,9 @@ def read_history(root: Path) -> History:
     """
     run = RunDirectory(root)
     described = run.read()
-    lines = [line for line in records.read(run.metrics) if isinstance(line, dict) and _is_placed(line)]
-    tables = [line for line in records.read(run.attempts) if isinstance(line, dict)]
-    starts = [line for line in tables if isinstance(line.get("attempt"), int)]
-    attempts = _attempts(starts, lines)
-    kept = lasting(lines, [line for line in starts if isinstance(line.get("base_step"), int)])
+    lines = read_metrics(run.metrics)
+    all_starts = starts(AttemptRecords.read(run), lines)
+    kept = lasting(lines, all_starts)
     return History(
         root=root,
         described=described,
@@ -141,24 +119,19 @@ def read_history(root: Path) -> History:
         tokens=max((line["tokens"] for line in kept), default=0),
         course=course(kept, trained_as(described.get("recipe", {}).get("data", {}).get("mask", {}))),
         validations=tuple(
-            Validation(line["step"], float(line["tokens"]), _time(line), line["validation"], str(line.get("set", "")))
+            Validation(line["step"], line["tokens"], seconds(line["time"]), line["validation"], line.get("set", ""))
             for line in kept
             if _is_table(line.get("validation"))
         ),
-        attempts=tuple(attempts),
-        error=_error(run.rank_file(0), attempts[-1].number) if attempts else "",
+        starts=tuple(all_starts),
         saves=tuple(
-            Save(line["step"], _time(line), "save_error" in line)
+            Save(line["step"], seconds(line["time"]), "save_error" in line)
             for line in lines
             if "save_error" in line or "checkpoint_s" in line
         ),
         proteins=tuple(_proteins(run.predictions)),
         parameters=_parameters(run.checkpoints),
     )
-
-
-def _is_placed(line: Line) -> bool:
-    return all(isinstance(line.get(name), int) for name in ("step", "tokens", "attempt"))
 
 
 def _is_table(scores: Any) -> bool:
@@ -168,55 +141,10 @@ def _is_table(scores: Any) -> bool:
     )
 
 
-def _time(line: Line) -> float:
-    try:
-        return datetime.fromisoformat(line["time"]).timestamp()
-    except (KeyError, TypeError, ValueError):
-        return math.nan
-
-
-def _attempts(starts: list[dict[str, Any]], lines: list[dict[str, Any]]) -> list[Attempt]:
-    ends = {line["attempt"]: line for line in starts if "exit" in line}
-    last = {line.get("attempt"): line for line in lines}  # of each attempt the last line
-    begun = {line["attempt"]: line for line in starts if "exit" not in line}  # the last line of each
-    attempts = []
-    for line in begun.values():
-        if not math.isfinite(began := _time(line)):
-            continue
-        number = line["attempt"]
-        ended = _time(ends.get(number) or last.get(number) or line)
-        attempts.append(
-            Attempt(
-                number,
-                began,
-                ended if ended >= began else began,
-                _whole(line, "world_size"),
-                _whole(line, "base_step"),
-                str(line.get("cause", "")),
-                str(ends[number]["exit"]) if number in ends else None,
-            )
-        )
-    return attempts
-
-
-def _error(path: Path, attempt: int) -> str:
-    messages = [
-        line["message"]
-        for line in records.read(path)
-        if isinstance(line, dict) and line.get("attempt") == attempt and isinstance(line.get("message"), str)
-    ]
-    return textwrap.shorten(messages[-1], _MOST_LETTERS) if messages else ""
-
-
 def _columns(lines: list[dict[str, Any]]) -> dict[str, Numbers]:
     names = dict.fromkeys(name for line in lines for name in line if name not in ("time", "attempt"))
     columns = {name: np.array([_number(line.get(name)) for line in lines]) for name in names}
-    return columns | ({"time": np.array([_time(line) for line in lines])} if lines else {})
-
-
-def _whole(line: Line, name: str) -> int:
-    value = line.get(name)
-    return value if isinstance(value, int) else 0
+    return columns | ({"time": np.array([seconds(line["time"]) for line in lines])} if lines else {})
 
 
 def _number(value: Any) -> float:

@@ -9,7 +9,6 @@ from typing import Any
 
 from data.durable import replaced
 from data.safe_text import tell
-from pretrain.evaluation.course import Course
 from pretrain.report import facts, figures, measured
 from pretrain.report.chart import Chart
 from pretrain.report.history import History, read_history
@@ -24,13 +23,12 @@ WIDE, HALF, NARROW = 880, 420, 342
 """Widths in pixels at which charts are drawn: the column of a desktop, half of it, and that of a phone."""
 
 
-def write_report(root: Path, refresh_s: int | None = None, history: History | None = None) -> Path:
+def write_report(root: Path, refresh_s: int | None = None) -> Path:
     """Draw the report of a run, and put it in the place of the last one.
 
     Args:
         root: run directory; a process may be training in it.
         refresh_s: seconds after which an open page reloads itself; None for a page that does not.
-        history: of the run, where it was read already.
 
     Returns:
         The path of the page.
@@ -38,7 +36,7 @@ def write_report(root: Path, refresh_s: int | None = None, history: History | No
     Raises:
         ValueError: it is no run directory, or its report.html was not written by this function.
     """
-    path, history = RunDirectory(root).report, history or read_history(root)
+    path, history = RunDirectory(root).report, read_history(root)
     put(path, render(history, refresh_s), shared=history.is_shared)
     return path
 
@@ -61,19 +59,12 @@ def put(path: Path, text: str, *, shared: bool) -> None:
         new.write_text(text, encoding="utf-8")
 
 
-def write_last_report(root: Path) -> Course | None:
-    """Draw the report of a run that has just come to its end; whatever prevents it costs a line and not the run.
-
-    Returns:
-        The course of the run, which was read for it; None where it could not be.
-    """
-    history = None
+def write_last_report(root: Path) -> None:
+    """Draw the report of a run that has just come to its end; whatever prevents it costs a line and not the run."""
     try:
-        history = read_history(root)
-        write_report(root, history=history)
+        write_report(root)
     except Exception as error:
         tell(f"the report was not drawn: {type(error).__name__}: {error}")
-    return history.course if history else None
 
 
 def render(history: History, refresh_s: int | None = None, content: Content | None = None) -> str:

@@ -132,7 +132,7 @@ class Failure(NamedTuple):
 
 def _lines(*paths: Path) -> list[dict[str, Any]]:
     lines = (line for path in paths for line in records.read(path))
-    return [line for line in lines if isinstance(line, dict) and isinstance(line.get("attempt"), int)]
+    return [line for line in lines if isinstance(line.get("attempt"), int)]
 
 
 def failures(known: AttemptRecords) -> dict[int, list[Failure]]:

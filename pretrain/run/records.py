@@ -7,6 +7,7 @@ leaves at most one torn last line, which readers skip.
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,11 @@ from data.safe_text import redacted
 def now() -> str:
     """UTC time, ISO 8601, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def seconds(time: str) -> float:
+    """Seconds since 1970 of a time that `now` gave."""
+    return datetime.fromisoformat(time).timestamp()
 
 
 def append(path: Path, record: dict[str, Any]) -> None:
@@ -32,15 +38,20 @@ def append(path: Path, record: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Every whole line of a file that may not exist; torn lines are left out."""
+    """Every whole line of a file that may not exist; torn lines, and what is no object, are left out."""
     if not path.exists():
         return
     with path.open("rb") as file:
         for line in file:
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue
+            with suppress(ValueError):
+                if isinstance(record := json.loads(line), dict):
+                    yield record
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl that say of which step and attempt they are."""
+    names = ("step", "tokens", "attempt")
+    return [line for line in read(path) if all(isinstance(line.get(name), int) for name in names)]
 
 
 def _safe(value: Any) -> Any:

@@ -15,6 +15,9 @@ import pytest
 
 from pretrain.checkpoint.best import best_valid
 from pretrain.evaluation.course import lasting
+from pretrain.run.attempts import AttemptRecords
+from pretrain.run.directory import RunDirectory
+from pretrain.run.starts import starts
 from support.assays.small_run import write
 from support.kept_runs import config
 from support.launching import FLOAT32, Launched, bit_equal, end_of, lines, run, started, until
@@ -147,8 +150,8 @@ def compare_members(one: Path, other: Path) -> None:
 
 def kept(root: Path, name: str) -> list[tuple[int, Any]]:
     """What metrics.jsonl tells of each step, without what was lost in a restart."""
-    starts = [line for line in lines(root / "attempts.jsonl") if "base_step" in line]
-    return [(line["step"], line[name]) for line in lasting(lines(root / "metrics.jsonl"), starts) if name in line]
+    begun = starts(AttemptRecords.read(RunDirectory(root)))
+    return [(line["step"], line[name]) for line in lasting(lines(root / "metrics.jsonl"), begun) if name in line]
 
 
 def files(root: Path) -> set[str]:

@@ -9,10 +9,10 @@ import pytest
 
 from pretrain.__main__ import main
 from pretrain.checkpoint import find, verify
-from pretrain.recovery.starts import starts
 from pretrain.report.history import read_history
 from pretrain.run.attempts import AttemptRecords
 from pretrain.run.directory import RunDirectory
+from pretrain.run.starts import starts
 from support.checkpoint_run import flip
 from support.kept_runs import config
 from support.launching import lines
@@ -55,7 +55,7 @@ def test_a_start_uses_the_checkpoint_before_a_damaged_one(
     assert os.listdir(run / "checkpoints/.quarantine") == [f"{second.name}-hash"], "the last one"
     base = int(third.name.removeprefix("step-"))
     assert [start.base_step for start in starts(AttemptRecords.read(RunDirectory(run)))] == [0, base]
-    assert [attempt.base_step for attempt in read_history(run).attempts] == [0, base]
+    assert [start.base_step for start in read_history(run).starts] == [0, base]
     ours, theirs = (verify(find(folder / "checkpoints")[0]).manifest for folder in (run, tmp_path / "other"))
     assert ours.files == theirs.files
     steps = [line["step"] for line in lines(run / "metrics.jsonl") if line["attempt"] == 2 and "loss" in line]

@@ -7,10 +7,19 @@ import numpy as np
 import pytest
 
 from pretrain.evaluation.course import course, lasting, level, trend, trend_of_validations
+from pretrain.run.attempts import AttemptRecords
+from pretrain.run.starts import Start, starts
 
 
 def step(number: int, loss: float | None, attempt: int = 1, **more: Any) -> dict[str, Any]:
     return {"step": number, "tokens": 100 * number, "attempt": attempt, "loss": loss, "skipped_steps": 0.0, **more}
+
+
+BEGUN = {"time": "2026-11-01T08:00:00+00:00", "world_size": 1}
+
+
+def starts_of(lines: list[dict[str, Any]]) -> list[Start]:
+    return starts(AttemptRecords(lines, [], []))
 
 
 def validated(number: int, hidden: float | None, copied: float, attempt: int = 1) -> dict[str, Any]:
@@ -42,12 +51,15 @@ def test_steps_that_were_lost_in_a_stop_are_not_counted() -> None:
     """An attempt diverged after its last checkpoint, at step 2; the next one trained on at a lower rate."""
     lost = [step(3, 9.0), step(4, None), validated(4, 1e9, 1e9), step(6, None)]
     again = [step(3, 2.8, attempt=2), step(5, 2.6, attempt=2)]
-    starts = [{"attempt": 1, "base_step": 0}, {"attempt": 2, "base_step": 2}]
-    found = course(lasting([step(1, 3.0), step(2, 2.9), *lost, *again], starts), None)
+    begun = [{**BEGUN, "attempt": 1, "base_step": 0}, {**BEGUN, "attempt": 2, "base_step": 2}]
+    found = course(lasting([step(1, 3.0), step(2, 2.9), *lost, *again], starts_of(begun)), None)
     assert found.training == ((100, 3.0), (200, 2.9), (300, 2.8), (500, 2.6))
     assert (found.validations, found.steps) == ((), 5)
-    at_once = [*starts, {"attempt": 2, "exit": "input"}, {"attempt": 3, "base_step": 1}]  # from before the second
-    assert lasting([step(1, 3.0), step(2, 2.9), *lost, *again], at_once) == [step(1, 3.0)]
+    third = [
+        {**BEGUN, "attempt": 2, "exit": "input"},
+        {**BEGUN, "attempt": 3, "base_step": 1},
+    ]  # from before the second
+    assert lasting([step(1, 3.0), step(2, 2.9), *lost, *again], starts_of(begun + third)) == [step(1, 3.0)]
     assert lasting([step(1, 3.0), *again], []) == [step(1, 3.0), *again]
 
 

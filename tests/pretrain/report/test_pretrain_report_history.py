@@ -27,15 +27,15 @@ def test_a_step_that_was_taken_again_counts_once(tmp_path: Path) -> None:
     text = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
     steps = [json.loads(line)["step"] for line in text if "loss" in line]
     assert len(steps) == 46  # the written lines do hold steps twice
-    assert [attempt.base_step for attempt in history.attempts] == [0, 8, 18, 28]
-    assert [attempt.exit for attempt in history.attempts] == [None, None, None, "finished"]
+    assert [start.base_step for start in history.starts] == [0, 8, 18, 28]
+    assert [start.exit for start in history.starts] == ["killed", "killed", "killed", "finished"]
     assert (history.step, history.tokens) == (40, 40 * TOKENS_A_STEP)
 
 
 def test_of_a_step_taken_again_the_later_line_stays(tmp_path: Path) -> None:
     root = WrittenRun(steps=0, exit=None).write(tmp_path / "run")
     where = {"time": "2026-11-01T08:00:00+00:00"}
-    starts = [{**where, "attempt": n, "base_step": base} for n, base in ((1, 0), (2, 2), (3, 1))]
+    starts = [{**where, "attempt": n, "base_step": base, "world_size": 2} for n, base in ((1, 0), (2, 2), (3, 1))]
     write_lines(root / "attempts.jsonl", starts)
     taken = [(1, 1), (1, 2), (1, 3), (1, 4), (2, 3), (3, 2), (3, 3)]  # the third goes on from before the second
     write_lines(
@@ -62,7 +62,7 @@ def test_steps_that_no_checkpoint_holds_are_not_the_runs(
     described["recipe"]["schedule"]["total_tokens"] = total
     (root / "run.json").write_text(json.dumps(described))
     where = {"time": "2026-11-01T08:00:00+00:00"}
-    attempts = [{**where, "attempt": n, "base_step": base} for n, base in ((1, 0), (2, 500))]
+    attempts = [{**where, "attempt": n, "base_step": base, "world_size": 2} for n, base in ((1, 0), (2, 500))]
     write_lines(root / "attempts.jsonl", attempts + [{**where, "attempt": 2, "exit": exit}] * bool(exit))
     taken = [(1, step) for step in range(10, 1001, 10)] + [(2, step) for step in range(510, last + 1, 10)]
     write_lines(
@@ -85,16 +85,16 @@ def test_damaged_lines_are_left_out(tmp_path: Path) -> None:
     (root / "predictions.json").write_text('{"format": "zymogen.predictions/1", "proteins": [{"residues": 3}]}')
     found = read_history(root)
     assert found.column("loss").tolist() == whole.column("loss").tolist()
-    assert found.attempts == whole.attempts
+    assert found.starts == whole.starts
     assert (len(whole.proteins), found.proteins) == (1, ())
 
 
 def test_a_number_that_only_some_steps_have_is_a_column(tmp_path: Path) -> None:
     root = WrittenRun(steps=0).write(tmp_path / "run")
-    losses = [{}, {"loss/rare": 2.0}, {}]
+    losses, where = [{}, {"loss/rare": 2.0}, {}], {"time": "2026-11-01T08:00:00+00:00"}
     write_lines(
         root / "metrics.jsonl",
-        [{"attempt": 1, "step": n, "tokens": n, "loss": 1.0, **loss} for n, loss in enumerate(losses, 1)],
+        [{**where, "attempt": 1, "step": n, "tokens": n, "loss": 1.0, **loss} for n, loss in enumerate(losses, 1)],
     )
     np.testing.assert_array_equal(read_history(root).column("loss/rare"), [np.nan, 2.0, np.nan])
 
@@ -162,11 +162,14 @@ BETTER = ("It beats residue frequencies by 0.814 nats", "It is 0.814 nats a resi
 def test_why_it_ended_is_said(tmp_path: Path) -> None:
     root = WrittenRun(attempts=2, exit="error", diverges_at=60).write(tmp_path / "run")
     (root / "ranks").mkdir()
-    errors = [{"attempt": n, "message": f"the gradient was not finite,\nin attempt {n}"} for n in (1, 2)]
-    write_lines(root / "ranks/rank-00000.jsonl", errors)
+    of_rank_1 = {"rank": 1, "class": "error", "step": 99, "phase": "train", "time": "2026-11-01T09:00:00+00:00"}
+    of_rank_1 |= {"attempt": 2, "error": "RuntimeError", "message": "the gradient was not finite,\nin attempt 2"}
+    lost = of_rank_1 | {"rank": 0, "step": 98, "error": "DistNetworkError", "message": "connection reset"}
+    write_lines(root / "ranks/rank-00000.jsonl", [of_rank_1 | {"attempt": 1, "message": "another"}, lost])
+    write_lines(root / "ranks/rank-00001.jsonl", [of_rank_1])
     said = "Ended at step 100, 100% of its 800k tokens: error: the gradient was not finite, in attempt 2."
     assert state(read_history(root)) == said
-    write_lines(root / "ranks/rank-00000.jsonl", [*errors[:1], {"attempt": 2, "message": "x " * 1000}])
+    write_lines(root / "ranks/rank-00001.jsonl", [of_rank_1 | {"message": "x " * 1000}])
     assert len(state(read_history(root))) < 500
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from pretrain.checkpoint.load import newest_step
 from pretrain.evaluation.figures import Figure, Figures
-from pretrain.recovery.starts import Start, starts
 from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION
 from pretrain.run import records
 from pretrain.run.attempts import AttemptRecords
 from pretrain.run.directory import FORMAT, PREDICTIONS_FORMAT, RunDirectory
+from pretrain.run.starts import Start, starts
 
 MASK = {"select_prob": 0.15, "mask_prob": 0.8, "random_prob": 0.1, "select_stages": []}
 BEGAN = datetime(2026, 11, 1, 8, tzinfo=UTC)

@@ -3,12 +3,14 @@
 In: what a run has recorded. Out: a `Start` for each; a line about the last one. Kept: nothing. Torch is not imported.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pretrain.run.attempts import AttemptRecords, Failure, failures, first_cause
 from pretrain.run.classes import FINISHED, INTERRUPTED, PREEMPTED, ExitClass, class_of_record
 from pretrain.run.directory import RunDirectory
+from pretrain.run.records import seconds
 
 KILLED = "killed"
 _AS_ASKED = (FINISHED, INTERRUPTED, PREEMPTED)
@@ -20,6 +22,8 @@ class Start(NamedTuple):
     attempt: int
     base_step: int
     """Step of the checkpoint that it began with; 0 without one."""
+    step: int
+    """The last step that any line tells of; it may have come further where it was killed."""
     exit: str
     """How it ended; `KILLED` where it could not say, also while it trains."""
     was_asked_for: bool
@@ -27,10 +31,10 @@ class Start(NamedTuple):
     errors: tuple[Failure, ...]
     """Those of all ranks, the earliest first."""
     world_size: int
-    began: str
-    """Time, in ISO 8601."""
-    ended: str | None
-    """The same; None where it could not say."""
+    began: float
+    """Time, in seconds since 1970."""
+    ended: float
+    """The same; where it could not say, the time of its last line of metrics, or `began`."""
 
     @property
     def cause(self) -> Failure | None:
@@ -60,26 +64,37 @@ class Start(NamedTuple):
         return f"{lost}{self.errors[0].line(run)}" if self.errors else ""
 
 
-def starts(known: AttemptRecords) -> list[Start]:
-    """All starts of a run, in order."""
+def starts(known: AttemptRecords, metrics: Iterable[Mapping[str, Any]] = ()) -> list[Start]:
+    """All starts of a run, in order; without its lines of `metrics`, `step` and `ended` are as its attempts say."""
     begun: dict[int, dict[str, Any]] = {}
     ended: dict[int, dict[str, Any]] = {}
     for line in known.attempts:
         (ended if "exit" in line else begun)[line["attempt"]] = line
+    logged = {line["attempt"]: line for line in metrics}  # of each the last one
     errors = failures(known)
     return [
-        Start(
-            attempt=number,
-            base_step=int(line["base_step"]),
-            exit=ended.get(number, {}).get("exit", KILLED),
-            was_asked_for=bool(line.get("despite_failures")),
-            errors=tuple(errors.get(number, ())),
-            world_size=int(line["world_size"]),
-            began=str(line["time"]),
-            ended=ended.get(number, {}).get("time"),
-        )
+        _start(line, ended.get(number), logged.get(number), errors.get(number, []))
         for number, line in sorted(begun.items())
     ]
+
+
+def _start(
+    line: Mapping[str, Any], end: Mapping[str, Any] | None, logged: Mapping[str, Any] | None, errors: list[Failure]
+) -> Start:
+    ended_as, began = str(end["exit"]) if end else KILLED, seconds(line["time"])
+    at_stop = re.search(r"at step (\d+)$", ended_as)
+    steps = [int(line["base_step"]), logged["step"] if logged else 0, *(each.step for each in errors)]
+    return Start(
+        attempt=line["attempt"],
+        base_step=int(line["base_step"]),
+        step=max([*steps, int(at_stop[1])] if at_stop else steps),
+        exit=ended_as,
+        was_asked_for=bool(line.get("despite_failures")),
+        errors=tuple(errors),
+        world_size=int(line["world_size"]),
+        began=began,
+        ended=max(began, seconds((end or logged or line)["time"])),
+    )
 
 
 def last_failure(run: RunDirectory, all_starts: Sequence[Start]) -> str | None:
