@@ -10,7 +10,7 @@ that is started again computes nothing again.
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -139,10 +139,9 @@ def _complete(root: Path, inputs: str) -> Results | None:
 
 def _evaluated(trained: Sequence[Trained], results: Results) -> None:
     """Write what was found into the bundle of each member."""
-    evaluation = results.as_dict()
-    del evaluation["inputs"]
+    evaluation = replace(results, inputs="")
     if results.part == "all folds":  # the model of each fold would need a calibration of its own
-        evaluation["calibration"] = []
+        evaluation = replace(evaluation, calibrations=())
     for one in trained:
         with_evaluation(one.run.root / "bundle", evaluation)
 

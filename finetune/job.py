@@ -26,7 +26,7 @@ from finetune.adaptation.lora import plan_of
 from finetune.assays import Assays
 from finetune.bundle.base import base_of
 from finetune.bundle.folder import write_bundle
-from finetune.bundle.manifest import FORMAT, Adapters, Inputs, Manifest, ReadingSettings, TaskRecord
+from finetune.bundle.manifest import Adapters, Inputs, Manifest, ReadingSettings, TaskRecord
 from finetune.evaluate import evaluate
 from finetune.heads.inputs import InputScale
 from finetune.metrics.validation import FineTuneScores
@@ -284,7 +284,6 @@ class FineTuneJob(Job[FineTuneScores]):
         lengths = assays.shelves.num_residues(assays.records(TRAIN))
         reading = {f.name: getattr(recipe.data, f.name) for f in fields(ReadingSettings) if f.init}
         manifest = Manifest(
-            format=FORMAT,
             tasks=tuple(map(TaskRecord.of, self.tasks)),
             heads=recipe.heads,
             losses=recipe.losses,

@@ -130,14 +130,16 @@ def _write(
     trained: "Trained | None",
 ) -> None:
     """Predict the parts of a table one after another, and write each before the next one is read; collective."""
-    from finetune.bundle.columns import calibrations, task_columns
+    from finetune.bundle.columns import task_columns
 
     objectives, members = predictors[0].objectives, len(predictors)
     own, said = rows.parts.columns, [*rows.said, *(trained.said if trained else ())]
     evaluations = [predictor.bundle.manifest.evaluation for predictor in predictors]
     # A calibration is of the mean of all models of a run.
-    is_common = all(each == evaluations[0] and len(each.get("members", [0])) == members for each in evaluations)
-    calibrated = calibrations(evaluations[0], str(predictors[0].bundle.folder)) if is_common else {}
+    results = evaluations[0]
+    is_common = all(each is not None and each == results and len(each.members) == members for each in evaluations)
+    of_tasks = results.calibrations if results and is_common else ()
+    calibrated = {(each.objective, each.task): each.calibration for each in of_tasks}
     tasks = task_columns(objectives, calibrated, members, own)
     note = _NOTE
     while note in own:

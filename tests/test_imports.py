@@ -81,7 +81,7 @@ FINETUNE_ROOMS: dict[str, tuple[str, ...]] = {
     "results": ("tasks", "labels", "metrics", "baselines", "splits"),
     "report": ("tasks", "metrics", "splits", "results"),
     "look": ("tables", "tasks", "labels", "splits"),
-    "bundle": ("tables", "tasks", "heads", "losses", "adaptation", "metrics", "splits"),
+    "bundle": ("tables", "tasks", "heads", "losses", "adaptation", "metrics", "splits", "results"),
     "embed": ("adaptation", "bundle"),
     "score": ("tables", "tasks", "labels", "metrics"),
     "proteingym": ("tables", "metrics", "score"),

@@ -62,12 +62,7 @@ def rows(name: str, results: Results) -> list[dict[str, Any]]:
         if task.value is None:
             found.append({**row, "undefined": task.undefined})
             continue
-        others = {
-            baseline: of.value
-            for baseline, scores in results.beside().items()
-            for of in scores.tasks
-            if (of.objective, of.task) == (task.objective, task.task) and of.value is not None
-        }
+        others = results.of_baselines(task)
         ends = {"low": task.low, "high": task.high}
         beats_all = all(task.value > value for value in others.values())
         found.append({**row, "model": task.value, **ends, "baselines": others, "beats_all": beats_all})

@@ -4,15 +4,15 @@ In: a manifest. Out: the README.md of a bundle, or of its export. Kept: nothing.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import EvalResult
 
 from finetune.bundle.manifest import Manifest
-from finetune.bundle.pictured import baselines, best_baseline, shown
-from finetune.metrics.scores import CHANCE, TITLES
+from finetune.metrics.scores import TITLES
+from finetune.results import sections
 from finetune.tasks.objective import Objective
 from pretrain.card.text import (
     FOLDER,
@@ -23,11 +23,14 @@ from pretrain.card.text import (
     hub_model,
     literal,
     metadata,
+    pictured,
+    section_lines,
     source_name,
     started_from,
     table,
     versions,
 )
+from pretrain.report.pictures import card_pictures
 
 CARD = "README.md"
 _SEAL = "\n<!-- zymogen.card/1 {} -->\n"
@@ -50,6 +53,20 @@ def is_sealed(path: Path) -> bool:
     except (OSError, UnicodeDecodeError):
         return False
     return found == sealed(found.rpartition(_SEAL.partition("{")[0])[0])
+
+
+def with_pictures(manifest: Manifest, taken: Collection[str] = ()) -> tuple[Manifest, dict[str, str]]:
+    """The manifest with the hashes of the pictures of its evaluation, and their contents by the names of their files.
+
+    Args:
+        manifest: of a bundle.
+        taken: names that are not free; a picture of such a name is left out.
+    """
+    results = manifest.evaluation
+    drawn = card_pictures(sections.drawings(results) if results else ())
+    pictures = {name: content for name, content in drawn.items() if name not in taken}
+    hashes = {name: hashlib.sha256(content.encode()).hexdigest() for name, content in pictures.items()}
+    return replace(manifest, pictures=hashes), pictures
 
 
 def bundle_card(manifest: Manifest) -> str:
@@ -95,7 +112,7 @@ def export_card(manifest: Manifest, objective: Objective, class_name: str) -> st
 
 
 def _text(manifest: Manifest, name: str, loads: Sequence[str], said: str, tag: str, library: str) -> str:
-    base, evaluation = manifest.base, manifest.evaluation
+    base = manifest.base
     body = [
         f"# {literal(name)}",
         "",
@@ -117,7 +134,7 @@ def _text(manifest: Manifest, name: str, loads: Sequence[str], said: str, tag: s
                 ("adapted by", literal(manifest.adaptation.kind)),
                 ("table", ", ".join(map(source_name, manifest.reading.table)) or NOT_STATED),
                 ("fingerprint of proteins and labels", f"`{manifest.labels}`"),
-                ("split", f"{literal(str(evaluation.get('split') or manifest.split_method))}"),
+                ("split", literal(manifest.split_method)),
                 ("fingerprint of the split", f"`{manifest.split}`"),
                 ("step with the best validation", f"{manifest.step}"),
                 ("energy", NOT_MEASURED),
@@ -126,10 +143,7 @@ def _text(manifest: Manifest, name: str, loads: Sequence[str], said: str, tag: s
         "",
         "## Evaluation",
         "",
-        *_scores(manifest),
-        "",
-        *shown(evaluation),
-        *_audit(evaluation.get("audit")),
+        *_evaluation(manifest),
         "## Limits",
         "",
         *(f"- {line}" for line in _limits(manifest)),
@@ -166,98 +180,45 @@ def _tasks(manifest: Manifest) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _scored(manifest: Manifest) -> list[Mapping[str, Any]]:
-    return list(manifest.evaluation.get("model") or [])
-
-
-def _scores(manifest: Manifest) -> Iterator[str]:
-    """The scores of every task, and why one has none."""
-    scored = _scored(manifest)
-    if not scored:
-        yield f"Scores of tested proteins: {NOT_MEASURED}."
-    rows, undefined = [], []
-    for of in scored:
-        task = literal(str(of["task"]))
-        if of.get("value") is None:
-            undefined.append((task, literal(str(of.get("undefined") or NOT_MEASURED))))
-            continue
-        low, high = of.get("low"), of.get("high")
-        interval = "unknown" if low is None or high is None else f"{low:.3f} to {high:.3f}"
-        theirs = best_baseline(manifest.evaluation, of)
-        best = f"{theirs[1]:.3f} ({literal(theirs[0])})" if theirs else NOT_MEASURED
-        count = f"{of['labels']:,}"
-        rows.append((task, _title(of["metric"]), f"{of['value']:.3f}", interval, _chance(of["metric"]), best, count))
-    if rows:
-        part = literal(str(manifest.evaluation.get("part", "")))
-        yield f"Of the part of the split that is called {part}; 95 % interval by bootstrap over groups of the split."
-        yield "Baselines are fitted on the same training labels and scored on the same labels as the model."
-        yield ""
-        head = ("task", "metric", "model", "95 % interval", "by chance", "best baseline", "labels")
-        yield from table(head, rows)
-    if undefined:
-        yield ""
-        yield "Tasks whose score is undefined:"
-        yield ""
-        yield from table(("task", "why"), undefined)
-
-
-def _title(metric: str) -> str:
-    return TITLES.get(metric, literal(metric))
-
-
-def _chance(metric: str) -> str:
-    return f"{CHANCE[metric]}" if metric in CHANCE else NOT_MEASURED
+def _evaluation(manifest: Manifest) -> Iterator[str]:
+    """Scores and their picture, the split and its audit."""
+    results = manifest.evaluation
+    if results is None:
+        yield from (f"Scores and relatives of tested proteins: {NOT_MEASURED}.", "")
+        return
+    yield from section_lines(sections.scores(results))
+    drawings = {f"{each.name}.svg": each for each in sections.drawings(results)}
+    yield from pictured(drawings, *manifest.pictures)
+    yield from section_lines(sections.split(results))
 
 
 def _results(manifest: Manifest) -> Iterator[EvalResult]:
     """The same for `model-index`, whose format has no place for intervals and baselines but the metric's arguments."""
     level = {record.settings.name: record.settings.level for record in manifest.tasks}
-    for of in _scored(manifest):
-        if of.get("value") is None:
-            continue
+    if (results := manifest.evaluation) is None:
+        return
+    for of in results.scores.defined:
         yield EvalResult(
-            task_type=_TAGS[level.get(of["objective"], "sequence")],
-            task_name=str(of["objective"]),
+            task_type=_TAGS[level.get(of.objective, "sequence")],
+            task_name=of.objective,
             dataset_type="assay-table",
             dataset_name=", ".join(map(source_name, manifest.reading.table)) or NOT_STATED,
-            dataset_config=str(of["task"]),
-            dataset_split=str(manifest.evaluation.get("part", "")),
+            dataset_config=of.task,
+            dataset_split=results.part,
             dataset_revision=manifest.split,
-            metric_type=str(of["metric"]),
-            metric_name=f"{TITLES.get(of['metric'], of['metric'])}, {of['task']}",
-            metric_value=of["value"],
+            metric_type=of.metric,
+            metric_name=f"{TITLES[of.metric]}, {of.task}",
+            metric_value=of.value,
             metric_args={
-                **{name: of.get(name) for name in ("low", "high", "labels", "groups")},
-                "baselines": baselines(manifest.evaluation, of),
+                **{"low": of.low, "high": of.high, "labels": of.labels, "groups": of.groups},
+                "baselines": results.of_baselines(of),
             },
         )
-
-
-def _audit(audit: Mapping[str, Any] | None) -> Iterator[str]:
-    """What of the tested sequences is known elsewhere."""
-    yield "### What of the tested sequences is known"
-    yield ""
-    if not audit:
-        yield f"Relatives among training and tested sequences: {NOT_MEASURED}."
-        yield ""
-        return
-    rows = []
-    for each in audit.get("comparisons") or []:
-        against = "pretraining" if str(each["against"]).startswith("pretraining") else literal(str(each["against"]))
-        queries = f"{each['queries']:,}"
-        rows.append((against, "equal", f"{each['equal']:,} of {queries}"))
-        for at, count in zip(each["identities"], each["similar"], strict=True):
-            rows.append((against, f"identity of at least {at:.0%}", f"{count:,} of {queries}"))
-    yield from table(("against", "relation", "tested sequences"), rows)
-    yield ""
-    yield f"Searched by {literal(str(audit.get('searched_by')))}."
-    yield from map(literal, map(str, audit.get("notes") or []))
-    yield ""
 
 
 def _limits(manifest: Manifest) -> Iterator[str]:
     shortest, longest = manifest.training_residues
     yield f"Proteins of {shortest} to {longest} residues trained; of shorter and longer ones nothing is known."
-    if not _scored(manifest):
+    if manifest.evaluation is None:
         yield "The run had not come to its end: there are no scores of tested proteins."
     yield f"Other assays, conditions and hosts than those of the table: {NOT_MEASURED}."

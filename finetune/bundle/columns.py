@@ -8,50 +8,14 @@ the row's protein, null where it has no prediction.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.metrics.calibration import Isotonic, Temperature
+from finetune.results.calibrated import Calibration
 from finetune.tasks.objective import Objective
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """What the end of a run found about one task; nothing where a field is None."""
-
-    half_width: float | None = None
-    """Half of the interval around a number, in the task's scale."""
-    temperature: float | None = None
-    isotonic: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-
-    def __call__(self, probabilities: Floats) -> Floats:
-        """Calibrated probabilities, of yes (n,) or of classes (n, C)."""
-        if self.temperature is not None:
-            return Temperature(self.temperature)(probabilities)
-        return probabilities if self.isotonic is None else Isotonic(*self.isotonic)(probabilities)
-
-
-def calibrations(evaluation: Mapping[str, Any], where: str) -> dict[tuple[str, str], Calibration]:
-    """(name of an objective, name of a task) -> its calibration, as a bundle's evaluation holds it.
-
-    Raises:
-        ValueError: it is not what a run writes.
-    """
-    from pydantic import TypeAdapter, ValidationError
-
-    found = {}
-    try:
-        for each in evaluation.get("calibration", ()):
-            fields = {name: each["calibration"].get(name) for name in ("half_width", "temperature", "isotonic")}
-            read = TypeAdapter(Calibration).validate_json(json.dumps(fields), strict=True)
-            found[str(each["objective"]), str(each["task"])] = read
-    except (ValidationError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{where} is damaged: its calibration: {error}; copy the bundle again") from None
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -20,10 +19,11 @@ from torch import Tensor
 
 from data.disk_error import refusal
 from data.durable import workspace, write_whole, written_beside
+from data.recipe.json_file import as_json
 from data.safe_text import tell
-from finetune.bundle.card import CARD, bundle_card, is_sealed
+from finetune.bundle.card import CARD, bundle_card, is_sealed, with_pictures
 from finetune.bundle.manifest import FILES, FORMAT, MANIFEST, SPLIT, WEIGHTS, WILD_TYPES, Manifest, parsed
-from finetune.bundle.pictured import PICTURES, drawn, listing
+from finetune.results.results import Results
 from finetune.splits import split_file
 from finetune.splits.parts import Parts
 
@@ -87,11 +87,10 @@ def write_bundle(
         whole = replace(manifest, files=hashes)
         if _holds(folder, whole):
             return
-        pictures = drawn(manifest.evaluation)
+        whole, pictures = with_pictures(whole)
         for name, content in pictures.items():
             (building / name).write_text(content, encoding="utf-8")
-        whole = replace(whole, evaluation=listing(manifest.evaluation, pictures))
-        (building / MANIFEST).write_text(whole.as_json(), encoding="utf-8")
+        (building / MANIFEST).write_text(as_json(whole), encoding="utf-8")
         (building / CARD).write_text(bundle_card(whole), encoding="utf-8")
         mode = (building / MANIFEST).stat().st_mode & 0o777
         for path in building.iterdir():
@@ -107,29 +106,24 @@ def write_bundle(
             raise
 
 
-def with_evaluation(folder: Path, evaluation: Mapping[str, Any]) -> None:
-    """Add what the end of a run found to its bundle: scores of the tested part, and the calibration.
-
-    Args:
-        folder: of the bundle.
-        evaluation: for JSON. `predict` reads ``calibration``: a list with, for each task of each objective,
-            ``{"objective", "task", "calibration": {"half_width", "temperature", "isotonic"}}``, each None where there
-            is none.
+def with_evaluation(folder: Path, evaluation: Results | None) -> None:
+    """Add the results of a run to its bundle: scores of the tested part, and the calibration.
 
     Raises:
         ValueError: it is no bundle, or cannot be written.
     """
     before = _manifest(folder)
     with refusal(folder / MANIFEST, _REMEDY):
-        for name, expected in (before.evaluation.get(PICTURES) or {}).items():
+        for name, expected in before.pictures.items():
             if (old := folder / Path(name).name).is_file() and _hash(old) == expected:
                 old.unlink()  # first, so that none ever lies beside numbers that are not its own
-        pictures = {name: of for name, of in drawn(evaluation).items() if not os.path.lexists(folder / name)}
-        write_whole(folder / MANIFEST, replace(before, evaluation=listing(evaluation, pictures)).as_json())
+        taken = [path.name for path in folder.iterdir()]
+        manifest, pictures = with_pictures(replace(before, evaluation=evaluation), taken)
+        write_whole(folder / MANIFEST, as_json(manifest))
         for name, content in pictures.items():
             write_whole(folder / name, content)
         if not os.path.lexists(folder / CARD) or is_sealed(folder / CARD):  # one that somebody wrote stays
-            write_whole(folder / CARD, bundle_card(_manifest(folder)))
+            write_whole(folder / CARD, bundle_card(manifest))
 
 
 def open_folder(folder: Path) -> Bundle:
@@ -185,7 +179,8 @@ def _holds(folder: Path, manifest: Manifest) -> bool:
         here = _manifest(folder)
     except ValueError:
         return False
-    return replace(here, evaluation=manifest.evaluation).as_json() == manifest.as_json()
+    evaluated = replace(manifest, evaluation=here.evaluation, pictures=here.pictures)
+    return as_json(here) == as_json(evaluated)
 
 
 def _make_way(folder: Path, before: Path) -> Path | None:
@@ -207,7 +202,7 @@ def _is_as_written(folder: Path) -> bool:
     try:
         listed = json.loads((folder / MANIFEST).read_bytes())
         files = listed["files"]
-        pictures = (listed["evaluation"] or {}).get(PICTURES) or {}
+        pictures = listed["pictures"]
         # A kill of `with_evaluation` may have left what it wrote beside one of its files.
         left = {written_beside(folder / name).name for name in (MANIFEST, CARD, *pictures)}
         here = {path.name for path in folder.iterdir()} - left

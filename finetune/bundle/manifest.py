@@ -3,14 +3,11 @@
 In: what a run knows, or the bytes of bundle.json, which nobody vouches for. Out: `Manifest`, or JSON. Kept: nothing.
 """
 
-import json
-import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 
+from data.recipe import json_file
 from data.recipe.setting import IDENTITY, setting
 from data.recipe.settings import Composition
 from finetune.adaptation.adapter import AdapterPlan
@@ -18,6 +15,7 @@ from finetune.adaptation.settings import AdaptationSettings
 from finetune.heads.inputs import InputScale
 from finetune.heads.settings import HeadSettings
 from finetune.losses.settings import LossSettings
+from finetune.results.results import Results
 from finetune.tables.settings import TableSettings
 from finetune.tasks.objective import Objective
 from finetune.tasks.settings import TaskSettings
@@ -175,7 +173,6 @@ class Base:
 class Manifest:
     """What bundle.json says."""
 
-    format: str
     tasks: tuple[TaskRecord, ...]
     heads: HeadSettings
     losses: LossSettings
@@ -200,21 +197,11 @@ class Manifest:
     versions: dict[str, str]
     files: dict[str, str] = field(default_factory=dict)
     """SHA-256 of each other file of the folder."""
-    evaluation: dict[str, Any] = field(default_factory=dict)
-    """Scores of the tested part and calibration, once a run has come to its end; empty before."""
-
-    def as_json(self) -> str:
-        """The text of bundle.json."""
-        return json.dumps(_plain(asdict(self)), indent=1, allow_nan=False) + "\n"
-
-
-def _plain(value: Any) -> Any:
-    """The same with None for numbers that JSON does not have."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    evaluation: Results | None = None
+    """Scores of the tested part and calibration, once a run has come to its end; None before."""
+    pictures: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of each picture that was drawn of the evaluation."""
+    format: str = FORMAT
 
 
 def parsed(content: bytes, where: str) -> Manifest:
@@ -223,22 +210,4 @@ def parsed(content: bytes, where: str) -> Manifest:
     Raises:
         ValueError: it is none, or of another version.
     """
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        named = json.loads(content)
-        found = named["format"] if isinstance(named, dict) else None
-    except (ValueError, KeyError, RecursionError) as error:
-        raise ValueError(f"{where} is no bundle: {type(error).__name__}: {error}") from None
-    if found != FORMAT:
-        raise ValueError(
-            f"{where} has the format {found!r}; {FORMAT!r} is read: open it with the version that wrote it"
-        )
-    try:
-        return TypeAdapter(Manifest).validate_json(content, strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ValueError(
-            f"{where} is damaged: {place or 'its content'}: {first['msg']}; copy the bundle again"
-        ) from None
+    return json_file.parsed(Manifest, content, where, "bundle", "copy the bundle again")

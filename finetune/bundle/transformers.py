@@ -6,7 +6,6 @@ task's scale.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,8 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from finetune.bundle.card import export_card
+from finetune.bundle.card import export_card, with_pictures
 from finetune.bundle.manifest import Manifest
-from finetune.bundle.pictured import drawn, listing
 from finetune.tasks.objective import Objective
 from pretrain.model.build import without_memory
 from pretrain.model.weights import io as transformers_io
@@ -78,10 +76,10 @@ def save(folder: Path, manifest: Manifest, objective: Objective, parameters: Map
         for layer in range(shape.layers):
             state[f"esm.encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"] = stored.clone()
     transformers_io.save_pretrained(theirs, folder, state, transformers_io.LARGEST_FILE)
-    pictures = drawn(manifest.evaluation)
+    whole, pictures = with_pictures(manifest)
     for name, content in pictures.items():
         (folder / name).write_text(content, encoding="utf-8")
-    card, whole = folder / "README.md", replace(manifest, evaluation=listing(manifest.evaluation, pictures))
+    card = folder / "README.md"
     card.write_text(export_card(whole, objective, type(theirs).__name__), encoding="utf-8")
     for path in folder.iterdir():
         path.chmod(card.stat().st_mode & 0o777)

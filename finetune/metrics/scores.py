@@ -1,14 +1,13 @@
 """Scores of tasks on one part of a split, as runs, bundles and reports keep them, and readers see them.
 
-In: a `TaskScore` for each task. Out: numbers, a line, a table of text, JSON. Kept: nothing. Only the standard library.
+In: a `TaskScore` for each task. Out: numbers, a line. Kept: nothing. Only the standard library.
 """
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Self
 
 CHANCE = {"spearman": 0.0, "auroc": 0.5, "macro_auroc": 0.5, "mean_auroc": 0.5, "kendall": 0.0, "concordance": 0.5}
 """Ranking metrics, and the value of each that a prediction without information has. The best value of each is 1."""
@@ -85,11 +84,6 @@ class TaskScore:
         ends = {"low": self.low, "high": self.high, "labels": float(self.labels), "groups": float(self.groups)}
         return {**known, **{name: value for name, value in ends.items() if value is not None}, **self.values}
 
-    @classmethod
-    def read(cls, fields: Mapping[str, Any]) -> Self:
-        """A score from the fields that `as_dict` of `Scores` gave."""
-        return cls(**{**fields, "notes": tuple(fields["notes"])})
-
 
 @dataclass(frozen=True, slots=True)
 class Scores:
@@ -136,53 +130,3 @@ class Scores:
         undefined = [f"{len(self.undefined)} undefined"] if self.undefined else []
         skill = "" if math.isnan(self.stopping_metric) else f"skill {self.stopping_metric:.3f}: "
         return skill + ", ".join([*shown, *rest, *undefined])
-
-    def as_dict(self) -> dict[str, Any]:
-        """All fields, for JSON without NaN; `read` turns it back."""
-        return {"tasks": [asdict(task) for task in self.tasks]}
-
-    def as_json(self) -> str:
-        """The same as text.
-
-        Raises:
-            ValueError: a number is not finite, which no metric of `scoring` is.
-        """
-        return json.dumps(self.as_dict(), allow_nan=False, indent=1)
-
-    @classmethod
-    def read(cls, fields: Mapping[str, Any]) -> Self:
-        """The scores that `as_dict` gave."""
-        return cls(tuple(TaskScore.read(task) for task in fields["tasks"]))
-
-    def table(self, beside: Mapping[str, "Scores"] | None = None) -> str:
-        """A table for a console: each task with its interval, its size, and the values of others on the same labels.
-
-        Args:
-            beside: scores of baselines on the same part, by name.
-        """
-        others = beside or {}
-        found = {name: {(t.objective, t.task): t.value for t in scores.tasks} for name, scores in others.items()}
-        rows = [["task", "metric", "value", "95 % interval", "labels", "groups", *others]]
-        for task in self.defined:
-            ends = "" if task.low is None else f"{task.low:.3f} to {task.high:.3f}"
-            values = [found[name].get((task.objective, task.task)) for name in others]
-            rows.append(
-                [
-                    *(
-                        task.task,
-                        TITLES[task.metric],
-                        f"{task.value:.3f}",
-                        ends,
-                        f"{task.labels:,}",
-                        f"{task.groups:,}",
-                    ),
-                    *("" if value is None else f"{value:.3f}" for value in values),
-                ]
-            )
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        for task in self.defined:
-            left_out = [f"{count} labels of {name!r} left out: never trained" for name, count in task.untrained.items()]
-            lines += [f"{task.task}: {note}" for note in (*task.notes, *left_out)]
-        lines += [f"{task.task}: undefined: {task.undefined}" for task in self.undefined]
-        return "\n".join(lines)

@@ -4,6 +4,7 @@ In: `Results`, the tested predictions of each objective, the directory of a memb
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,10 @@ import numpy as np
 from data.safe_text import tell
 from finetune.metrics.scores import TITLES, TaskScore
 from finetune.report.pictures import MOST_TASKS, pictures
-from finetune.results import words
+from finetune.results import sections, words
 from finetune.results.joined import Joined
 from finetune.results.results import Results
-from finetune.splits.audit import Audit, Comparison
+from finetune.results.sections import with_interval
 from finetune.tasks.objective import Objective
 from pretrain.report import facts
 from pretrain.report.chart import Chart, Line
@@ -60,13 +61,15 @@ def content(
     table = ", ".join(map(str, (history.recipe.get("data") or {}).get("table") or []))
     model = history.recipe.get("model") or {}
     kind = (history.recipe.get("adaptation") or {}).get("kind", "")
-    sections = [_scores(results), *_pictured(results, objectives, tested), _split(results)]
+    scores = sections.scores(results, _MOST_ROWS)
+    each = [_of_task(results, task) for task in results.scores.defined[:_MOST_SHEETS]]
+    scores = replace(scores, sheets=(*scores.sheets, *each))
     return Content(
         name=name,
         subtitle=f"{model.get('init') or model.get('preset')}, {kind}{several}, {table}",
         judged=(*words.compared(results), *words.untrained(results), *words.calibrated(results)),
         keys=(*_keys(results), *facts.keys(history)),
-        sections=tuple(section for section in sections if section is not None),
+        sections=(scores, *_pictured(results, objectives, tested), sections.split(results)),
         learning=tuple(_learning(history)),
         drawn_by="python -m finetune",
     )
@@ -79,40 +82,14 @@ def _keys(results: Results) -> list[Key]:
     return [*found, Key("Tasks", f"{defined}", f"scored, {undefined} undefined" if undefined else "scored")]
 
 
-def _scores(results: Results) -> Section:
-    """The table of all tasks, then all baselines of the first ones."""
-    defined = results.scores.defined
-    rows = []
-    for task in defined[:_MOST_ROWS]:
-        best = results.best_baseline(task)
-        rows.append(
-            (
-                task.task,
-                TITLES[task.metric],
-                _with_interval(task),
-                "" if best is None else f"{best[1]:.3f} {best[0]}",
-            )
-        )
-    more = f"{len(defined) - _MOST_ROWS:,} more tasks are in scores.json. " if len(defined) > _MOST_ROWS else ""
-    note = f"{more}In brackets the 95 % interval, over groups of the split."
-    overview = Sheet("", ("Task", "Metric", "Model", "Best baseline"), tuple(rows), note)
-    undefined = [Sheet("Undefined", ("Task", "Why"), tuple((t.task, t.undefined) for t in results.scores.undefined))]
-    each = [_of_task(results, task) for task in defined[:_MOST_SHEETS]]
-    return Section(
-        f"Scores of {'all folds' if results.part == 'all folds' else f'the {results.part} part'}",
-        ("Baselines are fitted on the same training labels and scored on the same labels as the model.",),
-        (*([overview] if rows else []), *(undefined if results.scores.undefined else []), *each),
-    )
-
-
 def _of_task(results: Results, task: TaskScore) -> Sheet:
     """One task: the model, its seeds, and every baseline; what replicates allow."""
-    rows = [("model", _with_interval(task))]
+    rows = [("model", with_interval(task))]
     if spread := results.spread(task):
         rows.append(("single seeds", f"{spread[0]:.3f}, standard deviation {spread[1]:.3f}"))
     for baseline in results.baselines:
         found = [s for s in baseline.scores.tasks if (s.objective, s.task) == (task.objective, task.task)]
-        value = _with_interval(found[0]) if found and found[0].value is not None else ""
+        value = with_interval(found[0]) if found and found[0].value is not None else ""
         rows.append((baseline.name, value or baseline.why_not.get(task.objective, "")))
     if ceiling := results.ceiling(task):
         rows.append(("replicates", f"perfect predictions would reach a Pearson correlation of {ceiling.pearson:.3f}"))
@@ -131,36 +108,6 @@ def _pictured(results: Results, objectives: Sequence[Objective], tested: Sequenc
     more = len(results.scores.defined) > MOST_TASKS
     note = f"The first {len(squares)} tasks; predictions.csv has those of all." if more else ""
     return [Section("Predictions", drawings=tuple(each for of in squares for each in of), note=note)]
-
-
-def _split(results: Results) -> Section:
-    paragraph = f"It is {results.split}."
-    if results.audit is None:
-        return Section("The split", (paragraph, *results.notes))
-    sheets = [_audited(results.audit)]
-    if results.audit.distances is not None:
-        rows = tuple((str(n), f"{count:,}") for n, count in enumerate(results.audit.distances) if count)
-        sheets.append(Sheet("Mutations to the nearest one that trains", ("Mutations", "Tested"), rows[:_MOST_SHEETS]))
-    return Section("The split", (paragraph, *results.notes), tuple(sheets), note=" ".join(results.audit.notes))
-
-
-def _audited(audit: Audit) -> Sheet:
-    rows = [row for each in audit.comparisons for row in _compared(each)]
-    note = f"Relatives by {audit.searched_by}, over at least half of the tested sequence."
-    return Sheet(
-        "What of the tested sequences is known", ("Against", "Relation", "Tested sequences"), tuple(rows),
-        note if audit.of_training.identities else "",
-    )  # fmt: skip
-
-
-def _compared(each: Comparison) -> list[tuple[str, ...]]:
-    def share(count: int) -> str:
-        return f"{count:,} of {each.queries:,} ({count / max(each.queries, 1):.1%})"
-
-    name = each.against if len(each.against) < 24 else f"pretraining {Path(each.against).name[:16]}"
-    related = zip(each.identities, each.similar, strict=True)
-    rows = [(name, f"identity of at least {at:.0%}", share(count)) for at, count in related]
-    return [(name, "equal", share(each.equal)), *rows]
 
 
 def _learning(history: History) -> list[Chart]:
@@ -190,8 +137,3 @@ def _chart(name: str, title: str, y_title: str, lines: tuple[Line, ...]) -> Char
         height=240,
         summary=f"{y_title}, over the tokens seen.",
     )
-
-
-def _with_interval(task: TaskScore) -> str:
-    ends = "" if task.low is None else f" ({task.low:.3f} to {task.high:.3f})"
-    return f"{task.value:.3f}{ends}"

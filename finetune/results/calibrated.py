@@ -4,9 +4,8 @@ In: predictions of the validation part. Out: a `Calibration` for each output; ca
 intervals. Kept: the few numbers of each, which scores.json and a bundle hold.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +35,7 @@ ISOTONIC_FROM = 1000
 class Calibration:
     """What the validation part says of one output; of the three, at most one is there."""
 
-    labels: int
+    labels: int = 0
     """Labels that it was fitted on."""
     half_width: float | None = None
     """Half of the interval around a number, in the task's scale."""
@@ -51,16 +50,6 @@ class Calibration:
         if self.temperature is not None:
             return Temperature(self.temperature)(probabilities)
         return probabilities if self.isotonic is None else Isotonic(*self.isotonic)(probabilities)
-
-    def as_dict(self) -> dict[str, Any]:
-        """All fields, for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def read(cls, fields: Mapping[str, Any]) -> Self:
-        """The calibration that `as_dict` gave."""
-        at = fields["isotonic"]
-        return cls(**{**fields, "isotonic": None if at is None else (tuple(at[0]), tuple(at[1]))})
 
 
 def fitted(objective: Objective, validation: Predictions) -> tuple[Calibration, ...]:

@@ -3,17 +3,16 @@
 In: scores, calibrations, the audit. Out: `Results`; scores.json. Kept: that file, in the run directory and the bundle.
 """
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from data.durable import replaced
+from data.recipe.json_file import as_json, parsed
 from finetune.metrics.scores import Scores, TaskScore
 from finetune.results.calibrated import Calibration
-from finetune.splits import audit as audits
 from finetune.splits.audit import Audit
 
 FORMAT = "zymogen.scores/1"
@@ -103,21 +102,21 @@ class Results:
     notes: tuple[str, ...] = ()
     """What could not be done, in sentences."""
     inputs: str = ""
-    """Hash of everything on which all of this depends; empty in results of a version that kept none."""
+    """Hash of everything on which all of this depends; empty in a bundle."""
+    format: str = FORMAT
 
-    def beside(self) -> dict[str, Scores]:
-        """Scores of each baseline by its name."""
-        return {each.name: each.scores for each in self.baselines}
+    def of_baselines(self, task: TaskScore) -> dict[str, float]:
+        """Name of each baseline that has a value of a task's metric -> that value."""
+        return {
+            each.name: other.value
+            for each in self.baselines
+            for other in each.scores.tasks
+            if (other.objective, other.task) == (task.objective, task.task) and other.value is not None
+        }
 
     def best_baseline(self, task: TaskScore) -> tuple[str, float] | None:
         """The baseline with the highest value of a task's metric, and that value."""
-        found = [
-            (name, other.value)
-            for name, scores in self.beside().items()
-            for other in scores.tasks
-            if (other.objective, other.task) == (task.objective, task.task) and other.value is not None
-        ]
-        return max(found, key=lambda each: each[1], default=None)
+        return max(self.of_baselines(task).items(), key=lambda each: each[1], default=None)
 
     def spread(self, task: TaskScore) -> tuple[float, float] | None:
         """Mean and sample standard deviation over seeds of a task's metric; None with one seed or where undefined."""
@@ -136,31 +135,10 @@ class Results:
         """The ceiling of a task, if it has replicates."""
         return next((c for c in self.ceilings if (c.objective, c.task) == (task.objective, task.task)), None)
 
-    def as_dict(self) -> dict[str, Any]:
-        """All of it, for JSON without NaN."""
-        return {
-            "format": FORMAT,
-            "part": self.part,
-            "split": self.split,
-            "split_fingerprint": self.split_fingerprint,
-            "model": self.scores.as_dict()["tasks"],
-            "skill": None if math.isnan(self.scores.stopping_metric) else self.scores.stopping_metric,
-            "validation": None if self.validation is None else self.validation.as_dict()["tasks"],
-            "baselines": [{**asdict(each), "scores": each.scores.as_dict()["tasks"]} for each in self.baselines],
-            "members": [asdict(each) for each in self.members],
-            "seeds": [{"seed": each.seed, "scores": each.scores.as_dict()["tasks"]} for each in self.seeds],
-            "ceilings": [asdict(each) for each in self.ceilings],
-            "calibration": [asdict(each) for each in self.calibrations],
-            "audit": None if self.audit is None else json.loads(self.audit.to_json()),
-            "notes": list(self.notes),
-            "inputs": self.inputs,
-        }
-
     def write(self, path: Path) -> None:
-        """Write scores.json."""
-        text = json.dumps(self.as_dict(), allow_nan=False, indent=1) + "\n"
+        """Write scores.json, which has the mean skill of the tasks besides."""
         with replaced(path, "get the right to write there") as new:
-            new.write_text(text, encoding="utf-8")
+            new.write_text(as_json(self, skill=self.scores.stopping_metric), encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -170,35 +148,7 @@ class Results:
             ValueError: it is not there, or is something else.
         """
         try:
-            fields = json.loads(path.read_text(encoding="utf-8"))
-            if fields["format"] != FORMAT:
-                raise ValueError(f"its format is {fields['format']!r}, and {FORMAT!r} is read here")
-            return cls._of(fields)
+            content = path.read_bytes()
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror}; it is written when a run ends") from error
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} holds no results of a run: {error}; start the run again to write it") from error
-
-    @classmethod
-    def _of(cls, fields: Mapping[str, Any]) -> Self:
-        def scores(tasks: Any) -> Scores:
-            return Scores.read({"tasks": tasks})
-
-        return cls(
-            part=fields["part"],
-            scores=scores(fields["model"]),
-            validation=None if fields["validation"] is None else scores(fields["validation"]),
-            baselines=tuple(BaselineScores(**{**b, "scores": scores(b["scores"])}) for b in fields["baselines"]),
-            members=tuple(MemberFacts(**each) for each in fields["members"]),
-            seeds=tuple(SeedScores(each["seed"], scores(each["scores"])) for each in fields["seeds"]),
-            ceilings=tuple(Ceiling(**each) for each in fields["ceilings"]),
-            calibrations=tuple(
-                CalibratedTask(**{**each, "calibration": Calibration.read(each["calibration"])})
-                for each in fields["calibration"]
-            ),
-            split=fields["split"],
-            split_fingerprint=fields["split_fingerprint"],
-            audit=None if fields["audit"] is None else audits.from_json(json.dumps(fields["audit"])),
-            notes=tuple(fields["notes"]),
-            inputs=fields.get("inputs", ""),
-        )
+        return parsed(cls, content, str(path), "file of a run's scores", "start the run again to write it")

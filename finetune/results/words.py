@@ -14,19 +14,17 @@ _MOST_NAMED = 3
 def table(results: Results) -> list[str]:
     """Lines: each task with its metric, the model with its interval, and every baseline on the same labels."""
     defined = results.scores.defined[:_MOST_TASKS]
-    beside = results.beside()
-    values = {name: {(t.objective, t.task): t.value for t in scores.tasks} for name, scores in beside.items()}
-    names = [name for name in beside if any(values[name].get((t.objective, t.task)) is not None for t in defined)]
+    values = [results.of_baselines(task) for task in defined]
+    names = [each.name for each in results.baselines if any(each.name in of_task for of_task in values)]
     has_seeds, has_ceiling = bool(results.seeds), bool(results.ceilings)
     rows = [["task", "metric", "model", "95 % interval", *["over seeds"] * has_seeds, *names]]
     rows[0] += [*["replicates agree to"] * has_ceiling, "labels"]
-    for task in defined:
-        key = (task.objective, task.task)
+    for task, of_task in zip(defined, values, strict=True):
         row = [task.task, TITLES[task.metric], _number(task.value), _interval(task)]
         if has_seeds:
             found = results.spread(task)
             row.append("" if found is None else f"{found[0]:.3f} +- {found[1]:.3f}")
-        row += [_number(values[name].get(key)) for name in names]
+        row += [_number(of_task.get(name)) for name in names]
         if has_ceiling:
             ceiling = results.ceiling(task)
             row.append("" if ceiling is None else f"Pearson {ceiling.pearson:.3f}")

@@ -1,6 +1,6 @@
 """The audit: how much of the tested side is known from training, from validation, or from pretraining.
 
-In: parts, records, a pretrained run. Out: `Audit`: counts, as JSON and as a table. Kept: nothing.
+In: parts, records, a pretrained run. Out: `Audit`: counts. Kept: nothing.
 
 The tested sequences are the queries, and an alignment must cover at least half of the query: a training protein that
 contains a tested domain is found, one of which a small piece resembles a part of a long tested protein is not. Local
@@ -9,7 +9,7 @@ identities need such a rule. For variants of one protein, all of which are relat
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,39 +79,6 @@ class Audit:
     def of_training(self) -> Comparison:
         """The comparison with what trains when a tested sequence is predicted."""
         return self.comparisons[0]
-
-    def to_json(self) -> str:
-        """All of it, for files."""
-        return json.dumps(asdict(self), indent=1)
-
-    def table(self) -> str:
-        """Lines for a console, each at most 120 characters."""
-        identities = self.of_training.identities
-        head = ("tested against", "tested", "others", "equal", *(f">= {identity:.0%}" for identity in identities))
-        rows = [head]
-        for each in self.comparisons:
-            shares = [_share(count, each.queries) for count in (each.equal, *each.similar)]
-            shares += ["-"] * (len(head) - 3 - len(shares))
-            rows.append((each.against[-40:], f"{each.queries:,}", f"{each.targets:,}", *shares))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        if self.distances is not None:
-            lines.append(f"mutations to the nearest training sequence: {_distances(self.distances)}")
-        elif identities:
-            lines.append(f"by {self.searched_by}, over at least {COVERAGE:.0%} of the tested sequence")
-        return "\n".join((*lines, *self.notes))
-
-
-def from_json(text: str) -> Audit:
-    """The audit that `Audit.to_json` wrote."""
-    facts = _tuples(json.loads(text))
-    comparisons = tuple(Comparison(**_tuples(each)) for each in facts["comparisons"])
-    return Audit(**{**facts, "comparisons": comparisons})
-
-
-def _tuples(facts: dict[str, Any]) -> dict[str, Any]:
-    """The lists of a JSON object as tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()}
 
 
 def audit(
@@ -252,14 +219,3 @@ def _to_training(store: Store, sides: "Sequence[Parts]") -> tuple[int, ...]:
     residues = np.asarray(store.tokens).reshape(store.num_records, -1)
     nearest_of = [to_nearest(residues[each.records(TEST)], residues[each.records(TRAIN)]) for each in sides]
     return tuple(np.bincount(np.concatenate(nearest_of)).tolist())
-
-
-def _share(count: int, of: int) -> str:
-    return f"{count:,} ({count / max(of, 1):.1%})"
-
-
-def _distances(counts: tuple[int, ...]) -> str:
-    total, shown = sum(counts), [(number, count) for number, count in enumerate(counts) if count]
-    words = [f"{number}: {_share(count, total)}" for number, count in shown[:5]]
-    rest = sum(count for _, count in shown[5:])
-    return ", ".join(words) + (f", more: {_share(rest, total)}" if rest else "")

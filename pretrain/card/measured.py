@@ -9,20 +9,20 @@ from typing import Any
 
 from huggingface_hub import EvalResult
 
-from pretrain.card.text import NOT_MEASURED, literal, source_name, table
+from pretrain.card.text import NOT_MEASURED, literal, pictured, source_name, table
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.evaluation.figures import ALL, IDENTITY, LENGTH, Figure, Figures
 from pretrain.evaluation.scores import HeldOut, shown
 from pretrain.report.intervals import Measured
 from pretrain.report.measured import Measurements, is_constant, mean_of_proteins, num_chains, precisions
-from pretrain.report.pictures import Picture
+from pretrain.report.section import Drawing
 
 _CONTROLS = ("random weights", "chance")
 _HIDDEN = "mask_all"
 """The corruption whose buckets are shown."""
 
 
-def sections(found: Measurements, pictures: Mapping[str, Picture]) -> Iterator[str]:
+def sections(found: Measurements, pictures: Mapping[str, Drawing]) -> Iterator[str]:
     """The lines of the card, under a heading for each file; none for a file that is not there."""
     if (evaluation := found.evaluation) is not None:
         yield from _perplexities(evaluation)
@@ -33,13 +33,6 @@ def sections(found: Measurements, pictures: Mapping[str, Picture]) -> Iterator[s
     for number, (column, selections) in enumerate(found.assays.items()):
         yield from _assays(column, selections)
         yield from pictured(pictures, f"assays-{number}.svg")
-
-
-def pictured(pictures: Mapping[str, Picture], *names: str) -> Iterator[str]:
-    """The lines that show those of the named pictures that were drawn, each with its caption."""
-    for name in names:
-        if name in pictures:
-            yield from (f"![{literal(pictures[name].words)}]({name})", "", literal(pictures[name].caption), "")
 
 
 def _perplexities(evaluation: Figures) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from huggingface_hub import EvalResult
 
-from data.safe_text import redacted, tell
+from data.safe_text import tell
 from pretrain.card import measured
 from pretrain.card.text import (
     NOT_MEASURED,
@@ -22,6 +22,7 @@ from pretrain.card.text import (
     hub_model,
     literal,
     metadata,
+    pictured,
     source_name,
     started_from,
     table,
@@ -29,11 +30,12 @@ from pretrain.card.text import (
 )
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.evaluation.scores import HeldOut, shown
-from pretrain.report import facts
+from pretrain.report import facts, figures
 from pretrain.report import measured as measurements
 from pretrain.report.history import History, read_history
 from pretrain.report.measured import Measurements
-from pretrain.report.pictures import Picture, card_pictures
+from pretrain.report.pictures import card_pictures
+from pretrain.report.section import Drawing
 
 _PLACES = ("directory", "store_dir", "sources", "clusters", "exclude", "mixture", "init", "trackers", "table", "file")
 """Settings that name places on somebody's machine, or are shown elsewhere."""
@@ -88,13 +90,12 @@ def write_card(root: Path, exported: Exported, folder: Path) -> Path:
     if found.of_others:
         files = ", ".join(str(root / name) for name in found.of_others)
         tell(f"not of the exported weights, and not on the card: {files}")
-    pictures: dict[str, Picture] = {}
-    try:
-        for name, content, picture in card_pictures(history, found):
-            (folder / name).write_text(redacted(content), encoding="utf-8")
-            pictures[name] = picture
-    except Exception as error:
-        tell(f"the card's pictures were not drawn: {type(error).__name__}: {error}")
+    loss = figures.loss_figure(history)
+    drawings = [*([loss] if loss else []), *found.drawings()]
+    contents = card_pictures(drawings)
+    for name, content in contents.items():
+        (folder / name).write_text(content, encoding="utf-8")
+    pictures = dict(zip(contents, drawings, strict=False))
     path = folder / "README.md"
     path.write_text(text(root.resolve().name, history, exported, pictures, found), encoding="utf-8")
     return path
@@ -120,7 +121,7 @@ def text(
     name: str,
     history: History,
     exported: Exported,
-    pictures: Mapping[str, Picture],
+    pictures: Mapping[str, Drawing],
     found: Measurements = _NOTHING,
 ) -> str:
     """The card.
@@ -173,7 +174,7 @@ def text(
         "",
         *validation(scores, corpus, frozen),
         "",
-        *measured.pictured(pictures, "loss.svg"),
+        *pictured(pictures, "loss.svg"),
         *measured.sections(found, pictures),
         "## Limits",
         "",

@@ -5,7 +5,7 @@ nothing.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +14,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData, try_to_load_fr
 from huggingface_hub.errors import HFValidationError
 
 from data.safe_text import redacted
+from pretrain.report.section import Drawing, Section
 
 NOT_MEASURED = "not measured"
 NOT_STATED = "not stated"
@@ -73,6 +74,25 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cell.replace(chr(10), ' ') for cell in cells)} |"
+
+
+def section_lines(section: Section) -> Iterator[str]:
+    """The lines of a section of a report, without its drawings."""
+    yield from (f"### {literal(section.title)}", "", *map(literal, section.paragraphs), "")
+    for sheet in section.sheets:
+        if sheet.title:
+            yield from (f"{literal(sheet.title)}:", "")
+        yield from table(sheet.head, [[*map(literal, row)] for row in sheet.rows])
+        yield from ("", literal(sheet.note), "")
+    yield from (literal(section.note), "")
+
+
+def pictured(pictures: Mapping[str, Drawing], *names: str) -> Iterator[str]:
+    """The lines that show those of the named pictures that were drawn, each with its caption."""
+    for name in names:
+        if (drawing := pictures.get(name)) is not None:
+            caption = f"{drawing.title}. {drawing.note}"
+            yield from (f"![{literal(f'{drawing.title}: {drawing.summary}')}]({name})", "", literal(caption), "")
 
 
 def plain(text: str) -> str:

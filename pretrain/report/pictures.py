@@ -5,20 +5,16 @@ dark setting of the reader's system. Kept: nothing; a file of that name that thi
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
 
 from data.durable import replaced
+from data.safe_text import redacted, tell
 from pretrain.report import facts, figures
-from pretrain.report.chart import Chart
-from pretrain.report.contact_map import ContactMap
-from pretrain.report.history import History, read_history
-from pretrain.report.intervals import Intervals
+from pretrain.report.history import read_history
 from pretrain.report.letters import draw_letters
-from pretrain.report.measured import Measurements
 from pretrain.report.palette import style_sheet
+from pretrain.report.section import Drawing
 
 MARK = "zymogen.picture/1"
 _WIDTH = 840
@@ -62,34 +58,18 @@ def write_pictures(root: Path, folder: Path) -> list[Path]:
     return [folder / name for name in drawings]
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """What a card says of a drawing that lies beside it."""
-
-    words: str
-    """What it shows, for readers who do not see it."""
-    caption: str
-    """What it shows and how it is read, in sentences."""
-
-    @classmethod
-    def of(cls, drawing: Chart | Intervals | ContactMap) -> Self:
-        """The words about a drawing."""
-        return cls(f"{drawing.title}: {drawing.summary}", f"{drawing.title}. {drawing.note}".strip())
+def card_pictures(drawings: Iterable[Drawing]) -> dict[str, str]:
+    """Name of the file -> content of each picture beside a card; an error, as without matplotlib, costs a line."""
+    found: dict[str, str] = {}
+    try:
+        for drawing in drawings:
+            found[f"{drawing.name}.svg"] = redacted(drawing_file(drawing))
+    except Exception as error:
+        tell(f"the card's pictures were not drawn: {type(error).__name__}: {error}")
+    return found
 
 
-def card_pictures(history: History, found: Measurements) -> Iterator[tuple[str, str, Picture]]:
-    """The pictures of a model card, drawn one after the other: name of the file, its content, the words about it.
-
-    Args:
-        history: of the run, up to what is exported.
-        found: what was measured of the weights that are exported.
-    """
-    loss = figures.loss_figure(history)
-    for drawing in (*([loss] if loss else []), *found.drawings()):
-        yield f"{drawing.name}.svg", drawing_file(drawing), Picture.of(drawing)
-
-
-def drawing_file(drawing: Chart | Intervals | ContactMap) -> str:
+def drawing_file(drawing: Drawing) -> str:
     """A drawing as the content of a file, which ends where it ends: a page shows labels that reach beyond its edge."""
     inside = drawing.draw(_WIDTH - 2 * _BEYOND)
     return _alone(re.sub(r'viewBox="0 0 [^ ]+ ', f'viewBox="{-_BEYOND} 0 {_WIDTH} ', inside, count=1))

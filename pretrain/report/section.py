@@ -16,6 +16,8 @@ class Drawing(Protocol):
     def title(self) -> str: ...  # noqa: D102
     @property
     def note(self) -> str: ...  # noqa: D102
+    @property
+    def summary(self) -> str: ...  # noqa: D102
     def draw(self, width: int) -> str:
         """An SVG element of `width` pixels."""
 

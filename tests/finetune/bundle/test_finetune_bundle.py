@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
+from data.recipe.json_file import as_json
 from finetune.adaptation.adapt import first_of
-from finetune.bundle.columns import Calibration, TaskColumns
+from finetune.bundle.columns import TaskColumns
 from finetune.bundle.folder import open_folder, with_evaluation, write_bundle
 from finetune.bundle.manifest import Base, Manifest
 from finetune.predict import main as predict
 from finetune.predictor import Predictor, empty_model, open_predictor
+from finetune.results.calibrated import Calibration
+from finetune.results.results import CalibratedTask
 from finetune.splits.parts import parts_of
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
@@ -119,11 +122,13 @@ def test_what_is_not_ours_is_moved_aside_and_a_bundle_is_replaced(folder: Path, 
     assert (tmp_path / "bundle-1" / "thesis.txt").read_text() == "mine"
     write()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "bundle-1"]
-    with_evaluation(tmp_path / "bundle", {"scores": {"kd": 0.5}})
+    assert bundle.manifest.evaluation is not None
+    evaluation = replace(bundle.manifest.evaluation, notes=("Another one.",))
+    with_evaluation(tmp_path / "bundle", evaluation)
     (tmp_path / "bundle" / ".README.md.zymogen-new").write_text("what a kill has left")
     write()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "bundle-1"]
-    assert open_folder(tmp_path / "bundle").manifest.evaluation == {"scores": {"kd": 0.5}}  # which nothing replaces
+    assert open_folder(tmp_path / "bundle").manifest.evaluation == evaluation  # which nothing replaces
     write_bundle(tmp_path / "bundle", replace(bundle.manifest, step=7), bundle.tensors, ["a"], parts)
     assert open_folder(tmp_path / "bundle").manifest.evaluation == bundle.manifest.evaluation
     tensors = load_file(tmp_path / "bundle" / "model.safetensors")
@@ -142,18 +147,13 @@ def test_what_is_not_ours_is_moved_aside_and_a_bundle_is_replaced(folder: Path, 
 
 def test_the_evaluation_of_a_run_gives_intervals_and_calibrated_probabilities(folder: Path, tmp_path: Path) -> None:
     copy = changed(folder, tmp_path / "bundle")
-    nothing = {"labels": 9, "half_width": None, "temperature": None, "isotonic": None, "why_not": ""}
-    with_evaluation(
-        copy,
-        {
-            "scores": {"kd": float("nan")},
-            "calibration": [
-                {"objective": "kd", "task": "kd", "calibration": {**nothing, "half_width": 1.0}, "on_part": {}},
-                {"objective": "fold", "task": "fold", "calibration": {**nothing, "temperature": 1e6}, "on_part": {}},
-            ],
-        },
+    results = open_folder(copy).manifest.evaluation
+    assert results is not None
+    calibrations = (
+        CalibratedTask("kd", "kd", Calibration(9, half_width=1.0), {}),
+        CalibratedTask("fold", "fold", Calibration(9, temperature=1e6), {}),
     )
-    assert open_folder(copy).manifest.evaluation["scores"] == {"kd": None}
+    with_evaluation(copy, replace(results, calibrations=calibrations))
     (tmp_path / "in.csv").write_text(f"sequence\n{letters(5, 14)}\n")
     assert predict([str(copy), str(tmp_path / "in.csv"), "-o", str(tmp_path / "o.csv")]) == 0
     (row,) = rows(tmp_path / "o.csv")
@@ -184,4 +184,4 @@ def test_a_class_that_was_never_trained_is_not_predicted() -> None:
 
 def test_a_manifest_is_its_own_json(folder: Path) -> None:
     manifest: Manifest = open_folder(folder / "run" / "bundle").manifest
-    assert manifest.as_json() == (folder / "run" / "bundle" / "bundle.json").read_text()
+    assert as_json(manifest) == (folder / "run" / "bundle" / "bundle.json").read_text()

@@ -20,6 +20,9 @@ from huggingface_hub import ModelCard
 from finetune.bundle.card import CARD, bundle_card, export_card, is_sealed
 from finetune.bundle.folder import open_folder, with_evaluation
 from finetune.bundle.manifest import Manifest, parsed
+from finetune.metrics.scores import Scores
+from finetune.results.results import Results
+from finetune.splits.audit import Audit, Comparison
 from pretrain.card.text import FOLDER
 from pretrain.model.presets import PRESETS
 from pretrain.push.folder import finished_files
@@ -33,12 +36,18 @@ NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
 def bundle(folder: Path, tmp_path: Path) -> Path:
     """The bundle of a run, with a task that could not be scored and an audit."""
     copy = shutil.copytree(folder / "run/bundle", tmp_path / "bundle")
-    content = json.loads((copy / "bundle.json").read_text())["evaluation"]
-    content["model"][1] |= {"value": None, "low": None, "high": None, "undefined": "no label"}
-    compared = {"against": "train", "queries": 1234, "targets": 9, "equal": 5, "identities": [0.3], "similar": [77]}
-    content["audit"] = {"comparisons": [compared], "searched_by": "MMseqs2 9", "notes": ["said"]}
-    with_evaluation(copy, content)
+    with_evaluation(copy, evaluation_of(copy))
     return copy
+
+
+def evaluation_of(bundle: Path) -> Results:
+    results = manifest_of(bundle).evaluation
+    assert results is not None
+    tasks = [*results.scores.tasks]
+    tasks[1] = replace(tasks[1], value=None, low=None, high=None, undefined="no label")
+    compared = Comparison("train", 1234, 9, 5, (0.3,), (77,))
+    audit = Audit("f", "MMseqs2 9", False, (compared,), None, ("said",))
+    return replace(results, scores=Scores(tuple(tasks)), audit=audit)
 
 
 def manifest_of(bundle: Path) -> Manifest:
@@ -66,6 +75,7 @@ def unknown(card: str, bundle: Path) -> list[str]:
             known |= set(NUMBER.findall(value))
         elif isinstance(value, (int, float)):
             known |= {f"{value:.3f}", str(value), f"{value:.0%}".rstrip("%"), f"{value:,}"}
+    known |= {f"{count / 1234:.1%}".rstrip("%") for count in (5, 77)}  # of the audit's tested sequences
     numbers = NUMBER.findall(body.replace("\\", ""))
     assert len(numbers) > 20
     return [number for number in numbers if number.rstrip(",") not in known]
@@ -75,18 +85,18 @@ def test_the_card_of_a_bundle_has_its_tasks_and_scores(bundle: Path) -> None:
     card, content = (bundle / CARD).read_text(), json.loads((bundle / "bundle.json").read_text())
     assert unknown(card, bundle) == []
     assert unknown(card.replace("77 of 1,234", "7654 of 1,234"), bundle) == ["7654"]
-    assert "Tasks whose score is undefined:\n\n| task | why |\n| --- | --- |\n" in card
+    assert "Tasks without a score:\n\n| Task | Why |\n| --- | --- |\n" in card
     assert "| fold | no label |" in card
-    assert "| train | identity of at least 30% | 77 of 1,234 |" in card
+    assert "| train | identity of at least 30% | 77 of 1,234 (6.2%) |" in card
     assert "| energy | not measured |" in card
-    scored = [each for each in content["evaluation"]["model"] if each["value"] is not None]
+    scored = [each for each in content["evaluation"]["scores"]["tasks"] if each["value"] is not None]
     results = ModelCard(card).data.eval_results
     assert [result.metric_value for result in results] == [each["value"] for each in scored]
     for result, of in zip(results, scored, strict=True):
         theirs = {
             baseline["name"]: each["value"]
             for baseline in content["evaluation"]["baselines"]
-            for each in baseline["scores"]
+            for each in baseline["scores"]["tasks"]
             if each["task"] == of["task"] and each["value"] is not None
         }
         assert result.metric_args["baselines"] == theirs
@@ -96,34 +106,34 @@ def test_the_card_of_a_bundle_has_its_tasks_and_scores(bundle: Path) -> None:
 
 def test_the_picture_of_the_scores_lies_beside_the_card(bundle: Path) -> None:
     """It is drawn of the numbers that the card has, and listed with its hash; one that somebody changed stays."""
-    content = json.loads((bundle / "bundle.json").read_text())["evaluation"]
+    content, results = json.loads((bundle / "bundle.json").read_text()), manifest_of(bundle).evaluation
+    assert results is not None
     picture, card = bundle / "scores.svg", (bundle / CARD).read_text()
     assert content["pictures"] == {"scores.svg": hashlib.sha256(picture.read_bytes()).hexdigest()}
     assert ElementTree.parse(picture).getroot().tag == "{http://www.w3.org/2000/svg}svg"
     (shown,) = re.findall(r"!\[([^]]*)\]\(scores\.svg\)\n\n(Scores of the tested proteins\. .*)\n", card)
-    for each in content["model"]:
-        assert (f"{each['task']}, " in shown[0].replace("\\", "")) == (each["value"] is not None)
-        if each["value"] is not None:
-            assert f"{each['value']:.3f}" in shown[0]
-            assert f"{each['value']:.3f}" in picture.read_text()
+    for each in results.scores.tasks:
+        assert (f"{each.task}, " in shown[0].replace("\\", "")) == (each.value is not None)
+        if each.value is not None:
+            assert f"{each.value:.3f}" in shown[0]
+            assert f"{each.value:.3f}" in picture.read_text()
     assert {"scores.svg", CARD} <= {file.name for file in finished_files(bundle)}
     picture.write_text("mine")
-    with_evaluation(bundle, content)
+    with_evaluation(bundle, results)
     assert picture.read_text() == "mine"
     assert "scores.svg" not in (bundle / CARD).read_text()
     picture.unlink()
-    with_evaluation(bundle, content)
+    with_evaluation(bundle, results)
     assert (bundle / CARD).read_text() == card
-    with_evaluation(bundle, {})
+    with_evaluation(bundle, None)
     assert not picture.exists()
     assert "scores.svg" not in (bundle / CARD).read_text()
 
 
 def test_a_bundle_before_the_end_of_its_run_says_so(bundle: Path) -> None:
-    with_evaluation(bundle, {})
+    with_evaluation(bundle, None)
     card = (bundle / CARD).read_text()
-    assert "Scores of tested proteins: not measured." in card
-    assert "Relatives among training and tested sequences: not measured." in card
+    assert "Scores and relatives of tested proteins: not measured." in card
     assert ModelCard(card).data.get("eval_results") is None
 
 
@@ -132,9 +142,9 @@ def test_a_card_that_somebody_wrote_stays(bundle: Path) -> None:
     (bundle / CARD).write_text((bundle / CARD).read_text().replace("not stated", "mit"))
     assert not is_sealed(bundle / CARD)
     mine = (bundle / CARD).read_bytes()
-    with_evaluation(bundle, {})
+    with_evaluation(bundle, None)
     assert (bundle / CARD).read_bytes() == mine
-    assert open_folder(bundle).manifest.evaluation == {}
+    assert open_folder(bundle).manifest.evaluation is None
     (bundle / CARD).write_bytes(b"\xff")
     assert not is_sealed(bundle / CARD)
 

@@ -21,7 +21,7 @@ from finetune.adaptation.lora import plan_of
 from finetune.adaptation.settings import AdaptationSettings
 from finetune.bundle import transformers as written
 from finetune.bundle.folder import Bundle
-from finetune.bundle.manifest import FORMAT, Adapters, Base, Manifest, ReadingSettings, TaskRecord
+from finetune.bundle.manifest import Adapters, Base, Manifest, ReadingSettings, TaskRecord
 from finetune.export import export, exportable
 from finetune.heads.settings import HeadSettings
 from finetune.losses.settings import LossSettings
@@ -71,7 +71,6 @@ def bundle_of(
     plan = plan_of(adaptation, shape).as_dict()
     maps = {path: tuple(of) for path, of in plan["maps"].items()}
     manifest = Manifest(
-        format=FORMAT,
         tasks=tuple(map(TaskRecord.of, objectives)),
         heads=HeadSettings(form=form),  # type: ignore[arg-type]
         losses=LossSettings(),

@@ -1,6 +1,5 @@
 """Scores of tasks: which metric, which are undefined and why, what a run, a bundle and a reader get of them."""
 
-import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -115,7 +114,6 @@ def test_multiclass_leaves_untrained_classes_out() -> None:
     assert task.values["majority"] == pytest.approx(12 / 27)
     called = np.where(np.array([1, 1, 1, 0, 1]), probabilities[kept], 0).argmax(1)
     assert task.values["accuracy"] == pytest.approx((called == truth[kept]).mean())
-    assert "3 labels of 'rare' left out: never trained" in Scores((task,)).table()
 
 
 def test_ordinal() -> None:
@@ -193,7 +191,6 @@ def test_undefined_tasks_are_listed(kind: TaskType, truth: object, prediction: o
     assert (task.value, task.undefined, scores.defined) == (None, reason, ())
     assert math.isnan(scores.stopping_metric)
     assert scores.numbers() == {}
-    assert f"a: undefined: {reason}" in scores.table()
 
 
 def test_a_task_without_training_labels_is_undefined() -> None:
@@ -271,18 +268,13 @@ def test_stopping_metric_is_the_mean_skill_of_defined_tasks() -> None:
     assert scores.line() == "skill 0.300: a AUROC 0.900, b Spearman 0.200, d Kendall -0.100, e AUROC 1.000, 1 undefined"
 
 
-def test_scores_are_json_and_come_back() -> None:
+def test_numbers_and_joined_scores() -> None:
     truth, prediction = noisy(30)
     both = np.concatenate([truth, [1.0]]), np.concatenate([prediction, [1.0]])
     scores = score(objective("regression", "a", "b"), table(*both, outputs=[0] * 30 + [1]))
-    assert Scores.read(json.loads(scores.as_json())) == scores
     assert scores.numbers()["a"]["labels"] == 30
     joined = Scores.joined([scores, scores])
     assert len(joined.tasks) == 4
-    header, row = scores.table({"mean": scores}).splitlines()[:2]
-    assert header.split() == ["task", "metric", "value", "95", "%", "interval", "labels", "groups", "mean"]
-    assert row.split()[:2] == ["a", "Spearman"]
-    assert row.split()[2] == row.split()[-1]
 
 
 def test_order_of_rows_does_not_matter() -> None:

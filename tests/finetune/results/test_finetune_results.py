@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -245,8 +246,14 @@ def results() -> Results:
 def test_results_come_back_from_their_file(tmp_path: Path) -> None:
     results().write(tmp_path / "scores.json")
     assert Results.read(tmp_path / "scores.json") == results()
+    content = json.loads((tmp_path / "scores.json").read_text())
+    assert content["skill"] == pytest.approx(0.5)
+    content["scores"]["tasks"][1]["value"] = "0.5"
+    (tmp_path / "scores.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"scores\.json is damaged: scores\.tasks\.1\.value: .*; start the run again"):
+        Results.read(tmp_path / "scores.json")
     (tmp_path / "scores.json").write_text('{"format": "zymogen.scores/9"}')
-    with pytest.raises(ValueError, match=r"its format is 'zymogen\.scores/9'"):
+    with pytest.raises(ValueError, match=r"has the format 'zymogen\.scores/9'; 'zymogen\.scores/1' is read"):
         Results.read(tmp_path / "scores.json")
 
 

@@ -42,7 +42,7 @@ def test_a_fold_without_labels_tests_nothing(tmp_path: Path, monkeypatch: pytest
         predicted = [row["id"] for row in csv.DictReader(file)]
     assert sorted(predicted) == sorted(f"p{number}" for number in range(48) if number % 4)
     scores = json.loads((tmp_path / "run/scores.json").read_text())
-    assert [task["labels"] for task in scores["model"]] == [36]
+    assert [task["labels"] for task in scores["scores"]["tasks"]] == [36]
 
 
 def test_a_test_part_without_labels_is_scored_by_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

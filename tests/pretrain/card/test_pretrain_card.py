@@ -22,9 +22,9 @@ from pretrain.card import text as card_text
 from pretrain.card.pretrained import Exported, text, until, write_card
 from pretrain.card.text import FOLDER, hub_model, source_name
 from pretrain.evaluation.scores import shown
+from pretrain.report.figures import loss_figure
 from pretrain.report.history import read_history
 from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION, read
-from pretrain.report.pictures import Picture
 from pretrain.run import records
 from pretrain.ship.contact_head import NOT_FITTED
 from support.inputs.written_runs import IDENTITIES, LENGTHS, TOKENS_A_STEP, WEIGHTS, WrittenRun, evaluation, measure
@@ -115,7 +115,8 @@ def card_of(root: Path, step: int | None = None, contacts: str = NOT_FITTED) -> 
     history = read_history(root)
     step = history.step if step is None else step
     exported = Exported(step=step, tokens=step * TOKENS_A_STEP, is_modern=False, dtype="float32", contacts=contacts)
-    pictures = {"loss.svg": Picture("Loss", "The loss.")}
+    loss = loss_figure(history)
+    pictures = {"loss.svg": loss} if loss else {}
     return text(root.name, until(history, step), exported, pictures, read(root, {WEIGHTS}))
 
 

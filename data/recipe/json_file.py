@@ -1,0 +1,62 @@
+"""JSON files that hold one dataclass each, read with one error for whatever is wrong.
+
+In: a dataclass with a field ``format``, or the bytes of a file, which nobody vouches for. Out: JSON, or the dataclass.
+Kept: nothing.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+R = TypeVar("R", bound="DataclassInstance")
+
+
+def as_json(record: "DataclassInstance", **more: Any) -> str:
+    """The text of a file: the fields of `record`, and `more` after them; null for numbers that are not finite."""
+    return json.dumps(_plain({**asdict(record), **more}), indent=1, allow_nan=False) + "\n"
+
+
+def parsed(kind: type[R], content: bytes, where: str, what: str, remedy: str) -> R:
+    """The dataclass that the bytes of a file hold; fields that it does not have are left out.
+
+    Args:
+        kind: the dataclass; the default of its field ``format`` is what the file must have there.
+        content: of the file.
+        where: the file, for errors.
+        what: what the file should be, for errors.
+        remedy: what to do with a damaged one, for errors.
+
+    Raises:
+        ValueError: it is no JSON object, or of another format; a field is missing, or has a value of another type.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    expected = next(field.default for field in fields(kind) if field.name == "format")
+    try:
+        found = json.loads(content)["format"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{where} is no {what}: {type(error).__name__}: {error}") from None
+    if found != expected:
+        raise ValueError(
+            f"{where} has the format {found!r}; {expected!r} is read: open it with the version that wrote it"
+        )
+    try:
+        return TypeAdapter(kind).validate_json(content, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "its content"
+        raise ValueError(f"{where} is damaged: {place}: {first['msg']}; {remedy}") from None
+
+
+def _plain(value: Any) -> Any:
+    """The same with None for numbers that JSON does not have."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
