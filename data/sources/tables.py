@@ -13,6 +13,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
@@ -298,7 +299,8 @@ class TableSource(OneFile):
                 if not (self.suffix and place.startswith(WEB)):
                     raise
             try:
-                RemoteFile(place).open(0).close()
+                with closing(RemoteFile(place)) as file:
+                    file.seek(0)
             except ValueError as error:
                 raise _Refused(str(error)) from error
         return self._builder({})

@@ -1,7 +1,7 @@
-"""Attempts to reach a server that fails: how many, after which waits, and what is printed about them.
+"""Attempts to reach a server that fails: whether another may help, its wait, and what is printed about it.
 
 In: the exception that a library raised. Out: whether another attempt may help, its wait, and words for a message. Kept,
-while the process lives: which hosts have answered, and what was printed on standard error.
+while the process lives: which hosts have answered, and what was printed once.
 """
 
 import random
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cache
 from urllib.parse import urlsplit
 
 from data.safe_text import tell
@@ -32,50 +33,35 @@ _TOLD_S = 4.0
 _jitter = random.Random()
 _answered: set[str] = set()
 """Hosts that have answered. If one of them then refuses a connection, its name is right and it is likely to return."""
-_told: set[str] = set()
 
 
-class Attempts:
-    """Attempts in a row to reach a file."""
+def is_passing(location: str, error: Exception) -> bool:
+    """Whether another attempt may succeed."""
+    cause = _cause(error)
+    status = getattr(cause, "status", None)
+    if isinstance(status, int) and status:
+        answered(location)
+        return status >= 500 or status in (408, 416, 425, 429)
+    if not location.startswith(WEB):
+        return not isinstance(cause, (FileNotFoundError, PermissionError))
+    import aiohttp
 
-    def __init__(self, location: str) -> None:
-        self.made = 0
-        self._location = location
+    if isinstance(cause, aiohttp.ClientConnectorError) and urlsplit(location).netloc not in _answered:
+        return False  # the name or port is probably wrong, rather than the server away for a moment
+    lasting = (aiohttp.InvalidURL, aiohttp.ClientConnectorCertificateError, FileNotFoundError)
+    return isinstance(cause, (aiohttp.ClientError, OSError)) and not isinstance(cause, lasting)
 
-    def may_help(self, error: Exception) -> bool:
-        """Whether another attempt may succeed."""
-        cause = _cause(error)
-        status = getattr(cause, "status", None)
-        if isinstance(status, int) and status:
-            answered(self._location)
-            passing = status >= 500 or status in (408, 416, 425, 429)
-        elif self._location.startswith(WEB):
-            passing = self._is_passing(cause)
-        else:
-            passing = not isinstance(cause, (FileNotFoundError, PermissionError))
-        return passing and self.made < ATTEMPTS
 
-    def _is_passing(self, cause: BaseException) -> bool:
-        import aiohttp
-
-        if isinstance(cause, (aiohttp.InvalidURL, aiohttp.ClientConnectorCertificateError, FileNotFoundError)):
-            return False
-        if isinstance(cause, aiohttp.ClientConnectorError) and urlsplit(self._location).netloc not in _answered:
-            return False  # the name or port is probably wrong, rather than the server away for a moment
-        return isinstance(cause, (aiohttp.ClientError, OSError))
-
-    def wait(self, error: Exception, happened: str) -> None:
-        """Wait before the next attempt, and report a long wait."""
-        asked = _asked_s(_cause(error))
-        wait_s = FIRST_WAIT_S * 2**self.made * (1 - _jitter.random() / 2)
-        wait_s = min(max(wait_s, asked), MOST_WAIT_S) if asked else wait_s
-        self.made += 1
-        if wait_s >= _TOLD_S:
-            tell(
-                f"{self._location}: {happened} ({said(error)}); waiting {wait_s:.0f} s, then trying again "
-                f"({self.made} of {ATTEMPTS})"
-            )
-        sleep(wait_s)
+def wait(location: str, error: Exception, happened: str, number: int) -> None:
+    """Wait before attempt `number`, which counts from 1, and report a long wait."""
+    own_s = FIRST_WAIT_S * 2 ** (number - 1) * (1 - _jitter.random() / 2)
+    wait_s = min(max(own_s, _asked_s(_cause(error))), MOST_WAIT_S)
+    if wait_s >= _TOLD_S:
+        tell(
+            f"{location}: {happened} ({said(error)}); waiting {wait_s:.0f} s, then trying again "
+            f"({number} of {ATTEMPTS})"
+        )
+    sleep(wait_s)
 
 
 def answered(location: str) -> None:
@@ -91,10 +77,10 @@ def _cause(error: Exception) -> BaseException:
 def _asked_s(cause: BaseException) -> float:
     """Seconds that a server asks to wait (RFC 9110, 10.2.3); 0 if it does not."""
     asked = (getattr(cause, "headers", None) or {}).get("Retry-After", "")
+    if asked.isdecimal():
+        return float(asked)
     try:
-        if asked.isdecimal():
-            return float(asked)
-        return max(0.0, (parsedate_to_datetime(asked) - datetime.now(UTC)).total_seconds()) if asked else 0.0
+        return (parsedate_to_datetime(asked) - datetime.now(UTC)).total_seconds()
     except (ValueError, TypeError):
         return 0.0
 
@@ -122,8 +108,7 @@ def unreachable(location: str, error: Exception, num_attempts: int) -> ValueErro
     )
 
 
+@cache
 def tell_once(location: str, text: str) -> None:
-    """Print a message about a source on standard error; only the first message of each source is printed."""
-    if location not in _told:
-        _told.add(location)
-        tell(f"{location}: {text}")
+    """Print a message about a source on standard error, each once."""
+    tell(f"{location}: {text}")

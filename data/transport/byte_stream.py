@@ -10,24 +10,14 @@ import io
 import os
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from data.missing_file import nearest
 from data.recipe.settings import IngestSettings
 from data.transport.broken_stream import BrokenStream
-from data.transport.compression import (
-    HEAD_BYTES,
-    PIECE_BYTES,
-    UNPACK,
-    Damaged,
-    Stored,
-    compression,
-    gunzip,
-    in_pieces,
-    plain,
-    unzstd,
-)
-from data.transport.remote_file import RemoteFile, RemoteReader
+from data.transport.compression import HEAD_BYTES, UNPACK, Stored, compression, gunzip, in_pieces, plain, unzstd
+from data.transport.remote_file import RemoteFile
 
 STANDARD_INPUT = "-"
 _LEAST_BYTES = 1 << 18
@@ -137,8 +127,8 @@ class ByteStream:
     def chunks(self, offset: int = 0) -> Iterator[bytes]:
         """Its decompressed bytes from `offset` on, in chunks of 256 kB to 1.25 MB; the last one may be shorter.
 
-        An uncompressed file or URL is opened at `offset`; a compressed one is decompressed from its beginning, and the
-        bytes before `offset` are dropped.
+        An uncompressed file or URL is read from `offset` on; a compressed one is decompressed from its beginning, and
+        the bytes before `offset` are dropped.
 
         Raises:
             ValueError: it does not exist, cannot be reached, has an unsupported compression or fewer bytes than
@@ -147,75 +137,57 @@ class ByteStream:
             BrokenOff: the connection was lost and could not be opened again.
             Changed: the source changed while it was read.
         """
-        self.bytes_read = 0
-        with closing(self._open(0)) as file:
-            head = b""
-            while len(head) < HEAD_BYTES and (more := self._read(file, PIECE_BYTES)):
-                head += more
+        at = self.bytes_read = 0
+        with closing(self._open()) as file:
+            stored = Stored(self.name, partial(self._read, file))
+            head = stored.peek(HEAD_BYTES)
             kind = compression(head)
             if kind not in _DECOMPRESS:
                 raise ValueError(
                     f"{self.name}: is a {kind} file; plain text, gzip (bgzip) and zstd are read: unpack it "
                     f"({UNPACK[kind]})"
                 )
-            if kind or offset <= len(head):
-                stored = Stored(head, lambda size: self._read(file, size))
-                content = in_pieces(self._within_caps(self._whole(stored, kind), kind, 0), _LEAST_BYTES)
-                yield from self._from(offset, self._packed_once(content, kind))
-                return
-        with closing(self._open(offset)) as file:
-            at = self.bytes_read
-            stored = Stored(b"", lambda size: self._read(file, size))
-            yield from self._from(offset - at, in_pieces(self._within_caps(plain(stored), "", at), _LEAST_BYTES))
-
-    def _from(self, skip: int, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        for chunk in chunks:
-            if skip < len(chunk):
-                yield chunk[skip:] if skip else chunk
-            skip = max(0, skip - len(chunk))
-        if skip:
+            if not kind and offset > len(head) and file.seekable():
+                size = self.num_bytes
+                at = self.bytes_read = file.seek(offset if size is None else min(offset, size))
+                stored = Stored(self.name, partial(self._read, file))
+            for chunk in in_pieces(_DECOMPRESS[kind](stored), _LEAST_BYTES):
+                if kind and not at:
+                    self._require_plain(chunk, kind)
+                at += len(chunk)
+                self._require_within_limits(at, kind)
+                if at > offset:
+                    yield chunk[max(0, len(chunk) - at + offset) :]
+        if at < offset:
             raise ValueError(
-                f"{self.name}: ends {skip} bytes before the place up to which it was read before: it changed since; "
-                "restore it, or build its store again"
+                f"{self.name}: ends {offset - at} bytes before the place up to which it was read before: it changed "
+                "since; restore it, or build its store again"
             )
 
-    def _whole(self, stored: Stored, kind: str) -> Iterator[bytes]:
-        try:
-            yield from _DECOMPRESS[kind](stored)
-        except Damaged as error:
-            raise BrokenStream(self.name, error.happened, error.remedy) from error
-
-    def _packed_once(self, chunks: Iterator[bytes], kind: str) -> Iterator[bytes]:
-        """The same chunks, after a check that the compressed file does not hold another compressed file."""
-        first = next(chunks, b"")
-        if kind and (inner := compression(first[:HEAD_BYTES])):
+    def _require_plain(self, first: bytes, kind: str) -> None:
+        """Refuse a compressed file that holds another compressed file."""
+        if inner := compression(first[:HEAD_BYTES]):
             raise ValueError(
                 f"{self.name}: holds a {inner} file inside its {kind}; what {kind} holds must be plain text: unpack it "
                 f"({UNPACK[kind]}, then {UNPACK[inner]})"
             )
-        if first:
-            yield first
-        yield from chunks
 
-    def _within_caps(self, chunks: Iterator[bytes], kind: str, at: int) -> Iterator[bytes]:
-        for chunk in chunks:
-            at += len(chunk)
-            if at > self.limits.max_source_bytes:
-                raise BrokenStream(
-                    self.name,
-                    f"has more than {self.limits.max_source_bytes} bytes",
-                    "that is what data.ingest.max_source_bytes allows; raise it, or give less",
-                )
-            if kind and at > _INFLATION_FROM and at > self.limits.max_inflation * self.bytes_read:
-                raise BrokenStream(
-                    self.name,
-                    f"{self.bytes_read} {kind} bytes become more than {at}",
-                    f"data.ingest.max_inflation allows {self.limits.max_inflation:g} for one; raise it if the file "
-                    "is to be trusted",
-                )
-            yield chunk
+    def _require_within_limits(self, size: int, kind: str) -> None:
+        if size > self.limits.max_source_bytes:
+            raise BrokenStream(
+                self.name,
+                f"has more than {self.limits.max_source_bytes} bytes",
+                "that is what data.ingest.max_source_bytes allows; raise it, or give less",
+            )
+        if kind and size > _INFLATION_FROM and size > self.limits.max_inflation * self.bytes_read:
+            raise BrokenStream(
+                self.name,
+                f"{self.bytes_read} {kind} bytes become more than {size}",
+                f"data.ingest.max_inflation allows {self.limits.max_inflation:g} for one; raise it if the file "
+                "is to be trusted",
+            )
 
-    def _read(self, file: io.RawIOBase | RemoteReader, size: int) -> bytes:
+    def _read(self, file: io.FileIO | RemoteFile, size: int) -> bytes:
         try:
             content = file.read(size) or b""
         except OSError as error:
@@ -223,20 +195,13 @@ class ByteStream:
         self.bytes_read += len(content)
         return content
 
-    def _open(self, offset: int) -> io.RawIOBase | RemoteReader:
-        """The stored bytes from `offset` on if that is possible, else from 0; `bytes_read` is the place."""
+    def _open(self) -> io.FileIO | RemoteFile:
         if self._remote is not None:
-            reader = self._remote.open(offset)
-            self.bytes_read = reader.position
-            return reader
+            self._remote.seek(0)
+            return self._remote
         try:
-            if self.location == STANDARD_INPUT:
-                return io.FileIO(0, closefd=False)
-            file = io.FileIO(self.location)
+            return io.FileIO(0, closefd=False) if self.location == STANDARD_INPUT else io.FileIO(self.location)
         except FileNotFoundError:
             raise ValueError(f"{self.location}: no such file; check data.sources") from None
         except OSError as error:
             raise BrokenStream(self.location, "cannot be read", str(error)) from error
-        can_seek = file.seekable() and offset <= os.fstat(file.fileno()).st_size
-        self.bytes_read = file.seek(offset) if can_seek else 0
-        return file

@@ -32,14 +32,10 @@ class ChunkFile(io.RawIOBase):
             ValueError: the source of the chunks raised it.
         """
         try:
-            while not self._rest:
-                self._rest = memoryview(next(self._chunks))
-        except StopIteration:
-            return 0
+            self._rest = self._rest or memoryview(next(self._chunks, b""))
         except ValueError as error:
             self.failure = error
             raise
         count = min(len(self._rest), len(buffer))
-        buffer[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
+        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
         return count

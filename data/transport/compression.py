@@ -10,8 +10,14 @@ missing end block shows that it is cut short.
 import re
 import sys
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any
+
+from data.transport.broken_stream import BrokenStream
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 PIECE_BYTES = 1 << 20
 """How much is read of an uncompressed file at a time: large enough that work done once per read does not matter."""
@@ -75,45 +81,45 @@ def _skippable(head: bytes) -> bool:
     return head[1:4] == _SKIPPABLE and head[0] >> 4 == 5
 
 
-class Damaged(Exception):
-    """A compressed stream that cannot be decoded.
+class Stored:
+    """Stored bytes of a source, which are decoded one after the other.
 
     Args:
-        happened: what is wrong and where, in bytes as stored.
-        remedy: what to do.
+        name: the source, for an error.
+        read: reads at most as many bytes as it is given; none at the end.
     """
 
-    def __init__(self, happened: str, remedy: str = "copy or download it again") -> None:
-        super().__init__(happened, remedy)
-        self.happened, self.remedy = happened, remedy
+    def __init__(self, name: str, read: Callable[[int], bytes]) -> None:
+        self._name, self._read = name, read
+        self._rest = b""
+        self.position = 0
+        """How many bytes were taken."""
 
+    def peek(self, size: int) -> bytes:
+        """At least `size` of the next bytes, which stay to be taken; fewer at the end."""
+        while len(self._rest) < size and (more := self._read(_COMPRESSED_BYTES)):
+            self._rest += more
+        return self._rest
 
-class Stored:
-    """Stored bytes, some of which were read already."""
-
-    def __init__(self, head: bytes, read: Callable[[int], bytes]) -> None:
-        self._head = head
-        self._read = read
-        self._num_read = len(head)
-
-    @property
-    def position(self) -> int:
-        """How many bytes were handed out."""
-        return self._num_read - len(self._head)
-
-    def some(self, size: int) -> bytes:
-        """The next bytes, about `size` of them; empty at the end."""
-        if self._head:
-            content, self._head = self._head, b""
-            return content
-        content = self._read(size)
-        self._num_read += len(content)
+    def take(self, size: int) -> bytes:
+        """The next bytes: those that were read already, or else at most `size` of them; empty at the end."""
+        content, self._rest = self._rest or self._read(size), b""
+        self.position += len(content)
         return content
+
+    def give_back(self, content: bytes) -> None:
+        """Undo the taking of the last bytes."""
+        self._rest = content
+        self.position -= len(content)
+
+    def damaged(self, happened: str, remedy: str = "copy or download it again") -> BrokenStream:
+        """The error of a stream that cannot be decoded: what is wrong and where, in bytes as stored."""
+        return BrokenStream(self._name, happened, remedy)
 
 
 def plain(stored: Stored) -> Iterator[bytes]:
     """The bytes as they are."""
-    while chunk := stored.some(PIECE_BYTES):
+    while chunk := stored.take(PIECE_BYTES):
         yield chunk
 
 
@@ -141,37 +147,33 @@ def gunzip(stored: Stored) -> Iterator[bytes]:
     end of the stream and before a member of another kind.
 
     Raises:
-        Damaged: it ends inside a member, members of bgzip end without their end block, it cannot be decoded, or its
-            checksum is wrong.
+        BrokenStream: it ends inside a member, members of bgzip end without their end block, it cannot be decoded, or
+            its checksum is wrong.
     """
     from isal import igzip_lib
 
-    content, open_bgzip = stored.some(_COMPRESSED_BYTES), False
-    while content:
-        while len(content) < _extra_end(content) and (more := stored.some(_COMPRESSED_BYTES)):
-            content += more
-        begin = stored.position - len(content)
-        is_bgzip = _is_bgzip(content)
+    open_bgzip = False
+    while head := stored.peek(_extra_end(stored.peek(len(_END_BLOCK)))):
+        is_bgzip = _is_bgzip(head)
         if open_bgzip and not is_bgzip:
-            raise _without_end_block(begin)
-        open_bgzip = is_bgzip and not content.startswith(_END_BLOCK)
-        if content[:2] != _GZIP[: len(content)]:
-            raise _followed(content, begin, "gzip")
-        member = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
-        yield from _decoded(member, content, stored, "gzip", f"gzip member that begins at byte {begin}")
-        content = member.unused_data
-        while not (content := content.lstrip(b"\0")):  # a tape fills its last block with zeros
-            if not (content := stored.some(_COMPRESSED_BYTES)):
-                if open_bgzip:
-                    raise _without_end_block(stored.position)
-                return
+            raise _without_end_block(stored)
+        open_bgzip = is_bgzip and not head.startswith(_END_BLOCK)
+        if head[:2] != _GZIP[: len(head)]:
+            raise _followed(stored, head, "gzip")
+        yield from _decoded(igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP), stored, "gzip", "member")
+        while content := stored.take(_COMPRESSED_BYTES):
+            if content := content.lstrip(b"\0"):  # a tape fills its last block with zeros
+                stored.give_back(content)
+                break
+    if open_bgzip:
+        raise _without_end_block(stored)
 
 
 def _extra_end(head: bytes) -> int:
     """How many bytes of a gzip member show whether bgzip wrote it, and whether it is the end block."""
     if len(head) < 12 or not head[3] & 4:
-        return len(_END_BLOCK)
-    return max(len(_END_BLOCK), 12 + int.from_bytes(head[10:12], "little"))
+        return 1
+    return 12 + int.from_bytes(head[10:12], "little")
 
 
 def _is_bgzip(head: bytes) -> bool:
@@ -190,71 +192,55 @@ def unzstd(stored: Stored) -> Iterator[bytes]:
     """All frames of a zstd stream, one after the other; frames without data are skipped.
 
     Raises:
-        Damaged: it ends inside a frame, cannot be decoded, has a wrong checksum, or needs a larger window or a
+        BrokenStream: it ends inside a frame, cannot be decoded, has a wrong checksum, or needs a larger window or a
             dictionary.
     """
-    zstd = _zstd()
-    content = b""
-    while content := content or stored.some(_COMPRESSED_BYTES):
-        while len(content) < _FRAME_HEAD_BYTES and (more := stored.some(_COMPRESSED_BYTES)):
-            content += more
-        begin = stored.position - len(content)
-        if not _skippable(content):
-            if content[:4] != _ZSTD[: len(content)]:
-                raise _followed(content, begin, "zstd")
-            _require_readable(content, begin)
-        frame = zstd.ZstdDecompressor()
-        yield from _decoded(frame, content, stored, "zstd", f"zstd frame that begins at byte {begin}")
-        content = frame.unused_data
+    while head := stored.peek(_FRAME_HEAD_BYTES):
+        if not _skippable(head):
+            if head[:4] != _ZSTD[: len(head)]:
+                raise _followed(stored, head, "zstd")
+            _require_readable(stored, head)
+        yield from _decoded(zstd.ZstdDecompressor(), stored, "zstd", "frame")
 
 
-def _require_readable(head: bytes, begin: int) -> None:
+def _require_readable(stored: Stored, head: bytes) -> None:
     """Refuse a zstd frame that needs more than the frame itself and an ordinary amount of memory."""
-    zstd = _zstd()
     try:
         frame = zstd.get_frame_info(head)
     except zstd.ZstdError:  # cut short or damaged; the decoder reports which
         return
     if frame.dictionary_id:
-        raise Damaged(
-            f"the zstd frame at byte {begin} needs the dictionary {frame.dictionary_id}, which is no part of the file",
+        raise stored.damaged(
+            f"the zstd frame at byte {stored.position} needs the dictionary {frame.dictionary_id}, which is no part of "
+            "the file",
             "unpack it where the dictionary is (unzstd -D DICTIONARY), or pack it without one",
         )
     # The window of a single-segment frame is its whole content; other frames give it in a byte (RFC 8878, 3.1.1.1).
     window_bytes = frame.decompressed_size if head[4] & 32 else 8 + (head[5] & 7) << (head[5] >> 3) + 7
     if window_bytes > _WINDOW_BYTES:
-        raise Damaged(
-            f"the zstd frame at byte {begin} was packed with a window of {window_bytes >> 20} MB, which takes as much "
-            f"memory to unpack; {_WINDOW_BYTES >> 20} MB are allowed",
+        raise stored.damaged(
+            f"the zstd frame at byte {stored.position} was packed with a window of {window_bytes >> 20} MB, which "
+            f"takes as much memory to unpack; {_WINDOW_BYTES >> 20} MB are allowed",
             "pack it again without --long or --ultra (unzstd --long=31 -c OLD | zstd > NEW)",
         )
 
 
-def _zstd() -> ModuleType:
-    """The standard library's module or, before Python 3.14, the package that provides it."""
-    if sys.version_info >= (3, 14):
-        from compression import zstd
-    else:
-        from backports import zstd
-    return zstd
-
-
-def _decoded(decoder: Any, content: bytes, stored: Stored, kind: str, what: str) -> Iterator[bytes]:
-    """What one gzip member or zstd frame holds; bytes that were read after its end are in `decoder.unused_data`.
+def _decoded(decoder: Any, stored: Stored, kind: str, part: str) -> Iterator[bytes]:
+    """What one gzip member or zstd frame holds; bytes that were read after its end are given back.
 
     Args:
         decoder: a new decoder of isal or zstd.
-        content: the bytes that were read of it already.
-        stored: gives the rest.
+        stored: gives the bytes, from the beginning of the member or frame on.
         kind: name of the compression, for an error.
-        what: what is decoded and where it begins, for an error.
+        part: member or frame, for an error.
     """
+    begin, content = stored.position, b""
     size = _COMPRESSED_BYTES  # begins small, as what is read after the end of a member is copied
     while not decoder.eof:
         if decoder.needs_input:
-            content = content or stored.some(size := min(2 * size, _MOST_BYTES))
+            content = stored.take(size := min(2 * size, _MOST_BYTES))
             if not content:
-                raise Damaged(
+                raise stored.damaged(
                     f"the {kind} stream ends early, at byte {stored.position}",
                     "the file was cut short; copy or download it again",
                 )
@@ -262,23 +248,25 @@ def _decoded(decoder: Any, content: bytes, stored: Stored, kind: str, what: str)
             chunk = decoder.decompress(content, _MOST_BYTES)
         except Exception as error:  # isal's stub calls its error class an instance
             said = re.sub(r"^(Error -?\d+|Unable to decompress .* data:) ", "", str(error))
-            raise Damaged(f"is damaged in the {what}, before byte {stored.position} ({said})") from error
+            where = f"{kind} {part} that begins at byte {begin}, before byte {stored.position}"
+            raise stored.damaged(f"is damaged in the {where} ({said})") from error
         content = b""
         if chunk:
             yield chunk
+    stored.give_back(decoder.unused_data)
 
 
-def _without_end_block(at: int) -> Damaged:
-    return Damaged(
-        f"the bgzip stream ends at byte {at} without its end block",
+def _without_end_block(stored: Stored) -> BrokenStream:
+    return stored.damaged(
+        f"the bgzip stream ends at byte {stored.position} without its end block",
         "the file was cut short; copy or download it again; if it is known to be whole, pack it again (gunzip -c OLD "
         "| bgzip > NEW)",
     )
 
 
-def _followed(content: bytes, at: int, kind: str) -> Damaged:
+def _followed(stored: Stored, content: bytes, kind: str) -> BrokenStream:
     shown = content[:20].decode("latin-1").encode("unicode_escape").decode()
-    return Damaged(
-        f"what follows the {kind} data at byte {at} is no {kind} ('{shown}')",
-        f"copy or download it again; if only this end is wrong, cut it off (head -c {at} OLD > NEW)",
+    return stored.damaged(
+        f"what follows the {kind} data at byte {stored.position} is no {kind} ('{shown}')",
+        f"copy or download it again; if only this end is wrong, cut it off (head -c {stored.position} OLD > NEW)",
     )

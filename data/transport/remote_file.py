@@ -15,13 +15,24 @@ from functools import cached_property
 from typing import Any
 
 from data.safe_text import remembered, whole
-from data.transport.attempts import SILENCE_S, WEB, Attempts, answered, said, tell_once, unreachable
+from data.transport.attempts import (
+    ATTEMPTS,
+    SILENCE_S,
+    WEB,
+    answered,
+    is_passing,
+    said,
+    tell_once,
+    unreachable,
+    wait,
+)
 from data.transport.broken_stream import BrokenOff, BrokenStream, Changed
 
 _CONNECT_S = 30.0
 """How long connecting may take."""
 _READ_BYTES = 1 << 17
-"""How many bytes of a web page are read at a time; aiohttp reads twice as much ahead."""
+"""How many bytes are read at a time; aiohttp reads twice as much ahead."""
+_WEB_VERSION = ("ETag", "Last-Modified")
 _VERSION_FIELDS = (
     *("ETag", "etag", "Last-Modified", "LastModified", "last_modified", "updated", "mtime", "created"),
     *("generation", "md5Hash", "Content-MD5", "checksum"),
@@ -29,20 +40,32 @@ _VERSION_FIELDS = (
 
 
 class RemoteFile:
-    """One file at a URL.
+    """One file at a URL, which `seek` opens.
 
     Args:
         location: the URL, whole or as it is shown.
+
+    Raises:
+        ValueError: no installed package opens such a URL.
     """
 
     def __init__(self, location: str) -> None:
         self.location = remembered(location, "a source")
         self.is_web = location.startswith(WEB)
-        self.total: int | None = None
-        """Bytes of the file, by the headers of the first answer with content."""
-        self.answered_version: dict[str, str] | None = None
-        """ETag and Last-Modified of the first answer with content, as far as the server sends them."""
-        self.ranges = True
+        self.position = 0
+        """Offset in the file of the next byte to be read."""
+        self._filesystem, self._path = _filesystem(self.location)
+        self._file: Any = None
+        self._is_new = True
+        """Whether nothing was read since the last `seek`."""
+        self._lost: Exception | None = None
+        """The error that ended the connection, kept until the bytes that came before it are handed out."""
+        self._begin = self._checksum = 0
+        """Where reading began, and the CRC-32 of the bytes from there to `position`."""
+        self._size: int | None = None
+        self._version: dict[str, str] | None = None
+        """Version by the first answer with content; None before it."""
+        self._ranges = True
         """Whether the server can be asked for a part of the file."""
 
     @property
@@ -52,8 +75,8 @@ class RemoteFile:
         Raises:
             ValueError: it does not exist or cannot be reached.
         """
-        size = self._info.get("size")
-        return None if size is None else int(size)
+        size: int | None = self._retrying(lambda: self._info).get("size")
+        return size
 
     @property
     def version(self) -> list[str]:
@@ -62,180 +85,24 @@ class RemoteFile:
         Raises:
             ValueError: it does not exist or cannot be reached.
         """
-        return _version(self._info)
+        info = self._retrying(lambda: self._info)
+        return [f"{key}={value}" for key, value in _version(info, _VERSION_FIELDS).items()]
 
-    def open(self, offset: int) -> "RemoteReader":
-        """A reader of its bytes from `offset` on, or from 0 if the server sends only whole files.
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def seek(self, offset: int) -> int:
+        """Continue at `offset`, or at 0 if the server sends only whole files; return that place.
 
         Raises:
             ValueError: it does not exist or cannot be reached.
+            Changed: the file changed since it was opened.
         """
-        if self.num_bytes is not None and offset > self.num_bytes:  # raises if the file does not exist
-            offset = 0
-        return RemoteReader(self, offset)
-
-    def connect(self, offset: int, *, again: bool) -> tuple[Any, int]:
-        """An open file of fsspec, and the offset at which it stands: `offset` or 0.
-
-        Args:
-            offset: where reading should begin.
-            again: whether a part of the file was read before.
-
-        Raises:
-            Changed: the file changed since it was first opened.
-            Exception: whatever its library raises.
-        """
-        filesystem, path = self._filesystem
-        if not self.is_web:
-            if again:
-                self._require_same_info()
-            file = filesystem.open(path, "rb")
-            return file, file.seek(offset) if offset and file.seekable() else 0
-        # The whole rest is one streamed answer: single pieces would need a server that supports ranges. Compression
-        # during the transfer would make the size differ from the announced one.
-        headers = {**filesystem.kwargs.get("headers", {}), "Accept-Encoding": "identity"}
-        if offset and self.ranges:
-            headers["Range"] = f"bytes={offset}-"
-            if again and (validator := self._validator()):
-                headers["If-Range"] = validator
-        try:
-            # Given any size, fsspec does not ask the server for it first.
-            file = filesystem.open(path, "rb", block_size=0, size=-1, headers=headers)
-        except Exception as error:
-            if getattr(error, "status", 0) == 416:  # no such part, for example if only the end of the answer was lost
-                self.ranges = False
-            raise
-        answered(self.location)
-        try:
-            return file, self._checked(file.r, offset)
-        except BaseException:
-            file.close()
-            raise
-
-    @property
-    def has_version(self) -> bool:
-        """Whether the server's answers show that two of them are of the same file."""
-        return self._validator() is not None if self.is_web else bool(self.version)
-
-    def _validator(self) -> str | None:
-        """The value for If-Range, which must not be a weak ETag (RFC 9110, 13.1.5)."""
-        version = self.answered_version or {}
-        etag = version.get("ETag", "W/")
-        return version.get("Last-Modified") if etag.startswith("W/") else etag
-
-    def _checked(self, response: Any, offset: int) -> int:
-        """The offset at which an answer begins, after a check that it is of the same file as the answers before."""
-        begin, total = 0, None
-        if response.status == 206:
-            named = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
-            if named is None or int(named[1]) != offset:
-                self.ranges = False
-                raise ConnectionError("the server sends another part of the file than it was asked for")
-            begin, total = offset, None if named[2] == "*" else int(named[2])
-        elif "Content-Length" in response.headers and not response.headers.get("Content-Encoding"):
-            total = int(response.headers["Content-Length"])
-        version = {key: response.headers[key] for key in ("ETag", "Last-Modified") if key in response.headers}
-        if self.answered_version is None:
-            self.total, self.answered_version = self.num_bytes if total is None else total, version
-            if self.total is None and "Transfer-Encoding" not in response.headers:
-                tell_once(
-                    self.location,
-                    "the server does not say the size of this file: if the connection ends early, that is not noticed, "
-                    "unless the file is compressed",
-                )
-            return begin
-        both = [key for key in ("ETag", "Last-Modified") if key in version and key in self.answered_version]
-        if both and version[both[0]] != self.answered_version[both[0]]:
-            raise self.changed()
-        if None not in (total, self.total) and total != self.total:
-            raise self.changed()
-        return begin
-
-    def changed(self) -> Changed:
-        """The error for a file that is no longer the one that was opened."""
-        return Changed(self.location, "changed while it was read", "the same command reads it again")
-
-    def _require_same_info(self) -> None:
-        filesystem, path = self._filesystem
-        filesystem.invalidate_cache()
-        info = filesystem.info(path)
-        if (info.get("size"), _version(info)) != (self._info.get("size"), self.version):
-            raise self.changed()
-
-    @cached_property
-    def _filesystem(self) -> tuple[Any, str]:
-        url = whole(self.location)
-        try:
-            import fsspec
-            from fsspec.config import conf
-
-            options: dict[str, Any] = {}
-            if self.is_web:
-                import aiohttp
-
-                # aiohttp's own limit is 5 minutes for a whole answer; a corpus takes longer.
-                patience = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=SILENCE_S)
-                options["encoded"] = re.search("[^!-~]", url) is None  # sent byte for byte, as it may be signed
-                given = conf.get(self.location.partition(":")[0], {}).get("client_kwargs", {})
-                options["client_kwargs"] = {"timeout": patience, "auto_decompress": False, "trust_env": True, **given}
-            filesystem, path = fsspec.url_to_fs(url, **options)
-            return filesystem, path
-        except ImportError as error:
-            raise ValueError(f"{self.location}: a package is missing to read it: {error}") from error
-        except ValueError as error:
-            raise ValueError(f"{self.location}: cannot be opened: {error}; check data.sources") from error
-        except Exception as error:
-            raise unreachable(self.location, error, 0) from error
-
-    @cached_property
-    def _info(self) -> dict[str, Any]:
-        filesystem, path = self._filesystem
-        attempts = Attempts(self.location)
-        while True:
-            try:
-                info: dict[str, Any] = filesystem.info(path)
-            except Exception as error:
-                if not (self.is_web and attempts.may_help(error)):
-                    raise unreachable(self.location, error, attempts.made) from error
-                attempts.wait(error, "cannot be reached")
-            else:
-                break
-        if self.is_web:
-            answered(self.location)
-            if info.get("size") is None and not _version(info):
-                tell_once(
-                    self.location,
-                    "the server says neither size nor version of this file: if it changes, that is not noticed, and a "
-                    "store that was built from it is used again; an early end is noticed only where the answer comes "
-                    "in chunks or the file is compressed",
-                )
-        return info
-
-
-class RemoteReader:
-    """The bytes of a file at a URL, from an offset on.
-
-    Args:
-        file: the file to read.
-        offset: where to begin. If the server sends only whole files, it begins at 0; `position` is the actual place.
-
-    Raises:
-        ValueError: it does not exist or cannot be reached.
-    """
-
-    def __init__(self, file: RemoteFile, offset: int) -> None:
-        self.position = offset
-        """Offset in the file of the next byte to be read."""
-        self._remote = file
-        self._begin = offset
-        self._checksum = 0
-        """CRC-32 of the bytes from `_begin` to `position`."""
-        self._connection: Any = None
-        self._was_connected = False
-        self._lost: Exception | None = None
-        """The error that ended the connection, kept until the bytes that came before it are handed out."""
-        self._attempts = Attempts(file.location)
+        self.close()
+        self.position, self._is_new = offset, True
         self._retrying(self._connect)
+        return self.position
 
     def read(self, size: int) -> bytes:
         """The next bytes, at most `size` of them; empty at the end.
@@ -247,89 +114,195 @@ class RemoteReader:
         content: bytes = self._retrying(lambda: self._next(size))
         self._checksum = zlib.crc32(content, self._checksum)
         self.position += len(content)
-        self._attempts.made = 0
         return content
 
     def close(self) -> None:
         """Close the connection."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self._file is not None:
+            self._file.close()
+        self._file = self._lost = None
 
     def _next(self, size: int) -> bytes:
         if self._lost is not None:
-            error, self._lost = self._lost, None
-            raise error
-        if self._connection is None:
+            raise self._lost
+        if self._file is None:
             self._connect()
         try:
-            content: bytes = self._connection.read(min(size, _READ_BYTES) if self._remote.is_web else size) or b""
+            content: bytes = self._file.read(min(size, _READ_BYTES)) or b""
         except Exception as error:
-            content = self._had_come() if self._remote.is_web else b""
+            content, self._lost = self._had_come(), error
             if not content:
                 raise
-            self._lost = error
-        if not content and self._expected is not None and self.position < self._expected:
+        if not content and self._size is not None and self.position < self._size:
             raise ConnectionError("there is more of it")
         return content
 
     def _had_come(self) -> bytes:
         """The bytes that arrived before a connection was lost: aiohttp raises the loss before it returns them."""
-        stream = self._connection.r.content
-        if stream.exception() is None:
+        if not self.is_web or self._file.r.content.exception() is None:
             return b""
-        stream.set_exception(None)
-        content: bytes = stream.read_nowait(-1)
+        self._file.r.content.set_exception(None)
+        content: bytes = self._file.r.content.read_nowait(-1)
         return content
 
-    @property
-    def _expected(self) -> int | None:
-        return self._remote.total if self._remote.is_web else self._remote.num_bytes
-
     def _connect(self) -> None:
-        remote = self._remote
-        if not self._was_connected:
-            self._connection, self._begin = remote.connect(self.position, again=False)
-            self.position, self._was_connected = self._begin, True
+        """Open it at `position`, after a check that it is still the same file."""
+        goes_on = self._is_new or (self._ranges and self._validator is not None)
+        at, size, version = self._open(self.position if goes_on else self._begin)
+        if self._version is None:
+            self._size, self._version = size, version
+        both = next((key for key in version if key in self._version), None)
+        is_other = both is not None and version[both] != self._version[both]
+        if is_other or (None not in (size, self._size) and size != self._size):
+            raise self._changed()
+        if self._is_new:
+            self.position = self._begin = at
+            self._checksum, self._is_new = 0, False
             return
-        from_here = remote.has_version and remote.ranges
-        self._connection, at = remote.connect(self.position if from_here else self._begin, again=True)
         checksum, compared = 0, at <= self._begin
         while at < self.position:
-            content = self._connection.read(min(_READ_BYTES, self.position - at))
+            content = self._file.read(min(_READ_BYTES, self.position - at))
             if not content:
                 raise ConnectionError("it ends before the place that was reached")
             checksum = zlib.crc32(content[max(0, self._begin - at) :], checksum)
             at += len(content)
         if compared and checksum != self._checksum:
-            raise remote.changed()
+            raise self._changed()
+
+    @property
+    def _validator(self) -> str | None:
+        """Shows that two answers are of the same file. A weak ETag does not (RFC 9110, 13.1.5)."""
+        return next((value for value in (self._version or {}).values() if not value.startswith("W/")), None)
+
+    def _changed(self) -> Changed:
+        return Changed(self.location, "changed while it was read", "the same command reads it again")
+
+    def _open(self, offset: int) -> tuple[int, int | None, dict[str, str]]:
+        """Open it, and return the offset at which it stands, `offset` or 0, its size and its version.
+
+        Raises:
+            Exception: whatever its library raises.
+        """
+        if self.is_web:
+            return self._open_web(offset)
+        if self._version is not None:
+            self._filesystem.invalidate_cache()
+        info = self._filesystem.info(self._path)
+        self._file = self._filesystem.open(self._path, "rb")
+        at = self._file.seek(offset) if offset and self._file.seekable() else 0
+        return at, info.get("size"), _version(info, _VERSION_FIELDS)
+
+    def _open_web(self, offset: int) -> tuple[int, int | None, dict[str, str]]:
+        # The whole rest is one streamed answer: single pieces would need a server that supports ranges. Compression
+        # during the transfer would make the size differ from the announced one.
+        headers = {**self._filesystem.kwargs.get("headers", {}), "Accept-Encoding": "identity"}
+        if offset and self._ranges:
+            headers["Range"] = f"bytes={offset}-"
+            if self._validator:
+                headers["If-Range"] = self._validator
+        # Given any size, fsspec does not ask the server for it first.
+        self._file = self._filesystem.open(self._path, "rb", block_size=0, size=-1, headers=headers)
+        answered(self.location)
+        answer = self._file.r
+        version = _version(answer.headers, _WEB_VERSION)
+        if answer.status == 206:
+            part = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
+            if part is None or int(part[1]) != offset:
+                self._ranges = False
+                raise ConnectionError("the server sends another part of the file than it was asked for")
+            return offset, None if part[2] == "*" else int(part[2]), version
+        if "Content-Length" in answer.headers and not answer.headers.get("Content-Encoding"):
+            return 0, int(answer.headers["Content-Length"]), version
+        size = self._info.get("size")
+        if size is None and version and "Transfer-Encoding" not in answer.headers:
+            tell_once(
+                self.location,
+                "the server does not say the size of this file: if the connection ends early, that is not noticed, "
+                "unless the file is compressed",
+            )
+        return 0, size, version
+
+    @cached_property
+    def _info(self) -> dict[str, Any]:
+        info: dict[str, Any] = self._filesystem.info(self._path)
+        if self.is_web:
+            answered(self.location)
+            if info.get("size") is None and not _version(info, _VERSION_FIELDS):
+                tell_once(
+                    self.location,
+                    "the server says neither size nor version of this file: if it changes, that is not noticed, and a "
+                    "store that was built from it is used again; an early end is noticed only where the answer comes "
+                    "in chunks or the file is compressed",
+                )
+        return info
 
     def _retrying(self, step: Callable[[], Any]) -> Any:
+        """What `step` returns, with as many attempts as may help.
+
+        Raises:
+            ValueError: it cannot be reached.
+            BrokenOff: it cannot be reached any more.
+        """
+        num_attempts = 0
         while True:
             try:
                 return step()
+            except BrokenStream:
+                raise
             except Exception as error:
                 self.close()
-                if isinstance(error, BrokenStream):
-                    raise
-                if not (self._was_connected or self._remote.is_web) or not self._attempts.may_help(error):
-                    raise self._refusal(error) from error
-                self._attempts.wait(error, self._happened if self._was_connected else "cannot be reached")
+                if getattr(error, "status", 0) == 416:  # no such part, if only the end of the answer was lost
+                    self._ranges = False
+                may_help = (self.is_web or not self._is_new) and is_passing(self.location, error)
+                if num_attempts == ATTEMPTS or not may_help:
+                    raise self._refusal(error, num_attempts) from error
+                num_attempts += 1
+                wait(self.location, error, "cannot be reached" if self._is_new else self._happened, num_attempts)
 
     @property
     def _happened(self) -> str:
-        return f"breaks off after {self.position}{'' if self._expected is None else f' of {self._expected}'} bytes"
+        return f"breaks off after {self.position}{'' if self._size is None else f' of {self._size}'} bytes"
 
-    def _refusal(self, error: Exception) -> ValueError:
-        if not self._was_connected:
-            return unreachable(self._remote.location, error, self._attempts.made)
-        tried = f", and {self._attempts.made} attempts to continue failed" if self._attempts.made else ""
+    def _refusal(self, error: Exception, num_attempts: int) -> ValueError:
+        if self._is_new:
+            return unreachable(self.location, error, num_attempts)
+        tried = f", and {num_attempts} attempts to continue failed" if num_attempts else ""
         return BrokenOff(
-            self._remote.location,
+            self.location,
             self._happened,
             f"{said(error)}{tried}; start again when it can be reached, the same command continues",
         )
 
 
-def _version(info: dict[str, Any]) -> list[str]:
-    return [f"{key}={info[key]}" for key in _VERSION_FIELDS if info.get(key) is not None]
+def _version(found: Any, fields: tuple[str, ...]) -> dict[str, str]:
+    return {key: str(found[key]) for key in fields if found.get(key) is not None}
+
+
+def _filesystem(location: str) -> tuple[Any, str]:
+    """The file system of fsspec for a URL, and the file's path in it.
+
+    Raises:
+        ValueError: there is none.
+    """
+    url = whole(location)
+    try:
+        import fsspec
+        from fsspec.config import conf
+
+        options: dict[str, Any] = {}
+        if location.startswith(WEB):
+            import aiohttp
+
+            # aiohttp's own limit is 5 minutes for a whole answer; a corpus takes longer.
+            patience = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=SILENCE_S)
+            options["encoded"] = re.search("[^!-~]", url) is None  # sent byte for byte, as it may be signed
+            given = conf.get(location.partition(":")[0], {}).get("client_kwargs", {})
+            options["client_kwargs"] = {"timeout": patience, "auto_decompress": False, "trust_env": True, **given}
+        filesystem, path = fsspec.url_to_fs(url, **options)
+        return filesystem, path
+    except ImportError as error:
+        raise ValueError(f"{location}: a package is missing to read it: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{location}: cannot be opened: {error}; check data.sources") from error
+    except Exception as error:
+        raise unreachable(location, error, 0) from error

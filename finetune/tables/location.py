@@ -11,6 +11,7 @@ In: the location as a recipe has it. Out: its parts, and its bytes, decompressed
 import os
 import posixpath
 import zipfile
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -117,8 +118,9 @@ class Location:
         if packed and "://" not in self.place:
             return Path(self.place).read_bytes()
         if packed:
-            reader = RemoteFile(self.place).open(0)
-            return b"".join(iter(lambda: reader.read(1 << 20), b""))
+            with closing(RemoteFile(self.place)) as file:
+                file.seek(0)
+                return b"".join(iter(lambda: file.read(1 << 20), b""))
         return b"".join(stream.chunks())
 
     def _read_member(self, limits: IngestSettings) -> bytes:

@@ -17,6 +17,7 @@ from data.missing_file import nearest
 from data.recipe.settings import IngestSettings
 from data.sources.tables import DATASETS
 from data.transport.byte_stream import ByteStream
+from data.transport.chunk_file import ChunkFile
 from finetune.tables.columnar import parquet_parts
 from finetune.tables.fasta import HeaderLayout, fasta_stream, record_table
 from finetune.tables.layout import laid_out, table_of
@@ -107,24 +108,7 @@ class _Text:
     def lines(self, newline: str | None = "") -> Iterator[str]:
         """Its lines from the beginning."""
         chunks = ByteStream(self.location.place, self.limits).chunks()
-        return iter(io.TextIOWrapper(io.BufferedReader(_Chunks(chunks)), self.encoding, newline=newline))
-
-
-class _Chunks(io.RawIOBase):
-    """Chunks of bytes as a file."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks, self._rest = chunks, memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        if not self._rest:
-            self._rest = memoryview(next(self._chunks, b""))
-        number = min(len(buffer), len(self._rest))
-        buffer[:number], self._rest = self._rest[:number], self._rest[number:]
-        return number
+        return iter(io.TextIOWrapper(io.BufferedReader(ChunkFile(chunks)), self.encoding, newline=newline))
 
 
 def _encoding(location: Location, limits: IngestSettings) -> tuple[str, list[str]]:
