@@ -1,7 +1,7 @@
 """The way to a hub: a finished folder, or a run, as one commit of a repository on the HuggingFace Hub.
 
 In: a folder; the repository as it is. Out: the repository with exactly the folder's bytes, in one commit; a tag. Kept:
-in the repository, the list of files that were pushed; in the run directory, pushed.json and alerts.jsonl.
-Begin with `commit`. `folder` says what is finished, `repository` makes the requests, `failure` sorts what may go wrong
-and how long to wait, `data.safe_text` keeps tokens out of every message, and `watch` follows a run.
+in the repository, the list of files that were pushed; in the run directory, alerts.jsonl.
+Begin with `commit`, which makes the requests. `folder` says what is finished, `failure` sorts what may go wrong and how
+long to wait, `data.safe_text` keeps tokens out of every message, and `watch` follows a run.
 """

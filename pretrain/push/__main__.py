@@ -12,12 +12,13 @@ pushed. `pretrain.push.commit` does the work.
 import argparse
 import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from data.commands.arguments import PathParser
-from data.safe_text import redacted, tell
-from pretrain.engine.command import answered
+from data.safe_text import redacted
+from pretrain.engine.command import judged
 
 if TYPE_CHECKING:
     from pretrain.run.directory import RunDirectory
@@ -42,8 +43,7 @@ class _Parser(PathParser):
 
 def main(arguments: list[str] | None = None) -> int:
     """Push what the command line names; the exit status."""
-    ended: list[int] = []
-    return answered(lambda: ended.append(_push(_parser().parse_args(arguments))), is_alone=True) or sum(ended)
+    return judged(lambda: not _push(_parser().parse_args(arguments)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,8 +75,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _push(options: argparse.Namespace) -> int:
-    from pretrain.push.commit import require_name  # the hub's library takes a second to import
+def _push(options: argparse.Namespace) -> bool:
+    """Push; whether it was, or else the model was no better, or the patience has ended."""
+    from httpx2 import Client
+    from huggingface_hub import get_session, set_client_factory  # it takes a second to import
+
+    from pretrain.push.commit import require_name
+    from pretrain.push.failure import SILENCE_S
 
     require_name(options.repository)
     if options.watch and options.tag is not None:
@@ -88,15 +93,19 @@ def _push(options: argparse.Namespace) -> int:
     if options.every < 1 or options.patience < 0 or options.poll <= 0:
         raise ValueError("--every is 1 or more, --patience 0 or more, and --poll more than 0")
     run = _run_at(options.folder)
-    _bound_silence()
+    hooks = get_session().event_hooks
+    # The library's own client waits for ever for a hub that sends nothing.
+    set_client_factory(lambda: Client(event_hooks=hooks, follow_redirects=True, timeout=SILENCE_S))
     if not options.watch:
-        return _once(options, run)
+        return _push_once(options, run)
     if run is None:
         raise ValueError(f"{options.folder} is no run directory; --watch follows a run, once its directory is there")
-    from pretrain.push.watch import Target, Watch
+    from pretrain.push.watch import Watch
 
-    target = Target(options.repository, options.private)
-    return Watch(run, target, options.every, options.patience * 3600, options.poll, say=_say).follow()
+    patience_s = options.patience * 3600
+    return Watch(
+        run, options.repository, options.private, every=options.every, patience_s=patience_s, poll_s=options.poll
+    ).follow()
 
 
 def _run_at(folder: Path) -> "RunDirectory | None":
@@ -115,9 +124,7 @@ def _run_at(folder: Path) -> "RunDirectory | None":
     return run
 
 
-def _once(options: argparse.Namespace, run: "RunDirectory | None") -> int:
-    from contextlib import nullcontext
-
+def _push_once(options: argparse.Namespace, run: "RunDirectory | None") -> bool:
     from pretrain.push.commit import push
     from pretrain.push.failure import PushError
     from pretrain.push.watch import alert, newest
@@ -126,15 +133,15 @@ def _once(options: argparse.Namespace, run: "RunDirectory | None") -> int:
     try:
         with newest(run) if run else nullcontext((options.folder, None)) as (folder, _):
             if options.only_if_better_than is not None and not _is_better(folder, options):
-                return 1
+                return False
             done = push(folder, options.repository, private=options.private, tag=options.tag)
     except PushError as error:
         if (root / "run.json").is_file():
-            alert(root, options.repository, error, lambda _: None)
+            alert(root, options.repository, error)
         raise
     sent = f"{done.num_added} files sent, {done.num_deleted} deleted" if done.num_added else "nothing to send"
     print(f"{options.repository}: commit {done.commit}, {sent}")
-    return 0
+    return True
 
 
 def _is_better(folder: Path, options: argparse.Namespace) -> bool:
@@ -150,26 +157,6 @@ def _is_better(folder: Path, options: argparse.Namespace) -> bool:
     found = compare_models(options.only_if_better_than, str(folder), options.data or ())
     print(redacted(found.line()), flush=True)
     return found.judgement is Judgement.BETTER
-
-
-def _bound_silence() -> None:
-    """End a request to which the hub sends nothing; the library waits for ever."""
-    from httpx2 import Client, Timeout
-    from huggingface_hub import set_client_factory
-    from huggingface_hub.utils._http import default_client_factory
-
-    from pretrain.push.failure import SILENCE_S
-
-    def client() -> Client:
-        made = default_client_factory()
-        made.timeout = Timeout(SILENCE_S)
-        return made
-
-    set_client_factory(client)
-
-
-def _say(line: str) -> None:
-    tell(line)
 
 
 if __name__ == "__main__":

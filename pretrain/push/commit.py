@@ -3,43 +3,48 @@
 In: a folder, the name of a repository. Out: the commit that holds exactly the folder's bytes beside others' files.
 Kept: that commit, its tag, and in it the list of the files that are ours.
 
-A push compares, commits what differs on top of what it compared with, and compares again. So it may be stopped between
-any two requests, and be repeated: what is there already is not sent, and where nothing differs nothing is committed.
+A push compares, and commits what differs on top of the commit that it compared with. So it may be stopped between any
+two requests, and be repeated: what is there already is not sent, and where nothing differs nothing is committed.
 """
 
+import json
 import logging
 import re
 import sys
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-from huggingface_hub import HfApi, get_token
+from huggingface_hub import (
+    CommitOperationAdd,
+    CommitOperationDelete,
+    HfApi,
+    ModelInfo,
+    get_session,
+    get_token,
+    hf_hub_url,
+    hf_raise_for_status,
+)
+from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.hf_api import RepoSibling
+from huggingface_hub.utils.sha import git_hash
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from data.safe_text import remembered
-from pretrain.push.failure import Backoff, Unavailable
-from pretrain.push.folder import LocalFile, finished_files
-from pretrain.push.repository import Held, Repository
+from pretrain.push.failure import SILENCE_S, TagTaken, Unavailable, sorted_out, wait_s
+from pretrain.push.folder import LIST, finished_files
 
-ATTEMPTS = 5
-"""How many attempts in a row a push makes."""
-_ROUNDS = 6
-"""How often one attempt compares: others may commit between two requests."""
 _PART = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
 _NAME = re.compile(rf"{_PART}/{_PART}")
 _TAG = re.compile(_PART)
 
 
-class TagTaken(ValueError):
-    """A tag is at a commit that holds something else."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pushed:
+class Pushed(NamedTuple):
     """A push that has succeeded."""
 
     commit: str
-    """Newest commit of the repository, which holds the folder's bytes."""
+    """The commit that holds the folder's bytes."""
     num_added: int
     """Files that were committed; 0 if the repository held everything."""
     num_deleted: int
@@ -53,8 +58,8 @@ def push(
     tag: str | None = None,
     message: str | None = None,
     api: HfApi | None = None,
-    backoff: Backoff | None = None,
-    attempts: int = ATTEMPTS,
+    attempts: int = 5,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Pushed:
     """Push a finished folder.
 
@@ -65,8 +70,8 @@ def push(
         tag: name to give the commit. A tag that is there stays, and must hold the same bytes.
         message: of the commit; None for the folder's name.
         api: the hub; None for the one that HF_ENDPOINT names, with the token of the environment or of a login.
-        backoff: waits between attempts.
-        attempts: how many, at most.
+        attempts: how many in a row, at most.
+        sleep: waits between attempts.
 
     Raises:
         ValueError: the folder, a name or the model card is wrong, there is no token, or the repository is public.
@@ -74,23 +79,6 @@ def push(
         Unavailable: the last attempt failed as well.
         Refused: the hub refuses it.
     """
-    target = _target(repository, tag, api)
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings quote addresses that are signed
-    if not sys.stderr.isatty():
-        disable_progress_bars()
-    files = finished_files(folder)
-    backoff = backoff or Backoff()
-    while True:
-        try:
-            return _attempt(target, files, private, tag, message or f"Push of {folder.name}")
-        except Unavailable as error:
-            attempts -= 1
-            if attempts < 1:
-                raise
-            backoff.wait(error.asked_s)
-
-
-def _target(repository: str, tag: str | None, api: HfApi | None) -> Repository:
     require_name(repository)
     if tag is not None and not _TAG.fullmatch(tag):
         raise ValueError("a tag begins with a letter or digit, and has letters, digits, '.', '_' and '-' alone")
@@ -98,7 +86,20 @@ def _target(repository: str, tag: str | None, api: HfApi | None) -> Repository:
     remembered(api.endpoint, "HF_ENDPOINT")
     if not get_token():
         raise ValueError("there is no token: log in with `hf auth login`, or set HF_TOKEN")
-    return Repository(repository, api)
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings quote addresses that are signed
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    files = finished_files(folder)
+    failed = 0
+    while True:
+        try:
+            with sorted_out(repository):
+                return _attempt(api, repository, files, private, tag, message or f"Push of {folder.name}")
+        except Unavailable as error:
+            failed += 1
+            if failed >= attempts:
+                raise
+            sleep(wait_s(failed, error.asked_s))
 
 
 def require_name(repository: str) -> None:
@@ -109,48 +110,82 @@ def require_name(repository: str) -> None:
         raise ValueError("a repository is named organisation/name, such as lab/esm2-small, and not by an address")
 
 
-def _attempt(target: Repository, files: list[LocalFile], private: bool, tag: str | None, message: str) -> Pushed:
-    held = target.held()
-    if held is None:
-        target.create(private=private)
-        held = _there(target)
-    if private and not held.is_private:
+def _attempt(
+    api: HfApi, repository: str, files: Mapping[str, Path], private: bool, tag: str | None, message: str
+) -> Pushed:
+    try:
+        info = _info(api, repository)
+    except RepositoryNotFoundError:
+        api.create_repo(repository, private=private or None)
+        info = _info(api, repository)
+    if private and not info.private:
         raise ValueError(
-            f"{target.name} is public, and --private was asked for, which is for new repositories; make it private in "
+            "the repository is public, and --private was asked for, which is for new repositories; make it private in "
             "its settings, or leave --private out"
         )
-    is_tagged = tag is not None and _is_tagged(target, files, tag)
-    num_added = num_deleted = 0
-    for _ in range(_ROUNDS):
-        adds, deletes = target.operations(files, held)
-        if not adds and not deletes:
-            break
-        if target.commit(adds, deletes, message, held.commit):
-            num_added, num_deleted = len(adds), len(deletes)
-        held = _there(target)
-    else:
-        raise Unavailable(f"{target.name}: it changed, or the folder did, at each of {_ROUNDS} commits in a row")
-    if tag is not None and not is_tagged and not target.tag(tag, held.commit) and not _is_tagged(target, files, tag):
-        raise Unavailable(f"{target.name}: the tag {tag} could not be made")
-    return Pushed(held.commit, num_added, num_deleted)
+    sources: dict[str, Path | bytes] = {**files, LIST: json.dumps(sorted(files), indent=1).encode()}
+    operations = [CommitOperationAdd(name, source) for name, source in sources.items()]
+    is_tagged = tag is not None and _is_tagged(api, repository, operations, tag)
+    held = _held(info)
+    adds = [file for file in operations if not _is_same(held.get(file.path_in_repo), file)]
+    deletes: list[CommitOperationDelete] = []
+    commit = str(info.sha)
+    if adds:
+        # An empty list in place of the repository's .gitignore, which would leave files out.
+        api.preupload_lfs_files(repository, adds, gitignore_content="", free_memory=False)
+        gone = _ours(api, repository, info) & held.keys() - sources.keys()
+        deletes = [CommitOperationDelete(name, is_folder=False) for name in sorted(gone)]
+        made = api.create_commit(repository, [*adds, *deletes], commit_message=message, parent_commit=commit)
+        commit = made.oid
+    if tag is not None and not is_tagged:
+        api.create_tag(repository, tag=tag, revision=commit)
+    return Pushed(commit, len(adds), len(deletes))
 
 
-def _there(target: Repository) -> Held:
-    held = target.held()
+def _info(api: HfApi, repository: str, revision: str | None = None) -> ModelInfo:
+    return api.model_info(repository, revision=revision, files_metadata=True, timeout=SILENCE_S)
+
+
+def _held(info: ModelInfo) -> dict[str, RepoSibling]:
+    return {each.rfilename: each for each in info.siblings or ()}
+
+
+def _is_same(held: RepoSibling | None, file: CommitOperationAdd) -> bool:
+    """Whether a file of a repository has the bytes of one of ours."""
     if held is None:
-        raise Unavailable(f"{target.name}: the hub does not find it, although it was made")
-    return held
+        return False
+    if held.lfs is not None:
+        return bool(held.lfs.sha256 == file.upload_info.sha256.hex())
+    with file.as_file() as opened:
+        return held.blob_id == git_hash(opened.read())
 
 
-def _is_tagged(target: Repository, files: list[LocalFile], tag: str) -> bool:
+def _is_tagged(api: HfApi, repository: str, files: list[CommitOperationAdd], tag: str) -> bool:
     """Whether the tag is there.
 
     Raises:
         TagTaken: it holds something else.
     """
-    held = target.held(tag)
-    if held is not None and not all(held.holds(file) for file in files):
+    try:
+        info = _info(api, repository, tag)
+    except RevisionNotFoundError:
+        return False
+    held = _held(info)
+    if not all(_is_same(held.get(file.path_in_repo), file) for file in files):
         raise TagTaken(
-            f"{target.name}: the tag {tag} is at commit {held.commit}, with other bytes; choose another, or delete it"
+            f"{repository}: the tag {tag} is at commit {info.sha}, with other bytes; choose another, or delete it"
         )
-    return held is not None
+    return True
+
+
+def _ours(api: HfApi, repository: str, info: ModelInfo) -> set[str]:
+    """The files that earlier pushes have put there, by the list that they left; none without a list."""
+    if LIST not in _held(info):
+        return set()
+    url = hf_hub_url(repository, LIST, revision=info.sha, endpoint=api.endpoint)
+    response = get_session().get(url, headers={"Authorization": f"Bearer {get_token()}"}, timeout=SILENCE_S)
+    hf_raise_for_status(response)
+    try:
+        return {str(name) for name in json.loads(response.content)}
+    except (ValueError, TypeError):  # somebody changed it
+        return set()

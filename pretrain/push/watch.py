@@ -1,127 +1,108 @@
 """Push the checkpoints of a run while it trains, from a process of its own.
 
 In: a run directory, which is only read, except for what follows. Out: a repository with the newest checkpoint that
-was pushed, with a tag for each. Kept in the run directory: pushed.json, the step that was pushed last; alerts.jsonl, a
-line for each failure; while it exports, a folder ``.push-TOKEN``, which is removed.
+was pushed, with a tag for each. Kept in the run directory: alerts.jsonl, a line for each failure; while it exports, a
+folder ``.push-TOKEN``, which is removed.
 
 The trainer does not know of it: nothing is written where the trainer writes, and no lock of it is taken.
 """
 
-import json
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from data.durable import workspace, write_whole
-from data.safe_text import redacted
-from pretrain.checkpoint.load import find
+from data.durable import workspace
+from data.safe_text import tell
+from pretrain.checkpoint.load import find, newest_step
 from pretrain.checkpoint.manifest import step_of_name
-from pretrain.push.commit import TagTaken, push
-from pretrain.push.failure import Backoff, Clock, PushError
+from pretrain.push.commit import push
+from pretrain.push.failure import PushError, TagTaken, Unavailable, one_line, wait_s
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
 
-ALERTS, STATE = "alerts.jsonl", "pushed.json"
-FORMAT = "zymogen.pushed/1"
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where a run is pushed to."""
-
-    repository: str
-    """organisation/name."""
-    private: bool = False
-    api: HfApi | None = None
-
-
-class ExportFailed(RuntimeError):
-    """The newest checkpoint could not be exported; the next one may be."""
+ALERTS = "alerts.jsonl"
 
 
 @dataclass(slots=True)
 class Watch:
-    """What follows one run."""
+    """A run, and the repository that its checkpoints are pushed to."""
 
     run: RunDirectory
-    target: Target
+    repository: str
+    """organisation/name."""
+    private: bool = False
+    api: HfApi | None = None
     every: int = 1
     """How many checkpoints must be new since the last push."""
     patience_s: float = 24 * 3600.0
     """How long it waits for a run that gives no sign of life, or after its end for a hub that does not answer."""
     poll_s: float = 15.0
-    clock: Clock = field(default_factory=Clock)
-    say: Callable[[str], None] = print
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    say: Callable[[str], None] = tell
 
-    def follow(self) -> int:
-        """Push until the run has finished and is pushed; the exit status: 0, or 1 if the patience has ended."""
-        backoff = Backoff(self.clock)
-        pushed = _pushed(self.run.root, self.target.repository)
+    def follow(self) -> bool:
+        """Push until the run has finished and is pushed; whether it is, or else the patience has ended."""
+        pushed = failed = 0
         seen: set[int] = set()
-        alive, alive_at, wait_until = self._signs(), self.clock.now(), 0.0
+        alive, alive_at, wait_until = self._signs(), self.now(), 0.0
         while True:
             finished = has_finished(self.run)  # before the checkpoints are listed: then the last one is among them
-            seen |= {step for step in _steps(self.run) if step > pushed}
+            seen |= {step_of_name(path.name) or 0 for path in find(self.run.checkpoints)}
+            num_new = sum(step > pushed for step in seen)
             if (signs := self._signs()) != alive:
-                alive, alive_at = signs, self.clock.now()
-            if (finished or len(seen) >= self.every) and self.clock.now() >= wait_until:
+                alive, alive_at = signs, self.now()
+            if (finished or num_new >= self.every) and self.now() >= wait_until:
                 try:
                     pushed = self._push()
-                except (PushError, ExportFailed, OSError) as error:
-                    alert(self.run.root, self.target.repository, error, self.say)
-                    wait_until = self.clock.now() + backoff.wait_s(getattr(error, "asked_s", 0.0))
-                except ValueError as error:  # no attempt would mend it
-                    alert(self.run.root, self.target.repository, error, self.say)
-                    raise
+                except (PushError, OSError, ValueError) as error:
+                    self.say(alert(self.run.root, self.repository, error))
+                    if isinstance(error, ValueError):  # no attempt would mend it
+                        raise
+                    failed += 1
+                    wait_until = self.now() + wait_s(failed, getattr(error, "asked_s", 0.0))
                 else:
                     if finished:
-                        return 0
-                    backoff.failed, alive_at = 0, self.clock.now()
-                    seen = {step for step in seen if step > pushed}
+                        return True
+                    failed, alive_at = 0, self.now()
                     continue
-            if self.clock.now() - alive_at > self.patience_s:
-                what = "could not be pushed" if finished else "has not finished, and gives no sign of life"
-                self.say(f"{self.run.root} {what} for {self.patience_s / 3600:.3g} hours; the same command continues")
-                return 1
-            self.clock.sleep(self.poll_s)
+            if self.now() - alive_at > self.patience_s:
+                problem = "could not be pushed" if finished else "has not finished, and gives no sign of life"
+                hours = f"{self.patience_s / 3600:.3g} hours"
+                self.say(f"{self.run.root} {problem} for {hours}; the same command continues")
+                return False
+            self.sleep(self.poll_s)
 
     def _push(self) -> int:
         """Push the newest checkpoint; its step."""
         with ExitStack() as stack:
             try:
                 folder, step = stack.enter_context(newest(self.run))
-            except Exception as error:
-                raise ExportFailed(f"{self.run.root}: {error}") from error
+            except Exception as error:  # the next checkpoint may be exported
+                raise Unavailable(f"{self.run.root}: {error}") from error
             if not step:
                 root = self.run.root
                 raise ValueError(f"{root} has no checkpoints any more; push its {root / 'export'} without --watch")
-            self._push_folder(folder, step)
-        content = {"format": FORMAT, "repository": self.target.repository, "step": step}
-        write_whole(self.run.root / STATE, json.dumps(content) + "\n")
+            message = f"Step {step} of {self.run.root.name}"
+            send = partial(
+                push, folder, self.repository, private=self.private, message=message, api=self.api, attempts=1
+            )
+            try:
+                done = send(tag=f"step-{step}")
+            except TagTaken:  # the same weights, with a card that has since learned of a validation
+                done = send()
+        self.say(f"step {step}: {self.repository} at commit {done.commit}, {done.num_added} files sent")
         return step
 
-    def _push_folder(self, folder: Path, step: int) -> None:
-        target, tag = self.target, f"step-{step}"
-        message = f"Step {step} of {self.run.root.name}"
-        try:
-            done = push(
-                folder, target.repository, private=target.private, tag=tag, message=message, api=target.api, attempts=1
-            )
-        except TagTaken:  # the same weights, with a card that has since learned of a validation
-            done = push(folder, target.repository, private=target.private, message=message, api=target.api, attempts=1)
-        self.say(f"step {step}: {target.repository} at commit {done.commit}, {done.num_added} files sent")
-
-    def _signs(self) -> tuple[tuple[int, int], ...]:
-        """What changes while a run lives."""
-        signs = []
-        for path in (self.run.metrics, self.run.attempts, self.run.checkpoints):
-            with suppress(OSError):
-                found = path.stat()
-                signs.append((found.st_mtime_ns, found.st_size))
-        return tuple(signs)
+    def _signs(self) -> list[int]:
+        """Times that change while a run lives."""
+        paths = (self.run.metrics, self.run.attempts, self.run.checkpoints)
+        return [path.stat().st_mtime_ns for path in paths if path.exists()]
 
 
 @contextmanager
@@ -135,7 +116,7 @@ def newest(run: RunDirectory) -> Iterator[tuple[Path, int]]:
         ValueError: there is no checkpoint to export, or nothing can be written there.
     """
     if has_finished(run) and run.export.is_dir():
-        yield run.export, max(_steps(run), default=0)
+        yield run.export, newest_step(run.checkpoints)
         return
     from pretrain.ship.export import export  # transformers takes seconds to import
 
@@ -151,28 +132,12 @@ def has_finished(run: RunDirectory) -> bool:
     return bool(lines) and lines[-1].get("exit") == "finished"
 
 
-def alert(root: Path, repository: str, error: Exception, say: Callable[[str], None]) -> None:
-    """Report a failure on the console, and in a line of alerts.jsonl in the run directory, without tokens."""
-    message = redacted(" ".join(str(error).split()) or type(error).__name__)
-    say(f"not pushed: {message}")
+def alert(root: Path, repository: str, error: Exception) -> str:
+    """Add a failure to alerts.jsonl in the run directory, without tokens; the line about it for the console."""
+    message = one_line(error)
     line = {"time": records.now(), "alert": "push", "repository": repository, "message": message}
     try:
         records.append(root / ALERTS, line)
     except OSError as failed:
-        say(f"{root / ALERTS}: {failed.strerror}")
-
-
-def _steps(run: RunDirectory) -> list[int]:
-    steps = [step_of_name(path.name) for path in find(run.checkpoints)]
-    return [step for step in steps if step is not None]
-
-
-def _pushed(root: Path, repository: str) -> int:
-    """The step that was pushed last; 0 if none was, or to another repository."""
-    try:
-        content = json.loads((root / STATE).read_bytes())
-        if content["format"] == FORMAT and content["repository"] == repository:
-            return int(content["step"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    return 0
+        message += f" ({root / ALERTS}: {failed.strerror})"
+    return f"not pushed: {message}"

@@ -117,7 +117,7 @@ def test_the_picture_of_the_scores_lies_beside_the_card(bundle: Path) -> None:
         if each.value is not None:
             assert f"{each.value:.3f}" in shown[0]
             assert f"{each.value:.3f}" in picture.read_text()
-    assert {"scores.svg", CARD} <= {file.name for file in finished_files(bundle)}
+    assert {"scores.svg", CARD} <= finished_files(bundle).keys()
     picture.write_text("mine")
     with_evaluation(bundle, results)
     assert picture.read_text() == "mine"

@@ -78,12 +78,6 @@ def application(hub: Hub) -> Flask:
             answer.headers["X-Error-Code"] = error.code
         return answer
 
-    @app.get("/api/whoami-v2")
-    def whoami() -> dict[str, Any]:
-        if request.headers.get("Authorization") != f"Bearer {hub.token}":
-            raise Refusal(401, "Invalid username or password.")
-        return {"type": "user", "name": hub.user, "orgs": [], "auth": {"type": "access_token"}}
-
     @app.post("/api/repos/create")
     def create() -> dict[str, Any]:
         asked = request.get_json()
@@ -100,18 +94,6 @@ def application(hub: Hub) -> Flask:
     def info(owner: str, name: str, revision: str = "main") -> dict[str, Any]:
         repository = hub.repository(f"{owner}/{name}")
         return repository.described(repository.at(unquote(revision)), blobs="blobs" in request.args)
-
-    @app.get("/api/models/<owner>/<name>/refs")
-    def refs(owner: str, name: str) -> dict[str, Any]:
-        repository = hub.repository(f"{owner}/{name}")
-        branches = [{"name": "main", "ref": "refs/heads/main", "targetCommit": repository.head.oid}]
-        tags = [{"name": n, "ref": f"refs/tags/{n}", "targetCommit": oid} for n, oid in repository.tags.items()]
-        return {"branches": branches, "converts": [], "tags": tags}
-
-    @app.post("/api/models/<owner>/<name>/paths-info/<revision>")
-    def paths_info(owner: str, name: str, revision: str) -> Response:
-        files = hub.repository(f"{owner}/{name}").at(unquote(revision)).files
-        return jsonify([files[path].entry(path) for path in request.form.getlist("paths") if path in files])
 
     @app.get("/api/models/<owner>/<name>/tree/<revision>")
     def tree(owner: str, name: str, revision: str) -> Response:
