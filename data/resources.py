@@ -20,7 +20,7 @@ class Resources(NamedTuple):
     """CPU cores, at least 1; a part of one counts as a whole one."""
     memory_bytes: int
     available_bytes: int
-    """The part of it that is free on the machine, or would be if files were not cached in it."""
+    """The part of it that is free, on the machine and within each limit, or would be if files were not cached in it."""
     limits: str
     """The limits below what the machine has, such as ``1 core (cpu.max), 1.3 GB (memory.max)``; empty without any."""
 
@@ -36,9 +36,10 @@ def resources(root: Path = Path("/")) -> Resources:
         said.append(f"{cores} core{'s' if cores > 1 else ''} ({name})")
     limits = [limit for group in _groups(root, "memory") for limit in _memory_limits(group)]
     if limits and min(limits)[0] < total:
-        total, name = min(limits)
+        total, name, _ = min(limits)
         said.append(f"{total / 1e9:.1f} GB ({name})")
-    return Resources(cores, total, min(memory.available, total), ", ".join(said))
+    available = min([memory.available, *(limit - used for limit, _, used in limits)])
+    return Resources(cores, total, max(available, 0), ", ".join(said))
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
@@ -67,11 +68,15 @@ def _quotas(group: Path) -> Iterator[tuple[float, str]]:
             yield int(quota) / int(period), name
 
 
-def _memory_limits(group: Path) -> Iterator[tuple[int, str]]:
-    """Bytes by the limits of a group, and the file that says so."""
+def _memory_limits(group: Path) -> Iterator[tuple[int, str, int]]:
+    """Bytes by the limits of a group, the file that says so, and bytes of it in use, cached files left out."""
+    counts = dict(line.split() for line in _text(group / "memory.stat").splitlines())
+    in_use = int(_text(group / "memory.current") or _text(group / "memory.usage_in_bytes") or 0)
+    for kind in ("active_file", "inactive_file"):  # with groups below: version 1 has a name of its own for this sum
+        in_use -= int(counts.get(f"total_{kind}", counts.get(kind, 0)))
     for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
         if (limit := _text(group / name).strip()).isdecimal():
-            yield int(limit), name
+            yield int(limit), name, in_use
 
 
 def _text(path: Path) -> str:

@@ -79,6 +79,8 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
 
     def __init__(self, recipe: Recipe, engine: Engine, lines: Sequence[str] = ()) -> None:
         self.recipe, self.engine, self._lines = recipe, engine, lines
+        if recipe.model.preset is not None:  # before hours of building and clustering
+            self._require_memory(PRESETS[recipe.model.preset])
         self.corpora = open_on_every_rank(recipe.data, engine)
         require_targets(self.corpora, recipe.data, recipe.run.validation_sequences)
 
@@ -103,7 +105,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
             self.contact_head = head.as_entry() if head else None
         else:
             self.shape, first = EsmShape(**described), {}
-        require_memory(self._expected.total, _machine(self.engine))
+        self._require_memory(self.shape)
         self.unigram = unigram_losses(self.corpora)
         return Built(without_memory(self.shape), asdict(self.shape), first, width=self.shape.dim)
 
@@ -114,14 +116,16 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         parameters = f"{model.preset or model.init}, {self.num_parameters:,} parameters: {kind}"
         return [("model", parameters), *self.corpora.facts(), ("memory", self._memory())]
 
-    @property
-    def _expected(self) -> Memory:
+    def _expected(self, shape: EsmShape) -> Memory:
         data = self.recipe.data
-        return _expected(self.recipe, self.engine, self.shape, min(forward_bins(data), data.bins_per_step))
+        return _expected(self.recipe, self.engine, shape, min(forward_bins(data), data.bins_per_step))
+
+    def _require_memory(self, shape: EsmShape) -> None:
+        require_memory(self._expected(shape).total, _machine(self.engine))
 
     def _memory(self) -> str:
         """About how much memory training takes."""
-        expected = self._expected
+        expected = self._expected(self.shape)
         parts = f"{gigabytes(expected.activations)} activations, {gigabytes(expected.state)} model"
         return f"about {gigabytes(expected.total)} a process ({parts})"
 

@@ -249,7 +249,10 @@ def propose(request: Request, engine: "Engine", *, planned: bool = False) -> str
     (found,) = engine.on_each_node(lambda: stores(settings))
     gpu = engine.device.type == "cuda"
     machine = seen(engine.world_size, engine.ranks_per_node, engine.precision, engine.name, gpu=gpu)
-    looked = engine.on_main(lambda: _looked_at(found, settings, request, machine, cluster=True))
+    looked = engine.on_main(lambda: _looked_at(found, settings, request, machine, cluster=False))
+    require_memory(_chosen(request, looked, {}).plan.memory_bytes, machine)  # before the time that clustering takes
+    split = engine.on_main(lambda: _split(found, settings, request, looked.corpus, cluster=True))
+    looked = replace(looked, split=split)
     program = _program()
     speeds: dict[str, float] = {}
     others = 0.0
@@ -305,13 +308,20 @@ def _looked_at(
 ) -> _Looked:
     from data.store.token_store import Store
 
-    store = Store(found.folder, Path(settings.store_dir))
     with WorkLine("looking at the proteins"):
-        facts = facts_of(store)
-    budget_s = request.budget_s or rules.DEFAULT_BUDGET_S
-    split = split_of(store, facts, found.clusters, budget_s, request.given, cluster=cluster)
+        facts = facts_of(Store(found.folder, Path(settings.store_dir)))
     init = request.given.get("model.init")
+    split = _split(found, settings, request, facts, cluster=cluster)
     return _Looked(facts, split, machine, _shape_of(init) if init else None)
+
+
+def _split(
+    found: "Prepared", settings: DataSettings, request: Request, facts: CorpusFacts, *, cluster: bool
+) -> SplitFacts:
+    from data.store.token_store import Store
+
+    store, budget_s = Store(found.folder, Path(settings.store_dir)), request.budget_s or rules.DEFAULT_BUDGET_S
+    return split_of(store, facts, found.clusters, budget_s, request.given, cluster=cluster)
 
 
 def _chosen(request: Request, looked: _Looked, speeds: Mapping[str, float]) -> Proposal:

@@ -8,6 +8,7 @@ MMseqs2: Steinegger and Soeding 2017, doi:10.1038/nbt.3988.
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,9 @@ from data.resources import resources
 if TYPE_CHECKING:
     from data.store.token_store import Store
 
+INSTALL = "apt install mmseqs2, or conda install -c conda-forge -c bioconda mmseqs2"
 LEAST_MB = 1200
-"""Memory that it may always take: with less than 1.1 GB version 14 refuses to search one sequence for itself."""
+"""Memory that it must have: with less than 1.1 GB version 14 refuses to search one sequence for itself."""
 
 
 def is_installed() -> bool:
@@ -27,17 +29,29 @@ def is_installed() -> bool:
     return shutil.which("mmseqs") is not None
 
 
+def obstacle() -> str:
+    """Why MMseqs2 cannot run here; empty where it can."""
+    return _memory_obstacle() if is_installed() else "MMseqs2 is not installed"
+
+
+@cache  # one answer for one process, which says it in several places
+def _memory_obstacle() -> str:
+    here = resources()
+    if here.available_bytes >> 20 >= LEAST_MB:
+        return ""
+    limits = f" (limits of this container or job: {here.limits})" if here.limits else ""
+    return f"MMseqs2 needs {LEAST_MB / 1000} GB of memory, and {here.available_bytes / 1e9:.1f} GB are free{limits}"
+
+
 def version(asked_by: str) -> str:
     """Version of the MMseqs2 that is installed.
 
     Raises:
-        ValueError: it is not installed.
+        ValueError: it is not installed, or has too little memory.
     """
-    if not is_installed():
-        raise ValueError(
-            f"{asked_by} needs MMseqs2, and there is no program 'mmseqs': apt install mmseqs2, or "
-            "conda install -c conda-forge -c bioconda mmseqs2"
-        )
+    if reason := obstacle():
+        remedy = "raise the limit, or end other programs" if is_installed() else INSTALL
+        raise ValueError(f"{asked_by} needs MMseqs2, and {reason}: {remedy}")
     said = subprocess.run(["mmseqs", "version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True)
     return said.stdout.decode().strip().replace("/", "-")
 
@@ -53,7 +67,7 @@ def write_fasta(store: "Store", path: Path, records: Iterator[tuple[int, int]]) 
 
 
 def run(work: Path, *arguments: str) -> None:
-    """Run MMseqs2 in a folder, on all cores and at most half of the memory that programs can have, or `LEAST_MB`.
+    """Run MMseqs2 in a folder, on all cores and at most half of the memory that is free, or `LEAST_MB`.
 
     Raises:
         ValueError: it failed; the message has the end of its output.

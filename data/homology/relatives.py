@@ -60,7 +60,7 @@ class Hits(NamedTuple):
     score: NDArray[np.float32]
     """The higher, the more similar: bits of the alignment, or the estimated identity of shared words."""
     is_approximate: bool
-    """Whether shared words found them, as MMseqs2 was not installed."""
+    """Whether shared words found them, as MMseqs2 could not run."""
 
 
 class Clustering(NamedTuple):
@@ -71,15 +71,15 @@ class Clustering(NamedTuple):
     description: str
     """The program, and what it was asked for."""
     is_approximate: bool
-    """Whether shared words found them, as MMseqs2 was not installed."""
+    """Whether shared words found them, as MMseqs2 could not run."""
 
 
 def related(store: "Store", min_identity: float) -> Clustering:
-    """Clusters of sequences of at least `min_identity`, by MMseqs2 or, where it is not installed, by shared words."""
-    if program.is_installed() or found_at(store, f"clusters-mmseqs-{min_identity!r}-"):
+    """Clusters of sequences of at least `min_identity`, by MMseqs2 or, where it cannot run, by shared words."""
+    if not program.obstacle() or found_at(store, f"clusters-mmseqs-{min_identity!r}-"):
         clusters = cluster_by_identity(store, min_identity)
         return Clustering(np.asarray(clusters.of_records), clusters.description, False)
-    description = f"{kmers.NAME}: identity {min_identity}; MMseqs2 is not installed"
+    description = f"{kmers.NAME}: identity {min_identity}; {program.obstacle()}"
     return Clustering(kmers.clusters(store, min_identity), description, True)
 
 
@@ -107,7 +107,7 @@ def groups_within(
 
     if not len(records):
         return {each: np.zeros(0, np.int64) for each in identities}
-    if not program.is_installed():
+    if program.obstacle():
         return {each: np.unique(kmers.clusters(store, each)[records], return_inverse=True)[1] for each in identities}
     distinct, of_distinct = np.unique(np.asarray(store.digests)[records], return_inverse=True)
     first = np.zeros(len(distinct), np.int64)
@@ -130,7 +130,7 @@ def groups_within(
 
 def searched_by() -> str:
     """What `nearest` searches with on this machine."""
-    if not program.is_installed():
+    if program.obstacle():
         return kmers.NAME
     return f"MMseqs2 {program.version('a search')} easy-search {' '.join(SEARCH)}"
 
@@ -182,8 +182,8 @@ def hits(store: "Store", records: NDArray[np.int64], against: "Store", among: ND
     """
     targets = _numbers(against, among)
     if not len(records) or not len(targets):
-        return _typed(np.zeros((5, 0)), not program.is_installed())
-    if not program.is_installed():
+        return _typed(np.zeros((5, 0)), bool(program.obstacle()))
+    if program.obstacle():
         query, target, identity = kmers.similar(store, records, against, targets)
         return Hits(query, target, identity, np.ones(len(query)), identity.astype(np.float32), True)
     key = hashlib.blake2b(json.dumps([_FORMAT, program.version("a search"), *SEARCH]).encode(), digest_size=16)

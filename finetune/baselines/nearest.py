@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from data.homology.program import obstacle
 from data.homology.relatives import Hits
 from finetune.baselines.baseline import Baseline, Parts, Records, as_targets, by_labelled, constant
 from finetune.baselines.features import letters, of_one_length
@@ -24,7 +25,7 @@ Similarities = Callable[[int, int], NDArray[np.float32]]
 """First and last number of some asked records -> (asked, training) similarities, -inf where there is none."""
 _BLOCK_CELLS = 1 << 22
 _BY_ALIGNMENT = "labels of the training sequence with the best alignment by MMseqs2, by bit score"
-_BY_WORDS = "labels of the training sequence that shares most words with it; approximate, as MMseqs2 is not installed"
+_BY_WORDS = "labels of the training sequence that shares most words with it; approximate, as "
 
 
 def nearest_neighbour(
@@ -55,7 +56,7 @@ def nearest_neighbour(
     else:
         found_by = search(parts.asked, parts.train)
         similar = _of_hits(found_by, len(parts.train))
-        description = _BY_WORDS if found_by.is_approximate else _BY_ALIGNMENT
+        description = _BY_WORDS + obstacle() if found_by.is_approximate else _BY_ALIGNMENT
     asked, train = rows_of(labels, parts.asked), rows_of(labels, parts.train)
     number = np.full(labels.num_records, -1)
     number[parts.asked] = np.arange(len(parts.asked))

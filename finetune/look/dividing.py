@@ -131,7 +131,7 @@ def takes(seconds: float) -> str:
 def clustering_seconds(opened: Opened) -> float:
     """Time in which relatives are found, as it is expected; 0 where they are known or shared words find them."""
     store, count = opened.store, opened.proteins.num_records
-    if not program.is_installed():
+    if program.obstacle():
         return 0.0 if count <= _MOST_BY_WORDS else math.inf
     if found_at(store, f"clusters-mmseqs-{IDENTITIES[0]!r}-"):
         return 0.0
@@ -150,7 +150,7 @@ def _relatives(opened: Opened) -> Relatives:
         numbers[within] = len(whole) + of
         groups[identity] = np.unique(numbers, return_inverse=True)[1].astype(np.int64)
     shares = {identity: float((np.bincount(of)[of] > 1).mean()) for identity, of in groups.items()}
-    by = "shared words, as MMseqs2 is not installed" if clustering.is_approximate else "MMseqs2"
+    by = f"shared words, as {program.obstacle()}" if clustering.is_approximate else "MMseqs2"
     return Relatives(shares, groups, by, time.monotonic() - began)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.homology.program import is_installed
+from data.homology.program import obstacle
 from data.homology.relatives import equal, nearest, searched_by
 from data.store.token_store import Store
 from finetune.splits.parts import TEST, TRAIN, VALIDATION, Parts
@@ -125,7 +125,7 @@ def audit(
         wanted = identities if search_pretraining else ()
         comparisons.append(compare(f"pretraining {corpus.folder}", store, tested, corpus, None, wanted))
     by = searched_by() if at or (search_pretraining and found) else "equal sequences"
-    is_approximate = by != "equal sequences" and not is_installed()
+    is_approximate = by != "equal sequences" and bool(obstacle())
     return Audit(parts.fingerprint, by, is_approximate, tuple(comparisons), distances, tuple(notes))
 
 

@@ -38,7 +38,7 @@ class Division:
     method: str
     """What decided it, such as the version of MMseqs2 with its settings, or the name of a column."""
     is_approximate: bool
-    """Whether relatives were found by shared words, as MMseqs2 is not installed."""
+    """Whether relatives were found by shared words, as MMseqs2 could not run."""
     notes: tuple[str, ...]
     """Sentences for the user: what was left out, or decided."""
 

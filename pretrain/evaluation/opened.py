@@ -67,7 +67,7 @@ class OpenSet:
                 "clusters of the split" if self.corpora.by_cluster else "equal sequences"
             )
         groups = groups_within(self.corpora.parts[0].store, samples, [_RELATIVES])[_RELATIVES]
-        found_by = "MMseqs2" if program.is_installed() else "shared words"
+        found_by = "shared words" if program.obstacle() else "MMseqs2"
         return groups, f"relatives at {100 * _RELATIVES:.0f} % identity ({found_by})"
 
     def identities(self, training: Corpora) -> tuple[NDArray[np.float64], str]:

@@ -4,7 +4,6 @@ In: a finished token store. Out: `CorpusFacts`, `SplitFacts`: plain values, so t
 nothing here; clusters are kept beside the store, as a run keeps them.
 """
 
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.homology import program
 from data.homology.clusters import Clusters, open_clusters
 from data.homology.split import held_out
 from data.progress_line import WorkLine
@@ -24,7 +24,6 @@ from pretrain.proposal import rules
 _BLOCK = 1 << 20
 _MOST_DISTINCT = 20_000_000
 """Records up to which equal sequences are counted, by sorting 8 bytes of each."""
-INSTALL = "apt install mmseqs2, or conda install -c conda-forge -c bioconda mmseqs2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,32 +122,33 @@ def split_of(
     equal = open_clusters(store, None)
     if table is not None:
         return _held(open_clusters(store, table), None, f"by the clusters of {table}", fraction)
-    if given.get("data.split_identity") is not None:
-        return _by_identity(store, given["data.split_identity"], fraction)
+    asked = given.get("data.split_identity")
+    identity = asked or rules.SPLIT_IDENTITY
+    is_clustered = _is_clustered(store, identity)
+    if asked is not None and (cluster or is_clustered):
+        return _by_identity(store, asked, fraction)
     if facts.distinct == 1:
         words = "nothing is held out, because all sequences are equal: scores are of training proteins"
         return SplitFacts(0.0, None, 0, words, 1)
     expected_s = rules.cluster_seconds(facts.residues, facts.distinct or facts.proteins, resources().cores)
     words = ""
-    if "data.split_identity" in given:
+    if asked is None and "data.split_identity" in given:
         words = "as you asked"
-    elif shutil.which("mmseqs") is None:
-        words = f"because MMseqs2 is not installed ({INSTALL})"
-    elif expected_s > rules.CLUSTER_TIME * budget_s and not _is_clustered(store):
+    elif asked is None and (obstacle := program.obstacle()):
+        words = f"because {obstacle}" + ("" if program.is_installed() else f" ({program.INSTALL})")
+    elif asked is None and expected_s > rules.CLUSTER_TIME * budget_s and not is_clustered:
         words = (
             f"because MMseqs2 would take some {expected_s:,.0f} seconds here "
             f"(data.split_identity={rules.SPLIT_IDENTITY} clusters nevertheless)"
         )
-    elif not (cluster or _is_clustered(store)):
-        words = (
-            f"by clusters of {rules.SPLIT_IDENTITY:.0%} identity, which MMseqs2 finds in some {expected_s:,.0f} seconds"
-        )
-        return replace(_held(equal, None, words, fraction), identity=rules.SPLIT_IDENTITY)
+    elif not (cluster or is_clustered):
+        words = f"by clusters of {identity:.0%} identity, which MMseqs2 finds in some {expected_s:,.0f} seconds"
+        return replace(_held(equal, None, words, fraction), identity=identity)
     if not words:
-        found = _by_identity(store, rules.SPLIT_IDENTITY, fraction)
+        found = _by_identity(store, identity, fraction)
         if found.held_proteins:
             return found
-        words = f"because at {rules.SPLIT_IDENTITY:.0%} identity there are too few clusters ({found.clusters})"
+        words = f"because at {identity:.0%} identity there are too few clusters ({found.clusters})"
     warning = "relatives of validation proteins train, and scores look better than they are"
     return _held(equal, None, f"by equal sequences alone, {words}: {warning}", fraction)
 
@@ -167,10 +167,10 @@ def _by_identity(store: Store, identity: float, fraction: float | None) -> Split
     return _held(clusters, identity, words, fraction)
 
 
-def _is_clustered(store: Store) -> bool:
+def _is_clustered(store: Store, identity: float) -> bool:
     from data.store.derived import found_at
 
-    return bool(list(found_at(store, f"clusters-mmseqs-{rules.SPLIT_IDENTITY!r}-")))
+    return bool(list(found_at(store, f"clusters-mmseqs-{identity!r}-")))
 
 
 def _held(clusters: Clusters, identity: float | None, words: str, fraction: float | None) -> SplitFacts:

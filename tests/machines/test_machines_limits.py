@@ -1,13 +1,8 @@
 """What a machine, container or batch system lets a process write and use: folders, sockets, cores, memory, streams."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
-from data.resources import resources
-from pretrain.proposal.machine import Machine
-from pretrain.proposal.memory import PROCESS_BYTES, require_memory
+from data.homology import program
 from pretrain.run.classes import ERROR, class_of
 from support.launching import Launched
 from support.other_machines import Row, no_cgroups, no_mounts, table
@@ -54,6 +49,10 @@ def _has_cache(folder: Path, ended: Launched) -> None:
 
 def _has_no_cache(folder: Path, ended: Launched) -> None:
     assert not list((folder / "zymogen-0").rglob("*"))
+
+
+def _require_no_store(folder: Path) -> None:
+    assert not (folder / "stores").exists()
 
 
 ROWS = [
@@ -140,7 +139,7 @@ ROWS = [
         words=("-m", "pretrain", "ok.fasta", "--minutes", "1", "model.preset=modern_150m"),
         status=78,
         says=(r"error: not enough memory: training takes about \d+\.\d GB .*1\.3 GB \(limits of this container",),
-        never=("Traceback", "step 1"),
+        never=("Traceback", "step 1", "clustering"),
     ),
     Row(
         fault=3,
@@ -148,10 +147,21 @@ ROWS = [
         slow=True,
         needs=no_cgroups,
         shell=CGROUP,
-        words=("-m", "pretrain", "tiny.toml", "model.preset=modern_150m"),
+        words=("-m", "pretrain", "tiny.toml", "model.preset=modern_150m", "data.store_dir=stores"),
         status=78,
         says=(r"error: not enough memory: training takes about \d+\.\d GB",),
         never=("Traceback", "step 1"),
+        check=lambda folder, ended: _require_no_store(folder),
+    ),
+    Row(
+        fault=3,
+        situation="container without room for MMseqs2",
+        slow=True,
+        needs=lambda: no_cgroups() or ("" if program.is_installed() else "MMseqs2 is not installed"),
+        shell=CGROUP,
+        words=("-m", "pretrain", "ok.fasta", "--minutes", "1", "--plan", "model.preset=modern_60k"),
+        says=(r"because MMseqs2 needs 1\.2 GB of memory, and\s+[01]\.\d GB are free \(limits of this",),
+        never=("Traceback", "Killed", "clustering"),
     ),
     Row(
         fault=20,
@@ -208,98 +218,6 @@ ROWS = [
 @table(ROWS)
 def test_row(row: Row, tmp_path: Path) -> None:
     row.run(tmp_path)
-
-
-def tree(root: Path, files: Mapping[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
-
-
-V1 = "33 31 0:29 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
-V1 += "34 31 0:32 {root} /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n"
-V2 = "29 23 0:26 {root} /sys/fs/cgroup ro,nosuid - cgroup2 cgroup rw,nsdelegate\n"
-GROUPS_1 = "5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n0::/\n"
-MEMORY, CPU = "sys/fs/cgroup/memory", "sys/fs/cgroup/cpu,cpuacct"
-
-
-@pytest.mark.parametrize(
-    ("mounts", "groups", "files", "cores", "memory", "said"),
-    [
-        pytest.param(V2, "0::/\n", {}, None, None, "", id="none"),
-        pytest.param(
-            V2,
-            "0::/\n",
-            {"sys/fs/cgroup/memory.max": "2000000000\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"},
-            *(2, 2_000_000_000, "2.0 GB (memory.max)"),
-            id="namespace of a container, version 2",
-        ),
-        pytest.param(
-            V2,
-            "0::/kubepods/pod/own\n",
-            {
-                "sys/fs/cgroup/kubepods/pod/memory.max": "3000000000\n",
-                "sys/fs/cgroup/kubepods/pod/own/memory.max": "max\n",
-                "sys/fs/cgroup/kubepods/memory.high": "2500000000\n",
-                "sys/fs/cgroup/kubepods/pod/own/cpu.max": "max 100000\n",
-                "sys/fs/cgroup/kubepods/pod/cpu.max": "50000 100000\n",
-            },
-            *(1, 2_500_000_000, "1 core (cpu.max), 2.5 GB (memory.high)"),
-            id="least of the groups above",
-        ),
-        pytest.param(
-            V1.format(root="/docker/abc"),
-            GROUPS_1,
-            {
-                f"{MEMORY}/memory.limit_in_bytes": "1258291200\n",
-                f"{CPU}/cpu.cfs_quota_us": "100000\n",
-                f"{CPU}/cpu.cfs_period_us": "100000\n",
-            },
-            *(1, 1_258_291_200, "1 core (cpu.cfs_quota_us), 1.3 GB (memory.limit_in_bytes)"),
-            id="own group mounted as the root, version 1",
-        ),
-        pytest.param(
-            V1.format(root="/"),
-            GROUPS_1,
-            {
-                f"{MEMORY}/memory.limit_in_bytes": f"{(1 << 63) - 4096}\n",
-                f"{MEMORY}/docker/abc/memory.limit_in_bytes": "1500000000\n",
-                f"{CPU}/docker/abc/cpu.cfs_quota_us": "-1\n",
-                f"{CPU}/docker/abc/cpu.cfs_period_us": "100000\n",
-            },
-            *(None, 1_500_000_000, "1.5 GB (memory.limit_in_bytes)"),
-            id="group below the root, version 1",
-        ),
-        pytest.param(
-            V2,
-            "0::/../../elsewhere\n",
-            {"sys/fs/cgroup/memory.max": "2000000000\n"},
-            *(None, 2_000_000_000, "2.0 GB (memory.max)"),
-            id="group outside of the namespace",
-        ),
-    ],
-)
-def test_limits_of_control_groups(
-    tmp_path: Path, mounts: str, groups: str, files: dict[str, str], cores: int | None, memory: int | None, said: str
-) -> None:
-    free = resources(tmp_path)  # a tree without control groups
-    files |= {"proc/self/mountinfo": mounts.format(root="/"), "proc/self/cgroup": groups}
-    found = resources(tree(tmp_path, files))
-    assert found.cores == min(cores or free.cores, free.cores)
-    assert found.memory_bytes == (memory or free.memory_bytes)
-    assert found.available_bytes <= found.memory_bytes
-    if not (cores and cores < free.cores):
-        said = said.removeprefix("1 core (cpu.max), ").removeprefix("1 core (cpu.cfs_quota_us), ")
-    assert found.limits == said
-
-
-def test_only_a_limit_refuses_training() -> None:
-    total = PROCESS_BYTES["cpu"] + 1e9
-    require_memory(total, Machine("cpu", "1 CPU core", 1, 1, 1.2e9, 1e9))  # a host, which may swap
-    require_memory(total, Machine("cpu", "1 CPU core", 1, 1, 1.5e9, 1e9, limits="1.5 GB (memory.max)"))
-    with pytest.raises(ValueError, match=r"2\.3 GB for each process, which has 1\.2 GB .*\(memory\.max\)\): raise"):
-        require_memory(total, Machine("cpu", "1 CPU core", 1, 1, 1.2e9, 1e9, limits="1.2 GB (memory.max)"))
 
 
 def test_text_that_cannot_be_printed_is_no_mistake_in_the_input() -> None:
