@@ -1,13 +1,12 @@
 """Two runs on the same tested labels: the difference of each task's ranking metric, with its paired interval.
 
-In: two `Predicted`. Out: a `Difference` for each task that both define. Kept: nothing.
+In: two `Predicted`. Out: a `Comparison` with a `Difference` for each task that both define. Kept: nothing.
 
 In each resample of the split's groups both models are scored on the same labels, so what makes a group hard for both
 cancels. Classes are compared by what was called, because predictions.csv has the probability of that class alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,51 +18,22 @@ from finetune.metrics.resampling import interval
 from finetune.metrics.scores import TITLES
 from finetune.metrics.weighted import Statistic
 from finetune.tasks.objective import Objective
+from pretrain.compare.comparison import Comparison, Difference
 
 _CENSORING = {"<": BELOW, ">": ABOVE}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """The second model beside the first, on one task."""
+def compare(first: Predicted, second: Predicted, decide: Sequence[str] = ()) -> Comparison:
+    """Compare two runs on all tasks that both define, with sentences about the others.
 
-    task: str
-    metric: str
-    values: tuple[float, float]
-    """Value of the metric of the first and of the second model; the higher the better."""
-    gain: float
-    """The second value less the first."""
-    low: float
-    """Lower end of the gain's bootstrap 95 % interval; NaN where the labels are of one group."""
-    high: float
-    labels: int
-    groups: int
-
-    @property
-    def is_worse(self) -> bool:
-        """Whether the second model is worse beyond the interval."""
-        return self.high < 0
-
-    def line(self) -> str:
-        """A row of the table."""
-        ends = "unknown" if np.isnan(self.low) else f"{self.low:+.3f} to {self.high:+.3f}"
-        a, b = self.values
-        return (
-            f"    {self.task:<24}{TITLES[self.metric]:<14}{a:>8.3f}{b:>8.3f}  {self.gain:>+7.3f}  {ends:<18}"
-            f"{self.labels:>8,}{self.groups:>8,}"
-        )
-
-
-HEADING = (
-    f"    {'task':<24}{'metric':<14}{'A':>8}{'B':>8}  {'gain':>7}  {'95 % interval':<18}{'labels':>8}{'groups':>8}"
-)
-
-
-def compare(first: Predicted, second: Predicted) -> tuple[list[Difference], list[str]]:
-    """The differences of all tasks that both runs define, and sentences about the others.
+    Args:
+        first: the current model.
+        second: the candidate.
+        decide: names of the tasks that decide; all of them if empty.
 
     Raises:
-        ValueError: the runs have different splits, or were scored on different parts or labels; they share no task.
+        ValueError: the runs have different splits, or were scored on different parts or labels; they share no task, or
+            not one that decides.
     """
     a, b = first.results, second.results
     if a.split_fingerprint != b.split_fingerprint:
@@ -85,7 +55,18 @@ def compare(first: Predicted, second: Predicted) -> tuple[list[Difference], list
     said += [f"{name}: {first.root} does not have it" for name in second.tasks if name not in first.tasks]
     if not found:
         raise ValueError(f"{first.root} and {second.root} share no task that is defined in both")
-    return found, said
+    names = [each.name for each in found]
+    if unknown := [name for name in decide if name not in names]:
+        raise ValueError(f"--task {unknown[0]!r} is none of those that both define: {', '.join(names)}")
+    return Comparison(
+        models=(str(first.root), str(second.root)),
+        on=f"{a.part}, split",
+        set=a.split_fingerprint,
+        unit="the metric",
+        differences=tuple(found),
+        decide=tuple(decide or names),
+        notes=tuple(said),
+    )
 
 
 def _difference(name: str, first: Predicted, second: Predicted) -> Difference:
@@ -108,8 +89,8 @@ def _difference(name: str, first: Predicted, second: Predicted) -> Difference:
     values = float(of_first(once)[0]), float(of_second(once)[0])
     low, high = interval(lambda weights: of_second(weights) - of_first(weights), groups)
     return Difference(
-        task=name,
-        metric=metric,
+        name=name,
+        metric=TITLES[metric],
         values=values,
         gain=values[1] - values[0],
         low=low,

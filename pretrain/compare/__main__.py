@@ -13,57 +13,47 @@ import argparse
 import sys
 from pathlib import Path
 
-from data.durable import replaced
-from data.recipe.packing import bin_tokens_on
-from pretrain.engine.command import Parser, importing_torch, judged, positive, require_free
+from pretrain.compare.comparison import Comparison, command
+from pretrain.engine.command import Parser, importing_torch, positive
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Compare what the command line names; the exit status."""
-    return judged(lambda: _compare(_parser().parse_args(arguments)))
+    return command(_parser(), arguments, _compare)
 
 
-def _compare(options: argparse.Namespace) -> bool:
-    out: Path | None = options.output
-    require_free(out, overwrites=options.overwrite)
+def _compare(options: argparse.Namespace) -> Comparison:
     for name in (options.a, options.b):
         if any((Path(name) / place).is_file() for place in ("bundle.json", "bundle/bundle.json")):
             raise ValueError(f"{name} is a fine-tuned model: python -m finetune.compare takes two of these")
     with importing_torch():
-        from pretrain.compare.comparison import Judgement
-        from pretrain.compare.models import compare_on, data_for
-        from pretrain.engine.launch import launch
-        from pretrain.evaluation.finished import LAUNCH
+        from pretrain.compare.models import compare_models
         from pretrain.evaluation.opened import Asked
     asked = Asked(
-        data=data_for(options.a, options.b, options.data),
+        data=tuple(options.data),
         max_sequences=options.sequences,
         crop_tokens=options.crop_tokens,
         store_dir=options.store_dir,
     )
-    with launch(LAUNCH) as engine:
-        bin_tokens = bin_tokens_on(engine.device.type)
-        found = compare_on(engine, options.a, options.b, asked, compute=options.compute, bin_tokens=bin_tokens)
-        if engine.is_main:
-            print("\n".join(found.lines()), flush=True)
-            if out is not None:
-                with replaced(out, "give another name with -o") as new:
-                    new.write_text(found.as_json(), encoding="utf-8")
-        return engine.is_main and found.judgement is Judgement.WORSE
+    return compare_models(options.a, options.b, asked, options.compute)
 
 
 def _parser() -> Parser:
     parser = Parser(prog="python -m pretrain.compare", description=str(__doc__).split("\n")[0])
     add = parser.add_argument
-    add("a", metavar="A", help="run, checkpoint, export, folder of transformers' or Hub name: what is there")
-    add("b", metavar="B", help="the same: what may take its place")
-    add("--data", nargs="+", metavar="WHAT", help="a run, whose held-out proteins are scored, or sources of proteins")
+    add("a", metavar="A", help="current model: run, checkpoint, export, folder of transformers' or Hub name")
+    add("b", metavar="B", help="candidate model, named in the same ways")
+    add(
+        "--data",
+        nargs="+",
+        default=(),
+        metavar="WHAT",
+        help="a run, whose held-out proteins are scored, or sources of proteins",
+    )
     add("--sequences", type=positive, metavar="N", help="most proteins, chosen by hash; that of the run, or 2,000")
     add("--crop-tokens", type=positive, metavar="N", help="most tokens of a protein; that of the run, or 1,024")
     add("--compute", choices=["float32", "bfloat16"], default="float32", help="what the models compute in")
     add("--store-dir", metavar="FOLDER", help="where token stores are kept; that of the run, or runs/stores")
-    add("-o", "--output", type=Path, metavar="FILE", help="write everything as JSON")
-    add("--overwrite", action="store_true", help="replace the file where it exists")
     return parser
 
 

@@ -1,33 +1,28 @@
-"""The result of comparing two models on the same residues.
+"""Two models compared on one set: the result, and how a command prints, writes and judges it.
 
-In: what each loses on each protein. Out: `Comparison`: the difference of the mean losses with its interval. Kept:
-nothing.
+In: differences with their intervals. Out: `Comparison`; lines, JSON, an exit status. Kept: the file of ``-o``.
 
-The interval is that of the *difference*: in each resample both models are scored on the same drawn groups, so what
-makes a protein hard for both cancels, and one model's own interval says nothing about it.
+An interval is that of the *difference*: in each resample both models are scored on the same drawn groups, so what makes
+a protein hard for both cancels, and one model's own interval says nothing about it.
 """
 
-import json
+import argparse
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pretrain.evaluation.corruptions import TITLES
-from pretrain.evaluation.evaluate import intervals
-from pretrain.evaluation.finished import Sums
-from pretrain.evaluation.scores import shown
+from data.durable import replaced
+from data.recipe.json_file import as_json
+from pretrain.engine.command import Parser, answered, require_free
 
 FORMAT = "zymogen.comparison/1"
-_JUDGED_BY = "mask_all"
-"""The corruption under which nothing can be copied."""
+_MOST_NAMED = 3
 
 
 class Judgement(StrEnum):
-    """What is known of the second model beside the first."""
+    """How the second model compares with the first."""
 
     BETTER = "better"
     UNDECIDED = "undecided"
@@ -36,121 +31,108 @@ class Judgement(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The second model beside the first, under one corruption."""
+    """The second model compared with the first, under one corruption or on one task."""
 
-    corruption: str
-    perplexities: tuple[float, float]
-    """Perplexities of the first and of the second model."""
+    name: str
+    """The corruption or the task."""
+    metric: str
+    values: tuple[float, float]
+    """The metric of the first and of the second model."""
     gain: float
-    """Nats by which the second model's mean loss is below the first's; 0 for a model beside itself."""
+    """How much better the second model is, in the unit of the comparison; 0 for a model compared with itself."""
     low: float
     """Lower end of the gain's bootstrap 95 % interval; NaN where there is one group."""
     high: float
-    sequences: int
+    labels: int
+    """Labels or targets that both are scored on."""
     groups: int
-    targets: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """Two models on one frozen set."""
-
-    models: tuple[str, str]
-    """Where their weights were found."""
-    data: tuple[str, ...]
-    """What they were scored on, as the user named it."""
-    set: str
-    """Hash of the frozen set (`pretrain.evaluation.frozen`)."""
-    drawn: str
-    """What the bootstrap draws, in words."""
-    differences: tuple[Difference, ...]
-
-    @property
-    def judged(self) -> Difference:
-        """The difference that decides."""
-        return next(each for each in self.differences if each.corruption == _JUDGED_BY)
 
     @property
     def judgement(self) -> Judgement:
         """Whether the second model is better or worse beyond the interval."""
-        if self.judged.high < 0:
+        if self.high < 0:
             return Judgement.WORSE
-        return Judgement.BETTER if self.judged.low > 0 else Judgement.UNDECIDED  # NaN is neither
+        return Judgement.BETTER if self.low > 0 else Judgement.UNDECIDED  # NaN is neither
+
+    @property
+    def shown(self) -> str:
+        """The gain with its interval."""
+        known = f"{_signed(self.low)} to {_signed(self.high)}"
+        return f"{_signed(self.gain)} ({'no interval, all are of one group' if math.isnan(self.low) else known})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two models on one set."""
+
+    models: tuple[str, str]
+    """Where they were found."""
+    on: str
+    """Data that both were scored on, in words."""
+    set: str
+    """Hash of these data."""
+    unit: str
+    """Unit of the gains."""
+    differences: tuple[Difference, ...]
+    decide: tuple[str, ...]
+    """Names of the differences that decide the judgement."""
+    notes: tuple[str, ...] = ()
+    """Sentences about tasks that could not be compared."""
+    format: str = FORMAT
+
+    @property
+    def judgement(self) -> Judgement:
+        """Worse where any difference that decides is worse, and better where each is better."""
+        found = {each.judgement for each in self.differences if each.name in self.decide}
+        if Judgement.WORSE in found:
+            return Judgement.WORSE
+        return Judgement.BETTER if found == {Judgement.BETTER} else Judgement.UNDECIDED
 
     def line(self) -> str:
-        """The judgement as a sentence."""
+        """The judgement as a sentence, with the differences that it follows from."""
+        judgement = self.judgement
+        decisive = [each for each in self.differences if each.name in self.decide and each.judgement is judgement]
+        gains = [f"{each.name} {each.shown}" for each in decisive[:_MOST_NAMED]]
+        more = f", and {len(decisive) - _MOST_NAMED} others" if len(decisive) > _MOST_NAMED else ""
+        relation = "cannot be told from" if judgement is Judgement.UNDECIDED else f"is {judgement} than"
         first, second = self.models
-        of = self.judged
-        ends = f"({_signed(of.low)} to {_signed(of.high)}, paired bootstrap 95 %)"
-        if math.isnan(of.low):
-            ends = "(all proteins are of one group, so there is no interval)"
-        if self.judgement is Judgement.UNDECIDED:
-            return f"{second} cannot be told from {first}: its gain is {_signed(of.gain)} nats a residue {ends}"
-        return f"{second} is {self.judgement} than {first}: its gain is {_signed(of.gain)} nats a residue {ends}"
+        return f"{second} {relation} {first}: gain in {self.unit} (paired bootstrap 95 %): {', '.join(gains)}{more}"
 
     def lines(self) -> list[str]:
         """The table, and the judgement."""
-        of = self.judged
-        said = [
-            f"A: {self.models[0]}",
-            f"B: {self.models[1]}",
-            f"on {of.sequences:,} proteins of {', '.join(self.data)}: frozen set {self.set}, drawn by {self.drawn}",
-            "",
-            f"    {'corruption':<12}{'A':>12}{'B':>12}    gain of B, nats a residue (95 % interval)",
-        ]
+        head = f"    {'':<24}{'metric':<14}{'A':>10}{'B':>10}  {f'gain of B, {self.unit} (95 % interval)':<44}"
+        rows = [f"A: {self.models[0]}", f"B: {self.models[1]}", f"on {self.on}: {self.set}", ""]
+        rows.append(f"{head}{'labels':>10}{'groups':>10}")
         for each in self.differences:
-            a, b = map(shown, each.perplexities)
-            ends = "unknown" if math.isnan(each.low) else f"{_signed(each.low)} to {_signed(each.high)}"
-            said.append(f"    {TITLES[each.corruption]:<12}{a:>12}{b:>12}    {_signed(each.gain)} ({ends})")
-        return [*said, "", self.line()]
-
-    def as_json(self) -> str:
-        """Everything, for a file; None for what is not finite."""
-        content = asdict(self) | {"format": FORMAT, "judgement": self.judgement}
-        for each in content["differences"]:
-            for name in ("low", "high"):
-                each[name] = each[name] if math.isfinite(each[name]) else None
-        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+            a, b = each.values
+            numbers = f"{a:>10.4g}{b:>10.4g}  {each.shown:<44}{each.labels:>10,}{each.groups:>10,}"
+            rows.append(f"    {each.name:<24}{each.metric:<14}{numbers}")
+        return [*rows, *self.notes, "", self.line()]
 
 
-def differences(
-    first: Mapping[str, Sums], second: Mapping[str, Sums], groups: Mapping[int, int]
-) -> tuple[Difference, ...]:
-    """The differences of two models that were scored on one set.
+def command(parser: Parser, arguments: list[str] | None, compare: Callable[[argparse.Namespace], Comparison]) -> int:
+    """Compare what a command line names, print it, and write it to the file of ``-o``.
 
-    Args:
-        first: corruption -> what the first model loses on each protein.
-        second: the same of the second one.
-        groups: number of a protein -> a number that proteins drawn together share.
+    Returns:
+        The exit status: 1 where the second model is worse, 0 where it is not; that of its class for an error, never 1.
     """
-    found = []
-    for name, of_first in first.items():
-        of_second = second[name]
-        assert np.array_equal(of_first.samples, of_second.samples), "both models are scored on one set"
-        losses = np.array([[b[1], a[1], a[3]] for a, b in zip(of_first.rows, of_second.rows, strict=True)])
-        _, drawn = np.unique([groups[sample] for sample in of_first.samples.tolist()], return_inverse=True)
-        _, _, low, high = intervals(losses, drawn)
-        found.append(_difference(name, losses, drawn, low, high))
-    return tuple(found)
+    found: list[Comparison] = []
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write everything as JSON")
+    parser.add_argument("--overwrite", action="store_true", help="replace the file where it exists")
+
+    def body() -> None:
+        options = parser.parse_args(arguments)
+        require_free(options.output, overwrites=options.overwrite)
+        comparison = compare(options)
+        print("\n".join(comparison.lines()), flush=True)
+        if options.output is not None:
+            with replaced(options.output, "give another name with -o") as new:
+                new.write_text(as_json(comparison, judgement=comparison.judgement), encoding="utf-8")
+        found.append(comparison)
+
+    status = answered(body, is_alone=True)
+    return status or int(found[0].judgement is Judgement.WORSE)
 
 
-def _difference(
-    corruption: str, losses: NDArray[np.float64], drawn: NDArray[np.int64], low: float, high: float
-) -> Difference:
-    of_second, of_first, targets = losses.sum(0).tolist()
-    with np.errstate(over="ignore"):
-        perplexities = float(np.exp(of_first / targets)), float(np.exp(of_second / targets))
-    return Difference(
-        corruption=corruption,
-        perplexities=perplexities,
-        gain=(of_first - of_second) / targets,
-        low=low,
-        high=high,
-        sequences=len(losses),
-        groups=int(drawn.max()) + 1,
-        targets=int(targets),
-    )
-
-
-def _signed(nats: float) -> str:
-    return "0" if nats == 0 else f"{nats:+.4f}"
+def _signed(gain: float) -> str:
+    return "0" if gain == 0 else f"{gain:+.4f}"

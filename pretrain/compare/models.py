@@ -3,73 +3,94 @@
 In: runs, checkpoints, exports, folders of transformers' or Hub names. Out: a `Comparison`. Kept: token stores.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
 
 from data.progress_line import WorkLine
-from data.recipe.packing import BIN_TOKENS
-from pretrain.compare.comparison import Comparison, differences
+from data.recipe.packing import bin_tokens_on
+from pretrain.compare.comparison import Comparison, Difference
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch
+from pretrain.evaluation.corruptions import TITLES
+from pretrain.evaluation.evaluate import intervals
 from pretrain.evaluation.finished import LAUNCH, Compute, Sums, scored_by
 from pretrain.evaluation.opened import Asked, OpenSet, named, open_set
 from pretrain.ship.source import Source, masked_language_model, open_source
 
+_JUDGED_BY = "mask_all"
+"""The corruption under which nothing can be copied."""
 
-def compare_models(a: str, b: str, data: Sequence[str] = ()) -> Comparison:
-    """Compare two models in this process, as a step of another command.
+
+def compare_models(a: str, b: str, asked: Asked, compute: Compute = "float32") -> Comparison:
+    """Compare two models in this process. One of them is in memory at a time.
 
     Args:
-        a: the model that is there.
-        b: the one that may take its place.
-        data: a run, whose held-out proteins are scored, or sources; empty for the run that `b`, or else `a`, is or lies
-            in.
+        a: the current model.
+        b: the candidate.
+        asked: what is scored; without data the held-out proteins of the run that `b`, or else `a`, is or lies in.
+        compute: what the models compute in.
 
     Raises:
         ValueError: a model cannot be read, or nothing says what to score.
     """
-    with launch(LAUNCH) as engine:
-        return compare_on(engine, a, b, Asked(data=data_for(a, b, data)))
-
-
-def data_for(a: str, b: str, data: Sequence[str] | None) -> tuple[str, ...]:
-    """What two models are scored on.
-
-    Raises:
-        ValueError: nothing says so.
-    """
-    found = named(data, b) or named(None, a)
-    if not found:
+    data = named(asked.data, b) or named(None, a)
+    if not data:
         raise ValueError(f"neither {a} nor {b} lies in a run, whose held-out proteins could be scored; name proteins")
-    return found
-
-
-def compare_on(
-    engine: Engine, a: str, b: str, asked: Asked, *, compute: Compute = "float32", bin_tokens: int = BIN_TOKENS
-) -> Comparison:
-    """Compare two models; collective. One of them is in memory at a time.
-
-    Raises:
-        ValueError: as `compare_models`.
-    """
-    sources = [open_source(each) for each in (a, b)]
-    opened = open_set(asked, engine)
-    first, second = (_sums(source, opened, engine, compute, bin_tokens) for source in sources)
-
-    def found() -> Comparison:
+    with launch(LAUNCH) as engine:
+        sources = [open_source(each) for each in (a, b)]
+        opened = open_set(replace(asked, data=data), engine)
+        first, second = (_sums(source, opened, engine, compute) for source in sources)
+        scored = opened.scored
         groups, drawn = opened.groups()
-        numbers = dict(zip(opened.scored.samples.tolist(), groups.tolist(), strict=True))
         return Comparison(
             models=(sources[0].origin, sources[1].origin),
-            data=asked.data,
-            set=opened.scored.fingerprint(),
-            drawn=drawn,
-            differences=differences(first, second, numbers),
+            on=f"{len(scored.samples):,} proteins of {', '.join(data)}, drawn by {drawn}, frozen set",
+            set=scored.fingerprint(),
+            unit="nats a residue",
+            differences=differences(first, second, dict(zip(scored.samples.tolist(), groups.tolist(), strict=True))),
+            decide=(TITLES[_JUDGED_BY],),
         )
 
-    return engine.on_main(found)
 
-
-def _sums(source: Source, opened: OpenSet, engine: Engine, compute: Compute, bin_tokens: int) -> dict[str, Sums]:
+def _sums(source: Source, opened: OpenSet, engine: Engine, compute: Compute) -> dict[str, Sums]:
     with WorkLine(f"scoring {source.origin}", after_s=2.0, speaks=engine.is_main):
         model = masked_language_model(source, engine.device)
+        bin_tokens = bin_tokens_on(engine.device.type)
         return scored_by(model, source.origin, opened, engine, compute=compute, bin_tokens=bin_tokens)
+
+
+def differences(
+    first: Mapping[str, Sums], second: Mapping[str, Sums], groups: Mapping[int, int]
+) -> tuple[Difference, ...]:
+    """The differences of two models that were scored on one set.
+
+    Args:
+        first: corruption -> what the first model loses on each protein.
+        second: the same of the second one.
+        groups: number of a protein -> a number that proteins drawn together share.
+    """
+    found = []
+    for name, of_first in first.items():
+        of_second = second[name]
+        assert np.array_equal(of_first.samples, of_second.samples), "both models are scored on one set"
+        losses = np.array([[b[1], a[1], a[3]] for a, b in zip(of_first.rows, of_second.rows, strict=True)])
+        _, drawn = np.unique([groups[sample] for sample in of_first.samples.tolist()], return_inverse=True)
+        _, _, low, high = intervals(losses, drawn)
+        loss_of_second, loss_of_first, targets = losses.sum(0).tolist()
+        with np.errstate(over="ignore"):
+            perplexities = float(np.exp(loss_of_first / targets)), float(np.exp(loss_of_second / targets))
+        found.append(
+            Difference(
+                name=TITLES[name],
+                metric="perplexity",
+                values=perplexities,
+                gain=(loss_of_first - loss_of_second) / targets,
+                low=low,
+                high=high,
+                labels=int(targets),
+                groups=int(drawn.max()) + 1,
+            )
+        )
+    return tuple(found)

@@ -153,8 +153,9 @@ def _is_better(folder: Path, options: argparse.Namespace) -> bool:
         )
     from pretrain.compare.comparison import Judgement
     from pretrain.compare.models import compare_models
+    from pretrain.evaluation.opened import Asked
 
-    found = compare_models(options.only_if_better_than, str(folder), options.data or ())
+    found = compare_models(options.only_if_better_than, str(folder), Asked(data=tuple(options.data or ())))
     print(redacted(found.line()), flush=True)
     return found.judgement is Judgement.BETTER
 

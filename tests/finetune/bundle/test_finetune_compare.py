@@ -12,13 +12,14 @@ import pytest
 from sklearn.metrics import matthews_corrcoef
 
 from finetune.compare.__main__ import main
-from finetune.compare.paired import Difference, compare
+from finetune.compare.paired import compare
 from finetune.compare.predicted import Cell, Predicted, read
 from finetune.metrics.scores import Scores
 from finetune.metrics.weighted import mcc
 from finetune.results.results import Results
 from finetune.tasks.objective import Objective
 from finetune.tasks.settings import TaskSettings
+from pretrain.compare.comparison import Difference, Judgement
 from support.assays.bundled import rows
 
 pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the run
@@ -44,8 +45,10 @@ def numbers(truth: np.ndarray, guess: np.ndarray, bounds: str = "") -> list[Cell
 
 
 def only(first: Predicted, second: Predicted) -> Difference:
-    ((found,), said) = compare(first, second)
-    assert not said
+    comparison = compare(first, second)
+    (found,) = comparison.differences
+    assert not comparison.notes
+    assert comparison.judgement is found.judgement
     return found
 
 
@@ -59,11 +62,11 @@ def test_a_better_ranking_gains_beyond_its_interval(bounds: str) -> None:
         for name, guess in (("a", bad), ("b", good))
     )
     found = only(first, second)
-    assert found.metric == ("concordance" if bounds else "spearman")
+    assert found.metric == ("concordance" if bounds else "Spearman")
     assert 0 < found.low < found.gain < found.high
-    assert not found.is_worse
+    assert found.judgement is Judgement.BETTER
     swapped = only(second, first)
-    assert swapped.is_worse
+    assert swapped.judgement is Judgement.WORSE
     assert (swapped.gain, swapped.low, swapped.high) == pytest.approx((-found.gain, -found.high, -found.low))
     itself = only(first, first)
     assert (itself.gain, itself.low, itself.high) == (0, 0, 0)
@@ -82,7 +85,7 @@ def test_relatives_are_drawn_together() -> None:
     assert (of_copies.low, of_copies.high) == pytest.approx((once.low, once.high), abs=0.02)
     alone = only(*(predicted(numbers(truth, guess), [0] * NUMBER, type="regression") for guess in guesses))
     assert np.isnan(alone.low)
-    assert not alone.is_worse
+    assert alone.judgement is Judgement.UNDECIDED
 
 
 def test_matthews_correlation_of_resamples_is_that_of_repeated_rows() -> None:
@@ -99,7 +102,7 @@ def test_classes_are_compared_by_calls_and_binary_tasks_by_probabilities() -> No
     rng = np.random.default_rng(3)
     words = rng.choice(["no", "yes"], NUMBER)
     sure = np.where(words == "yes", 0.9, 0.1)
-    for kind, metric in (("binary", "auroc"), ("multiclass", "mcc"), ("ordinal", "kendall")):
+    for kind, metric in (("binary", "AUROC"), ("multiclass", "MCC"), ("ordinal", "Kendall")):
         good = [Cell(word, word, str(p)) for word, p in zip(words, sure, strict=True)]
         bad = [Cell(word, "yes", "0.5") for word in words]
         task = {"type": kind, "classes": ("no", "yes")}
@@ -131,6 +134,23 @@ def test_what_cannot_be_compared_is_refused(change: Callable[[Predicted], Predic
         compare(first, change(second))
 
 
+def test_tasks_that_decide_give_the_judgement() -> None:
+    """Better on one task and worse on another: worse, unless the first alone decides."""
+    rng = np.random.default_rng(4)
+    truth = rng.normal(5, 1, NUMBER).round(3)
+    good, bad = numbers(truth, truth), numbers(truth, rng.normal(0, 3, NUMBER))
+    runs = []
+    for name, of_t, of_u in (("a", bad, good), ("b", good, bad)):
+        run = predicted(of_t, range(NUMBER), name, type="regression")
+        objective = replace(run.objectives[0], outputs=("t", "u"))
+        labels = {(str(n), ""): cell for n, cell in enumerate(of_u)}
+        runs.append(replace(run, objectives=(objective,), tasks={**run.tasks, "u": labels}))
+    every, one = compare(*runs), compare(*runs, decide=["t"])
+    assert (every.judgement, one.judgement) == (Judgement.WORSE, Judgement.BETTER)
+    assert every.line().startswith("b is worse than a: gain in the metric (paired bootstrap 95 %): u -")
+    assert one.line().startswith("b is better than a: gain in the metric (paired bootstrap 95 %): t +")
+
+
 def test_two_runs_by_the_command(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A run beside itself, and beside a copy whose every call is right."""
     run, other = folder / "run", tmp_path / "other"
@@ -138,9 +158,9 @@ def test_two_runs_by_the_command(folder: Path, tmp_path: Path, capfd: pytest.Cap
     out = tmp_path / "found.json"
     assert main([str(run), str(run / "bundle"), "-o", str(out)]) == 0
     content = json.loads(out.read_text())
-    (ss,) = [task for task in content["tasks"] if task["task"] == "ss"]
+    (ss,) = [each for each in content["differences"] if each["name"] == "ss"]
     assert (ss["gain"], ss["low"], ss["high"]) == (0, 0, 0)
-    assert ss["metric"] == "mcc"
+    assert ss["metric"] == "MCC"
     of_run = {task.task: task for task in read(run).results.scores.tasks}
     assert ss["values"][0] == pytest.approx(of_run["ss"].values["mcc"], abs=1e-9)
     assert ss["labels"] == of_run["ss"].labels

@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from data.corpus.prepare import open_corpora, prepare
+from data.recipe.json_file import as_json
 from pretrain.compare.__main__ import main
-from pretrain.compare.comparison import Comparison, Judgement, differences
-from pretrain.compare.models import compare_models
+from pretrain.compare.comparison import Comparison, Difference, Judgement
+from pretrain.compare.models import compare_models, differences
 from pretrain.evaluation.finished import Sums
+from pretrain.evaluation.opened import Asked
 from support.jobs.finished_runs import SHAPE, finished_run, model_of, settings_of
 
 
@@ -38,22 +40,30 @@ def sums(losses: np.ndarray, targets: np.ndarray) -> dict[str, Sums]:
 
 def compared(first: dict[str, Sums], second: dict[str, Sums], groups: np.ndarray) -> Comparison:
     found = differences(first, second, dict(enumerate(groups.tolist())))
-    return Comparison(models=("a", "b"), data=("x",), set="0", drawn="clusters", differences=found)
+    names = ("mask-all",)
+    return Comparison(models=("a", "b"), on="x", set="0", unit="nats a residue", differences=found, decide=names)
+
+
+def judged(found: Comparison) -> Difference:
+    """The difference under mask-all, which decides."""
+    assert found.decide == ("mask-all",)
+    return next(each for each in found.differences if each.name == "mask-all")
 
 
 def test_the_later_checkpoint_is_better_and_swapped_it_is_worse(run: Path) -> None:
     first = str(run / "checkpoints/step-000000001")
-    found = compare_models(first, str(run))
+    asked = Asked(data=())
+    found = compare_models(first, str(run), asked)
     assert found.judgement is Judgement.BETTER
-    assert 0 < found.judged.low < found.judged.gain < found.judged.high
-    swapped = compare_models(str(run), first)
+    assert 0 < judged(found).low < judged(found).gain < judged(found).high
+    swapped = compare_models(str(run), first, asked)
     assert swapped.judgement is Judgement.WORSE
-    assert swapped.set == found.set
+    assert (swapped.set, swapped.on) == (found.set, found.on)
     for one, other in zip(found.differences, swapped.differences, strict=True):
         assert other.gain == -one.gain
         assert (other.low, other.high) == pytest.approx((-one.high, -one.low), rel=1e-12)
-        assert other.perplexities == one.perplexities[::-1]
-    itself = compare_models(first, first, [str(run)])
+        assert other.values == one.values[::-1]
+    itself = compare_models(first, first, Asked(data=(str(run),)))
     assert all((each.gain, each.low, each.high) == (0, 0, 0) for each in itself.differences)
     assert itself.judgement is Judgement.UNDECIDED
     assert "cannot be told from" in itself.line()
@@ -65,7 +75,7 @@ def test_what_is_hard_for_both_does_not_widen_the_interval() -> None:
     targets = np.full(200, 10)
     hard = rng.normal(30, 10, 200)
     first, second = hard + rng.normal(0.5, 0.1, 200), hard
-    found = compared(sums(first, targets), sums(second, targets), np.arange(200)).judged
+    found = judged(compared(sums(first, targets), sums(second, targets), np.arange(200)))
     error = (first - second).std() / 10 / np.sqrt(200)
     assert found.gain == pytest.approx((first - second).mean() / 10, rel=1e-12)
     assert found.high - found.low == pytest.approx(2 * 1.96 * error, rel=0.15)
@@ -75,11 +85,11 @@ def test_relatives_are_drawn_together() -> None:
     """Ten copies of each protein say no more than one."""
     rng = np.random.default_rng(1)
     first, second = rng.normal(30, 3, 40), rng.normal(30, 3, 40)
-    once = compared(*(sums(each, np.full(40, 10)) for each in (first, second)), np.arange(40)).judged
+    once = judged(compared(*(sums(each, np.full(40, 10)) for each in (first, second)), np.arange(40)))
     ten = [sums(np.repeat(each, 10), np.full(400, 10)) for each in (first, second)]
-    of_copies = compared(*ten, np.repeat(np.arange(40), 10)).judged
+    of_copies = judged(compared(*ten, np.repeat(np.arange(40), 10)))
     assert (of_copies.low, of_copies.high) == pytest.approx((once.low, once.high), rel=1e-9)
-    assert (of_copies.groups, of_copies.sequences) == (40, 400)
+    assert (of_copies.groups, of_copies.labels) == (40, 4000)
 
 
 def test_one_group_has_no_interval_and_no_judgement() -> None:
@@ -87,14 +97,17 @@ def test_one_group_has_no_interval_and_no_judgement() -> None:
         sums(np.array([3.0, 4]), np.array([1, 1])), sums(np.array([9.0, 9]), np.array([1, 1])), np.zeros(2)
     )
     assert found.judgement is Judgement.UNDECIDED
-    assert json.loads(found.as_json())["differences"][0]["low"] is None
-    assert "all proteins are of one group" in found.line()
+    assert json.loads(as_json(found))["differences"][0]["low"] is None
+    assert "no interval, all are of one group" in found.line()
 
 
 def test_the_exit_status_is_the_answer(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     first, out = str(run / "checkpoints/step-000000001"), str(tmp_path / "found.json")
     assert main([first, str(run), "-o", out]) == 0
-    assert json.loads(Path(out).read_text())["judgement"] == "better"
+    content = json.loads(Path(out).read_text())
+    assert (content["judgement"], content["decide"]) == ("better", ["mask-all"])
+    assert content["differences"][0]["gain"] > content["differences"][0]["low"] > 0
+    assert [len(line.split()) for line in capfd.readouterr().out.splitlines() if "perplexity" in line] == [10, 10]
     assert main([str(run), first]) == 1
     capfd.readouterr()
     (tmp_path / "bundle.json").write_text("{}")
