@@ -15,7 +15,7 @@ from pathlib import Path
 
 from data.durable import replaced
 from data.recipe.json_file import as_json
-from pretrain.engine.command import Parser, answered, require_free
+from pretrain.engine.command import Parser, judged, require_free
 
 FORMAT = "zymogen.comparison/1"
 _MOST_NAMED = 3
@@ -116,11 +116,10 @@ def command(parser: Parser, arguments: list[str] | None, compare: Callable[[argp
     Returns:
         The exit status: 1 where the second model is worse, 0 where it is not; that of its class for an error, never 1.
     """
-    found: list[Comparison] = []
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write everything as JSON")
     parser.add_argument("--overwrite", action="store_true", help="replace the file where it exists")
 
-    def body() -> None:
+    def is_worse() -> bool:
         options = parser.parse_args(arguments)
         require_free(options.output, overwrites=options.overwrite)
         comparison = compare(options)
@@ -128,10 +127,9 @@ def command(parser: Parser, arguments: list[str] | None, compare: Callable[[argp
         if options.output is not None:
             with replaced(options.output, "give another name with -o") as new:
                 new.write_text(as_json(comparison, judgement=comparison.judgement), encoding="utf-8")
-        found.append(comparison)
+        return comparison.judgement is Judgement.WORSE
 
-    status = answered(body, is_alone=True)
-    return status or int(found[0].judgement is Judgement.WORSE)
+    return judged(is_worse)
 
 
 def _signed(gain: float) -> str:

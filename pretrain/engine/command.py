@@ -202,6 +202,16 @@ def _ended_while_waiting() -> int | None:
     return None
 
 
+def judged(body: Callable[[], bool]) -> int:
+    """Run a command that judges; the exit status: 1 where `body` returns True, 0 where it does not.
+
+    An error that prevents the judgement has the status of its class, which is never 1.
+    """
+    said: list[bool] = []
+    status = answered(lambda: said.append(body()), is_alone=True)
+    return status or int(said == [True])
+
+
 def require_free(out: Path | None, *, overwrites: bool) -> None:
     """Refuse a file to write that exists, unless it is to be replaced, or whose folder does not; None is nothing.
 
