@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from data.durable import replaced
 from data.progress_line import WorkLine
+from data.recipe import json_file
 from data.recipe.packing import bin_tokens_on
 from pretrain.engine.command import Parser, answered, importing_torch, positive, require_free
 from pretrain.evaluation.figures import IDENTITY, LENGTH, Figures, buckets
@@ -52,7 +53,7 @@ def _evaluate(options: argparse.Namespace) -> None:
             print("\n".join(figures.lines()), flush=True)
             if options.output is not None:
                 with replaced(options.output, "give another name with -o") as new:
-                    new.write_text(figures.as_json(), encoding="utf-8")
+                    new.write_text(json_file.as_json(figures), encoding="utf-8")
 
 
 def _figures(options: argparse.Namespace, engine: "Engine") -> Figures:

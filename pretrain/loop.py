@@ -42,12 +42,11 @@ from pretrain.recovery.numerical import Numerics, faults_met, require_remedy
 from pretrain.recovery.shared_directory import require_shared
 from pretrain.recovery.watchdog import watched
 from pretrain.run import stop
-from pretrain.run.attempts import recorded
+from pretrain.run.attempts import recorded, starts
 from pretrain.run.directory import NOTHING, Allowed, RunDirectory
 from pretrain.run.due import Due
 from pretrain.run.identity import fingerprints_of
 from pretrain.run.settings import planned_saves
-from pretrain.run.starts import starts
 from pretrain.run.stop import Stopped
 from pretrain.screen import Pause, Screen, loss_of, tracker_rows
 from pretrain.step import Ahead, Reading, Told, train_step
@@ -126,7 +125,7 @@ def train(
             if not chosen:  # a start that continues does without the seconds that it takes
                 engine.on_main(lambda: require_publishable(job))
             engine.on_main(lambda: run.describe_corpus(job.description()))
-            engine.on_main(lambda: engine.start_trackers(flat_settings(recipe), run.root, run.read()["id"]))
+            engine.on_main(lambda: engine.start_trackers(flat_settings(recipe), run.root, run.read().id))
             checkpoint = opened(*chosen) if chosen else None
             training = Training(
                 recipe, job, engine, run, attempt, checkpoint, earlier_of(elsewhere, engine, attempt), faults
@@ -168,8 +167,9 @@ class Training(Generic[S]):
         self.phase = "start"
         fingerprints = fingerprints_of(recipe) | job.fingerprints()
         built = job.build(run.model() if checkpoint else None)
+        num_parameters = sum(parameter.numel() for parameter in built.model.parameters())
         if not checkpoint:  # run.json describes the model from here on
-            engine.on_main(lambda: run.describe_model(built.description))
+            engine.on_main(lambda: run.describe(model=dict(built.description), parameters=num_parameters))
         self._prepare(built)
         if frozen := fill_frozen(self.named, built.first, engine.gather) or built.frozen:
             fingerprints[FROZEN] = frozen
@@ -180,7 +180,7 @@ class Training(Generic[S]):
         else:
             fill(self.named, self.named.names, built.first)
         self.opening_lines += changes(checkpoint, engine)
-        engine.on_main(lambda: run.describe_compute(self.opening_lines))
+        engine.on_main(lambda: run.describe(compute=self.opening_lines))
         self.log = Log(recipe, job, engine, run, attempt)
         self.validations = Validations(job, engine, self.log, run, self.state)
         self.saves = Saves(run, engine, self.named, attempt, fingerprints, recipe.run, checkpoint, self.log.line)

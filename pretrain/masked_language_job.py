@@ -18,6 +18,7 @@ from torch import nn
 from data.batches.loader import Loader, Step
 from data.corpus.consumed import Consumed
 from data.order.plan import Cursor, Seen
+from data.recipe import json_file
 from data.recipe.packing import forward_bins
 from data.store.growing import GrowingStore
 from pretrain.checkpoint.manifest import CONSUMED, CONTACT_HEAD
@@ -33,8 +34,8 @@ from pretrain.evaluation.evaluate import (
     validation_set,
     with_floor,
 )
-from pretrain.evaluation.predictions import Prediction, predict
-from pretrain.evaluation.scores import HeldOut, MaskedLanguageScores
+from pretrain.evaluation.predictions import predict
+from pretrain.evaluation.scores import HeldOut, MaskedLanguageScores, Prediction, Predictions
 from pretrain.job import Built, Job, Objective
 from pretrain.model.build import first_of, without_memory
 from pretrain.model.flops import training_flops
@@ -190,7 +191,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         from pretrain.ship.export import last_export  # transformers takes seconds to import; rank 0 alone needs it
 
         last_export(run)  # from the checkpoint, which is whole even if the model's parameters are spread
-        run.write_predictions([prediction.as_dict() for prediction in self.predictions])
+        run.write_predictions(json_file.as_json(Predictions(proteins=tuple(self.predictions))))
 
     def seen(self, cursor: Cursor) -> Seen | None:
         """Proteins and passes; None for a mixture and for cluster sampling."""
@@ -237,10 +238,10 @@ def open_job(recipe: Recipe, engine: Engine) -> MaskedLanguageJob:
     run, kept = RunDirectory(Path(recipe.run.directory)), None
     chooses = recipe.data.bins_per_forward == "auto"
     if chooses:
-        kept = engine.on_main(lambda: run.read().get("bins_per_forward") if run.has_trained else None)
+        kept = engine.on_main(lambda: run.read().bins_per_forward if run.has_trained else None)
     numbered, lines = in_bins(recipe, engine, kept)
     if chooses:
-        engine.on_main(lambda: run.describe_forward(forward_bins(numbered.data)))
+        engine.on_main(lambda: run.describe(bins_per_forward=forward_bins(numbered.data)))
     return MaskedLanguageJob(numbered, engine, lines)
 
 

@@ -189,7 +189,7 @@ def _later_length(run: RunDirectory) -> int | None:
     """The tokens that were asked for last, to which the same command continues; None where its recipe says them."""
     if not run.has_trained:
         return None
-    last = int(run.read()["recipe"]["schedule"]["total_tokens"])
+    last = int(run.read().recipe["schedule"]["total_tokens"])
     return last if last != _tokens(run.recipe.read_text("utf-8-sig")) else None
 
 

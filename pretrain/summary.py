@@ -22,10 +22,9 @@ from pretrain.loop import Summary
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer.settings import ScheduleSettings
 from pretrain.proposal import rules
-from pretrain.run.attempts import AttemptRecords
+from pretrain.run.attempts import AttemptRecords, starts
 from pretrain.run.directory import RunDirectory
 from pretrain.run.records import read_metrics
-from pretrain.run.starts import starts
 
 PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
 """An example to fill in: the start of asparagine synthetase A of E. coli, with a leucine hidden."""
@@ -84,7 +83,7 @@ def schedule_differs(
     """
     run = RunDirectory(directory)
     seen = max((line["tokens"] for line in read_metrics(run.metrics)), default=0)
-    ended = run.read()["recipe"]["schedule"]["total_tokens"]
+    ended = run.read().recipe["schedule"]["total_tokens"]
     number = next(n for n in itertools.count(2) if not Path(f"{directory}-{n}").exists())
     commands = [start.command({"run.directory": f"{directory}-{number}"}), start.command(before)]
     ways = "Train it in a directory of its own, or continue as it was"
@@ -102,13 +101,13 @@ def closing_words(summary: Summary[MaskedLanguageScores], start: Start) -> str:
         start: how it was started.
     """
     scores, described = summary.scores, summary.run.read()
-    recipe = described["recipe"]
+    recipe = described.recipe
     judged = scores.evaluations["mask_all"]
     floor_head = f"{'floor':>8}" if judged.floor is not None else ""
     lines = [
         "",
         _trained_on(summary),
-        f"{scores.held_out.heading(judged.sequences, described.get('corpus', {}))}:",
+        f"{scores.held_out.heading(judged.sequences, described.corpus)}:",
         "",
         f"    {'corruption':12}{'model':>8}{'95 % interval':>18}{'unigram':>10}{floor_head}",
     ]

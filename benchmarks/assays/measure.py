@@ -67,6 +67,6 @@ def measure(path: Path, overrides: Sequence[str]) -> Outcome:
         sys.exit(status)
     seconds = time.perf_counter() - began - aligned.seconds
     directory = Path(read(Recipe, path, overrides).run.directory)
-    proteins = RunDirectory(directory).read()["corpus"]["records"]
+    proteins = RunDirectory(directory).read().corpus["records"]
     proposed = "frozen" if proteins < FROZEN_BELOW else "lora"
     return Outcome(Results.read(directory / FILE), seconds, aligned.seconds, proposed)

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -19,6 +20,15 @@ R = TypeVar("R", bound="DataclassInstance")
 def as_json(record: "DataclassInstance", **more: Any) -> str:
     """The text of a file: the fields of `record`, and `more` after them; null for numbers that are not finite."""
     return json.dumps(_plain({**asdict(record), **more}), indent=1, allow_nan=False) + "\n"
+
+
+def read(kind: type[R], path: Path, what: str, remedy: str) -> R:
+    """The dataclass that a file holds; arguments and errors as of `parsed`."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    return parsed(kind, content, str(path), what, remedy)
 
 
 def parsed(kind: type[R], content: bytes, where: str, what: str, remedy: str) -> R:

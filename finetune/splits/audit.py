@@ -7,11 +7,9 @@ contains a tested domain is found, one of which a small piece resembles a part o
 identities need such a rule. For variants of one protein, all of which are relatives, it counts mutations instead.
 """
 
-import json
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +20,7 @@ from data.store.token_store import Store
 from finetune.splits.parts import TEST, TRAIN, VALIDATION, Parts
 from finetune.splits.settings import IDENTITIES
 from finetune.splits.variants import are_variants, to_nearest
+from pretrain.run.directory import RunDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,16 +132,12 @@ def pretraining_stores(run: Path) -> tuple[list[Store], list[str]]:
     """The token stores that a run's run.json names, and a note for each that is not there.
 
     Raises:
-        ValueError: there is no run.json, or it is of another program.
+        ValueError: there is no run.json, or it is of another program, or names no corpus.
     """
-    path = run / "run.json"
-    try:
-        facts = json.loads(path.read_bytes())
-        named = _stores_named(facts["corpus"])
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}; name the directory of a run of `python -m pretrain`") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(f"{path} names no corpus: it is damaged, or of another program") from None
+    corpus = RunDirectory(run).read().corpus
+    named = [part["store"] for part in corpus.get("mixture") or [corpus] if "store" in part]
+    if not named:
+        raise ValueError(f"{run} names no corpus; give the directory of a run of `python -m pretrain`")
     stores, notes = [], []
     for folder in named:
         try:
@@ -152,11 +147,6 @@ def pretraining_stores(run: Path) -> tuple[list[Store], list[str]]:
         except ValueError as error:
             notes.append(f"the pretraining corpus was not compared: {error}")
     return stores, notes
-
-
-def _stores_named(corpus: Mapping[str, Any]) -> Iterable[str]:
-    """The folders in a run's description of its corpus, of one or of a mixture."""
-    return [str(part["store"]) for part in corpus.get("mixture") or [corpus]]
 
 
 def compare(

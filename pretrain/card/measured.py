@@ -18,6 +18,7 @@ from pretrain.report.measured import Measurements, is_constant, mean_of_proteins
 from pretrain.report.section import Drawing
 
 _CONTROLS = ("random weights", "chance")
+_GAINS = ("gain", "gain_low", "gain_high")
 _HIDDEN = "mask_all"
 """The corruption whose buckets are shown."""
 
@@ -169,9 +170,8 @@ def _perplexity_results(evaluation: Figures, validated: str) -> Iterator[EvalRes
             metric_name=f"Perplexity, {title}" + ("" if of.by == ALL else f", {of.by}: {of.bucket}"),
             metric_value=of.perplexity,
             metric_args={
-                name: value
-                for name, value in of.as_dict().items()
-                if name in ("low", "high", "unigram", "gain", "gain_low", "gain_high", "sequences", "groups", "targets")
+                **{name: _known(getattr(of, name)) for name in ("low", "high", "unigram", *_GAINS)},
+                **{name: getattr(of, name) for name in ("sequences", "groups", "targets")},
             },
         )
 

@@ -134,7 +134,7 @@ def text(
         found: what was measured of the weights after the end of the run.
     """
     described, recipe = history.described, history.recipe
-    data, corpus = recipe.get("data") or {}, described.get("corpus") or {}
+    data, corpus = recipe.get("data") or {}, described.corpus
     model = recipe.get("model") or {}
     validated = [each for each in history.validations if each.step == exported.step]
     scores, frozen = (validated[-1].scores, validated[-1].set) if validated else (None, "")
@@ -188,7 +188,7 @@ def text(
         "",
         "## Versions",
         "",
-        *versions(described.get("versions") or {}),
+        *versions(described.versions),
     ]
     data_of_card = metadata(
         name,
@@ -233,8 +233,8 @@ def _removed(settings: Mapping[str, Any], found: Mapping[str, Any]) -> str:
 
 def _compute(history: History) -> Iterator[tuple[str, str]]:
     """Devices, time, FLOPs, energy."""
-    lines = history.described.get("compute") or []
-    yield "computed with", literal(str(lines[0]).removeprefix("compute: ")) if lines else NOT_STATED
+    lines = history.described.compute
+    yield "computed with", literal(lines[0].removeprefix("compute: ")) if lines else NOT_STATED
     tokens, speed = history.column("tokens"), history.column("tokens_per_s")
     flops = history.column("flops_per_s")
     known = np.isfinite(speed) & (speed > 0) if len(speed) else np.zeros(0, np.bool_)

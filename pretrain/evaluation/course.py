@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pretrain.run.starts import Start
+from pretrain.run.attempts import Start
 
 Point = tuple[int, float]
 """(tokens seen, loss in nats); the loss is NaN or infinite where it was."""
@@ -62,7 +62,7 @@ def course(lines: Iterable[Mapping[str, Any]], trained_as: str | None) -> Course
     validated = [line for line in kept if "validation" in line]
     in_fp16 = any("loss_scale" in line for line in logged)
     return Course(
-        training=tuple((line["tokens"], _number(line["loss"])) for line in logged if line.get("targets", 1)),
+        training=tuple((line["tokens"], number(line["loss"])) for line in logged if line.get("targets", 1)),
         validations=_scores(validated, "mask_all"),
         validations_as_trained=_scores(validated, trained_as) if trained_as else (),
         steps=max((line["step"] for line in kept), default=0),
@@ -120,11 +120,11 @@ def level(points: Sequence[Point]) -> tuple[float, float] | None:
 def _scores(validated: Sequence[Mapping[str, Any]], corruption: str) -> tuple[Point, ...]:
     points = []
     for line in validated:
-        perplexity = _number(line["validation"].get(corruption, {}).get("perplexity"))
+        perplexity = number(line["validation"].get(corruption, {}).get("perplexity"))
         points.append((line["tokens"], math.log(perplexity) if perplexity > 0 else math.nan))
     return tuple(points)
 
 
-def _number(value: Any) -> float:
+def number(value: Any) -> float:
     """JSON has neither NaN nor infinity: null stands for both."""
     return math.nan if value is None else float(value)

@@ -1,23 +1,29 @@
 """Figures of an evaluation: a row for each corruption and each bucket of proteins, and the file that holds them.
 
-In: numbers. Out: `Figures`, their table and their JSON. Kept: nothing; torch is not imported, so that a card or a
-report reads a file without it.
+In: numbers. Out: `Figures`, their table, and a record of JSON. Kept: nothing; torch is not imported, so that a card or
+a report reads a file without it.
 """
 
-import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-from types import NoneType
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.evaluation.scores import shown
 
-FORMAT = "zymogen.evaluation/1"
 ALL, LENGTH, IDENTITY = "all", "length", "identity"
 """What the proteins of a row have in common: nothing, their length, or how similar the nearest training protein is."""
+
+
+def _number(value: Any) -> Any:
+    return math.nan if value is None else value
+
+
+Number = Annotated[float, BeforeValidator(_number)]
+"""A number that is null in a file where it is not finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,43 +41,25 @@ class Figure:
     groups: int
     """Groups of these proteins that the bootstrap draws."""
     targets: int
-    nats: float
+    nats: Number
     """Loss summed over the targets; those of the buckets add up to that of all."""
-    perplexity: float
-    low: float
+    perplexity: Number
+    low: Number
     """Lower end of the perplexity's bootstrap 95 % interval; NaN where there is one group."""
-    high: float
-    unigram: float
+    high: Number
+    unigram: Number
     """Perplexity of residue frequencies on the same targets."""
-    gain: float
+    gain: Number
     """Nats by which the mean loss is below that of residue frequencies."""
-    gain_low: float
-    gain_high: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields by name; None for what is not finite."""
-        return {name: _finite(value) for name, value in asdict(self).items()}
-
-    @classmethod
-    def read(cls, row: Mapping[str, Any]) -> Self:
-        """The figure that `as_dict` gave.
-
-        Raises:
-            ValueError: a value is of another type than its field.
-        """
-        given: dict[str, Any] = {field.name: row[field.name] for field in fields(cls)}
-        for field in fields(cls):
-            is_text = field.type in (str, "str")
-            if not isinstance(given[field.name], str if is_text else (int, float, NoneType)):
-                raise ValueError(f"{field.name} is {given[field.name]!r}")
-        given |= {name: math.nan for name, value in given.items() if value is None}
-        return cls(**given)
+    gain_low: Number
+    gain_high: Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Everything that an evaluation found."""
+    """Everything that an evaluation found (`data.recipe.json_file`)."""
 
+    format: str = "zymogen.evaluation/1"
     model: str
     """The model's name."""
     origin: str
@@ -99,31 +87,6 @@ class Figures:
     """Sentences about what was asked for or usual, and could not be measured."""
     rows: tuple[Figure, ...]
 
-    def as_json(self) -> str:
-        """The content of the file."""
-        content = {field.name: getattr(self, field.name) for field in fields(self)}
-        content["rows"] = [row.as_dict() for row in self.rows]
-        return json.dumps({"format": FORMAT, **content}, indent=1, allow_nan=False) + "\n"
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """The figures in a file.
-
-        Raises:
-            ValueError: the file cannot be read, or is none of this command's.
-        """
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            if content["format"] != FORMAT:
-                raise ValueError(f"its format is {content['format']!r}, this version reads {FORMAT!r}")
-            lists = {name: tuple(content[name]) for name in ("data", "not_measured")}
-            training = content["training"] if content["training"] is None else tuple(content["training"])
-            rows = tuple(Figure.read(row) for row in content["rows"])
-            plain = {field.name: content[field.name] for field in fields(cls)}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is no file of python -m pretrain.evaluate: {error}; write it again") from None
-        return cls(**{**plain, **lists, "training": training, "rows": rows})
-
     def lines(self) -> list[str]:
         """The table, and what it is of."""
         said = [
@@ -147,7 +110,3 @@ def buckets(edges: Sequence[float], words: Sequence[str], values: Sequence[float
     """The bucket of each value: `words` has one more entry than `edges`, whose numbers rise and open a bucket each."""
     assert len(words) == len(edges) + 1
     return [words[sum(edge <= value for edge in edges)] for value in values]
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -18,11 +18,11 @@ from data.homology import program
 from data.homology.relatives import groups_within, nearest, searched_by
 from data.order.sampler import CORPUS_BITS
 from data.recipe.settings import DataSettings, LetterPolicy
-from data.recipe.toml_file import check
 from pretrain.engine.engine import Engine
 from pretrain.evaluation.frozen import FrozenSet, frozen_set
 from pretrain.evaluation.scores import HeldOut
 from pretrain.run.directory import RunDirectory
+from pretrain.run.run_json import data_of
 
 MAX_SEQUENCES = 2000
 _RELATIVES = 0.3
@@ -108,9 +108,9 @@ def open_set(asked: Asked, engine: Engine) -> OpenSet:
     crop_tokens = asked.crop_tokens or settings.crop_tokens
     max_sequences, held_out = asked.max_sequences or MAX_SEQUENCES, None
     if run is not None:
-        content = run.read()
-        max_sequences = asked.max_sequences or content["recipe"]["run"]["validation_sequences"]
-        held_out = HeldOut.of(content.get("corpus", {})) or HeldOut.NOTHING
+        described = run.read()
+        max_sequences = asked.max_sequences or described.recipe["run"]["validation_sequences"]
+        held_out = HeldOut.of(described.corpus) or HeldOut.NOTHING
     scored = frozen_set(corpora.shelves, corpora.validation, crop_tokens, max_sequences)
     return OpenSet(asked=asked, corpora=corpora, scored=scored, held_out=held_out, crop_tokens=crop_tokens)
 
@@ -124,14 +124,8 @@ def corpora_of(asked: Asked, engine: Engine) -> tuple[Corpora, DataSettings, Run
     run = RunDirectory(Path(asked.data[0])) if (Path(asked.data[0]) / "run.json").is_file() else None
     settings = _of_sources(asked) if run is None else _of_run(run, asked)
     corpora = open_corpora(settings, engine.on_each_node(lambda: prepare(settings, fetches=run is None)))
-    if run is not None and (before := run.read().get("corpus", {}).get("split")) not in (
-        None,
-        corpora.split_fingerprint,
-    ):
-        raise ValueError(
-            f"{run.root} trained on other data than its sources hold now: its split was {before}, they give "
-            f"{corpora.split_fingerprint}; restore the files"
-        )
+    if run is not None:
+        run.require_corpus({"split": corpora.split_fingerprint})
     return corpora, settings, run
 
 
@@ -141,20 +135,12 @@ def _of_sources(asked: Asked) -> DataSettings:
     return DataSettings(sources=asked.data, validation_fraction=0.0, **given)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Data:
-    """The part of a recipe that is read of a run."""
-
-    data: DataSettings
-
-
 def _of_run(run: RunDirectory, asked: Asked) -> DataSettings:
     if len(asked.data) > 1:
         raise ValueError(f"{run.root} is a run, whose held-out proteins are scored, and stands alone; give it alone")
-    content = run.read()
-    if "architecture" not in content.get("model", {}):
+    if "architecture" not in run.read().model:
         raise ValueError(f"{run.root} is no pretraining run with a model; give a pretraining run, or sources")
-    settings = check(_Data, {"data": content["recipe"]["data"]}, str(run.root / "run.json")).data
+    settings = data_of(run.read(), run.root)
     if asked.store_dir is None:
         return settings
     Path(asked.store_dir).mkdir(parents=True, exist_ok=True)

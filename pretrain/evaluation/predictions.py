@@ -7,8 +7,7 @@ so on. So a seventh is hidden at a time, about the share that training hides, an
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -25,6 +24,7 @@ from data.order.plan import Bin, crop
 from data.order.sampler import CORPUS_BITS
 from data.recipe.settings import DataSettings
 from pretrain.engine.engine import Engine
+from pretrain.evaluation.scores import Prediction
 
 TURNS = 7
 """Copies of a protein, each with other residues hidden."""
@@ -34,28 +34,6 @@ MOST_TOKENS = 162
 """Most tokens of each; a longer protein is cropped."""
 _SEED = 0
 """Seed of what is shown; not the run's seed, so that runs can be compared."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """A held-out protein, or a slice of one, as the model predicts it."""
-
-    corpus: int
-    """Number of its corpus in the mixture, from 0."""
-    record: int
-    """Number of the protein in its corpus, from 0."""
-    whole: int
-    """Residues of the whole protein."""
-    first: int
-    """Residues of the protein before the slice."""
-    residues: str
-    """True residues of the slice, one letter each."""
-    probabilities: list[float | None]
-    """The model's probability of each true residue while that is hidden; None for a letter that is no target."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields by name."""
-        return asdict(self)
 
 
 @torch.no_grad()

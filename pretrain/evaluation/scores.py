@@ -113,3 +113,29 @@ class MaskedLanguageScores:
     def rank_metric(self) -> float:
         """Perplexity under mask-all, where nothing can be copied."""
         return self.evaluations["mask_all"].perplexity
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A held-out protein, or a slice of one, as the model predicts it."""
+
+    corpus: int
+    """Number of its corpus in the mixture, from 0."""
+    record: int
+    """Number of the protein in its corpus, from 0."""
+    whole: int
+    """Residues of the whole protein."""
+    first: int
+    """Residues of the protein before the slice."""
+    residues: str
+    """True residues of the slice, one letter each."""
+    probabilities: list[float | None]
+    """The model's probability of each true residue while that is hidden; None for a letter that is no target."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictions:
+    """Content of predictions.json (`data.recipe.json_file`)."""
+
+    format: str = "zymogen.predictions/1"
+    proteins: tuple[Prediction, ...]

@@ -30,19 +30,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _answer(options: argparse.Namespace) -> int:
-    return {"verify": _verify, "audit": _audit, "attempts": _attempts}[options.command](options)
+    if options.command == "attempts":
+        return _attempts(options)
+    from pretrain.inspect.audited import audited  # imports torch
+    from pretrain.inspect.verified import verified
 
-
-def _verify(options: argparse.Namespace) -> int:
-    from pretrain.inspect.verified import verified  # imports torch
-
-    return verified(options.path, lambda line: print(line, flush=True))
-
-
-def _audit(options: argparse.Namespace) -> int:
-    from pretrain.inspect.audited import audited
-
-    return audited(options.run, lambda line: print(line, flush=True))
+    command = {"verify": verified, "audit": audited}[options.command]
+    return command(options.run, lambda line: print(line, flush=True))
 
 
 def _attempts(options: argparse.Namespace) -> int:
@@ -89,7 +83,7 @@ def _parser() -> Parser:
         "   78  one is of another version, or there is none\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    verify.add_argument("path", type=Path, metavar="RUN_OR_CHECKPOINT", help="run directory, or one checkpoint in it")
+    verify.add_argument("run", type=Path, metavar="RUN_OR_CHECKPOINT", help="run directory, or one checkpoint in it")
     audit = commands.add_parser(
         "audit",
         help="whether a run was trained on what its recipe says, no sample twice or never",

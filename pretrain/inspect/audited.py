@@ -9,7 +9,7 @@ sample that was trained twice, or never, in any start of the run, gives another 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,21 +19,14 @@ from data.corpus.prepare import open_corpora, prepare
 from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor
 from data.recipe.settings import DataSettings
-from data.recipe.toml_file import check
 from pretrain.checkpoint.load import find, unread, verify
 from pretrain.checkpoint.manifest import TrainerState
 from pretrain.recovery.left_out import known_of, left_out
 from pretrain.run.classes import ERROR, FINISHED
 from pretrain.run.directory import RunDirectory
+from pretrain.run.run_json import data_of
 
 _ROW = "{:>12}  {:>16}  {}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Data:
-    """The part of a recipe that says what a run is trained on."""
-
-    data: DataSettings
 
 
 def audited(path: Path, say: Callable[[str], None]) -> int:
@@ -51,12 +44,12 @@ def audited(path: Path, say: Callable[[str], None]) -> int:
         InvalidCheckpoint: a checkpoint is damaged.
     """
     run = RunDirectory(path)
-    content = run.read()
+    settings = data_of(run.read(), run.root)
     saved = [verify(each, unread).trainer for each in reversed(find(run.checkpoints))]
     saved = [each for each in saved if each.step]
     if not saved:
         raise ValueError(f"{run.root} has no checkpoint of a step yet; nothing is there to audit")
-    loader = _loader(run, content)
+    loader = _loader(run, settings)
     say(_ROW.format("step", "tokens", "trained on"))
     chain, tokens, step, cursor = GENESIS, 0, 0, Cursor()
     others, skipped = [], list[int]()
@@ -86,21 +79,11 @@ def _seen(state: TrainerState, bins: int) -> str:
     return f"{state.step:,} steps{skipped}{left}"
 
 
-def _loader(run: RunDirectory, content: dict[str, dict[str, object]]) -> Loader:
-    recipe = content["recipe"]
-    if "tasks" in recipe:
-        raise ValueError(f"{run.root} is a fine-tuning run; audit reads those of python -m pretrain")
-    settings = check(_Data, {"data": recipe["data"]}, str(run.root / "run.json")).data
+def _loader(run: RunDirectory, settings: DataSettings) -> Loader:
     if any(corpus.streaming for corpus in settings.corpora):
         raise ValueError(f"{run.root} trains on a stream, whose first pass is in the order in which it was read")
     settings = replace(settings, bins_per_forward=1)  # which decides no bin, and may be "auto"
     corpora = open_corpora(settings, prepare(settings, fetches=False))
-    described = content.get("corpus", {})
-    if (corpora.fingerprint, corpora.split_fingerprint) != (described.get("fingerprint"), described.get("split")):
-        raise ValueError(
-            f"{run.root} was trained on other data than its sources hold now; restore the files, and what divides them"
-        )
-    run_settings = recipe["run"]
-    assert isinstance(run_settings, dict)
-    seed = int(run_settings["seed"])
+    run.require_corpus({"fingerprint": corpora.fingerprint, "split": corpora.split_fingerprint})
+    seed = run.read().recipe["run"]["seed"]
     return Loader(corpora.masked(seed), corpora.plan(seed), Cursor(), 0, 0, 1)

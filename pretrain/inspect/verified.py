@@ -5,9 +5,8 @@ moved: only a start puts a damaged checkpoint into quarantine.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.load import find, verify
@@ -19,17 +18,6 @@ from pretrain.run.errors import StorageError
 WHOLE, DAMAGED, UNREADABLE, OTHER = "whole", "damaged", "unreadable", "other version"
 _CLASSES: dict[str, ExitClass] = {WHOLE: FINISHED, OTHER: INPUT, DAMAGED: STORAGE, UNREADABLE: STORAGE}
 _ROW = "{:>12}  {:>16}  {:13}  {}"
-
-
-class Found(NamedTuple):
-    """What a checkpoint is found to be."""
-
-    path: Path
-    num_bytes: int
-    """Size of its files on the disk."""
-    verdict: str
-    """One of `WHOLE`, `DAMAGED`, `UNREADABLE`, `OTHER`."""
-    reason: str = ""
 
 
 def verified(path: Path, say: Callable[[str], None]) -> int:
@@ -48,15 +36,18 @@ def verified(path: Path, say: Callable[[str], None]) -> int:
     """
     paths = _checkpoints(path)
     say(_ROW.format("step", "bytes", "verdict", "reason"))
-    found = []
-    for each in _judged(paths):
-        found.append(each)
-        step = step_of_name(each.path.name)
-        say(_ROW.format(f"{step:,}", f"{each.num_bytes:,}", each.verdict, each.reason).rstrip())
-    whole = [each for each in found if each.verdict == WHOLE]
-    newest = f"the newest whole one is {whole[-1].path.name}" if whole else "none is whole"
-    say(f"{len(whole)} of {len(found)} whole; {newest}")
-    return max((_CLASSES[each.verdict] for each in found), key=_severity, default=FINISHED).status
+    verdicts: dict[str, str] = {}
+    for each in paths:
+        num_bytes = _size(each)
+        verdict, reason = _verdict(each)
+        if not os.path.lexists(each):  # a run that trains removes its oldest one
+            continue
+        verdicts[each.name] = verdict
+        say(_ROW.format(f"{step_of_name(each.name):,}", f"{num_bytes:,}", verdict, reason).rstrip())
+    whole = [name for name, verdict in verdicts.items() if verdict == WHOLE]
+    newest = f"the newest whole one is {whole[-1]}" if whole else "none is whole"
+    say(f"{len(whole)} of {len(verdicts)} whole; {newest}")
+    return max(map(_CLASSES.__getitem__, verdicts.values()), key=_severity, default=FINISHED).status
 
 
 def _severity(each: ExitClass) -> int:
@@ -73,21 +64,17 @@ def _checkpoints(path: Path) -> list[Path]:
     return paths[::-1]
 
 
-def _judged(paths: list[Path]) -> Iterator[Found]:
-    """What each is; one that the run removes meanwhile is left out."""
-    for path in paths:
-        num_bytes = _size(path)
-        try:
-            verify(path)
-        except InvalidCheckpoint as error:
-            if os.path.lexists(path):
-                yield Found(path, num_bytes, DAMAGED, f"{error.reason}: {error}")
-        except OtherVersion as error:
-            yield Found(path, num_bytes, OTHER, error.reason)
-        except StorageError as error:
-            yield Found(path, num_bytes, UNREADABLE, error.reason)
-        else:
-            yield Found(path, num_bytes, WHOLE)
+def _verdict(path: Path) -> tuple[str, str]:
+    """What a checkpoint is, and why."""
+    try:
+        verify(path)
+    except InvalidCheckpoint as error:
+        return DAMAGED, f"{error.reason}: {error}"
+    except OtherVersion as error:
+        return OTHER, error.reason
+    except StorageError as error:
+        return UNREADABLE, error.reason
+    return WHOLE, ""
 
 
 def _size(path: Path) -> int:

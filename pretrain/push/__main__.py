@@ -119,7 +119,7 @@ def _run_at(folder: Path) -> "RunDirectory | None":
     if not (folder / "run.json").is_file():
         return None
     run = RunDirectory(folder)
-    if "tasks" in run.read()["recipe"]:
+    if "tasks" in run.read().recipe:
         raise ValueError(f"{folder} is a fine-tuning run; when it has finished, name its bundle: {folder / 'bundle'}")
     return run
 

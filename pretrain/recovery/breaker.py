@@ -16,10 +16,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from data.safe_text import tell
-from pretrain.run.attempts import Failure
+from pretrain.run.attempts import Failure, Start, last_failure
 from pretrain.run.classes import INPUT, STORAGE
 from pretrain.run.directory import RunDirectory
-from pretrain.run.starts import Start, last_failure
 
 SAME, IDLE = 3, 10
 OPTION = "--despite-failures"

@@ -11,7 +11,6 @@ start has its number does the store refuse saves of earlier ones.
 """
 
 import gzip
-import json
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator
@@ -34,6 +33,7 @@ from pretrain.run import stop
 from pretrain.run.attempts import NO_RECORDS, AttemptRecords, move_base
 from pretrain.run.directory import Allowed, RunDirectory
 from pretrain.run.errors import CheckpointError, StorageError
+from pretrain.run.run_json import run_record
 from pretrain.run.settings import RunSettings
 
 _FETCHED = f"{TEMPORARY}step-fetched"
@@ -243,7 +243,8 @@ class Elsewhere:
 
     def _restore_records(self, content: dict[str, str]) -> None:
         """Give a new directory the records of the run; until it has its attempts, they are restored once more."""
-        self._run.require_same(self._recipe, self._allowed.schedule_change, json.loads(content["run.json"]))
+        described = run_record(content["run.json"].encode(), f"run.json of {self._settings.checkpoint_url}")
+        self._run.require_same(self._recipe, self._allowed.schedule_change, described)
         for name in content:
             write_whole(self._run.root / name, content[name])
 

@@ -29,9 +29,9 @@ from data.order.plan import Cursor, Plan
 from pretrain.checkpoint.manifest import LOSS_MONITOR, TrainerState, step_of_name
 from pretrain.recovery.breaker import counted
 from pretrain.run import records
+from pretrain.run.attempts import Start
 from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import Rollback
-from pretrain.run.starts import Start
 
 Names = Callable[[NDArray[np.int64]], Sequence[str]]
 """Gives the names of sequences, from the sample ids of a plan."""

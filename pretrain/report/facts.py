@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pretrain.evaluation.corruptions import TITLES
-from pretrain.evaluation.scores import Evaluation, HeldOut, shown
+from pretrain.evaluation.scores import Evaluation, HeldOut, Prediction, shown
 from pretrain.evaluation.verdict import verdict
 from pretrain.report.figures import short
 from pretrain.report.history import History
 from pretrain.report.section import Key
-from pretrain.run.starts import KILLED, Start
+from pretrain.run.attempts import KILLED, Start
 
 _MOST_ATTEMPTS = 12
 """Most attempts that the table shows."""
@@ -38,11 +38,11 @@ class Protein:
 
 def subtitle(history: History) -> str:
     """What was trained, in a line."""
-    model, data = history.described.get("model", {}), history.recipe.get("data", {})
+    model, data = history.described.model, history.recipe.get("data", {})
     start = history.recipe.get("model") or {}
     parts = [str(start.get("preset") or start.get("init") or "model")]
-    if history.parameters:
-        parts.append(f"{short(history.parameters)} parameters")
+    if history.described.parameters:
+        parts.append(f"{short(history.described.parameters)} parameters")
     if "layers" in model:
         parts.append(f"{model['layers']} layers of width {model.get('dim')}")
     sources = [source for corpus in data.get("mixture") or [data] for source in corpus.get("sources") or []]
@@ -67,13 +67,10 @@ def state(history: History) -> str:
 
 
 def judged(history: History) -> list[str]:
-    """The verdict on a finished run, line by line; none before that, and none on files of early versions."""
+    """The verdict on a finished run, line by line; none before that."""
     if not (history.is_finished and history.validations and history.held_out):
         return []
-    try:
-        scores = Evaluation.read(history.validations[-1].scores["mask_all"])
-    except KeyError:
-        return []
+    scores = Evaluation.read(history.validations[-1].scores["mask_all"])
     found = verdict(scores, history.course, history.held_out)
     return [line for sentence in found.sentences for line in sentence.splitlines()]
 
@@ -92,8 +89,7 @@ def keys(history: History) -> list[Key]:
         if of.get("floor") is not None:
             found.append(Key("Floor", shown(of["floor"]), "no model can go below"))
     if history.step:
-        corpus = history.described.get("corpus") or {}
-        proteins = corpus.get("training_records")
+        proteins = history.described.corpus.get("training_records")
         found.append(Key("Tokens seen", short(history.tokens), f"of {proteins:,} proteins" if proteins else ""))
         found.append(Key("Steps", f"{history.step:,}", f"{short(history.tokens / history.step)} tokens each"))
         seconds = sum(start.ended - start.began for start in history.starts)
@@ -128,8 +124,8 @@ def proteins(history: History) -> list[Protein]:
     return [_protein(protein) for protein in history.proteins]
 
 
-def _protein(found: Mapping[str, Any]) -> Protein:
-    residues, probabilities, first, whole = (found[name] for name in ("residues", "probabilities", "first", "whole"))
+def _protein(found: Prediction) -> Protein:
+    residues, probabilities, first, whole = found.residues, found.probabilities, found.first, found.whole
     cells = []
     for number, (letter, prob) in enumerate(zip(residues, probabilities, strict=True), first + 1):
         level = -1 if prob is None else sum(prob >= limit for limit in LEVELS)
@@ -137,9 +133,9 @@ def _protein(found: Mapping[str, Any]) -> Protein:
         cells.append((letter, level, f"{letter}{number}: {words}"))
     scored = [prob for prob in probabilities if prob is not None]
     part = f", residues {first + 1} to {first + len(residues)} of {whole}" if len(residues) < whole else ""
-    corpus = f"corpus {found['corpus'] + 1}, " if found["corpus"] else ""
+    corpus = f"corpus {found.corpus + 1}, " if found.corpus else ""
     return Protein(
-        title=f"{corpus}record {found['record']:,}{part or f', {whole} residues'}",
+        title=f"{corpus}record {found.record:,}{part or f', {whole} residues'}",
         blocks=tuple((first + at + 1, tuple(cells[at : at + 10])) for at in range(0, len(cells), 10)),
         summary=f"Probability of the true residue: {sum(scored) / len(scored):.2f} on average; by chance 0.05."
         if scored
@@ -176,9 +172,7 @@ def recipe(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
 
 def environment(history: History) -> list[tuple[str, str]]:
     """Where and how the run computed, as name and text."""
-    rows = [("", str(line)) for line in history.described.get("compute") or []]
-    rows += [(str(name), str(version)) for name, version in (history.described.get("versions") or {}).items()]
-    return rows
+    return [*(("", line) for line in history.described.compute), *history.described.versions.items()]
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

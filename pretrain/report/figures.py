@@ -12,8 +12,8 @@ from pretrain.evaluation.corruptions import TITLES
 from pretrain.report.chart import Chart, Dash, Line, Stage
 from pretrain.report.history import History
 from pretrain.report.series import Numbers
-from pretrain.report.timeline import Bar, Mark, Row, TimeLine
-from pretrain.run.starts import KILLED
+from pretrain.report.timeline import Row, TimeLine
+from pretrain.run.attempts import KILLED
 
 _STYLES: dict[str, tuple[str, Dash]] = {"mask_all": ("blue", "solid"), "80_10_10": ("orange", "dashed")}
 _CONSTANTS: tuple[tuple[str, str, tuple[str, Dash]], ...] = (
@@ -102,30 +102,24 @@ def time_line(history: History) -> TimeLine | None:
     if not history.starts:
         return None
     began = history.starts[0].began
-    bars, ends = [], []
-    for start in history.starts:
-        bars.append(Bar(start.began - began, start.ended - began, "train"))
-        may_run = start.exit == KILLED and start is history.starts[-1]
-        if not (may_run or start.exit.startswith(_WELL)):
-            ends.append(Mark(start.ended - began, "fault", is_cross=True))
-    saves = tuple(Mark(save.time - began, "fault" if save.failed else "blue", save.failed) for save in history.saves)
-    failed = sum(save.failed for save in history.saves)
-    rows = [
-        Row("attempts", tuple(bars), tuple(ends)),
-        Row("saves", (), saves),
-        Row("validations", (), tuple(Mark(v.time - began, "ink") for v in history.validations)),
-    ]
-    count = len(history.starts)
-    summary = (
-        f"{_counted(count, 'attempt')}, {_counted(len(saves) - failed, 'checkpoint')} saved, "
-        f"{_counted(failed, 'failed save')}, {_counted(len(history.validations), 'validation')}."
+    bars = tuple((start.began - began, start.ended - began) for start in history.starts)
+    may_run = history.starts[-1].exit == KILLED
+    ended = history.starts[: -1 if may_run else None]
+    ends = tuple(start.ended - began for start in ended if not start.exit.startswith(_WELL))
+    saved, failed = (tuple(at - began for at in times) for times in (history.saves, history.failed_saves))
+    validated = tuple(each.time - began for each in history.validations)
+    rows = (
+        Row("attempts", bars=bars, crosses=ends),
+        Row("saves", "blue", marks=saved, crosses=failed),
+        Row("validations", marks=validated),
     )
-    return TimeLine("time", "Attempts, saves and validations", tuple(rows), summary, summary + _crosses(ends, failed))
-
-
-def _crosses(ends: list[Mark], failed: int) -> str:
+    summary = (
+        f"{_counted(len(bars), 'attempt')}, {_counted(len(saved), 'checkpoint')} saved, "
+        f"{_counted(len(failed), 'failed save')}, {_counted(len(validated), 'validation')}."
+    )
     named = ["attempts that were killed or failed"] * bool(ends) + ["saves that failed"] * bool(failed)
-    return f" Crosses are {' and '.join(named)}." if named else ""
+    crosses = f" Crosses are {' and '.join(named)}." if named else ""
+    return TimeLine("time", "Attempts, saves and validations", rows, summary, summary + crosses)
 
 
 def _counted(count: int, noun: str) -> str:

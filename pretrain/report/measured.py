@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data.recipe import json_file
 from pretrain.evaluation.corruptions import TITLES
+from pretrain.evaluation.course import number
 from pretrain.evaluation.figures import IDENTITY, LENGTH, Figures
 from pretrain.report.contact_map import ContactMap
 from pretrain.report.intervals import Intervals, Measured
@@ -45,15 +47,9 @@ class Measurements:
 
 def section(root: Path) -> Section | None:
     """What was measured of a run, for its page; None where nothing was."""
-    drawings = measured(root)
-    if not drawings:
+    if not (drawings := read(root).drawings()):
         return None
     return Section("Measured afterwards", ("In brackets 95 % intervals by bootstrap.",), drawings=tuple(drawings))
-
-
-def measured(root: Path) -> list[Intervals | ContactMap]:
-    """The drawings of what the run directory has."""
-    return read(root).drawings()
 
 
 def is_any(root: Path) -> bool:
@@ -86,7 +82,7 @@ def precisions(contacts: Mapping[str, Any]) -> dict[str, dict[str, Measured]]:
         return {
             str(who): {
                 str(what): Measured(
-                    _label(str(who), str(what)), _number(of["mean"]), _number(of["low"]), _number(of["high"])
+                    _label(str(who), str(what)), number(of["mean"]), number(of["low"]), number(of["high"])
                 )
                 for what, of in each.items()
             }
@@ -116,7 +112,7 @@ def mean_of_proteins(proteins: Mapping[str, list[float]]) -> float:
 
 def _evaluation(path: Path) -> Figures | None:
     try:
-        return Figures.read(path)
+        return json_file.read(Figures, path, "file of python -m pretrain.evaluate", "write it again")
     except ValueError:
         return None
 
@@ -204,7 +200,7 @@ def _map(content: Mapping[str, Any]) -> ContactMap | None:
 def _assays(columns: Assays) -> list[Intervals]:
     """Spearman of each assay, by type of selection, for each column of scores."""
     drawn = []
-    for number, (column, selections) in enumerate(columns.items()):
+    for place, (column, selections) in enumerate(columns.items()):
         rows = []
         for selection, proteins in sorted(selections.items()):
             points = tuple(value for own in proteins.values() for value in own)
@@ -212,7 +208,7 @@ def _assays(columns: Assays) -> list[Intervals]:
             rows.append(Measured(label, mean_of_proteins(proteins), math.nan, math.nan, points=points))
         drawn.append(
             Intervals(
-                name=f"assays-{number}",
+                name=f"assays-{place}",
                 title=f"ProteinGym, {column}",
                 rows=tuple(rows),
                 x_title="Spearman; a stroke is an assay",
@@ -225,7 +221,3 @@ def _assays(columns: Assays) -> list[Intervals]:
 
 def _label(who: str, what: str) -> str:
     return who if who == what else f"{what}, {who}"
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) else math.nan

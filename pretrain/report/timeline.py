@@ -3,7 +3,7 @@
 In: rows, a width in pixels. Out: SVG. Kept: nothing.
 """
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pretrain.report.chart import TEXT, as_svg, new_figure, ticks_x
@@ -16,30 +16,17 @@ _CROSS = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """Something that took time, in seconds."""
-
-    start: float
-    end: float
-    colour: str
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """Something that happened, in seconds."""
-
-    at: float
-    colour: str
-    is_cross: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Row:
-    """Bars and marks of one kind."""
+    """What happened of one kind, in seconds."""
 
     label: str
-    bars: tuple[Bar, ...] = ()
-    marks: tuple[Mark, ...] = ()
+    colour: str = "ink"
+    """That of the marks; bars and crosses have theirs."""
+    bars: tuple[tuple[float, float], ...] = ()
+    """Beginnings and ends of what took time."""
+    marks: tuple[float, ...] = ()
+    crosses: tuple[float, ...] = ()
+    """Times of failures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +43,8 @@ class TimeLine:
         """The time line as an SVG element of `width` pixels."""
         height = _ROW * len(self.rows) + 48
         figure, axes = new_figure(width, height, left=92, right=4, top=6, bottom=42)
-        bars, marks = [b for row in self.rows for b in row.bars], [m for row in self.rows for m in row.marks]
-        times = [t for b in bars for t in (b.start, b.end)] + [m.at for m in marks]
-        end = max((t for t in times if math.isfinite(t)), default=0.0) or 1.0
+        times = [t for row in self.rows for t in (*row.marks, *row.crosses, *(end for _, end in row.bars))]
+        end = max(times, default=0.0) or 1.0
         unit, seconds = next(
             ((u, s) for u, s in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)) if end > 1.5 * s),
             ("seconds", 1.0),
@@ -71,15 +57,16 @@ class TimeLine:
         axes.tick_params(axis="y", pad=92, labelcolor=placeholder("ink"))
         per_pixel = end / (width - 96)
         for number, row in enumerate(self.rows):
-            for bar in row.bars:
-                length = max(bar.end - bar.start, 2 * per_pixel)  # a short one is seen too
-                axes.barh(number, length, 0.42, bar.start, color=placeholder(bar.colour), linewidth=0)
-            for is_cross in (False, True):
-                for colour in dict.fromkeys(m.colour for m in row.marks if m.is_cross == is_cross):
-                    at = [m.at for m in row.marks if m.colour == colour and m.is_cross == is_cross]
-                    at = _apart(at, (_CROSS if is_cross else 3) * per_pixel)
-                    style = {"marker": "x" if is_cross else "|", "markersize": 7 if is_cross else 13, "zorder": 3}
-                    axes.plot(at, [number] * len(at), color=placeholder(colour), linestyle="none", mew=1.6, **style)
+            for start, stop in row.bars:
+                length = max(stop - start, 2 * per_pixel)  # a short one is seen too
+                axes.barh(number, length, 0.42, start, color=placeholder("train"), linewidth=0)
+            for happened, colour, marker, size, gap in (
+                (row.marks, row.colour, "|", 13, 3),
+                (row.crosses, "fault", "x", 7, _CROSS),
+            ):
+                if at := _apart(happened, gap * per_pixel):
+                    style = {"marker": marker, "markersize": size, "mew": 1.6, "linestyle": "none", "zorder": 3}
+                    axes.plot(at, [number] * len(at), color=placeholder(colour), **style)
         ticks_x(axes, 0, end, lambda value: f"{value / seconds:g}", max(2, (width - 96) // 64), seconds)
         axes.annotate(
             f"{unit} since the first start",
@@ -95,10 +82,10 @@ class TimeLine:
         return as_svg(figure, f"{self.name}-{width}", self.title, self.summary)
 
 
-def _apart(times: list[float], gap: float) -> list[float]:
+def _apart(times: Sequence[float], gap: float) -> list[float]:
     """The times without those that are nearer than `gap` to one before them; the first of each crowd stays."""
     kept: list[float] = []
-    for at in sorted(filter(math.isfinite, times)):
+    for at in sorted(times):
         if not kept or at - kept[-1] >= gap:
             kept.append(at)
     return kept

@@ -5,8 +5,8 @@ run, nothing at all if it was refused or stopped before its first step. The file
 first: the one at the earliest step, then in the earliest phase. Clocks of machines decide only between errors of one
 phase. The exception gets a note of it, or of the file that has its traceback, for the last words of the command.
 
-`AttemptRecords` are the lines by which later starts decide. A run with `run.checkpoint_url` has them in the object
-store, too. Kept: nothing.
+`AttemptRecords` are the lines by which later starts decide, and a `Start` what they say of one. A run with
+`run.checkpoint_url` has them in the object store, too. Kept: nothing.
 
 An error of the class "error" is recorded in any case, because its files are needed to understand it; so is a
 connection that was lost, because a rank that was killed has recorded nothing.
@@ -15,19 +15,33 @@ connection that was lost, because a rank that was killed has recorded nothing.
 import gzip
 import json
 import os
+import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from data.safe_text import tell
 from pretrain.run import records
-from pretrain.run.classes import ERROR, FINISHED, HANG, PEER, ExitClass, class_of, is_of_a_peer
+from pretrain.run.classes import (
+    ERROR,
+    FINISHED,
+    HANG,
+    INTERRUPTED,
+    PEER,
+    PREEMPTED,
+    ExitClass,
+    class_of,
+    class_of_record,
+    is_of_a_peer,
+)
 from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import PeerError, placed
 from pretrain.run.stop import Stopped
 
+KILLED = "killed"
+_AS_ASKED = (FINISHED, INTERRUPTED, PREEMPTED)
 _PHASES = ("start", "load", "train", "log", "checkpoint", "validate", "export")
 """Phases of an attempt, in the order of a step."""
 _CODE = Path(__file__).parents[2]
@@ -148,6 +162,100 @@ def failures(known: AttemptRecords) -> dict[int, list[Failure]]:
 def first_cause(errors: Iterable[Failure]) -> Failure | None:
     """The first of them that is no consequence of another rank's end."""
     return next((each for each in errors if not each.is_consequence), None)
+
+
+class Start(NamedTuple):
+    """One start of a run."""
+
+    attempt: int
+    base_step: int
+    """Step of the checkpoint that it began with; 0 without one."""
+    step: int
+    """The last step that any line tells of; it may have come further where it was killed."""
+    exit: str
+    """How it ended; `KILLED` where it could not say, also while it trains."""
+    was_asked_for: bool
+    """Whether somebody asked for it by name, when it would have been refused."""
+    errors: tuple[Failure, ...]
+    """Those of all ranks, the earliest first."""
+    world_size: int
+    began: float
+    """Time, in seconds since 1970."""
+    ended: float
+    """The same; where it could not say, the time of its last line of metrics, or `began`."""
+
+    @property
+    def cause(self) -> Failure | None:
+        """What failed first, if anything did."""
+        return first_cause(self.errors)
+
+    @property
+    def exit_class(self) -> ExitClass:
+        """The class of its first cause, also where rank 0 was ended or killed after it; else what rank 0 says."""
+        said = class_of_record(None if self.exit == KILLED else self.exit)
+        return said if self.cause is None or said is FINISHED else class_of_record(self.cause.exit_class)
+
+    @property
+    def is_as_asked(self) -> bool:
+        """Whether it finished, or ended because a signal asked for that."""
+        return self.exit != KILLED and self.exit_class in _AS_ASKED
+
+    def why(self, run: RunDirectory) -> str:
+        """What it ended by, in words; empty where it ended as it was asked to, and where nothing is known."""
+        if self.is_as_asked:
+            return ""
+        if self.cause:
+            return self.cause.line(run)
+        if self.exit == KILLED:
+            return "it was killed, or its machine went away"
+        lost = "another rank was killed, or its machine or the network went away; "
+        return f"{lost}{self.errors[0].line(run)}" if self.errors else ""
+
+
+def starts(known: AttemptRecords, metrics: Iterable[Mapping[str, Any]] = ()) -> list[Start]:
+    """All starts of a run, in order; without its lines of `metrics`, `step` and `ended` are as its attempts say."""
+    begun: dict[int, dict[str, Any]] = {}
+    ended: dict[int, dict[str, Any]] = {}
+    for line in known.attempts:
+        (ended if "exit" in line else begun)[line["attempt"]] = line
+    logged = {line["attempt"]: line for line in metrics}  # of each the last one
+    errors = failures(known)
+    return [
+        _start(line, ended.get(number), logged.get(number), errors.get(number, []))
+        for number, line in sorted(begun.items())
+    ]
+
+
+def _start(
+    line: Mapping[str, Any], end: Mapping[str, Any] | None, logged: Mapping[str, Any] | None, errors: list[Failure]
+) -> Start:
+    ended_as, began = str(end["exit"]) if end else KILLED, records.seconds(line["time"])
+    at_stop = re.search(r"at step (\d+)$", ended_as)
+    steps = [int(line["base_step"]), logged["step"] if logged else 0, *(each.step for each in errors)]
+    return Start(
+        attempt=line["attempt"],
+        base_step=int(line["base_step"]),
+        step=max([*steps, int(at_stop[1])] if at_stop else steps),
+        exit=ended_as,
+        was_asked_for=bool(line.get("despite_failures")),
+        errors=tuple(errors),
+        world_size=int(line["world_size"]),
+        began=began,
+        ended=max(began, records.seconds((end or logged or line)["time"])),
+    )
+
+
+def last_failure(run: RunDirectory, all_starts: Sequence[Start]) -> str | None:
+    """A line about how the last start failed, which may not have been able to print it; None where it did not fail."""
+    last = all_starts[-1] if all_starts else None
+    if last is None or last.is_as_asked:
+        return None
+    why = last.why(run)
+    if last.exit == KILLED and not last.cause:
+        return f"the last start (attempt {last.attempt}): {why}"
+    first = last.cause or next(iter(last.errors), None)
+    at = f" at step {first.step:,}" if first else ""
+    return f"the last start (attempt {last.attempt}) ended as {last.exit_class.name}{at}{why and ': '}{why}"
 
 
 def move_base(run: RunDirectory, attempt: int, step: int) -> None:

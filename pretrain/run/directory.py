@@ -11,28 +11,27 @@ report.html          `pretrain.report` draws it
 """
 
 import json
-import math
 import os
 import secrets
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from data.disk_error import said
 from data.durable import write_whole, written_beside
+from data.recipe import json_file
 from data.recipe.setting import Section, SettingClass, settings_of
 from data.safe_text import tell
 from pretrain.run import records
 from pretrain.run.errors import placed
 from pretrain.run.lock import LEASE, LOCK, RunLock
+from pretrain.run.run_json import RunRecord, run_record
 from pretrain.run.versions import versions
 
-FORMAT = "zymogen.run/1"
-PREDICTIONS_FORMAT = "zymogen.predictions/1"
 _ATTEMPTS, _RANKS, _FORMER_RANKS = "attempts.jsonl", "ranks", ".ranks"
 _OF_A_START = ("run.json", _ATTEMPTS, _RANKS, _FORMER_RANKS, "zymogen", "wandb", LEASE, LOCK)
 """What a start may have made before its first step, trackers included, in the order in which it is removed."""
@@ -178,7 +177,7 @@ class RunDirectory:
 
     def describe_recipe(self, recipe: Any) -> None:
         """Write the recipe to run.json; once the run has trained, later starts must agree with it."""
-        self._write({"recipe": asdict(recipe), "versions": versions()})
+        self.describe(recipe=asdict(recipe), versions=versions())
 
     def bind(self, recipe: Any, *, tells: bool = True) -> bool:
         """Write the recipe, now that the run has trained: to run.json, and as a file if it was chosen for the run.
@@ -203,50 +202,42 @@ class RunDirectory:
         Raises:
             ValueError: the total is another than in earlier starts, and not above `seen`.
         """
-        if total_tokens != self.read()["recipe"]["schedule"]["total_tokens"] and total_tokens <= seen:
+        if total_tokens != self.read().recipe["schedule"]["total_tokens"] and total_tokens <= seen:
             raise ValueError(
                 f"schedule.total_tokens={total_tokens:_} would end {self.root} before the {seen:_} tokens that it has "
                 "trained on; give more than that, or choose another run.directory"
             )
 
-    def describe_corpus(self, corpus: dict[str, Any]) -> None:
-        """Add what the corpus is to run.json.
+    def describe_corpus(self, corpus: Mapping[str, Any]) -> None:
+        """Add the corpus to run.json.
+
+        Raises:
+            ValueError: as of `require_corpus`.
+        """
+        if self.has_trained:
+            self.require_corpus(corpus)
+        self.describe(corpus=corpus)
+
+    def require_corpus(self, corpus: Mapping[str, Any]) -> None:
+        """Check fingerprints of a corpus against those in run.json.
 
         Raises:
             ValueError: the run was started on another corpus or another split of it.
         """
-        before = self.read().get("corpus", corpus) if self.has_trained else corpus
-        for key in ("fingerprint", "split"):
+        before = self.read().corpus
+        for key in sorted({"fingerprint", "split"} & before.keys() & corpus.keys()):
             if before[key] != corpus[key]:
                 raise ValueError(
                     f"{self.root} was started on other data: its {key} was {before[key]}, the files now give "
                     f"{corpus[key]}; restore the files and what divides them, or choose another run.directory"
                 )
-        self._write({"corpus": corpus})
 
-    def describe_model(self, description: Mapping[str, Any]) -> None:
-        """Add the architecture to run.json; a continued run reads it there, not from what `model.init` names."""
-        self._write({"model": dict(description)})
-
-    def describe_compute(self, lines: list[str]) -> None:
-        """Add how this attempt computes to run.json: what "auto" became on this machine."""
-        self._write({"compute": lines})
-
-    def describe_forward(self, bins: int) -> None:
-        """Keep in run.json how many bins a forward pass has, where the recipe leaves it to the machine."""
-        self._write({"bins_per_forward": bins})
-
-    def describe_peak(self, machines: str, flops: float) -> None:
-        """Keep in run.json what `machines`, a hash, were measured to reach: FLOPs per second of all of them."""
-        self._write({"peak": {"machines": machines, "flops": flops}})
-
-    def peak(self, machines: str) -> float | None:
-        """What was kept of these machines; None if nothing was."""
-        kept = self.read().get("peak")
-        if not isinstance(kept, dict) or kept.get("machines") != machines:
-            return None
-        flops = kept.get("flops")
-        return flops if isinstance(flops, float) and 0 < flops < math.inf else None
+    def describe(self, **changes: Any) -> None:
+        """Change fields of run.json."""
+        path = self.root / "run.json"
+        before = self.read() if path.exists() else RunRecord(id=secrets.token_hex(8), created=records.now())
+        with placed(path):
+            write_whole(path, json_file.as_json(replace(before, **changes)))
 
     def model(self) -> dict[str, Any]:
         """The architecture that run.json describes.
@@ -254,12 +245,11 @@ class RunDirectory:
         Raises:
             ValueError: no start of the run has built its model yet.
         """
-        content = self.read()
-        if "model" not in content:
+        if not (model := self.read().model):
             raise ValueError(f"{self.root} has no model yet; attempts.jsonl says how its starts ended")
-        return dict(content["model"])
+        return model
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> RunRecord:
         """The content of run.json.
 
         Raises:
@@ -267,12 +257,11 @@ class RunDirectory:
         """
         path = self.root / "run.json"
         try:
-            content: dict[str, Any] = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{path} cannot be read: {error}; is {self.root} a run directory?") from None
-        if content.get("format") != FORMAT:
-            raise ValueError(f"{path}: format is {content.get('format')!r}, this version reads {FORMAT!r}")
-        return content
+            content = path.read_bytes()
+        except OSError as error:
+            why = f"{path} cannot be read: {error.strerror or error}"
+            raise ValueError(f"{why}; is {self.root} a run directory?") from None
+        return run_record(content, str(path))
 
     def start_attempt(self, world_size: int, step: int, *, despite_failures: bool = False, after: int = 0) -> int:
         """Number the attempt that starts now, and write down its first step and its cause.
@@ -312,14 +301,13 @@ class RunDirectory:
         """Write down how an attempt ended; a killed one has no such line."""
         records.append(self.attempts, {"attempt": attempt, "time": records.now(), "exit": exit_class})
 
-    def write_predictions(self, proteins: list[dict[str, Any]]) -> None:
+    def write_predictions(self, text: str) -> None:
         """Write how the finished model predicts a few held-out proteins; a disk that refuses it costs only this.
 
         They are as private as checkpoints.
         """
-        text = json.dumps({"format": PREDICTIONS_FORMAT, "proteins": proteins}) + "\n"
         try:
-            write_whole(self.predictions, text, private=not self.read()["recipe"]["run"]["shared"])
+            write_whole(self.predictions, text, private=not self.read().recipe["run"]["shared"])
         except OSError as error:
             tell(f"{self.predictions} was not written: {said(error)}")
 
@@ -331,15 +319,13 @@ class RunDirectory:
         """The number of the last start; 0 without any."""
         return max((line["attempt"] for line in records.read(self.attempts)), default=0)
 
-    def require_same(
-        self, recipe: Any, allow_schedule_change: bool, described: Mapping[str, Any] | None = None
-    ) -> None:
+    def require_same(self, recipe: Any, allow_schedule_change: bool, described: RunRecord | None = None) -> None:
         """Check that run.json, or what it is to become, describes the run of this recipe.
 
         Raises:
             ValueError: it describes another one; `ScheduleDiffersError` if only the schedule differs.
         """
-        written = (described or self.read())["recipe"], json.loads(json.dumps(asdict(recipe)))  # lists, not tuples
+        written = (described or self.read()).recipe, json.loads(json.dumps(asdict(recipe)))  # lists, not tuples
         before, after = (dict(_flat(_resolved(recipe, each))) for each in written)
         said_before, said_now = map(dict, map(_flat, written))
         refused = [SettingClass.IDENTITY]
@@ -365,13 +351,6 @@ class RunDirectory:
             f"{self.root} is the output directory of another run: {texts}. "
             f"Choose another run.directory, or restore these settings{hint}"
         )
-
-    def _write(self, part: dict[str, Any]) -> None:
-        path = self.root / "run.json"
-        new = {"format": FORMAT, "created": records.now(), "id": secrets.token_hex(8)}
-        content = self.read() if path.exists() else new
-        with placed(path):
-            write_whole(path, json.dumps(content | part, indent=1) + "\n")
 
 
 def _is_foreign(path: Path) -> bool:

@@ -24,13 +24,13 @@ def peak_of_all(engine: Ranks, run: RunDirectory, dtype: torch.dtype, width: int
     """
     of_ranks = engine.gather([*_machine(engine.device), engine.ranks_per_node, str(dtype), width])
     machines = hashlib.sha256(json.dumps(of_ranks).encode()).hexdigest()
-    kept = engine.on_main(lambda: run.peak(machines))
-    if kept is not None:
-        return kept
+    kept = engine.on_main(lambda: run.read().peak)
+    if kept and kept[0] == machines:
+        return kept[1]
     found = engine.gather(peak(engine.device, dtype, width))
     flops = sum(each.flops for each in found)
     if any(each.origin == "measured" for each in found):
-        engine.on_main(lambda: run.describe_peak(machines, flops))
+        engine.on_main(lambda: run.describe(peak=(machines, flops)))
     return flops
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from data.sources.fasta_text import from_first_record
 from pretrain.proposal.request import Request
-from pretrain.run.directory import FORMAT
+from pretrain.run.run_json import FORMAT
 from support.launching import Launched
 from support.other_machines import Row, table
 

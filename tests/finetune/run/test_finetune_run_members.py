@@ -15,9 +15,8 @@ import pytest
 
 from pretrain.checkpoint.best import best_valid
 from pretrain.evaluation.course import lasting
-from pretrain.run.attempts import AttemptRecords
+from pretrain.run.attempts import AttemptRecords, starts
 from pretrain.run.directory import RunDirectory
-from pretrain.run.starts import starts
 from support.assays.small_run import write
 from support.kept_runs import config
 from support.launching import FLOAT32, Launched, bit_equal, end_of, lines, run, started, until

@@ -10,9 +10,8 @@ import pytest
 from pretrain.__main__ import main
 from pretrain.checkpoint import find, verify
 from pretrain.report.history import read_history
-from pretrain.run.attempts import AttemptRecords
+from pretrain.run.attempts import AttemptRecords, starts
 from pretrain.run.directory import RunDirectory
-from pretrain.run.starts import starts
 from support.checkpoint_run import flip
 from support.kept_runs import config
 from support.launching import lines

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from pretrain.evaluation.course import course, lasting, level, trend, trend_of_validations
-from pretrain.run.attempts import AttemptRecords
-from pretrain.run.starts import Start, starts
+from pretrain.run.attempts import AttemptRecords, Start, starts
 
 
 def step(number: int, loss: float | None, attempt: int = 1, **more: Any) -> dict[str, Any]:

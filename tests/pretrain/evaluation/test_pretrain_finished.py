@@ -15,6 +15,7 @@ from transformers import AutoModelForMaskedLM
 
 from data.alphabet import FASTA_LETTERS, PAD
 from data.homology.program import is_installed
+from data.recipe import json_file
 from pretrain.checkpoint.staging import Staging
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import TorchState
@@ -167,7 +168,7 @@ def test_one_hidden_residue_more_is_another_set(opened: OpenSet, monkeypatch: py
 
 
 def test_buckets_add_up_to_the_whole(written: Path) -> None:
-    figures = Figures.read(written)
+    figures = json_file.read(Figures, written, "file of figures", "")
     assert figures.model == "own"
     assert figures.held_out is None
     assert not figures.not_measured
@@ -196,7 +197,7 @@ def test_the_file_is_plain_json(written: Path) -> None:
     content = json.loads(written.read_text(), parse_constant=lambda word: pytest.fail(word))
     assert content["format"] == "zymogen.evaluation/1"
     assert all(row["set"] == content["set"] for row in content["rows"])
-    assert Figures.read(written).as_json() == written.read_text()
+    assert json_file.as_json(json_file.read(Figures, written, "file of figures", "")) == written.read_text()
 
 
 def test_a_checkpoint_and_an_export_belong_to_their_run(run: Path, tmp_path: Path) -> None:
@@ -252,7 +253,7 @@ def test_what_cannot_be_scored_is_one_line(
         ([run, "-o", tmp_path / "no/where.json"], "is no folder; make it"),
         ([tmp_path / "alone"], "--data is missing: "),
         ([run, "--data", run, run], "is a run, whose held-out proteins are scored, and stands alone"),
-        ([tmp_path / "changed"], f"trained on other data than its sources hold now: its split was {'0' * 32}"),
+        ([tmp_path / "changed"], f"was started on other data: its split was {'0' * 32}"),
         ([tmp_path / "nothing"], "--data is missing"),
         ([run, "--crop-tokens", "2"], "begin, one residue and end are 3 tokens"),
     ):

@@ -16,7 +16,8 @@ from data.batches.batch import Batch
 from data.corpus.corpora import Corpora
 from data.corpus.prepare import open_corpora, prepare
 from data.recipe.settings import DataSettings
-from pretrain.evaluation.predictions import MOST_TOKENS, PROTEINS, TURNS, Prediction, predict
+from pretrain.evaluation.predictions import MOST_TOKENS, PROTEINS, TURNS, predict
+from pretrain.evaluation.scores import Prediction
 
 SETTINGS = DataSettings(
     sources=("-",), validation_fraction=0.15, crop_tokens=100, bin_tokens=128, bins_per_step=7, window_sequences=64

@@ -21,8 +21,8 @@ from pretrain.inspect import attempts
 from pretrain.inspect.__main__ import main
 from pretrain.recovery.breaker import SAME
 from pretrain.run import lock
-from pretrain.run.directory import FORMAT
 from pretrain.run.lock import LEASE, LOCK, RunLock, is_held
+from pretrain.run.run_json import FORMAT
 from support.forked import forked, in_process, status_of
 from support.inputs.written_runs import WrittenStarts
 from support.kept_runs import STEPS_12

@@ -19,10 +19,9 @@ from pretrain.model.settings import ModelSettings
 from pretrain.optimizer.settings import ScheduleSettings
 from pretrain.recipe import Recipe
 from pretrain.recovery.numerical import ENOUGH, REMEMBERED, Numerics, faults_met, remedies_of, require_remedy
-from pretrain.run.attempts import AttemptRecords
+from pretrain.run.attempts import AttemptRecords, starts
 from pretrain.run.directory import RunDirectory
 from pretrain.run.settings import RunSettings
-from pretrain.run.starts import starts
 from support.chaos import leaping_loss
 from support.inputs.written_runs import WrittenStarts
 from support.jobs.numerical_faults import BAD_BINS, BINS, bad_bins, bad_labels, damaged_weights, not_finite_once

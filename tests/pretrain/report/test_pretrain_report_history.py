@@ -137,9 +137,14 @@ def test_no_step_yet(tmp_path: Path) -> None:
 def test_what_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"run\.json cannot be read.*is .* a run directory\?"):
         read_history(tmp_path)
-    (tmp_path / "run.json").write_text('{"format": "other/9"}')
-    with pytest.raises(ValueError, match="format is 'other/9'"):
-        read_history(tmp_path)
+    for content, said in (
+        ('{"format": "other/9"}', "has the format 'other/9'"),
+        ('{"format": "zymogen.run/1", "recipe": 3}', "is damaged: recipe: Input should be an object"),
+        ('{"format": "zymogen.run/1", "compute": [1]}', "is damaged: compute.0: Input should be a valid string"),
+    ):
+        (tmp_path / "run.json").write_text(content)
+        with pytest.raises(ValueError, match=rf"run\.json {said}"):
+            read_history(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -230,12 +235,9 @@ def test_what_the_shown_proteins_are(tmp_path: Path, held_out: str | None, kind:
     assert kind_of_proteins(read_history(WrittenRun(held_out=held_out).write(tmp_path / "run"))) == kind
 
 
-def test_there_is_no_verdict_before_the_end_nor_on_early_versions(tmp_path: Path) -> None:
+def test_there_is_no_verdict_before_the_end_nor_where_nothing_says_what_was_scored(tmp_path: Path) -> None:
     assert judged(read_history(WrittenRun(exit=None).write(tmp_path / "running"))) == []
     assert judged(read_history(WrittenRun(held_out=None).write(tmp_path / "unknown"))) == []
-    root = WrittenRun().write(tmp_path / "early")
-    (root / "metrics.jsonl").write_text((root / "metrics.jsonl").read_text().replace("gain_high", "other"))
-    assert judged(read_history(root)) == []
 
 
 def test_numbers_of_an_evaluation_are_read_as_they_were() -> None:
@@ -266,9 +268,9 @@ def test_the_time_line_tells_saves_from_failed_ones(tmp_path: Path) -> None:
     line = time_line(read_history(root))
     assert line is not None
     attempts, saves, validations = line.rows
-    assert [bar.start for bar in attempts.bars] == [0, 96]  # a minute, and 18 steps of 2 s
-    assert [mark.at for mark in attempts.marks] == [40]  # where the first was killed
-    assert [mark.is_cross for mark in saves.marks] == [False] * 5 + [True]  # step 20 is saved twice
+    assert [start for start, _ in attempts.bars] == [0, 96]  # a minute, and 18 steps of 2 s
+    assert attempts.crosses == (40,)  # where the first was killed
+    assert (len(saves.marks), len(saves.crosses)) == (5, 1)  # step 20 is saved twice
     assert len(validations.marks) == 4
     assert line.summary == "2 attempts, 5 checkpoints saved, 1 failed save, 4 validations."
 
@@ -280,7 +282,7 @@ def test_the_time_line_tells_saves_from_failed_ones(tmp_path: Path) -> None:
 def test_a_cross_is_an_attempt_that_failed(tmp_path: Path, exit: str | None, crosses: int) -> None:
     line = time_line(read_history(WrittenRun(exit=exit).write(tmp_path / "run")))
     assert line is not None
-    assert len(line.rows[0].marks) == crosses
+    assert len(line.rows[0].crosses) == crosses
     assert ("Crosses are attempts that were killed or failed." in line.note) == (crosses > 0)
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from data.recipe import json_file
 from pretrain.report.contact_map import ContactMap
 from pretrain.report.intervals import Intervals
-from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION, measured
+from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION, read
 from pretrain.report.page import write_report
 from support.inputs.written_runs import IDENTITIES, LENGTHS, WrittenRun, contacts, evaluation
 from support.screens.browser import Browser, offences
@@ -18,13 +19,13 @@ from support.screens.browser import Browser, offences
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     root = WrittenRun(floor=7.5).write(tmp_path / "run")
-    (root / EVALUATION).write_text(evaluation().as_json())
+    (root / EVALUATION).write_text(json_file.as_json(evaluation()))
     (root / CONTACTS).write_text(json.dumps(contacts("a-model-with-a-name-longer-than-a-phone")))
     return root
 
 
 def test_every_value_is_drawn(root: Path) -> None:
-    by_length, by_identity, of_contacts, of_one = measured(root)
+    by_length, by_identity, of_contacts, of_one = read(root).drawings()
     assert isinstance(of_one, ContactMap)
     assert of_one.summary == "3 pairs of 60 residues touch; of the 4 most probable pairs 2 do"
     assert "of a-model-with-a-name" in of_one.note
@@ -55,7 +56,7 @@ def test_names_of_files_are_drawn_as_text(root: Path) -> None:
     page = write_report(root).read_text()
     shown = r"$\frac$ &lt;b&gt;&amp;\x1b[31m\x7f"
     assert f"P@L, {shown}" in page
-    assert not {"\x1b", "\x7f"} & {*"".join(drawing.draw(420) for drawing in measured(root))}
+    assert not {"\x1b", "\x7f"} & {*"".join(drawing.draw(420) for drawing in read(root).drawings())}
 
 
 ASSAYS_HEAD = "DMS_id,UniProt_ID,selection_type,column,variants,spearman,auc,mcc,ndcg,recall\n"
@@ -69,7 +70,7 @@ def test_assays_are_strokes_and_their_protein_means_a_dot(root: Path) -> None:
         "C,C,Stability,m:x,9,-0.2,,,,",
     ]
     (root / ASSAYS).write_text(ASSAYS_HEAD + "\n".join(rows) + "\n")
-    first, second = [drawn for drawn in measured(root) if drawn.title.startswith("ProteinGym")]
+    first, second = [drawn for drawn in read(root).drawings() if drawn.title.startswith("ProteinGym")]
     assert isinstance(first, Intervals)
     assert isinstance(second, Intervals)
     (activity,) = first.rows  # the assay without a value is left out
@@ -78,7 +79,7 @@ def test_assays_are_strokes_and_their_protein_means_a_dot(root: Path) -> None:
     assert [row.label for row in second.rows] == ["Stability, 1 assay"]
     assert ">0.400<" in first.draw(420)
     (root / ASSAYS).write_text("DMS_id\nA_1\n")
-    assert not [drawn for drawn in measured(root) if drawn.title.startswith("ProteinGym")]
+    assert not [drawn for drawn in read(root).drawings() if drawn.title.startswith("ProteinGym")]
 
 
 @pytest.mark.slow
@@ -97,10 +98,10 @@ def test_assays_are_on_the_page(root: Path) -> None:
 def test_a_file_that_is_not_whole_costs_its_picture_alone(root: Path, damage: str) -> None:
     whole = (root / EVALUATION).read_text()
     (root / EVALUATION).write_text(damage or whole.replace('"perplexity": 14.5,', '"perplexity": "x",'))
-    assert [drawing.name for drawing in measured(root)] == ["contacts", "contact-map"]
+    assert [drawing.name for drawing in read(root).drawings()] == ["contacts", "contact-map"]
     assert "Measured afterwards" in write_report(root).read_text()
     (root / CONTACTS).unlink()
-    assert measured(root) == []
+    assert read(root).drawings() == []
     assert "Measured afterwards" not in write_report(root).read_text()
 
 

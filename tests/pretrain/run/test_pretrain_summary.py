@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from data.order.plan import Cursor, Seen
+from data.recipe import json_file
 from data.recipe.toml_file import read
 from pretrain.__main__ import main
 from pretrain.evaluation.scores import Evaluation, HeldOut, MaskedLanguageScores
@@ -20,6 +21,7 @@ from pretrain.evaluation.verdict import Advice, Judgement, Verdict
 from pretrain.recipe import Recipe
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory, ScheduleDiffersError
+from pretrain.run.run_json import RunRecord, run_record
 from pretrain.summary import PEPTIDE, Start, closing_words, launcher, next_commands, schedule_differs
 from support.launching import lines
 
@@ -45,7 +47,7 @@ def words(
 ) -> str:
     run = RunDirectory(folder)
     recipe = RECIPE | {"model": {"preset": preset}}
-    object.__setattr__(run, "read", lambda: {"recipe": recipe})
+    object.__setattr__(run, "read", lambda: RunRecord(recipe=recipe))
     summary: Any = SimpleNamespace(
         scores=MaskedLanguageScores({"mask_all": scores, "80_10_10": scores}, held_out),
         state=SimpleNamespace(tokens_seen=1024, step=10, cursor=Cursor(window=3).as_dict()),
@@ -274,15 +276,15 @@ def recipe_with(recipe_in, folder: Path, *schedule: str) -> Recipe:
     return read(Recipe, recipe_in(folder), ["schedule.total_tokens=900", *schedule])
 
 
-def as_written(recipe: Recipe) -> dict[str, Any]:
+def as_written(recipe: Recipe) -> RunRecord:
     """What run.json says of it."""
-    return json.loads(json.dumps({"format": "zymogen.run/1", "recipe": asdict(recipe)}))
+    return run_record(json_file.as_json(RunRecord(recipe=asdict(recipe))).encode(), "run.json")
 
 
 def test_a_warm_up_may_be_given_in_tokens_or_as_the_same_share(recipe_in, tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     before = as_written(recipe_with(recipe_in, tmp_path, "schedule.warmup_tokens=90"))
-    assert before["recipe"]["schedule"].pop("warmup") is None  # early versions had no such setting
+    assert before.recipe["schedule"].pop("warmup") is None  # early versions had no such setting
     no_tokens = "schedule.warmup_tokens=none"
     tenth, fifth = (recipe_with(recipe_in, tmp_path, no_tokens, f"schedule.warmup={share}") for share in (0.1, 0.2))
     run.require_same(tenth, False, before)
@@ -304,7 +306,7 @@ def test_a_length_alone_is_named_where_the_warm_up_is_a_share_of_it(recipe_in, t
 def test_a_run_is_not_cut_below_what_it_has_trained_on(recipe_in, tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     run.root.mkdir()
-    (run.root / "run.json").write_text(json.dumps(as_written(recipe_with(recipe_in, tmp_path))))
+    (run.root / "run.json").write_text(json_file.as_json(as_written(recipe_with(recipe_in, tmp_path))))
     for total in (900, 951):
         run.require_longer(total, seen=950)
     with pytest.raises(ValueError, match=r"schedule\.total_tokens=950 would end .*/run before the 950 tokens"):

@@ -14,7 +14,7 @@ from pretrain.engine.named_state import TorchState
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
-from pretrain.run.directory import FORMAT
+from pretrain.run.run_json import FORMAT
 from pretrain.ship.source import ENCODER, Source, encoder_of, masked_language_model, open_source
 from support.checkpoint_run import CUTS, flip, identity_by_hand, save, write_cut
 from support.inputs.flat_batches import document, pack, perturb

@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from pretrain.run.classes import INPUT, PEER, PREEMPTED, STORAGE
-from pretrain.run.directory import FORMAT
 from pretrain.run.lock import RunLock
+from pretrain.run.run_json import FORMAT
 from support.launching import environment, lines, until
 from support.places import ROOT
 from support.slurm.stand_ins import PROBE, PROBED, STAND_INS, write_stand_ins

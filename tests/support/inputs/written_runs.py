@@ -8,13 +8,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from data.recipe import json_file
 from pretrain.checkpoint.load import newest_step
 from pretrain.evaluation.figures import Figure, Figures
 from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION
 from pretrain.run import records
-from pretrain.run.attempts import AttemptRecords
-from pretrain.run.directory import FORMAT, PREDICTIONS_FORMAT, RunDirectory
-from pretrain.run.starts import Start, starts
+from pretrain.run.attempts import AttemptRecords, Start, starts
+from pretrain.run.directory import RunDirectory
+from pretrain.run.run_json import FORMAT
 
 MASK = {"select_prob": 0.15, "mask_prob": 0.8, "random_prob": 0.1, "select_stages": []}
 BEGAN = datetime(2026, 11, 1, 8, tzinfo=UTC)
@@ -60,7 +61,7 @@ class WrittenRun:
         probabilities = [None if letter == "X" else 0.5 for letter in self.residues]
         protein = {"corpus": 0, "record": 7, "whole": len(self.residues), "first": 0}
         protein |= {"residues": self.residues, "probabilities": probabilities}
-        predictions = {"format": PREDICTIONS_FORMAT, "proteins": [protein]}
+        predictions = {"format": "zymogen.predictions/1", "proteins": [protein]}
         (root / "predictions.json").write_text(json.dumps(predictions))
         return root
 
@@ -210,7 +211,7 @@ def assays() -> str:
 
 def measure(root: Path) -> Path:
     """Put all of it into a run directory, and return that."""
-    (root / EVALUATION).write_text(evaluation().as_json())
+    (root / EVALUATION).write_text(json_file.as_json(evaluation()))
     (root / CONTACTS).write_text(json.dumps(contacts("own")))
     (root / ASSAYS).write_text(assays())
     return root

@@ -12,7 +12,7 @@ from data.recipe.settings import DataSettings
 from pretrain.engine.named_state import TorchState
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
-from pretrain.run.directory import FORMAT
+from pretrain.run.run_json import FORMAT
 from support.checkpoint_run import save
 from support.inputs.flat_batches import perturb
 
