@@ -8,7 +8,7 @@ Kept: folders at the place that `data.store.derived` gives, usually inside the s
     .../members/clusters.bin        uint64  (clusters,) hashes, rising
     .../members/offsets.bin         uint64  (clusters + 1,) where each cluster starts in records.bin
     .../members/records.bin         uint32  (records,) records by cluster, rising; uint64 for more than 2**32 records
-    .../members/members.json        format, hash of each of the three; older members without it are checked by size
+    .../members/members.json        format, hash of each of the three
     excluded-HASH/records.bin       int64   the records that a table of names lists, rising; beside it excluded.json
 
 Without a table equal sequences share a cluster: the hashes are the store's own digests and need no file.
@@ -64,9 +64,6 @@ class Clusters:
     folder: Path | None
     """The folder in which it is kept; None if the clusters are those of equal sequences."""
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"store": self.store, "folder": self.folder}  # pickling a memory map would pickle its content
-
     @property
     def facts(self) -> dict[str, Any]:
         """The content of clusters.json; empty for clusters of equal sequences.
@@ -92,7 +89,7 @@ class Clusters:
             )
         store = self.store
         of_records = self.folder / "of_records.bin"
-        return facts, derived_array.read(of_records, UINT64, store.num_records, facts["fingerprint"], store.store_dir)
+        return facts, derived_array.read(of_records, UINT64, facts["fingerprint"], store.num_records, store.store_dir)
 
     def blocks(self) -> Iterator[tuple[int, NDArray[np.uint64]]]:
         """First record and hashes of each block of `of_records`, of a finished store.
@@ -124,11 +121,10 @@ class Clusters:
         if not folder.is_dir():
             with WorkLine("sorting the records by cluster"), published(folder) as building:
                 _write_members(self, building)
-        path = folder / _MEMBERS_FACTS
-        hashes = derived_json.read(path, _MEMBERS, folder) if path.exists() else dict.fromkeys(_MEMBERS)
+        hashes = derived_json.read(folder / _MEMBERS_FACTS, _MEMBERS, folder)
 
         def read(name: str, dtype: str, count: int | None = None) -> NDArray[Any]:
-            return derived_array.read(folder / name, dtype, count, hashes[name], self.store.store_dir)
+            return derived_array.read(folder / name, dtype, hashes[name], count, self.store.store_dir)
 
         clusters = read("clusters.bin", UINT64)
         offsets = read("offsets.bin", UINT64, len(clusters) + 1)
@@ -194,7 +190,7 @@ def excluded(store: "Store", table: Path) -> NDArray[np.int64]:
             content_hash = _write_array(building / "records.bin", records, _INT64)
             facts = {"format": EXCLUDED_FORMAT, "table": str(table), **named._asdict(), "hash": content_hash}
             (building / "excluded.json").write_text(json.dumps(facts, indent=1))
-    facts = derived_json.read(folder / "excluded.json", name_table.Named._fields, folder)
+    facts = derived_json.read(folder / "excluded.json", (*name_table.Named._fields, "hash"), folder)
     if facts["unknown"] and facts["unknown"] == facts["names"]:
         raise ValueError(
             f"{table} lists {facts['names']} names and none of them is in {store.folder}: it belongs to another "
@@ -210,7 +206,7 @@ def excluded(store: "Store", table: Path) -> NDArray[np.int64]:
             "it: where only some are meant, give every record a first word of its own"
         )
         warnings.warn(message, stacklevel=2)
-    return derived_array.read(folder / "records.bin", _INT64, content_hash=facts.get("hash"))  # older files lack it
+    return derived_array.read(folder / "records.bin", _INT64, facts["hash"])
 
 
 def _stamp(table: Path, setting: str, format_of: str = FORMAT) -> str:

@@ -110,15 +110,12 @@ def _write(building: Path, split: Split, validating: NDArray[np.uint64], exclude
 def _opened(folder: Path, split: Split) -> Split:
     fields = ("fingerprint", "copies_of_validation", "copies_of_excluded", "copies_hash")
     facts = derived_json.read(folder / "overlap.json", fields, folder)
-    path, copies = folder / "copies.bin", facts["copies_of_validation"] + facts["copies_of_excluded"]
-    derived_array.read(path, _INT64, copies, facts["copies_hash"])
-    if not copies:
-        return split
+    count = facts["copies_of_validation"] + facts["copies_of_excluded"]
     return replace(
         split,
-        num_training=split.num_training - copies,
+        num_training=split.num_training - count,
         fingerprint=facts["fingerprint"],
-        copies_from=path,
+        copies=derived_array.read(folder / "copies.bin", _INT64, facts["copies_hash"], count),
         copies_of_validation=facts["copies_of_validation"],
         copies_of_excluded=facts["copies_of_excluded"],
     )

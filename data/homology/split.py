@@ -7,8 +7,7 @@ and split.json. It does not depend on a seed, so every run on a corpus is scored
 
 import hashlib
 import json
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ _INT64 = "<i8"
 _NONE = np.zeros(0, np.int64)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Split:
     """The two sides of a corpus.
 
@@ -45,31 +44,16 @@ class Split:
     """Number of records that train; of a growing store, those of its prefix."""
     fingerprint: str
     """Hash of the corpus, the validation records, the excluded records and, if there are any, the copies."""
-    validation_from: Path | NDArray[np.int64]
-    excluded_from: Path | NDArray[np.int64]
-    copies_from: Path | None = None
+    validation: NDArray[np.int64] = field(compare=False)
+    """The validation records, int64, rising; a memory map."""
+    excluded: NDArray[np.int64] = field(compare=False)
+    """The records that `data.exclude` removes from both sides, int64, rising; a memory map."""
+    copies: NDArray[np.int64] = field(default_factory=lambda: _NONE, compare=False)
+    """The copies, which are on neither side, int64, rising; a memory map."""
     copies_of_validation: int = 0
     """Number of copies of which an equal sequence validates."""
     copies_of_excluded: int = 0
     """Number of the other copies: an equal sequence is excluded, and none validates."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: self.__dict__[name] for name in self.__dataclass_fields__}  # no open map
-
-    @cached_property
-    def validation(self) -> NDArray[np.int64]:
-        """The validation records, int64, rising; a memory map."""
-        return _ids(self.validation_from)
-
-    @cached_property
-    def excluded(self) -> NDArray[np.int64]:
-        """The records that `data.exclude` removes from both sides, int64, rising; a memory map."""
-        return _ids(self.excluded_from)
-
-    @cached_property
-    def copies(self) -> NDArray[np.int64]:
-        """The copies, which are on neither side, int64, rising; a memory map."""
-        return _NONE if self.copies_from is None else _ids(self.copies_from)
 
     def is_training(self, records: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether each of `records`, (n,) in any order, trains; reads only the entries of these records."""
@@ -114,10 +98,11 @@ def open_split(
             _write(building, store, clusters, validation_fraction, excluded)
     fields = ("fingerprint", "training", *(name + of for name in ("validation", "excluded") for of in ("", "_hash")))
     facts = derived_json.read(folder / "split.json", fields, folder)
-    for name in ("validation", "excluded"):
-        derived_array.read(folder / f"{name}.bin", _INT64, facts[name], facts[f"{name}_hash"])
-    paths = folder / "validation.bin", folder / "excluded.bin"
-    return Split(clusters, validation_fraction, facts["training"], facts["fingerprint"], *paths)
+    validation, left_out = (
+        derived_array.read(folder / f"{name}.bin", _INT64, facts[f"{name}_hash"], facts[name])
+        for name in ("validation", "excluded")
+    )
+    return Split(clusters, validation_fraction, facts["training"], facts["fingerprint"], validation, left_out)
 
 
 def prefix_split(store: "Store", prefix: int, validation_fraction: float) -> Split:
@@ -198,7 +183,3 @@ def _content(array: NDArray[Any]) -> str:
     for start in range(0, len(array), _BLOCK):
         content.update(np.ascontiguousarray(array[start : start + _BLOCK]).tobytes())
     return content.hexdigest()
-
-
-def _ids(where: Path | NDArray[np.int64]) -> NDArray[np.int64]:
-    return derived_array.read(where, _INT64) if isinstance(where, Path) else where

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -210,9 +211,9 @@ def build_locked(
         if budget == 0.0:
             _require_none_bad(writer, ahead)
         with ahead:
-            tally = _Tally(sizes, ahead, progress)
+            tell = partial(_tell, progress, sizes)
             for number in range(writer.journal.source, len(sources)):
-                _read_source(writer, ahead, tally, number, inputs, budget)
+                _read_source(writer, ahead, tell, number, inputs, budget)
         journal = writer.journal
         if budget is not None:
             _require_within_budget(folder, num_bad(journal.rejected), journal.num_read, budget)
@@ -244,12 +245,16 @@ def build_part(send: Send, folder: Path, inputs: Inputs) -> None:
 
 
 def _read_source(
-    writer: StoreWriter, ahead: Ahead, tally: "_Tally", number: int, inputs: Inputs, budget: float | None
+    writer: StoreWriter,
+    ahead: Ahead,
+    tell: Callable[[int, Counts, int, Read], None],
+    number: int,
+    inputs: Inputs,
+    budget: float | None,
 ) -> None:
     """Append what is left of the source of this number."""
-    source = inputs.sources[number]
-    tally.begin(number, writer.journal.counts)
-    reader, is_part = ahead.take(number, tally.waiting)
+    source, counts = inputs.sources[number], writer.journal.counts
+    reader, is_part = ahead.take(number, lambda: tell(number, counts, 0, ahead.behind(number - 1)))
     # The process that built a part has checked its beginning; so has an earlier call that read far enough.
     judged = inputs.ingest.content != "protein" or is_part or writer.journal.position.records >= BEGINNING_RECORDS
     try:
@@ -262,7 +267,7 @@ def _read_source(
             if budget is not None:
                 _require_good(source, block, before, budget, writer.folder)
             ahead.check()
-            tally.here(writer.journal.counts, block.bytes_read)
+            tell(number, writer.journal.counts, block.bytes_read, ahead.behind(number))
     except Changed as error:
         raise Unusable(str(error)) from error
     if not _is_pipe(source) and source.stamp() != inputs.stamps[number]:
@@ -327,31 +332,14 @@ def left_out(rejected: Mapping[str, int]) -> str:
     return f"{count:,} record{'' if count == 1 else 's'}: {kinds}"
 
 
-class _Tally:
-    """Adds up what this process and the others have read, for the progress line."""
-
-    def __init__(self, sizes: Sequence[int | None], ahead: Ahead, progress: Progress) -> None:
-        self._ahead, self._progress, self._sizes = ahead, progress, sizes
-        self._num_bytes = None if None in self._sizes else sum(filter(None, self._sizes))
-        self._number, self._before = 0, Counts()
-
-    def begin(self, number: int, before: Counts) -> None:
-        """Begin the source of this number, when the store holds `before`."""
-        self._number, self._before = number, before
-
-    def waiting(self) -> None:
-        """Report progress while another process reads the source."""
-        self._tell(self._before, 0, self._ahead.behind(self._number - 1))
-
-    def here(self, counts: Counts, bytes_read: int) -> None:
-        """Report progress while this process reads the source or appends its part."""
-        self._tell(counts, bytes_read, self._ahead.behind(self._number))
-
-    def _tell(self, counts: Counts, bytes_read: int, behind: Read) -> None:
-        done = sum(filter(None, self._sizes[: self._number]))
-        self._progress(
-            counts.records + behind.records,
-            counts.residues + behind.residues,
-            done + bytes_read + behind.bytes_read,
-            self._num_bytes,
-        )
+def _tell(
+    progress: Progress, sizes: Sequence[int | None], number: int, counts: Counts, bytes_read: int, others: Read
+) -> None:
+    """Report what this process and the others have read, while the source of this number is read or awaited."""
+    done = sum(filter(None, sizes[:number]))
+    progress(
+        counts.records + others.records,
+        counts.residues + others.residues,
+        done + bytes_read + others.bytes_read,
+        None if None in sizes else sum(filter(None, sizes)),
+    )

@@ -16,15 +16,15 @@ from data.store.token_store import hash_of
 
 
 def read(
-    path: Path, dtype: str, count: int | None = None, content_hash: str | None = None, store_dir: Path | None = None
+    path: Path, dtype: str, content_hash: str, count: int | None = None, store_dir: Path | None = None
 ) -> NDArray[Any]:
     """All items of a file that this package wrote, in a folder that is derived again as a whole.
 
     Args:
         path: the file.
         dtype: type of one item, with its byte order.
+        content_hash: the BLAKE2b hash of 16 bytes that it must have.
         count: how many items it must have; None for any number.
-        content_hash: the BLAKE2b hash of 16 bytes that it must have; None for any.
         store_dir: data.store_dir, to compare the hash only once; None to compare it each time.
 
     Returns:
@@ -46,17 +46,15 @@ def read(
         raise ValueError(
             f"{path} has {found} bytes, it must have {wanted}: it was cut short or written to; {remedy(path.parent)}"
         )
-    if content_hash is not None:
-        wanted_hash = content_hash
 
-        def compare() -> None:
-            with path.open("rb", buffering=0) as file:
-                hashed = hash_of(file).hexdigest()
-            if hashed != wanted_hash:
-                raise ValueError(
-                    f"{path} differs from what was written: its hash is {hashed}, it was {wanted_hash}; check the "
-                    f"disk, and {remedy(path.parent)}"
-                )
+    def compare() -> None:
+        with path.open("rb", buffering=0) as file:
+            hashed = hash_of(file).hexdigest()
+        if hashed != content_hash:
+            raise ValueError(
+                f"{path} differs from what was written: its hash is {hashed}, it was {content_hash}; check the disk, "
+                f"and {remedy(path.parent)}"
+            )
 
-        checked.once(path, content_hash, store_dir, compare)
+    checked.once(path, content_hash, store_dir, compare)
     return np.memmap(path, dtype, "r") if found else np.zeros(0, dtype)

@@ -233,8 +233,8 @@ class Ahead:
         self._here = first if workers and readers.get(first) == "here" else None
         """Number of the source for which this process counts among those that read; else None."""
         self._read = {n: BuiltPart(self._part(n), sources[n]).read for n in built}
+        self._processes: set[subprocess.Popen[bytes]] = set()
         self._idle: list[subprocess.Popen[bytes]] = []
-        self._busy: set[subprocess.Popen[bytes]] = set()
         self._failures: list[BaseException] = []
         self._futures: dict[int, Future[None]] = {}
         self._slots, self._starting, self._stopped = threading.Semaphore(processes), threading.Lock(), False
@@ -249,12 +249,13 @@ class Ahead:
     def __exit__(self, *_: object) -> None:
         with self._starting:
             self._stopped = True
-            for process in self._busy:
+            for process in self._processes:
                 process.kill()
         self._slots.release()  # wakes a thread that still waits for the slot of this process
         self._pool.shutdown(cancel_futures=True)
-        for process in self._idle:
-            _end(process)
+        for process in self._processes:
+            with suppress(BrokenPipeError):
+                process.communicate()
 
     def take(self, number: int, waiting: Callable[[], None]) -> tuple[Source, bool]:
         """What to read a source from, and whether that is a part.
@@ -313,25 +314,15 @@ class Ahead:
                 if self._stopped:
                     return
                 process = self._idle.pop() if self._idle else spawn()
-                self._busy.add(process)
+                self._processes.add(process)
             try:
                 self._build_part(process, self._part(number), number)
                 for message in messages(process, self._sources[number].name):
                     self._read[number] = Read(*message["read"])
             except BaseException as failure:
                 self._failures.append(failure)
-                _end(process)
             else:
                 self._idle.append(process)
-            finally:
-                with self._starting:
-                    self._busy.remove(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    with suppress(BrokenPipeError):
-        process.communicate()
 
 
 class Report:

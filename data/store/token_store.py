@@ -79,9 +79,6 @@ class Store:
         self.folder, self.store_dir = folder, store_dir
         self._maps: dict[str, NDArray[Any]] = {}
 
-    def __reduce__(self) -> tuple[type["Store"], tuple[Path, Path | None]]:
-        return type(self), (self.folder, self.store_dir)  # pickling a memory map would pickle the whole corpus
-
     @cached_property
     def facts(self) -> dict[str, Any]:
         """The content of store.json.

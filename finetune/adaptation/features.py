@@ -215,7 +215,7 @@ def _opened(place: Path, facts: dict[str, Any]) -> NDArray[np.float32]:
     if said != facts:
         raise ValueError(f"{path} describes other features; delete {place}, it is written again")
     count = facts["rows"] * facts["width"]
-    rows = derived_array.read(place / _ARRAY, "<f4", count, content_hash, place.parent)
+    rows = derived_array.read(place / _ARRAY, "<f4", content_hash, count, place.parent)
     return rows.reshape(facts["rows"], facts["width"])
 
 

@@ -128,7 +128,7 @@ class LabelStore:
         self._maps = {
             name: np.asarray(
                 derived_array.read(
-                    folder / name, of_file["dtype"], int(np.prod(of_file["shape"])), of_file["hash"], store_dir
+                    folder / name, of_file["dtype"], of_file["hash"], int(np.prod(of_file["shape"])), store_dir
                 )
             ).reshape(of_file["shape"])
             for name, of_file in facts["files"].items()

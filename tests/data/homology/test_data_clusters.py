@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import pickle
 import random
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from backports import zstd
 
 from data.homology import name_table
-from data.homology.clusters import Clusters, excluded, open_clusters
+from data.homology.clusters import excluded, open_clusters
 from data.store.token_store import Store
 from support.inputs.token_stores import store_of
 
@@ -187,17 +186,6 @@ def test_members_are_the_other_way_round(tmp_path: Path, with_table: bool, monke
     monkeypatch.setattr(name_table, "session", None)
     again = open_clusters(store, path if with_table else None).members
     assert all(np.array_equal(a, b) for a, b in zip(members, again, strict=True))
-
-
-def test_pickles_as_paths(tmp_path: Path) -> None:
-    store = store_of(tmp_path / "store", [(f"q{i}", "ACDEFGHIKL"[i % 10] * 30) for i in range(3000)])
-    clusters = open_clusters(store, table(tmp_path, "".join(f"c{i % 7}\tq{i}\n" for i in range(3000))))
-    _ = clusters.members
-    packed = pickle.dumps(clusters)
-    assert len(packed) < 1000
-    again: Clusters = pickle.loads(packed)
-    assert np.array_equal(again.of_records, clusters.of_records)
-    assert np.array_equal(again.members.records, clusters.members.records)
 
 
 def test_a_clustering_that_was_cut_short_is_named(tmp_path: Path, store: Store) -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import pickle
 from itertools import pairwise
 from pathlib import Path
 
@@ -135,14 +134,6 @@ def test_is_written_hashed_and_found_again(tmp_path: Path, monkeypatch: pytest.M
     (folder / "validation.bin").write_bytes(content[:-8])
     with pytest.raises(ValueError, match=r"validation\.bin has \d+ bytes, it must have \d+: it was cut short"):
         open_split(store, clusters, 0.3, np.array([1, 2, 3]))
-
-
-def test_pickles_as_paths(store: Store) -> None:
-    split = open_split(store, open_clusters(store, None), 0.5, np.arange(100))
-    training, validation = sides(split, 400)
-    packed = pickle.dumps(split)
-    assert len(packed) < 1500
-    assert sides(pickle.loads(packed), 400) == (training, validation)
 
 
 def test_a_split_with_an_empty_side(tmp_path: Path) -> None:

@@ -204,16 +204,6 @@ def test_long_arrays_are_read_once(settings: DataSettings, monkeypatch: pytest.M
     assert sorted(set(read)) == each_time
 
 
-def test_members_of_earlier_versions_are_read_by_their_sizes(settings: DataSettings) -> None:
-    opened(settings)
-    (folder,) = Path(settings.store_dir).glob("*/clusters-*/members")
-    (folder / "members.json").unlink()
-    opened(settings)
-    (folder / "offsets.bin").write_bytes(bytes(24))
-    with pytest.raises(ValueError, match=r"offsets\.bin has 24 bytes"):
-        opened(settings)
-
-
 @pytest.mark.filterwarnings("ignore:.*names are not in")
 @pytest.mark.parametrize("name", ["split.json", "validation.bin"])
 def test_what_another_user_derived_is_theirs_to_delete(settings: DataSettings, tmp_path: Path, name: str) -> None:

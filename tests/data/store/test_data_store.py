@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -201,13 +200,6 @@ def test_offsets_that_a_wrong_writer_wrote(store: Store, name: str, entry: int, 
 
 
 # Readers ------------------------------------------------------------------------------------------
-
-
-def test_is_pickled_as_its_folder(store: Store) -> None:
-    assert len(store.tokens) > 50_000
-    pickled = pickle.dumps(store)
-    assert len(pickled) < 1000
-    assert np.array_equal(pickle.loads(pickled).tokens, store.tokens)
 
 
 def test_reading_needs_numpy_alone(store: Store) -> None:
