@@ -1,6 +1,6 @@
 """What a recipe takes on this machine, by 100 of its rows: `python -m finetune.timed RECIPE`.
 
-In: a recipe. Out: `Timed`, as one JSON object on standard output. Kept: the stores of proteins and labels, which a run
+In: a recipe. Out: one JSON object on standard output. Kept: the stores of proteins and labels, which a run
 uses too; no run is written. The rows go through the job, the step and the engine of a run, whose weights are thrown
 away. A process of its own, so that its memory is that of a run, and so that a model that is too large can be ended.
 """
@@ -9,7 +9,7 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,22 +37,6 @@ _WARM = 4
 """Proteins before the clock starts, in which memory is allocated."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """What was measured."""
-
-    rows: int
-    """Proteins that the encoder read for it."""
-    encoder_tokens_per_s: float
-    """Tokens a second that the encoder reads without learning."""
-    training_tokens_per_s: float
-    """Tokens a second of training steps; of a frozen encoder those of the heads, on features that are kept."""
-    memory_bytes: int
-    """Most memory of the process: of a GPU by its tensors, else of the machine."""
-    device: str
-    """'cpu' or 'cuda'."""
-
-
 class TimedJob(FineTuneJob):
     """The job of a run without what reads every protein: features are zeros, and heads read vectors as they are."""
 
@@ -67,13 +51,18 @@ class TimedJob(FineTuneJob):
         return {}
 
 
-def timed(recipe: Recipe, engine: Engine, seconds: float) -> Timed:
+def timed(recipe: Recipe, engine: Engine, seconds: float) -> dict[str, object]:
     """Time 100 rows of a recipe.
 
     Args:
         recipe: what is timed; its stores are built if they are not there.
         engine: of one process.
         seconds: about how long training steps are timed, beyond those of 100 rows.
+
+    Returns:
+        `rows`, the proteins that the encoder read for it; `encoder_tokens_per_s`, where nothing learns;
+        `training_tokens_per_s` of training steps, which of a frozen encoder are those of the heads on features that are
+        kept; `memory_bytes`, the most of the process: of a GPU by its tensors, else of the machine; `device`.
 
     Raises:
         ValueError: the recipe does not fit its table, or the model cannot be read.
@@ -92,7 +81,13 @@ def timed(recipe: Recipe, engine: Engine, seconds: float) -> Timed:
     encoder = float(documents.sum()) / (time.perf_counter() - began)
     least = 0 if recipe.adaptation.kind == "frozen" else int(documents.sum())
     training = timed_steps(member.recipe, lambda _recipe, _engine: job, engine, seconds, least)
-    return Timed(len(rows), encoder, training, most_bytes(engine.device), engine.device.type)
+    return {
+        "rows": len(rows),
+        "encoder_tokens_per_s": encoder,
+        "training_tokens_per_s": training,
+        "memory_bytes": most_bytes(engine.device),
+        "device": engine.device.type,
+    }
 
 
 def _drawn(assays: Assays, seed: int) -> NDArray[np.int64]:
@@ -109,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
         options = _parser().parse_args(arguments)
         recipe = read(Recipe, options.recipe, options.overrides)
         with launch(recipe) as engine:
-            print(json.dumps(asdict(timed(recipe, engine, options.seconds))), flush=True)
+            print(json.dumps(timed(recipe, engine, options.seconds)), flush=True)
 
     return answered(attempt)
 

@@ -208,10 +208,11 @@ def about_existing(request: Request) -> list[str]:
 
 def _about_time(request: Request, run: RunDirectory, kept: str, later: int | None) -> list[str]:
     """What to type if another time is asked for than the one for which a run's recipe was chosen."""
-    before, tokens = times_of(kept), _tokens(kept)
-    if request.budget_s is None or before is None or tokens is None or abs(request.budget_s - before.budget_s) < 1:
+    times, tokens = times_of(kept), _tokens(kept)
+    if request.budget_s is None or times is None or tokens is None or abs(request.budget_s - times[0]) < 1:
         return []
-    rest_s, steps_s = before.seconds - before.steps_s, max(before.steps_s, 1e-3)
+    _, whole_s, training_s = times
+    rest_s, steps_s = whole_s - training_s, max(training_s, 1e-3)
     seconds = rest_s + steps_s * (later or tokens) / tokens
     stays = f"its length stays that of about {duration(seconds)}"
     if request.budget_s <= seconds:
@@ -256,18 +257,17 @@ def propose(request: Request, engine: "Engine", *, planned: bool = False) -> str
     program = _program()
     speeds: dict[str, float] = {}
     others = 0.0
-    proposal = _chosen(request, looked, speeds)
-    for _ in range(_ROUNDS):
+    while True:
+        proposal = _chosen(request, looked, speeds)
+        text = recipe_text(proposal, program, request.words(), looked.corpus, machine, request.directory)
         size = proposal.plan.size
-        if size in speeds:
+        if size in speeds or len(speeds) == _ROUNDS:
             break
-        content = tomllib.loads(_text(request, proposal, looked, program))
         require_memory(proposal.plan.memory_bytes, machine)
-        recipe = _in_short_steps(check(Recipe, content, "the proposal"), proposal, looked.machine)
+        recipe = _in_short_steps(check(Recipe, tomllib.loads(text), "the proposal"), proposal, machine)
         with WorkLine(f"timing steps of {size}", speaks=engine.is_main), Neighbours() as neighbours:
             speeds[size] = timed_tokens_per_s(recipe, engine, rules.TIMED_S)
         others = neighbours.cores(engine.ranks_per_node)
-        proposal = _chosen(request, looked, speeds)
     if engine.is_main:
         kept = Path(request.directory) / RECIPE
         place = f"would be written to {kept}" if planned else str(kept)
@@ -278,7 +278,7 @@ def propose(request: Request, engine: "Engine", *, planned: bool = False) -> str
                 "as long until they end"
             )
         print(*lines, sep="\n", file=sys.stdout if planned else sys.stderr, flush=True)
-    return _text(request, proposal, looked, program)
+    return text
 
 
 def outlined(request: Request) -> list[str]:
@@ -307,12 +307,13 @@ def _looked_at(
     found: "Prepared", settings: DataSettings, request: Request, machine: Machine, *, cluster: bool
 ) -> _Looked:
     from data.store.token_store import Store
+    from pretrain.model.weights.source import config_of, shape_of
 
     with WorkLine("looking at the proteins"):
         facts = facts_of(Store(found.folder, Path(settings.store_dir)))
     init = request.given.get("model.init")
     split = _split(found, settings, request, facts, cluster=cluster)
-    return _Looked(facts, split, machine, _shape_of(init) if init else None)
+    return _Looked(facts, split, machine, shape_of(config_of(init)) if init else None)
 
 
 def _split(
@@ -331,10 +332,6 @@ def _chosen(request: Request, looked: _Looked, speeds: Mapping[str, float]) -> P
     return choose(looked.corpus, looked.split, looked.machine, budget_s, given, speeds, looked.init)
 
 
-def _text(request: Request, proposal: Proposal, looked: _Looked, program: str) -> str:
-    return recipe_text(proposal, program, request.words(), looked.corpus, looked.machine, request.directory)
-
-
 def _in_short_steps(recipe: Recipe, proposal: Proposal, machine: Machine) -> Recipe:
     """The recipe with fewer bins a step, if a step is estimated to take too long to be timed."""
     step_s = proposal.plan.step_slots / proposal.plan.tokens_per_s
@@ -350,9 +347,3 @@ def _words(request: Request, proposal: Proposal, looked: _Looked, kept: str | No
     rows = told(proposal, request.sources, looked.corpus, looked.machine)
     rows += [f"  {'recipe':10}{kept}"] if kept else []
     return [f"proposed for {duration(proposal.plan.budget_s)}:", *rows, promise(proposal.plan, others_timed=timed)]
-
-
-def _shape_of(init: str) -> EsmShape:
-    from pretrain.model.weights.source import config_of, shape_of
-
-    return shape_of(config_of(init))

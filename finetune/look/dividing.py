@@ -87,9 +87,8 @@ class Divided:
         return self.counts[0]
 
 
-class _Candidate(NamedTuple):
-    settings: dict[str, Any]
-    reason: str
+_Candidate = tuple[dict[str, Any], str]
+"""Settings of a split, and the reason for it."""
 
 
 def divided(opened: Opened, roles: Roles) -> Divided:
@@ -154,25 +153,27 @@ def _relatives(opened: Opened) -> Relatives:
     return Relatives(shares, groups, by, time.monotonic() - began)
 
 
-def _candidates(opened: Opened, roles: Roles, variants: bool, found: Relatives | None) -> Iterator[_Candidate]:
-    """Splits from the one that is preferred to the one that is always possible."""
+def _candidates(
+    opened: Opened, roles: Roles, variants: bool, found: Relatives | None
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """Splits from the one that is preferred to the one that is always possible: settings and the reason."""
     labelled = int(opened.is_labelled.sum())
     folds: dict[str, Any] = {"folds": FOLDS} if labelled < LEAST_WITHOUT_FOLDS else {}
     few = f"; {labelled:,} labelled proteins are few, so that each is predicted once, in one of {FOLDS} folds"
     if roles.part is not None:
         settings: dict[str, Any] = {"by": "column", "column": roles.part}
         settings |= {"validation_column": roles.validation} if roles.validation else {}
-        yield _Candidate(settings, "the table says which rows train and which are tested")
+        yield (settings, "the table says which rows train and which are tested")
         said = "the table says which rows train and which are tested; a sequence in two parts is in the tested one"
-        yield _Candidate({**settings, "conflict": "held_out"}, said)
+        yield ({**settings, "conflict": "held_out"}, said)
     if roles.fold is not None:
         number = len({text for text in opened.records.table.column(roles.fold) if text and text.strip()})
         if number >= 3:
-            yield _Candidate({"by": "group", "column": roles.fold, "folds": number}, "the folds that the table gives")
+            yield ({"by": "group", "column": roles.fold, "folds": number}, "the folds that the table gives")
     if variants:
         said = "variants of one protein: what is tested is mutated at positions that no training row changes"
         for of_folds, more in ((folds, few), ({}, "")) if folds else (({}, ""),):
-            yield _Candidate({"by": "position", **of_folds}, said + more)
+            yield ({"by": "position", **of_folds}, said + more)
     elif found is not None:
         for identity in IDENTITIES:
             sizes = np.bincount(found.groups[identity])
@@ -182,19 +183,19 @@ def _candidates(opened: Opened, roles: Roles, variants: bool, found: Relatives |
             if sizes.max() == 1:
                 said = f"no two proteins are relatives at {identity:.0%} identity, so that no relative of one trains"
             for of_folds, more in ((folds, few), ({}, "")) if folds else (({}, ""),):
-                yield _Candidate({"by": "homology", "identity": identity, **of_folds}, said + more)
+                yield ({"by": "homology", "identity": identity, **of_folds}, said + more)
     elif opened.proteins.num_records > 1:
-        yield _Candidate({"by": "homology", "identity": 0.3}, "relatives at 30% identity are held out together")
+        yield ({"by": "homology", "identity": 0.3}, "relatives at 30% identity are held out together")
     for name in roles.groups:
-        yield _Candidate({"by": "group", "column": name, **folds}, f"groups of {name!r} are held out whole")
+        yield ({"by": "group", "column": name, **folds}, f"groups of {name!r} are held out whole")
     said = "at random, the optimistic one: relatives of what is tested train"
     if folds:
-        yield _Candidate({"by": "random", **folds}, said + few)
-    yield _Candidate({"by": "random"}, said)
+        yield ({"by": "random", **folds}, said + few)
+    yield ({"by": "random"}, said)
     said = "at random, and without validation, as the table has too few rows: take its scores for nothing"
-    yield _Candidate({"by": "random", "fractions": [0.8, 0.0, 0.2]}, said)
+    yield ({"by": "random", "fractions": [0.8, 0.0, 0.2]}, said)
     said = "everything trains, as the table has too few rows to hold any out: its scores are those of training"
-    yield _Candidate({"by": "random", "fractions": [1.0, 0.0, 0.0]}, said)
+    yield ({"by": "random", "fractions": [1.0, 0.0, 0.0]}, said)
 
 
 def _tried(opened: Opened, settings: dict[str, Any], mutations: Mutations | None) -> Parts:

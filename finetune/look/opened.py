@@ -5,7 +5,7 @@ with the reason. Kept: the token store, which the run uses too.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,6 @@ class Opened:
     """Column -> why it cannot be learned."""
     records: Records
     store: Store
-    notes: list[str] = field(default_factory=list)
 
     @property
     def is_labelled(self) -> NDArray[np.bool_]:
@@ -58,33 +57,18 @@ def proteins_for(table: Table, data: dict[str, Any], reasons: dict[str, str]) ->
         ValueError: they cannot be read under any policy.
     """
     data.setdefault("table", [table.name])
-    try:
-        return _proteins(table, data)
-    except ValueError as error:
-        first = error
-    if "has no protein" in str(first):
-        data["rows_without_protein"] = "leave_out"
-        reasons["rows_without_protein"] = "some rows have no sequence"
-    for policy in ("refuse", "count"):
-        data["unknown_letters"] = policy
+    while True:
         try:
-            found = _proteins(table, data)
+            return _proteins(table, data)
         except ValueError as error:
-            if "has no protein" in str(error):
+            if "has no protein" in str(error) and "rows_without_protein" not in data:
                 data["rows_without_protein"] = "leave_out"
                 reasons["rows_without_protein"] = "some rows have no sequence"
-                try:
-                    found = _proteins(table, data)
-                except ValueError:
-                    continue
+            elif "unknown_letters" not in data:
+                data["unknown_letters"] = "count"
+                reasons["unknown_letters"] = f"some letters are no amino acids, and are read as unknown: {error}"
             else:
-                continue
-        if policy == "refuse":
-            del data["unknown_letters"]
-        else:
-            reasons["unknown_letters"] = f"some letters are no amino acids, and are read as unknown: {first}"
-        return found
-    raise first
+                raise
 
 
 def _proteins(table: Table, data: dict[str, Any], crop_tokens: int | None = None) -> Proteins:
@@ -166,13 +150,9 @@ def task_settings(guess: Guess) -> TaskSettings:
 
 def _of_shares(guess: Guess, error: str) -> Guess | None:
     """Zeros and ones that differ between the rows of one sequence, as the share of ones."""
-    if "different classes" not in error or guess.settings.get("level", "sequence") != "sequence":
-        return None
-    if (
-        guess.settings["type"] not in ("binary", "ordinal")
-        or "classes" in guess.settings
-        or "yes or no" in guess.reason
-    ):
+    of_sequences = guess.settings.get("level", "sequence") == "sequence"
+    has_numbers = guess.settings["type"] in ("binary", "ordinal") and "classes" not in guess.settings
+    if "different classes" not in error or not of_sequences or not has_numbers or "yes or no" in guess.reason:
         return None
     settings = {**guess.settings, "type": "regression"}
     said = "rows of one sequence differ, so that their mean is learned as a number"

@@ -17,7 +17,7 @@ from finetune.look.roles import roles_of
 from finetune.look.sizes import Sizes, crop_of, sizes
 from finetune.look.timing import Expected, bins_of_rows, expected, measured
 from finetune.look.told import of_columns, of_proposal, of_proteins, of_relatives
-from finetune.look.written import Part, recipe_text
+from finetune.look.written import Table, recipe_text
 from finetune.tables.proteins import SPECIAL_TOKENS
 from finetune.tables.read import read_table
 from pretrain.model.presets import PRESETS, EsmShape
@@ -54,11 +54,8 @@ class Proposal:
     """What was found and is proposed."""
 
     recipe: str
-    told: tuple[str, ...]
     roles: dict[str, tuple[str, str]]
     """Column -> (role, reason)."""
-    wild_type: tuple[Path, str] | None
-    """A FASTA file that must be written beside the recipe."""
 
 
 def name_of(table: str) -> str:
@@ -83,13 +80,11 @@ def propose(request: Request, say: Callable[[Sequence[str]], None] = lambda line
     for name in request.tasks:
         table.require(name, "--task")
     place = place_of(table, columns, request.wild_type, request.sequence)
-    beside = None
     if place.wild_type is not None:
         path = request.recipe.with_suffix(".wild_type.fasta")
-        beside = path, f">{place.wild_type[0]}\n{place.wild_type[1]}\n"
         place.settings["wild_type"] = str(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(beside[1])
+        path.write_text(f">{place.wild_type[0]}\n{place.wild_type[1]}\n")
     data = {name: value for name, value in place.settings.items() if value is not None}
     signs = {column.decimal for column in columns if column.decimal}
     if signs:
@@ -107,11 +102,9 @@ def propose(request: Request, say: Callable[[Sequence[str]], None] = lambda line
     found = opened(table, data, crop, roles.tasks, request.store_dir)
     for name, why in found.left_out.items():
         roles.of[name] = "not learned", why
-    told = [*of_columns(table, columns, roles), *of_proteins(table, found, place)]
-    say(told)
+    say([*of_columns(table, columns, roles), *of_proteins(table, found, place)])
     split = divided(found, roles)
-    relatives = of_relatives(split)
-    say(relatives)
+    say(of_relatives(split))
     labelled = found.is_labelled
     machine = seen(1, 1, "no", "single", gpu=True)
     lengths = found.proteins.num_residues[labelled]
@@ -122,9 +115,8 @@ def propose(request: Request, say: Callable[[Sequence[str]], None] = lambda line
 
     takes = _takes(request, split, chosen, float(lengths.mean()) + SPECIAL_TOKENS, text)
     model = request.init or (f"{request.preset or SMALLEST}, random weights, a baseline only: give --init MODEL")
-    proposed = of_proposal(model, split, chosen, takes, machine)
-    say(proposed)
-    return Proposal(text(takes), (*told, *relatives, *proposed), roles.of, beside)
+    say(of_proposal(model, split, chosen, takes, machine))
+    return Proposal(text(takes), roles.of)
 
 
 def _takes(
@@ -164,7 +156,7 @@ def _before(request: Request) -> list[str]:
 
 def _parts(
     request: Request, data: dict[str, Any], place: Place, found: Opened, split: Divided, chosen: Sizes, takes: Expected
-) -> list[Part]:
+) -> list[Table]:
     name = name_of(request.table)
     run = [
         Choice("directory", f"{request.runs}/{name}", "where the run is kept"),
@@ -185,27 +177,27 @@ def _parts(
         Choice("bins_per_step", chosen.bins_per_step, f"about {step}"),
         Choice("store_dir", request.store_dir, "where proteins and labels are kept"),
     ]
-    parts = [
-        Part("[run]", "", run),
-        Part("[model]", "", [model]),
-        Part("[data]", "", [Choice("table", request.table, ""), *settings]),
+    parts: list[Table] = [
+        ("[run]", "", run),
+        ("[model]", "", [model]),
+        ("[data]", "", [Choice("table", request.table, ""), *settings]),
     ]
     for guess in found.guesses:
         columns = [] if guess.columns == (guess.name,) else [Choice("columns", list(guess.columns), "")]
         each = [Choice(n, v, "") for n, v in guess.settings.items()]
-        parts.append(Part("[[tasks]]", guess.reason, [Choice("name", guess.name, ""), *columns, *each]))
+        parts.append(("[[tasks]]", guess.reason, [Choice("name", guess.name, ""), *columns, *each]))
     against = "".join(f"; not {text}" for text in split.rejected)
-    parts.append(Part("[split]", split.reason + against, [Choice(n, v, "") for n, v in split.settings.items()]))
+    parts.append(("[split]", split.reason + against, [Choice(n, v, "") for n, v in split.settings.items()]))
     labelled = int(found.is_labelled.sum())
     why = {
         "frozen": f"{labelled:,} labelled proteins are few: heads alone learn, on features of the encoder",
         "lora": f"{labelled:,} labelled proteins: adapters of the encoder learn too",
     }[chosen.kind]
-    parts.append(Part("[adaptation]", "", [Choice("kind", chosen.kind, why)]))
+    parts.append(("[adaptation]", "", [Choice("kind", chosen.kind, why)]))
     members = f" in {split.settings['folds']} runs" if split.settings.get("folds") else ""
     length = (
         f"{chosen.steps:,} steps at most{members}, about {duration(max(1.0, takes.seconds))} and "
         f"{takes.memory_bytes / 1e9:.1f} GB, {takes.how}"
     )
-    parts.append(Part("[schedule]", "", [Choice("passes", chosen.passes, length)]))
+    parts.append(("[schedule]", "", [Choice("passes", chosen.passes, length)]))
     return parts

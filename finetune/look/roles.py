@@ -23,6 +23,13 @@ _REPLICATES_AGREE = 0.5
 _SUMMARY = 0.9
 _FEW = 10
 """Rows below which a correlation means nothing, and names alone decide."""
+_BY_NAME = (
+    (words.PREDICTED, "prediction", "by its name another model's, or computed from the sequence; it was not measured"),
+    (words.UNCERTAINTY, "uncertainty", "by its name the error of another number"),
+    (words.DESCRIPTORS, "descriptor", "by its name where or what a row is, and nothing that was measured"),
+    (words.COUNTS, "count", "by its name a number of measurements, reads or mutations"),
+)
+"""Roles by names, and their reasons; all but the first are of columns of numbers alone."""
 _SERIES = 3
 """Columns whose names are numbers that make a series of doses or times."""
 
@@ -40,7 +47,6 @@ class Roles:
     """Column that is true in training rows that validate."""
     fold: str | None = None
     """Column of folds."""
-    dates: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
     units: dict[str, str] = field(default_factory=dict)
     """Column of numbers -> the column of their units."""
@@ -129,7 +135,6 @@ def _by_evidence(
     if column.numbers is not None and _is_length(values, residues):
         return "length", "the number of the protein's residues"
     if _is_date(column):
-        roles.dates.append(column.name)
         return "date", f"dates such as {texts[0]!r}"
     if all(map(is_unit, texts)) and (owner := _owner(column, columns)) is not None:
         roles.units[owner.name] = column.name
@@ -138,14 +143,9 @@ def _by_evidence(
         return "sign", "of another number, and not read: write '<5' into the cell of the number for a bound"
     if column.numbers is None and (words.SMILES.search(name) or _are_molecules(texts)):
         return "molecule", "not read: the model sees proteins alone"
-    if words.PREDICTED.search(name):
-        return "prediction", "by its name another model's, or computed from the sequence; it was not measured"
-    if words.UNCERTAINTY.search(name) and column.numbers is not None:
-        return "uncertainty", "by its name the error of another number"
-    if column.numbers is not None and words.DESCRIPTORS.search(name):
-        return "descriptor", "by its name where or what a row is, and nothing that was measured"
-    if column.numbers is not None and words.COUNTS.search(name):
-        return "count", "by its name a number of measurements, reads or mutations"
+    for pattern, role, reason in _BY_NAME if column.numbers is not None else _BY_NAME[:1]:
+        if pattern.search(name):
+            return role, reason
     if column.numbers is None and name.lower() in ID_COLUMNS:
         return "id", "a usual name of ids"
     if column.numbers is None and len(texts) > 0.9 * column.num_measured and words.IDENTIFIER.search(name):

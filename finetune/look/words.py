@@ -82,9 +82,7 @@ SEQUENCE = re.compile(
 SHORT_SEQUENCE = re.compile(r"seq|peptide|(?:^|[\s_-])(?:cdr\w*)(?:$|[\s_-])", re.I)
 """Names of columns whose sequences may be as short as names of genes."""
 WILD = re.compile(r"wild|(?:^|[\s_-])(?:wt|parent|reference|ref|native)(?:$|[\s_-])", re.I)
-NUCLEOTIDES = re.compile(r"dna|rna|nucleotide|codon|cds|gene_?seq|cdna|orf|nt_?seq", re.I)
 MUTATION = re.compile(r"mut|variant|substitution|change|hgvs", re.I)
-SIGN = re.compile(r"relation|operator|qualifier|prefix|censor", re.I)
 UNIT = re.compile(r"unit", re.I)
 
 CHAINS = (

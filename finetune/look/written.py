@@ -6,44 +6,27 @@ that was edited, or is somebody else's, is never written over.
 
 import hashlib
 import re
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from data.durable import write_whole
-from data.safe_text import printable
 from pretrain.proposal.reasons import Choice
-from pretrain.proposal.written import toml_value
+from pretrain.proposal.written import comment, tables_text
 
-_WIDTH = 110
+Table = tuple[str, str, Sequence[Choice]]
+"""A table of the recipe: its head, such as ``[[tasks]]``, the comment above it, and its settings."""
 _FIRST = re.compile(r"# Written by python -m finetune\.look \(([0-9a-f]{16})\)")
 
 
-class Part(NamedTuple):
-    """One table of the recipe."""
-
-    head: str
-    """Such as ``[data]`` or ``[[tasks]]``."""
-    comment: str
-    """Above the table; empty for none."""
-    choices: Sequence[Choice]
-
-
-def recipe_text(before: Sequence[str], parts: Sequence[Part]) -> str:
+def recipe_text(before: Sequence[str], tables: Sequence[Table]) -> str:
     """The recipe.
 
     Args:
         before: paragraphs at its beginning.
-        parts: its tables in their order.
+        tables: of the recipe, in their order.
     """
-    lines = [line for paragraph in before for line in (*_comment(paragraph), "#")][:-1]
-    for head, comment, choices in parts:
-        lines += ["", *_comment(_sentence(comment)), head]
-        for choice in choices:
-            lines += _comment(_sentence(choice.reason))
-            lines.append(f"{choice.name} = {toml_value(choice.value)}")
-    rest = "\n".join(lines) + "\n"
+    lines = [line for paragraph in before for line in (*comment(paragraph), "#")][:-1]
+    rest = "\n".join([*lines, *tables_text(tables)]) + "\n"
     return f"# Written by python -m finetune.look ({_hash(rest)})\n{rest}"
 
 
@@ -73,15 +56,3 @@ def write(path: Path, text: str) -> None:
 
 def _hash(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
-
-
-def _comment(text: str) -> Iterator[str]:
-    text = printable(text)
-    if text:
-        yield from textwrap.wrap(
-            text, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False, break_long_words=False
-        )

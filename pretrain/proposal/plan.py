@@ -7,7 +7,7 @@ nothing. Torch is not imported.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from data.recipe.interval import Interval, interval
 from pretrain.model.presets import PRESETS, EsmShape
@@ -123,19 +123,6 @@ class Plan:
         return self.memory_bytes <= rules.MEMORY_SHARE * machine.memory_bytes
 
 
-class _Room(NamedTuple):
-    """What one crop leaves room for."""
-
-    rate: float
-    """Tokens a second."""
-    pass_tokens: float
-    one_validation_s: float
-    scored: int
-    evaluate_every: Interval
-    tokens: float
-    """Tokens that are trained on in the time."""
-
-
 def plan_of(
     size: str,
     shape: EsmShape,
@@ -156,35 +143,33 @@ def plan_of(
     ends_s = rules.START_S + rules.END_S + (rules.COMPILE_S if machine.kind == "cuda" else 0.0)
     save_s = rules.SAVED_BYTES * number / rules.DISK_BYTES_PER_S
 
-    def room_for(crop: int, step_s: float) -> _Room:
+    def whole_s(training_s: float, step_s: float, one_s: float, evaluate_every: Interval) -> float:
+        steps = max(1, math.ceil(training_s / step_s))
+        validations, saves = (every.times(0, steps, training_s) for every in (evaluate_every, checkpoint_every))
+        return ends_s + training_s + validations * one_s + (saves + 1) * save_s
+
+    crop, bin_tokens, bins, step_s = given.get("data.crop_tokens") or _crop(corpus, machine), 0, 0, math.inf
+    asked = given.get("schedule.total_tokens")
+    # From the second time on, with a crop that a bin holds, and the steps after which a validation or save may come.
+    for _ in range(3):
         rate = speeds.get(size) or _estimated(shape, corpus, crop, machine, speeds)
         one_s, scored = _validation(corpus, split, crop, rate, budget_s, given)
         evaluate_every = _evaluate_every(one_s, budget_s, given)
-
-        def whole_s(training_s: float) -> float:
-            steps = max(1, math.ceil(training_s / step_s))
-            validations, saves = (every.times(0, steps, training_s) for every in (evaluate_every, checkpoint_every))
-            return ends_s + training_s + validations * one_s + (saves + 1) * save_s
-
+        pass_tokens = max(1.0, corpus.pass_tokens(crop) * training)
         # The longest training that leaves room for what is counted whole: `whole_s` rises, in jumps too.
         low, high = 0.0, budget_s
         for _ in range(40):
             middle = (low + high) / 2
-            low, high = (middle, high) if whole_s(middle) <= budget_s else (low, middle)
+            fits = whole_s(middle, step_s, one_s, evaluate_every) <= budget_s
+            low, high = (middle, high) if fits else (low, middle)
         tokens = rate * (low or 0.2 * budget_s)  # a time too short for its start gets a plan too, with a note
-        return _Room(rate, max(1.0, corpus.pass_tokens(crop) * training), one_s, scored, evaluate_every, tokens)
-
-    crop = given.get("data.crop_tokens") or _crop(corpus, machine)
-    room = room_for(crop, math.inf)
-    asked = given.get("schedule.total_tokens")
-    total = asked or _round(min(room.tokens, rules.MOST_PASSES * room.pass_tokens * distinct))
-    bin_tokens, bins, crop = _layout(total, room.pass_tokens, crop, machine, given)
-    # Again, with a crop that a bin holds, and with the steps after which a validation or save may be asked for.
-    for _ in range(2):
-        fill = _fill(room.pass_tokens, bin_tokens)
-        room = room_for(crop, bin_tokens * bins * fill / room.rate)
-    most = max(rules.MOST_PASSES * room.pass_tokens * distinct, rules.LEAST_STEPS * bin_tokens * bins * fill)
-    total = asked or _round(min(room.tokens, most))
+        most = rules.MOST_PASSES * pass_tokens * distinct
+        if not bins:
+            first = asked or _round(min(tokens, most))
+            bin_tokens, bins, crop = _layout(first, pass_tokens, crop, machine, given)
+        fill = _fill(pass_tokens, bin_tokens)
+        step_s = bin_tokens * bins * fill / rate
+    total = asked or _round(min(tokens, max(most, rules.LEAST_STEPS * bin_tokens * bins * fill)))
     forward = given.get("data.bins_per_forward")
     forward = forward if isinstance(forward, int) else 1  # "auto" fits itself into the memory, which must hold one
     slots = bin_tokens * forward // (given.get("parallel.context") or 1)
@@ -199,15 +184,15 @@ def plan_of(
         bins_per_step=bins,
         fill=fill,
         total_tokens=total,
-        pass_tokens=room.pass_tokens,
+        pass_tokens=pass_tokens,
         distinct_share=distinct,
-        limit="given" if asked else "passes" if room.tokens > 1.02 * total else "time",
-        tokens_per_s=room.rate,
+        limit="given" if asked else "passes" if tokens > 1.02 * total else "time",
+        tokens_per_s=rate,
         is_timed=size in speeds,
         memory_bytes=memory_of(shape, slots, machine, optimizer, checkpointing).total,
-        scored=room.scored,
-        evaluate_every=room.evaluate_every,
-        one_validation_s=room.one_validation_s,
+        scored=scored,
+        evaluate_every=evaluate_every,
+        one_validation_s=one_s,
         checkpoint_every=checkpoint_every,
         one_save_s=save_s,
         ends_s=ends_s,

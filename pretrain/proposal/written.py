@@ -8,8 +8,8 @@ import json
 import re
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from data.missing_file import few
 from data.safe_text import printable
@@ -23,17 +23,6 @@ _WIDTH = 110
 _OF_THE_COMMAND = ("run.directory", "data.sources")
 """Settings that follow from the files that were named, and need no reason."""
 _TIMES = re.compile(r"^# Chosen for (\S+) seconds; expected to take (\S+), of which its steps take (\S+),", re.M)
-
-
-class Times(NamedTuple):
-    """The times in seconds that the text of a recipe gives."""
-
-    budget_s: float
-    """The time that was asked for."""
-    seconds: float
-    """The time that the run was expected to take."""
-    steps_s: float
-    """The part of that in which it trains."""
 
 
 def recipe_text(
@@ -59,24 +48,33 @@ def recipe_text(
         "The same command continues the run. To change something, edit a copy and start it in another directory: "
         f"{program} COPY.toml {shlex.quote(f'run.directory={directory}-2')} (docs/recipes.md has every setting)."
     )
-    lines = [*_comment(before), *(line for note in proposal.notes for line in _comment(f"Note: {note}.")), "#"]
-    lines += _comment(after)
+    lines = [*comment(before), *(line for note in proposal.notes for line in comment(f"Note: {note}.")), "#"]
+    lines += comment(after)
     sections: dict[str, list[Choice]] = {}
     for choice in proposal.choices:
         sections.setdefault(choice.name.rpartition(".")[0], []).append(choice)
-    for section in sorted(sections, key=_place):
-        lines += ["", f"[{section}]"]
-        for choice in sections[section]:
-            reason = "given by you" if choice.is_given and choice.name not in _OF_THE_COMMAND else choice.reason
-            lines += _comment(f"{reason[:1].upper()}{reason[1:]}.") if reason else []
-            lines.append(f"{choice.name.rpartition('.')[2]} = {toml_value(choice.value)}")
+    lines += tables_text((f"[{section}]", "", sections[section]) for section in sorted(sections, key=_place))
     return "\n".join(lines) + "\n"
 
 
-def times_of(recipe: str) -> Times | None:
-    """The times for which a recipe was chosen; None if its text does not say."""
+def tables_text(tables: Iterable[tuple[str, str, Sequence[Choice]]]) -> Iterator[str]:
+    """Lines of the tables of a recipe.
+
+    Args:
+        tables: of each, its head such as ``[data]`` or ``[[tasks]]``, the comment above it, and its settings.
+    """
+    for head, about, choices in tables:
+        yield from ("", *comment(_sentence(about)), head)
+        for choice in choices:
+            reason = "given by you" if choice.is_given and choice.name not in _OF_THE_COMMAND else choice.reason
+            yield from comment(_sentence(reason))
+            yield f"{choice.name.rpartition('.')[2]} = {toml_value(choice.value)}"
+
+
+def times_of(recipe: str) -> tuple[float, float, float] | None:
+    """The seconds a recipe was chosen for, its run was expected to take, and to train; None if it does not say."""
     found = _TIMES.search(recipe)
-    return Times(*map(float, found.groups())) if found else None
+    return (float(found[1]), float(found[2]), float(found[3])) if found else None
 
 
 def told(proposal: Proposal, sources: Sequence[str], corpus: CorpusFacts, machine: Machine) -> list[str]:
@@ -96,7 +94,7 @@ def told(proposal: Proposal, sources: Sequence[str], corpus: CorpusFacts, machin
         ("held out", because["data.validation_fraction"]),
         *([("split", because["data.split_identity"])] if "data.split_identity" in because else []),
         ("saves", _saves(values)),
-        ("memory", f"about {_gigabytes(plan.memory_bytes)} for each process"),
+        ("memory", f"about {plan.memory_bytes / 1e9:.1f} GB for each process"),
         *(("note", note) for note in proposal.notes),
     ]
     return [
@@ -160,14 +158,15 @@ def _place(section: str) -> tuple[int, str]:
     return (order.index(section) if section in order else len(order), section)
 
 
-def _comment(text: str) -> Iterator[str]:
-    text = printable(text)
-    yield from textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+def comment(text: str) -> list[str]:
+    """A text as lines of comment; none for an empty one."""
+    lines = textwrap.wrap(printable(text), _WIDTH - 2, break_on_hyphens=False, break_long_words=False)
+    return [f"# {line}" for line in lines]
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def _seconds(time: float) -> str:
     return f"{time:.3g}" if time < 100 else f"{time:.0f}"
-
-
-def _gigabytes(size: float) -> str:
-    return f"{size / 1e9:.1f} GB"

@@ -5,10 +5,9 @@ import tomllib
 import pytest
 
 from data.safe_text import printable
-from finetune.look.written import Part
 from finetune.look.written import recipe_text as looked
 from pretrain.proposal.reasons import Choice
-from pretrain.proposal.written import _comment, toml_value
+from pretrain.proposal.written import comment, toml_value
 
 EVERY = [chr(number) for number in range(0x110000) if not 0xD800 <= number < 0xE000]
 
@@ -25,11 +24,11 @@ def test_every_character_is_read_back_from_a_value_and_from_a_key() -> None:
 @pytest.mark.parametrize(
     "letter", [*map(chr, range(0x21)), *map(chr, range(0x7F, 0xA1)), "\u2028", "\u202e"], ids=ascii
 )
-def test_every_control_character_may_stand_in_a_comment(letter: str) -> None:
+def test_every_control_character_may_stand_in_acomment(letter: str) -> None:
     text = f"by: python -m pretrain 'a{letter}b.fasta'"
-    written = "\n".join([*_comment(text), f"a = {toml_value(text)}"])
+    written = "\n".join([*comment(text), f"a = {toml_value(text)}"])
     assert tomllib.loads(written) == {"a": text}
-    recipe = looked([text], [Part("[data]", text, [Choice("table", text, text)])])
+    recipe = looked([text], [("[data]", text, [Choice("table", text, text)])])
     assert tomllib.loads(recipe) == {"data": {"table": text}}
 
 
