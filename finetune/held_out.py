@@ -39,14 +39,6 @@ class Trained(NamedTuple):
     run: RunDirectory
 
 
-class _Predicted(NamedTuple):
-    """What one member predicts."""
-
-    step: int
-    validation: list[Predictions]
-    tested: list[Predictions]
-
-
 @dataclass(frozen=True, slots=True)
 class Alone:
     """A process that predicts while others wait: what `finetune.evaluate.predict` asks of an engine."""
@@ -109,8 +101,8 @@ def of_fold(trained: Sequence[Trained], device: torch.device, kept: Kept) -> Fol
     each = [_predicted(one, part, device, kept) for one in trained]
     validation, tested, maps = [], [], []
     for number, objective in enumerate(objectives):
-        mean, spread = over_seeds(objective, [of.validation[number] for of in each])
-        of_tested, spread_of_tested = over_seeds(objective, [of.tested[number] for of in each])
+        mean, spread = over_seeds(objective, [validated[number] for _, validated, _ in each])
+        of_tested, spread_of_tested = over_seeds(objective, [of_part[number] for _, _, of_part in each])
         why_not = "the split has no validation part"
         has_validation = len(assays.records(VALIDATION)) > 0
         of_output = fitted(objective, mean) if has_validation else none_for(objective, why_not)
@@ -118,8 +110,8 @@ def of_fold(trained: Sequence[Trained], device: torch.device, kept: Kept) -> Fol
         validation.append(with_calibration(objective, mean, spread, of_output))
         tested.append(with_calibration(objective, of_tested, spread_of_tested, of_output))
     facts = (
-        MemberFacts(one.member.name, one.member.recipe.run.seed, one.member.fold, of.step)
-        for one, of in zip(trained, each, strict=True)
+        MemberFacts(one.member.name, one.member.recipe.run.seed, one.member.fold, step)
+        for one, (step, _, _) in zip(trained, each, strict=True)
     )
     return Fold(
         assays,
@@ -129,12 +121,14 @@ def of_fold(trained: Sequence[Trained], device: torch.device, kept: Kept) -> Fol
         tuple(validation),
         tuple(tested),
         tuple(maps),
-        tuple(tuple(of.tested) for of in each),
+        tuple(tuple(of_part) for _, _, of_part in each),
     )
 
 
-def _predicted(trained: Trained, part: int, device: torch.device, kept: Kept) -> _Predicted:
-    """Validation and the tested part, as the best checkpoint of a member predicts them."""
+def _predicted(
+    trained: Trained, part: int, device: torch.device, kept: Kept
+) -> tuple[int, list[Predictions], list[Predictions]]:
+    """The step of the best checkpoint of a member, and what that predicts of validation and of the tested part."""
 
     def made() -> tuple[int, list[list[Predictions]]]:
         step, model = best_model(trained, device)
@@ -144,7 +138,7 @@ def _predicted(trained: Trained, part: int, device: torch.device, kept: Kept) ->
         return step, [predict(model, assays, trained.job.tasks, of, losses, alone)[0] for of in records]
 
     step, (validation, tested) = kept.predictions(f"model-{trained.member.name}", made)
-    return _Predicted(step, validation, tested)
+    return step, validation, tested
 
 
 def best_model(trained: Trained, device: torch.device) -> tuple[int, nn.Module]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -61,12 +61,8 @@ class Step:
     """Attention cost of the slowest rank divided by the mean."""
 
 
-class _Task(NamedTuple):
-    """What a worker fills."""
-
-    bin_: Bin
-    is_trained: bool
-    """False for one of `data.skip_bins`, whose place is taken by an empty one."""
+_Task = tuple[Bin, bool]
+"""A bin that a worker fills, and whether it is trained: an empty one takes the place of one of `data.skip_bins`."""
 
 
 class _Filler(Dataset[list[FilledBin]]):
@@ -103,7 +99,8 @@ class Loader:
         self._contents, self._plan, self._cursor, self._number = contents, plan, cursor, first_step
         self._rank, self._world_size, self._per_forward = rank, world_size, forward_bins(settings)
         self._pinned = torch.cuda.is_available()
-        self._planned: deque[_Planned] = deque()
+        self._planned: deque[tuple[Step, list[list[int]]]] = deque()
+        """Steps whose batches are being filled, and the keys of the bins of each batch."""
         workers = settings.workers
         filled = DataLoader(
             _Filler(contents),
@@ -136,16 +133,16 @@ class Loader:
         """
         try:
             filled = [next(self._filled)]  # this also plans the step, if it was not planned ahead
-            planned = self._planned.popleft()
-            filled += islice(self._filled, len(planned.draw_keys) - 1)
+            step, draw_keys = self._planned.popleft()
+            filled += islice(self._filled, len(draw_keys) - 1)
         except RuntimeError as error:
             self._require_workers(error)
             raise
         batches = (
             self._contents.lay_out(bins, keys, pinned=self._pinned)
-            for bins, keys in zip(filled, planned.draw_keys, strict=True)
+            for bins, keys in zip(filled, draw_keys, strict=True)
         )
-        return replace(planned.step, batches=tuple(batches))
+        return replace(step, batches=tuple(batches))
 
     def _require_workers(self, error: RuntimeError) -> None:
         """Say what has become of a worker; torch tells its number alone."""
@@ -185,10 +182,10 @@ class Loader:
                 imbalance=imbalance(costs, dealt),
             )
             keys = [[draw.key(seed, draw.MODEL, number, i) for i in group] for group in groups]
-            self._planned.append(_Planned(step, keys))
+            self._planned.append((step, keys))
             first = number * settings.bins_per_step
             for group in groups:
-                yield tuple(_Task(bins[i], first + i not in skipped) for i in group)
+                yield tuple((bins[i], first + i not in skipped) for i in group)
             number += 1
 
 
@@ -200,14 +197,6 @@ def require_enough_bins(bins_per_step: int, world_size: int) -> None:
             "raise bins_per_step (and lower bin_tokens by the same factor to keep the tokens of a step), "
             "start fewer processes, or let some share their bins with parallel.context"
         )
-
-
-class _Planned(NamedTuple):
-    """A step whose batches are being filled."""
-
-    step: Step
-    draw_keys: list[list[int]]
-    """The keys of the bins of each batch."""
 
 
 def _forkserver(workers: int) -> BaseContext:

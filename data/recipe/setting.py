@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from operator import ge, gt, le, lt
 from types import UnionType
-from typing import Any, ClassVar, Literal, TypedDict, Union, Unpack, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from data.safe_text import remembered
 
@@ -31,21 +31,11 @@ class SettingClass(StrEnum):
 IDENTITY, SCHEDULE, OPERATIONAL = SettingClass
 
 
-class Bounds(TypedDict, total=False):
-    """Which numbers a setting may be; without any bound, all of them."""
-
-    at_least: float
-    above: float
-    at_most: float
-    below: float
-
-
 _HOLDS: dict[str, Callable[[Any, Any], bool]] = {"at_least": ge, "above": gt, "at_most": le, "below": lt}
+"""Bounds by their names; a setting has at most one lower and one upper bound."""
 
 
-def setting(
-    setting_class: SettingClass, doc: str, default: Any = MISSING, unit: str = "", **bounds: Unpack[Bounds]
-) -> Any:
+def setting(setting_class: SettingClass, doc: str, default: Any = MISSING, unit: str = "", **bounds: float) -> Any:
     """A dataclass field with its class, one-line meaning, default, unit and bounds.
 
     Args:
@@ -58,7 +48,7 @@ def setting(
     return field(default=default, metadata={"class": setting_class, "doc": doc, "unit": unit, "bounds": bounds})
 
 
-def bounded(default: Any = MISSING, **bounds: Unpack[Bounds]) -> Any:
+def bounded(default: Any = MISSING, **bounds: float) -> Any:
     """A dataclass field that no recipe names, with its bounds; without a default it is required."""
     return field(default=default, metadata={"bounds": bounds})
 
@@ -127,7 +117,7 @@ class Section:
         """Values by field, with what follows from other fields written out: where these agree, two sections do.
 
         Args:
-            values: of this section, by the names of its fields, or as an earlier version wrote them.
+            values: of this section, by the names of its fields.
         """
         return dict(values)
 

@@ -1,6 +1,5 @@
 """What a recipe says about data: sources, how they are read, split, curriculum, bins, masking and loading."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
@@ -248,11 +247,6 @@ class DataSettings(CorpusSettings):
                     f"data.{name} is {crop}; it must lie between 3 (begin, one residue, end) and "
                     f"data.bin_tokens = {self.bin_tokens}: lower the crop or raise the bin"
                 )
-
-    @classmethod
-    def resolved(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The same, where an earlier version, which left no bin out, wrote the values."""
-        return {"skip_bins": [], **values}
 
     @property
     def corpora(self) -> tuple[CorpusSettings, ...]:

@@ -16,7 +16,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -99,15 +99,6 @@ def _read(rows: NDArray[np.float32], places: Tensor) -> Tensor:
     return torch.from_numpy(rows[places.cpu().numpy()]).to(places.device)
 
 
-class Cached(NamedTuple):
-    """What became of a cache."""
-
-    features: CachedFeatures | None
-    """None where they would be larger than allowed: the encoder computes them each time."""
-    lines: list[str]
-    """For the start of a run."""
-
-
 def cached_features(
     start: Source,
     documents: Documents,
@@ -119,7 +110,7 @@ def cached_features(
     *,
     device: torch.device | str = "cpu",
     on_each_node: Callable[[Callable[[], int]], int] = lambda work: work(),
-) -> Cached:
+) -> tuple[CachedFeatures | None, list[str]]:
     """The features of a frozen encoder, computed unless the folder has them; collective.
 
     Args:
@@ -148,7 +139,7 @@ def cached_features(
     title = f"features: {what} x {start.shape.dim} numbers, {size / _GB:.3g} GB"
     if size > cache_gb * _GB:
         line = f"{title}, more than adaptation.cache_gb = {cache_gb:g}: not kept, the encoder computes them each time"
-        return Cached(None, [line])
+        return None, [line]
     weights = start.content_hash()
     described = {pooling: _facts(start, weights, documents, pooling) for pooling in poolings}
     places = {pooling: folder / f"features-{_name(facts)}" for pooling, facts in described.items()}
@@ -163,7 +154,7 @@ def cached_features(
 
     said = "computed" if on_each_node(made) else "as they were computed before"
     rows = {pooling: _opened(places[pooling], described[pooling]) for pooling in poolings}
-    return Cached(CachedFeatures(rows), [f"{title}, {said}, in {folder}"])
+    return CachedFeatures(rows), [f"{title}, {said}, in {folder}"]
 
 
 def vectors_of(

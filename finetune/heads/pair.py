@@ -7,8 +7,6 @@ pair is wide, and exists for a chunk of pairs alone: the backward pass computes 
 what that takes.
 """
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,28 +18,6 @@ from pretrain.model.presets import EsmShape
 
 CHUNK_BYTES = 1 << 24
 """Bytes of one float32 tensor of a chunk's hidden channels."""
-_HELD = 4
-"""Such tensors at once, in the backward pass: the sum, its GELU, and a gradient of each."""
-
-
-class PairCost(NamedTuple):
-    """What labels of pairs take, per task head, besides the encoder."""
-
-    kept_bytes: int
-    """Kept from the forward pass to the backward pass; grows with the number of pairs."""
-    chunk_bytes: int
-    """Needed for one chunk at a time; at most about 64 MiB, however many pairs there are."""
-    flops: int
-    """FLOPs of the last map alone: its forward pass, its recomputation and its two gradients."""
-
-
-def pair_cost(pairs: int, hidden: int, width: int) -> PairCost:
-    """The cost of `pairs` labelled pairs with `hidden` channels and `width` numbers each.
-
-    All pairs of a protein of L residues are ``L * (L - 1) // 2``.
-    """
-    of_chunk = min(pairs, _rows(hidden)) * hidden * 4 * _HELD
-    return PairCost(pairs * (width * 4 + 2 * 8), of_chunk, pairs * 8 * hidden * width)
 
 
 def _rows(hidden: int) -> int:

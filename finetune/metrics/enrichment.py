@@ -75,18 +75,6 @@ def enrichment(labels: ArrayLike, scores: ArrayLike, fraction: float = 0.01) -> 
     return Enrichment(float(found / count / ratio), float(min(positive, count) / count / ratio), count)
 
 
-def hit_rate(labels: ArrayLike, scores: ArrayLike, budget: int) -> float:
-    """Share of positives among the `budget` best-scored items, which is what a plate of that size would find.
-
-    Raises:
-        ValueError: see `checked`; or the budget is not in 1..N.
-    """
-    active, ranked = checked(labels, scores)
-    if not 1 <= budget <= len(active):
-        raise ValueError(f"the budget is {budget}; it must lie in 1..{len(active)}, the number of items")
-    return float(_found(active, ranked, budget) / budget)
-
-
 def top_recall(truth: ArrayLike, scores: ArrayLike, fraction: float = 0.1) -> float:
     """Share of the truly best `fraction` that is among the best-scored `fraction`, as in ProteinGym.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from data.recipe.settings import IngestSettings
 from data.sources.protein import is_missing, letters_of, refusal
 from finetune.score.schemes import Variant, variant_of
-from finetune.tables.mutations import Asked, record_named, variants
+from finetune.tables.mutations import Asked, variants, wild_types_of_rows
 from finetune.tables.table import Table
 
 MUTATION, SEQUENCE, TARGET = "mutant", "mutated_sequence", "target"
@@ -91,7 +91,7 @@ def read_variants(
         for row, (whole, mutated) in enumerate(zip(read.sequences, read.mutated, strict=True)):
             found[row] = None if whole is None else Variant(whole, mutated)
     else:
-        names = _names(table, targets, target, targets_file)
+        names = wild_types_of_rows(table, target, targets, targets_file, ASKED)
     for row, text in enumerate(table.column(sequence)) if sequence is not None else ():
         letters = letters_of((text or "").encode("utf-8", "replace")).upper()
         if is_missing(letters):
@@ -109,21 +109,3 @@ def read_variants(
         found[row] = own
         notes.pop(row, None)
     return Rows(tuple(names), tuple(found), notes)
-
-
-def _names(table: Table, targets: Mapping[str, str], target: str | None, file: str) -> list[str]:
-    """The target of each row."""
-    if target is None:
-        if len(targets) != 1:
-            raise ValueError(
-                f"{file}: holds {len(targets)} proteins; name the column that says which of them a row is a variant of "
-                "with --target-column"
-            )
-        return list(targets) * table.num_rows
-    names = []
-    for row, text in enumerate(table.column(target)):
-        name = record_named((text or "").strip(), targets)
-        if name is None:
-            raise ValueError(f"{table.row(row)}: {target!r} is {text!r}, which is no record of {file}")
-        names.append(name)
-    return names

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from data.store.token_store import new_hash
 from finetune.tables.table import Table
 
 if TYPE_CHECKING:
@@ -53,8 +52,3 @@ class Records:
     def rows_of(self, record: int) -> NDArray[np.int64]:
         """The rows of a record, rising."""
         return np.flatnonzero(self.of_row == record)
-
-
-def content_digest(text: str) -> int:
-    """64 bits that identify a text, for records without a sequence."""
-    return int.from_bytes(new_hash(text.encode()).digest()[:8], "little")

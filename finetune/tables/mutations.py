@@ -173,7 +173,7 @@ def variants(
         ValueError: a cell is no mutation; a wild type has another residue than a row says; a row names no record; no
             offset fits, or it rests on too few positions.
     """
-    proteins = _wild_type_of_rows(table, protein, wild_types, wild_type_file, asked_by)
+    proteins = wild_types_of_rows(table, protein, wild_types, wild_type_file, asked_by)
     parsed, unusable = _parsed(table, mutation, empty_is_wild_type, asked_by)
     said: list[str] = []
     if numbering is None:
@@ -217,7 +217,7 @@ def numbering_of(
     numbering = Numbering(wild_types, offset)
     for part in parts:
         part.require(mutation, "data.mutation")
-        proteins = _wild_type_of_rows(part, protein, wild_types, wild_type_file)
+        proteins = wild_types_of_rows(part, protein, wild_types, wild_type_file)
         numbering.count(part, mutation, proteins, _parsed(part, mutation, empty_is_wild_type=True)[0])
     return numbering, numbering.settle(part)
 
@@ -243,7 +243,7 @@ def _parsed(
     return parsed, unusable
 
 
-def _wild_type_of_rows(
+def wild_types_of_rows(
     table: Table, protein: str | None, wild_types: Mapping[str, str], file: str, asked_by: Asked = RECIPE
 ) -> list[str]:
     """Name of the wild type of each row."""

@@ -70,11 +70,6 @@ class Numbers:
     said: tuple[str, ...] = ()
     """What was decided, for the user."""
 
-    @property
-    def observed(self) -> NDArray[np.bool_]:
-        """(rows,) whether a row has a value."""
-        return ~np.isnan(self.values)
-
 
 class NotOneColumn(ValueError):
     """Cells that cannot be read as one column: decimal signs or units that contradict each other.

@@ -6,7 +6,6 @@ here, because a process that holds a part of it may have no room for all. Nothin
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 
@@ -16,14 +15,8 @@ from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.model.settings import ModelSettings
 from pretrain.model.weights.contact_head import ContactHead
 
-
-class First(NamedTuple):
-    """What a run starts from."""
-
-    shape: EsmShape
-    weights: Mapping[str, FirstWeight]
-    contact_head: ContactHead | None
-    """That of a published ESM-2, which is not trained; None where there is none."""
+First = tuple[EsmShape, Mapping[str, FirstWeight], ContactHead | None]
+"""What a run starts from: shape, weights, and the contact head of a published ESM-2, which is not trained."""
 
 
 def first_of(settings: ModelSettings, seed: int) -> First:
@@ -36,10 +29,10 @@ def first_of(settings: ModelSettings, seed: int) -> First:
         from pretrain.model.weights import io as transformers_io
 
         shape, weights, contact_head = transformers_io.published(settings.init)
-        return First(replace(shape, dropout=settings.dropout), weights, contact_head)
+        return replace(shape, dropout=settings.dropout), weights, contact_head
     shape = replace(PRESETS[str(settings.preset)], dropout=settings.dropout)
     begins = neighbours_first if settings.start == "neighbours" else first_weights
-    return First(shape, begins(without_memory(shape), seed), None)
+    return shape, begins(without_memory(shape), seed), None
 
 
 def first_model(settings: ModelSettings, seed: int) -> tuple[EsmShape, Mapping[str, FirstWeight]]:

@@ -5,9 +5,8 @@ a mistake in a recipe is reported at once.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from data.recipe.setting import IDENTITY, OPERATIONAL, Section, require, require_word, setting
 from pretrain.model.presets import PRESETS
@@ -56,11 +55,6 @@ class ModelSettings(Section):
             require_word("model.preset", self.preset, PRESETS)
         said = f"weights are read from model.init = {self.init!r}, and none is random: take model.start out"
         require(self.init is None or self.start == "published", "model.start", self.start, said)
-
-    @classmethod
-    def resolved(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """With the start of weights, which runs of early versions do not name."""
-        return {"start": "published", **values}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

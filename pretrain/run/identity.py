@@ -9,19 +9,12 @@ from typing import Any
 
 from data.recipe.setting import SettingClass, settings_of
 
-_CAME_LATER = {"model.start": "published"}
-"""Settings that early versions lack, with what these versions did. That value is not hashed, so that their checkpoints
-continue."""
-
 
 def fingerprints_of(recipe: Any) -> dict[str, str]:
     """SHA-256 of all settings of class identity, and of all of class schedule, with their names."""
 
     def of(setting_class: SettingClass) -> str:
         chosen = {name: value for name, its_class, value in settings_of(recipe) if its_class is setting_class}
-        for name, before in _CAME_LATER.items():
-            if chosen.get(name) == before:
-                del chosen[name]
         return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
 
     return {"identity": of(SettingClass.IDENTITY), "schedule": of(SettingClass.SCHEDULE)}

@@ -152,7 +152,7 @@ def test_runs_with_trials_are_scored_as_they_were_trained(recipe_in, tmp_path: P
     around = {name: dict(model.named_parameters()).get(NAME) for name, model in models.items()}
     assert {name for name, weight in around.items() if weight is not None and weight.any()} == {"around=2"}
     # A mean that hardly moves stays where the first step ended: nearer to the first weights than the last one is.
-    first = first_of(ModelSettings(preset="modern_60k", start="neighbours"), 0).weights
+    first = first_of(ModelSettings(preset="modern_60k", start="neighbours"), 0)[1]
     name = "encoder.layers.1.feed_forward.down.weight"
     last, mean = (
         (models[trials].get_parameter(name) - first[name]()).norm().item() for trials in (",", "average=0.999999")

@@ -6,7 +6,7 @@ In: a directory or Hub name, or a model of ours. Out: shape and weights of ours,
 
 import tempfile
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from unittest.mock import patch
 
 import torch
@@ -46,18 +46,8 @@ LARGEST_FILE = "5GB"
 """Weights above this size are stored in several files, each of this size at most."""
 
 
-class Published(NamedTuple):
-    """A model of transformers, by our names."""
-
-    shape: EsmShape
-    weights: dict[str, FirstWeight]
-    """Each is made when its entry is called."""
-    contact_head: ContactHead | None
-    """That of an ESM-2, if somebody fitted one."""
-
-
-def published(source: str | Path) -> Published:
-    """The ESM-2 or ESM C at `source`.
+def published(source: str | Path) -> tuple[EsmShape, dict[str, FirstWeight], ContactHead | None]:
+    """The ESM-2 or ESM C at `source`: its shape, what makes each weight by our names, and a contact head if it has one.
 
     The whole model stays on the host, once, for as long as any of the weights' entries does.
 
@@ -76,7 +66,7 @@ def published(source: str | Path) -> Published:
         shape = shape_of(config, rotary_precision(theirs.get_buffer(FREQUENCIES), source))
     else:
         shape = shape_of(config)
-    return Published(shape, from_transformers_one_by_one(state, shape), ContactHead.of_state(state))
+    return shape, from_transformers_one_by_one(state, shape), ContactHead.of_state(state)
 
 
 def read(source: str | Path) -> tuple[EsmShape, dict[str, FirstWeight]]:

@@ -392,4 +392,3 @@ def test_bins_that_are_left_out_have_numbers() -> None:
     for wrong in ((-1,), (3, 3)):
         with pytest.raises(ValueError, match=r"data.skip_bins is \(.*; each must be the number of a bin, from 0 on"):
             replace(SETTINGS, skip_bins=wrong)
-    assert DataSettings.resolved({"crop_tokens": 60}) == {"crop_tokens": 60, "skip_bins": []}  # of an early version

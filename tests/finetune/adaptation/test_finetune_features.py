@@ -16,7 +16,7 @@ from data.corpus.shelves import Shelves
 from data.recipe.settings import DataSettings
 from data.store.token_store import Store
 from finetune.adaptation import features
-from finetune.adaptation.features import Cached, Documents, Pooling, cached_features
+from finetune.adaptation.features import CachedFeatures, Documents, Pooling, cached_features
 from pretrain.model.encoder import Encoder
 from pretrain.model.presets import EsmShape
 from pretrain.ship.source import Source
@@ -44,6 +44,9 @@ def start_of(encoder: Encoder) -> Source:
     return Source(SHAPE, {f"encoder.{n}": partial(Tensor.clone, p.detach()) for n, p in named}, "here")
 
 
+Cached = tuple[CachedFeatures | None, list[str]]
+
+
 @pytest.fixture
 def cache(tmp_path: Path, store: Store, encoder: Encoder) -> Callable[..., Cached]:
     def cached(pooling: Pooling | tuple[Pooling, ...], documents: Documents | None = None, **changes: Any) -> Cached:
@@ -65,7 +68,7 @@ def alone(encoder: Encoder, store: Store, record: int) -> Tensor:
 
 
 def test_vectors_are_those_of_the_encoder(cache: Callable[..., Cached], store: Store, encoder: Encoder) -> None:
-    both, begin = cache(("mean", "residue")).features, cache("begin").features
+    both, begin = cache(("mean", "residue"))[0], cache("begin")[0]
     assert both is not None
     assert begin is not None
     assert both.rows["residue"].shape == (int(store.offsets[-1]), 48)
@@ -86,7 +89,7 @@ def test_linkers_are_not_pooled_and_cut_residues_have_no_vector(
     whole = Documents.whole(store.fingerprint, store.offsets)
     linkers = whole.linkers.copy()
     linkers[3] = 5, 12
-    mean = cache("mean", replace(whole, linkers=linkers)).features
+    mean = cache("mean", replace(whole, linkers=linkers))[0]
     assert mean is not None
     own = alone(encoder, store, 3)
     kept = torch.cat([own[1:5], own[12:-1]]).mean(0)
@@ -95,7 +98,7 @@ def test_linkers_are_not_pooled_and_cut_residues_have_no_vector(
 
     starts, lengths = whole.starts.copy(), whole.lengths.copy()
     starts[2], lengths[2] = 6, 10  # residues 5 to 14
-    residue = cache("residue", replace(whole, starts=starts, lengths=lengths)).features
+    residue = cache("residue", replace(whole, starts=starts, lengths=lengths))[0]
     assert residue is not None
     first, end = int(store.offsets[2]), int(store.offsets[3])
     vectors = residue.residue(torch.arange(first, end))
@@ -109,9 +112,9 @@ def test_what_was_computed_is_reused_and_other_content_is_not(
     cache: Callable[..., Cached], encoder: Encoder, store: Store, tmp_path: Path
 ) -> None:
     whole = Documents.whole(store.fingerprint, store.offsets)
-    (line,) = cache("mean").lines
+    (line,) = cache("mean")[1]
     assert line.startswith(f"features: 9 proteins x 48 numbers, {9 * 48 * 4 / 1e9:.3g} GB, computed, in {tmp_path}")
-    (again,) = cache("mean").lines
+    (again,) = cache("mean")[1]
     assert "as they were computed before" in again
     other = Encoder(SHAPE)
     perturb(other, 1)
@@ -125,18 +128,18 @@ def test_what_was_computed_is_reused_and_other_content_is_not(
         cache("mean", replace(whole, linkers=linkers)),
         cache("mean", replace(whole, store="another")),
     ):
-        assert ", computed, " in changed.lines[0]
+        assert ", computed, " in changed[1][0]
     assert len(list((tmp_path / "cache").glob("features-*"))) == 6
-    assert "as they were" in cache("mean", settings=replace(SETTINGS, bin_tokens=256)).lines[0]
+    assert "as they were" in cache("mean", settings=replace(SETTINGS, bin_tokens=256))[1][0]
 
 
 def test_a_cache_that_would_be_too_large_is_not_made(cache: Callable[..., Cached], tmp_path: Path) -> None:
     found = cache("mean", cache_gb=9 * 48 * 4 / 1e9 - 1e-12)
-    assert found.features is None
-    assert "more than adaptation.cache_gb = 1.728e-06: not kept, the encoder computes them each time" in found.lines[0]
+    assert found[0] is None
+    assert "more than adaptation.cache_gb = 1.728e-06: not kept, the encoder computes them each time" in found[1][0]
     assert not (tmp_path / "cache").exists()
-    assert cache("mean", cache_gb=9 * 48 * 4 / 1e9).features is not None
-    assert cache(("mean", "residue"), cache_gb=9 * 48 * 4 / 1e9).features is None
+    assert cache("mean", cache_gb=9 * 48 * 4 / 1e9)[0] is not None
+    assert cache(("mean", "residue"), cache_gb=9 * 48 * 4 / 1e9)[0] is None
 
 
 def test_it_is_written_whole_or_not_at_all(
@@ -153,7 +156,7 @@ def test_it_is_written_whole_or_not_at_all(
         with pytest.raises(KeyboardInterrupt):
             cache("mean")
     assert list((tmp_path / "cache").iterdir()) == []
-    assert ", computed, " in cache("mean").lines[0]
+    assert ", computed, " in cache("mean")[1][0]
 
     (place,) = (tmp_path / "cache").glob("features-*")
     with (place / "features.bin").open("r+b") as file:
@@ -176,9 +179,9 @@ def test_other_ranks_read_what_one_has_computed(cache: Callable[..., Cached]) ->
     first = cache("mean", on_each_node=on_first)
     second = cache("mean", on_each_node=lambda work: calls[0])
     assert calls == [1]
-    assert first.features is not None
-    assert second.features is not None
-    assert np.array_equal(first.features.rows["mean"], second.features.rows["mean"])
+    assert first[0] is not None
+    assert second[0] is not None
+    assert np.array_equal(first[0].rows["mean"], second[0].rows["mean"])
 
 
 def test_a_protein_that_is_longer_than_a_bin_is_refused(cache: Callable[..., Cached], store: Store) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.metrics import average_precision_score, matthews_corrcoef, ndcg_score, roc_auc_score
 
-from finetune.metrics.enrichment import bedroc, enrichment, hit_rate, random_bedroc, rie, top_recall
+from finetune.metrics.enrichment import bedroc, enrichment, random_bedroc, rie, top_recall
 
 Floats = NDArray[np.float64]
 
@@ -105,7 +105,7 @@ def test_top_recall_of_a_constant_is_that_of_chance() -> None:
 
 def test_ties_are_the_mean_over_their_orders() -> None:
     labels, scores = np.array([1.0, 0, 0, 1, 0, 1]), np.array([2.0, 2, 2, 1, 1, 1])
-    found: dict[str, list[float]] = {"bedroc": [], "rie": [], "ef": [], "hits": []}
+    found: dict[str, list[float]] = {"bedroc": [], "rie": [], "ef": []}
     for first in permutations(range(3)):
         for second in permutations(range(3, 6)):
             ordered = labels[[*first, *second]]
@@ -113,12 +113,10 @@ def test_ties_are_the_mean_over_their_orders() -> None:
             found["bedroc"].append(bedroc(ordered, untied))
             found["rie"].append(rie(ordered, untied))
             found["ef"].append(enrichment(ordered, untied, 0.3).factor)
-            found["hits"].append(hit_rate(ordered, untied, 4))
     mean = {name: sum(values) / len(values) for name, values in found.items()}
     assert bedroc(labels, scores) == pytest.approx(mean["bedroc"], abs=1e-12)
     assert rie(labels, scores) == pytest.approx(mean["rie"], abs=1e-12)
     assert enrichment(labels, scores, 0.3).factor == pytest.approx(mean["ef"], abs=1e-12)
-    assert hit_rate(labels, scores, 4) == pytest.approx(mean["hits"], abs=1e-12)
 
 
 @pytest.mark.parametrize("metric", [bedroc, rie])
@@ -164,15 +162,11 @@ def test_what_cannot_be_ranked_is_refused(labels: list[float], scores: list[floa
     for metric in (bedroc, rie, enrichment):
         with pytest.raises(ValueError, match=said):
             metric(labels, scores)
-    with pytest.raises(ValueError, match=said):
-        hit_rate(labels, scores, 1)
 
 
-def test_bad_fraction_and_budget_are_refused() -> None:
+def test_bad_fraction_is_refused() -> None:
     with pytest.raises(ValueError, match=r"is 0; it must lie in \(0, 1\]"):
         enrichment(*T1, 0)
-    with pytest.raises(ValueError, match=r"the budget is 11; it must lie in 1\.\.10"):
-        hit_rate(*T1, 11)
 
 
 def test_rdkit_agrees_without_ties() -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow
 
+from data.store.token_store import new_hash
 from finetune.splits.parts import in_order_of_first
-from finetune.splits.records import Records, content_digest
+from finetune.splits.records import Records
 from finetune.tables.table import Table
 from support.inputs.token_stores import store_of
 
@@ -22,7 +23,7 @@ def named_records(of_row: Sequence[str], **columns: Sequence[str | None]) -> Rec
     """Records without a store: rows with one name are one record."""
     rows = in_order_of_first(np.array(list(of_row)))
     names = list(dict.fromkeys(of_row))
-    digests = np.array([content_digest(name) for name in names], np.uint64)
+    digests = np.array([np.frombuffer(new_hash(name.encode()).digest(), "<u8")[0] for name in names])
     return Records(table_of(**columns), rows, digests)
 
 
