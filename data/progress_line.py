@@ -7,6 +7,7 @@ which the rate is computed.
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any, Self, TextIO
 
 from data.safe_text import printable
@@ -191,6 +192,12 @@ def clock_time(seconds: float) -> str:
     if hours >= 48:
         return f"{hours // 24:,} d {hours % 24} h"
     return f"{hours}:{minutes:02}:{whole:02}" if hours else f"{minutes}:{whole:02}"
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of a table as lines, whose columns stand below each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _bar(stream: TextIO, transient: bool, *, measured: bool = False, timed: bool = False) -> Any:

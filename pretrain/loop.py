@@ -9,7 +9,7 @@ trained, on what and with which scores, the `Job` knows.
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -22,21 +22,22 @@ from data.order.plan import Cursor, Plan
 from data.progress_line import WorkLine
 from data.recipe.interval import interval
 from pretrain.checkpoint.best import Best
-from pretrain.checkpoint.continued import Earlier, changes, first_whole, opened, require_same_run
+from pretrain.checkpoint.canonical import InvalidCheckpoint
+from pretrain.checkpoint.continued import changes, opened, require_same_run
 from pretrain.checkpoint.frozen import fill_frozen
 from pretrain.checkpoint.load import Verified
 from pretrain.checkpoint.manifest import BEST, ENTRIES, FROZEN, LOSS_SCALE, TrainerState
 from pretrain.checkpoint.pace import SaveDue
 from pretrain.checkpoint.restore import restore
 from pretrain.checkpoint.retention import sweep
-from pretrain.checkpoint.saves import Saves, Words
+from pretrain.checkpoint.saves import Saves
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import fill
 from pretrain.job import Built, Job, Scores, TrainingRecipe, publish, require_publishable
 from pretrain.log import Log, Steps, flat_settings
 from pretrain.optimizer.build import build_optimizer, learning_rate, num_stored
 from pretrain.recovery.breaker import require_progress
-from pretrain.recovery.elsewhere import Elsewhere, earlier_of, stored_at_the_end
+from pretrain.recovery.elsewhere import Elsewhere
 from pretrain.recovery.left_out import kept_of, require_left_out
 from pretrain.recovery.numerical import Numerics, faults_met, require_remedy
 from pretrain.recovery.shared_directory import require_shared
@@ -49,7 +50,7 @@ from pretrain.run.identity import fingerprints_of
 from pretrain.run.settings import planned_saves
 from pretrain.run.stop import Stopped
 from pretrain.screen import Pause, Screen, loss_of, tracker_rows
-from pretrain.step import Ahead, Reading, Told, train_step
+from pretrain.step import Ahead, Reading, train_step
 from pretrain.telemetry.kept_peak import peak_of_all
 from pretrain.validations import Validations
 
@@ -86,12 +87,10 @@ def train(
     """
     recipe.schedule.require_tokens()
     run = RunDirectory(Path(recipe.run.directory), written)
-    elsewhere: Elsewhere | None = None  # on rank 0
+    elsewhere = Elsewhere(run, recipe, allowed, engine)
 
     def begin() -> tuple[int, int, tuple[Path, str] | None, list[int]]:
-        nonlocal elsewhere
         with run.claimed(recipe, allow_schedule_change=allowed.schedule_change):
-            elsewhere = Elsewhere(run, recipe, recipe.run, recipe.schedule.total_tokens, allowed)
             with stop.at_once():
                 known, newest_step = elsewhere.known()
             before = starts(known)
@@ -120,16 +119,14 @@ def train(
         attempt, base_step, chosen, faults = engine.on_main(begin)
         watching = watched(run, engine, attempt, position, recipe.run.grace_s)
         recording = recorded(run, engine.rank, attempt, position, newest)
-        with stored_at_the_end(elsewhere, attempt), watching, recording, stop.consequences(), stop.at_once():
+        with elsewhere.stored_at_the_end(attempt), watching, recording, stop.consequences(), stop.at_once():
             job = open_job(recipe, engine)
             if not chosen:  # a start that continues does without the seconds that it takes
                 engine.on_main(lambda: require_publishable(job))
             engine.on_main(lambda: run.describe_corpus(job.description()))
             engine.on_main(lambda: engine.start_trackers(flat_settings(recipe), run.root, run.read().id))
             checkpoint = opened(*chosen) if chosen else None
-            training = Training(
-                recipe, job, engine, run, attempt, checkpoint, earlier_of(elsewhere, engine, attempt), faults
-            )
+            training = Training(recipe, job, engine, run, attempt, checkpoint, elsewhere, faults)
             training.run_to_end()
             scores = training.finish()
     summary = Summary(scores, training.state, run, training.seconds, job, training.validations.best)
@@ -148,7 +145,7 @@ class Training(Generic[S]):
         run: claimed by rank 0.
         attempt: number of the attempt.
         checkpoint: to continue from; None for a run that begins.
-        earlier: puts a damaged one aside, and finds another one; collective.
+        elsewhere: where an earlier one is, if that one is damaged.
         faults: steps at which earlier attempts have met numerical faults.
     """
 
@@ -160,7 +157,7 @@ class Training(Generic[S]):
         run: RunDirectory,
         attempt: int,
         checkpoint: Verified | None,
-        earlier: Earlier,
+        elsewhere: Elsewhere,
         faults: Collection[int],
     ) -> None:
         self.recipe, self.job, self.engine, self.run, self.attempt = recipe, job, engine, run, attempt
@@ -175,7 +172,7 @@ class Training(Generic[S]):
             fingerprints[FROZEN] = frozen
         self.state = TrainerState(step=0, tokens_seen=0, cursor=Cursor().as_dict(), chain=GENESIS, skipped_steps=0)
         if checkpoint:
-            checkpoint = first_whole(checkpoint, lambda each: self._restore(each, fingerprints, frozen), earlier)
+            checkpoint = self._restore(checkpoint, elsewhere, fingerprints)
             self.state = checkpoint.trainer
         else:
             fill(self.named, self.named.names, built.first)
@@ -204,14 +201,20 @@ class Training(Generic[S]):
         self.model, self.optimizer = engine.prepare(model, optimizer)
         self.named = engine.named_state(self.model, self.optimizer)
 
-    def _restore(self, checkpoint: Verified, fingerprints: Mapping[str, str], frozen: str | None) -> None:
-        """Give what is trained the values of a checkpoint of this run."""
-        require_same_run(checkpoint, fingerprints)
-        require_left_out(checkpoint, self.recipe.data)
-        self.job.require(checkpoint.trainer.entries, Cursor(**checkpoint.trainer.cursor))
+    def _restore(self, checkpoint: Verified, elsewhere: Elsewhere, fingerprints: Mapping[str, str]) -> Verified:
+        """Give what is trained the values of a checkpoint of this run, or of an earlier one if that one is damaged."""
         known = ENTRIES | self.job.entry_names | ({BEST} if self.job.selection else frozenset())
-        state = restore(checkpoint, self.named, self.engine, frozen, known)
-        self.engine.restore_scaler(state.entries.get(LOSS_SCALE))
+        while True:
+            require_same_run(checkpoint, fingerprints)
+            require_left_out(checkpoint, self.recipe.data)
+            self.job.require(checkpoint.trainer.entries, Cursor(**checkpoint.trainer.cursor))
+            try:
+                state = restore(checkpoint, self.named, self.engine, fingerprints.get(FROZEN), known)
+            except InvalidCheckpoint as error:  # on every rank
+                checkpoint = elsewhere.instead_of(checkpoint, error, self.attempt)
+                continue
+            self.engine.restore_scaler(state.entries.get(LOSS_SCALE))
+            return checkpoint
 
     @property
     def is_over(self) -> bool:
@@ -271,7 +274,7 @@ class Training(Generic[S]):
                 settled = True
             tokens_seen = self.state.tokens_seen + ahead.num_tokens + step.num_tokens
             rate = learning_rate(schedule, tokens_seen)
-            told = Told(stop.word(), *self.saves.words(), save=stop.save_asked() and not self.saves.is_writing)
+            told = self.saves.told()._replace(stop=stop.word(), save=stop.save_asked() and not self.saves.is_writing)
             if self.engine.is_main:
                 told = told._replace(save=told.save or checkpoints.by_clock(), validate=validations.by_clock())
             outcome = train_step(
@@ -340,7 +343,7 @@ class Training(Generic[S]):
         if scale := self.engine.scaler_state():
             entries[LOSS_SCALE] = scale
         if (best := self.validations.best) and best.validated:
-            entries[BEST] = best.as_entry()
+            entries[BEST] = asdict(best)
         self.state = replace(self.state, entries=entries)
         is_saved = self.saves.save(self.state, waits=again, last=is_last, again=again)
         self.phase = "train"
@@ -393,6 +396,5 @@ class Training(Generic[S]):
         self._bind()
         lines.taken(self.state, step, outcome, rate, self.saves, is_last=self.is_over)
         self.phase = "checkpoint"
-        told = outcome.told
-        self.saves.hear(Words(told.writing, told.failed, told.overdue), self.state.step)
+        self.saves.hear(outcome.told, self.state.step)
         self.phase = "train"

@@ -2,7 +2,7 @@
 
 In: this rank's bins of one step. Out: new weights, and what happened. Kept: the model's and the optimizer's own state.
 
-Nothing here waits for the device: the host queues the whole step, and `Sent.read` waits for it, once. The loop may
+Nothing here waits for the device: the host queues the whole step, and `Outcome.read` waits for it, once. The loop may
 queue the next step before that, so that the device always has one to take.
 
 Contract C4 of docs/contracts.md, divide once: the model returns loss *sums*; the number of targets of the whole step,
@@ -14,80 +14,19 @@ parallelism give the gradient of one big batch, however unevenly the targets are
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from data.batches.loader import Step
 from pretrain.engine.engine import Engine
+from pretrain.engine.ranks import NOTHING, Told
 from pretrain.run import stop
-
-
-class Told(NamedTuple):
-    """What a rank tells all others with a step, as numbers that are summed over ranks."""
-
-    stop: int = 0
-    """`run.stop.word` of each rank."""
-    writing: int = 0
-    """These three are `checkpoint.saves.Words` of each rank."""
-    failed: int = 0
-    overdue: int = 0
-    save: int = 0
-    """Rank 0: whether its clock says that a checkpoint is due. Any rank: whether SIGUSR1 asks for one."""
-    validate: int = 0
-    """Rank 0: whether its clock says that a validation is due."""
-
-    @property
-    def asks(self) -> bool:
-        """Whether something is to be done that no step may be queued for."""
-        return bool(self.stop or self.save or self.validate)
-
-
-NOTHING = Told()
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one step did, the same on every rank; on the device, where it may not have happened yet."""
-
-    losses: Tensor
-    """(objectives,) float32: mean loss of each objective over the step's targets, in nats; 0 without a target."""
-    counts: Tensor
-    """(objectives,) int64: targets of the step."""
-    digests: Tensor
-    """(bins_per_step,) int64: digest of each bin of the step, in global bin order."""
-    told: Tensor
-    """(6,) int64: the sum over ranks of what each was `Told`."""
-    grad_norm: Tensor
-    """() float32: global gradient norm before clipping."""
-    loss_scale: Tensor
-    """() float32: what the loss was multiplied by for the backward pass; 1 except in fp16."""
-    skipped: Tensor
-    """() float32: 1 if the gradient was not finite and the weights stayed as they were, else 0."""
-
-    def sent(self) -> "Sent":
-        """The same on its way to the host, in one copy, which waits for nothing.
-
-        It is queued here, so that what the host queues later does not delay it.
-        """
-        floats = torch.cat([torch.stack([self.grad_norm, self.loss_scale, self.skipped]), self.losses]).double()
-        words = torch.cat([self.counts, self.digests, self.told, floats.view(torch.int64)])
-        if not words.is_cuda:
-            return Sent(words, len(self.counts), len(floats))
-        pinned = torch.empty_like(words, device="cpu", pin_memory=True).copy_(words, non_blocking=True)
-        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        arrived.record()
-        return Sent(pinned, len(self.counts), len(floats), arrived)
-
-    def read(self) -> "Reading":
-        """The same on the host: waits until the device has taken the step."""
-        return self.sent().read()
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """An `Outcome` on its way to the host."""
+    """What one step did, the same on every rank, on its way to the host; the device may not have taken the step yet."""
 
     words: Tensor
     """On the host: int64 counts, digests and what is told, then the bits of float64 numbers."""
@@ -115,12 +54,17 @@ class Reading:
     """An `Outcome` on the host."""
 
     losses: list[float | None]
-    """None of an objective without a target in the step: it has no mean."""
+    """Mean loss of each objective over the step's targets, in nats; None without a target."""
     counts: list[int]
+    """Targets of each objective."""
     digests: list[int]
+    """Digest of each bin of the step, in global bin order."""
     told: Told
+    """The sum over ranks of what each was `Told`."""
     grad_norm: float
+    """Global gradient norm before clipping."""
     loss_scale: float
+    """What the loss was multiplied by for the backward pass; 1 except in fp16."""
     applied: bool
     """False if the gradient was not finite and the weights stayed as they were."""
 
@@ -138,7 +82,7 @@ class Ahead:
 
     def __init__(self, late: int, taken: Callable[[Step, Reading, float], None]) -> None:
         self._late, self._taken = late, taken
-        self._queued: deque[tuple[Step, Sent, float]] = deque()
+        self._queued: deque[tuple[Step, Outcome, float]] = deque()
 
     def __len__(self) -> int:
         return len(self._queued)
@@ -150,7 +94,7 @@ class Ahead:
 
     def add(self, step: Step, outcome: Outcome, rate: float) -> None:
         """Count a step that was queued, with its learning rate."""
-        self._queued.append((step, outcome.sent(), rate))
+        self._queued.append((step, outcome, rate))
 
     def read(self, *, all_of_them: bool) -> Told:
         """Read the steps that are queued: all of them, or, as long as none of them asks for anything, all but `late`.
@@ -160,10 +104,10 @@ class Ahead:
         """
         told = NOTHING
         while len(self._queued) > (0 if all_of_them or told.asks else self._late):
-            step, sent, rate = self._queued.popleft()
-            outcome = sent.read()
-            self._taken(step, outcome, rate)
-            told = Told(*map(sum, zip(told, outcome.told, strict=True)))
+            step, outcome, rate = self._queued.popleft()
+            reading = outcome.read()
+            self._taken(step, reading, rate)
+            told = Told(*map(sum, zip(told, reading.told, strict=True)))
         return told
 
 
@@ -207,12 +151,11 @@ def train_step(
     if engine.context.rank == 0:  # once for each bin, though a context-parallel group shares it
         ledger[objectives + torch.tensor(step.bins)] = torch.cat([b.digests for b in step.batches])
     ledger = engine.sum_over_ranks(engine.on_device(ledger))
-    counts, digests, all_told = ledger[:objectives], ledger[objectives : -len(told)], ledger[-len(told) :]
     if engine.world_size == 1:
         stop.obey(told.stop)
-    elif all_told.is_cpu:  # elsewhere, the host would wait for the device
-        stop.obey(int(all_told[0]))
-    divisor = counts.clamp(min=1)
+    elif ledger.is_cpu:  # elsewhere, the host would wait for the device
+        stop.obey(int(ledger[-len(told)]))
+    divisor = ledger[:objectives].clamp(min=1)
 
     # ---- forward and backward: the engine decides what is exchanged with each micro-batch or the last
     sums = torch.zeros(bins_per_step, objectives, device=engine.device)  # a row for each batch
@@ -231,4 +174,13 @@ def train_step(
         group["lr"] = learning_rate * group.get("lr_scale", 1.0)
     grad_norm, skipped = engine.update(model, optimizer, clip_norm)
     losses = engine.sum_over_ranks(sums).sum(0) / divisor
-    return Outcome(losses, counts, digests, all_told, grad_norm, loss_scale, skipped)
+
+    # ---- send: in one copy, which is queued here, so that what the host queues later does not delay it
+    floats = torch.cat([torch.stack([grad_norm, loss_scale, skipped]), losses]).double()
+    words = torch.cat([ledger, floats.view(torch.int64)])
+    if not words.is_cuda:
+        return Outcome(words, objectives, len(floats))
+    pinned = torch.empty_like(words, device="cpu", pin_memory=True).copy_(words, non_blocking=True)
+    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    arrived.record()
+    return Outcome(pinned, objectives, len(floats), arrived)

@@ -75,4 +75,5 @@ class Validations(Generic[S]):
     def have_ended(self) -> bool:
         """Whether so many in a row were no better that training ends."""
         selection, best = self._selection, self.best
-        return selection is not None and best is not None and best.has_waited(selection.patience)
+        patience = selection.patience if selection else None
+        return patience is not None and best is not None and best.since >= patience

@@ -40,7 +40,7 @@ CLIP = 1.0
 def program_step(
     engine: "Engine", model: nn.Module, optimizer: torch.optim.Optimizer, batches: Sequence[Batch], rate: float
 ) -> Callable[[], Tensor]:
-    """`pretrain.step.train_step` with what `engine` prepared; returns the mean loss, on the device."""
+    """`pretrain.step.train_step` with what `engine` prepared; returns the mean loss, once the device has taken it."""
     from data.batches.loader import Step
     from data.order.plan import Cursor
     from pretrain.step import train_step
@@ -53,7 +53,7 @@ def program_step(
 
     def take() -> Tensor:
         how: dict[str, Any] = {"bins_per_step": bins, "clip_norm": CLIP, "learning_rate": rate}
-        return train_step(step, model, optimizer, engine, weights=weights, **how).losses
+        return train_step(step, model, optimizer, engine, weights=weights, **how).words[-1:].view(torch.float64)
 
     return take
 
@@ -219,7 +219,11 @@ def _watched(what: str, place: Place, optimizer: OptimizerSettings, compute: Com
 def float16(place: Place) -> Iterator[Finding]:
     """Loss after 20 steps with a loss scale, over the loss before."""
     take, name = stepper(place, "fp16", OptimizerSettings(), ComputeSettings(compile="off"), 2e-3)
-    losses = [float(take().sum()) for _ in range(20)]
+    losses = []
+    for _ in range(20):
+        loss = take()
+        wait(place.device)
+        losses.append(float(loss.sum()))
     yield Finding("", losses[-1] / losses[0], note=f"{losses[0]:.3f} to {losses[-1]:.3f} nats, {name}", judged=True)
 
 

@@ -3,6 +3,7 @@
 In: `Results`. Out: lines for a console and sentences for a report. Kept: nothing.
 """
 
+from data.progress_line import in_columns
 from finetune.metrics.scores import TITLES, TaskScore
 from finetune.results.results import Results
 
@@ -31,8 +32,7 @@ def table(results: Results) -> list[str]:
         rows.append([*row, f"{task.labels:,}"])
     if len(rows) == 1:
         return []
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = in_columns(rows)
     more = len(results.scores.defined) - len(defined)
     return lines + ([f"{more:,} more tasks are in scores.json"] if more > 0 else [])
 

@@ -6,7 +6,7 @@ each checkpoint of a job that selects one. Retention leaves that checkpoint alon
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,20 +36,12 @@ class Best:
             return Best(score=float(score), step=step, validated=step)
         return replace(self, since=self.since + 1, validated=step)
 
-    def has_waited(self, patience: int | None) -> bool:
-        """Whether `patience` validations in a row, or more, were no better; None waits for ever."""
-        return patience is not None and self.since >= patience
-
-    def as_entry(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        return asdict(self)
-
     @classmethod
     def of(cls, trainer: TrainerState) -> Self:
         """What a checkpoint kept; the one of a run without validations if it kept nothing.
 
         Raises:
-            InvalidCheckpoint: it is not what `as_entry` gives.
+            InvalidCheckpoint: it is not such a record.
         """
         kept: Mapping[str, Any] | None = trainer.entries.get(BEST)
         if kept is None:

@@ -184,10 +184,10 @@ def _write_own(plan: Plan, staged: Staged, rank: int) -> Receipt:
         places = {name: place for place, name in enumerate(sorted(staged.shapes[part]))}
         own = {name: piece for name, piece in sorted(staged.pieces[part].items()) if piece.start < piece.stop}
         if own:  # no moments before the first step; and there may be more ranks than tensors
-            tensors = {name: piece.values for name, piece in own.items()}
+            tensors = {name: piece.live for name, piece in own.items()}
             files.append(write_tensors(plan.temporary, f"{part}/{data_file(rank)}", tensors, plan.modes))
         rows = [
-            (places[name], rank, piece.start, piece.stop, *sums(piece.values, piece.start).tolist())
+            (places[name], rank, piece.start, piece.stop, *sums(piece.live, piece.start).tolist())
             for name, piece in own.items()
         ]
         pieces[part] = np.array(rows, np.int64).reshape(-1, 6)

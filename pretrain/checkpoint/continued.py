@@ -3,17 +3,15 @@
 In: where it is. Out: an error, or a table of what differs. Kept: nothing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
+from data.progress_line import in_columns
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.load import Verified, open_checkpoint
 from pretrain.engine.engine import Engine
 from pretrain.run.errors import CheckpointError
 from pretrain.run.versions import versions
-
-Earlier = Callable[[Verified, InvalidCheckpoint], Verified]
-"""Puts a damaged checkpoint aside, and finds another one; collective."""
 
 
 def opened(path: Path, manifest_sha256: str) -> Verified:
@@ -26,22 +24,6 @@ def opened(path: Path, manifest_sha256: str) -> Verified:
         return open_checkpoint(path, manifest_sha256)
     except InvalidCheckpoint as error:  # rank 0 has just opened it
         raise CheckpointError(path, str(error), "let all ranks see one file system") from error
-
-
-def first_whole(checkpoint: Verified, restore: Callable[[Verified], object], earlier: Earlier) -> Verified:
-    """Restore a checkpoint, or where that finds damage, an earlier one; the one that was restored. Collective.
-
-    Args:
-        checkpoint: the newest one.
-        restore: as of `restore.restore`: all ranks raise the same about bytes.
-        earlier: puts a damaged one aside, and finds another one.
-    """
-    while True:
-        try:
-            restore(checkpoint)
-            return checkpoint
-        except InvalidCheckpoint as error:  # on every rank
-            checkpoint = earlier(checkpoint, error)
 
 
 def require_same_run(checkpoint: Verified, fingerprints: Mapping[str, str]) -> None:
@@ -74,8 +56,7 @@ def changes(checkpoint: Verified | None, engine: Engine) -> list[str]:
     if not cells:
         return []
     cells.insert(0, (f"since step {step}", "in the checkpoint", "in this run"))
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)).rstrip() for row in cells]
+    lines = in_columns(cells)
     if before.world_size != engine.world_size or before.engine != engine.name:
         lines.append(
             "order of samples and tokens of a step: as before; gradients: added in another order, which changes last "

@@ -76,11 +76,8 @@ def in_quarantine(checkpoints_dir: Path) -> list[Path]:
     """Checkpoints that were put aside, the last one first; not those that made way and may get their names back."""
     folder = checkpoints_dir / QUARANTINE
     found = folder.glob("step-*") if folder.is_dir() else ()
-    return sorted((path for path in found if not _MADE_WAY.fullmatch(path.name)), key=_moved_at, reverse=True)
-
-
-def _moved_at(path: Path) -> int:
-    return path.lstat().st_ctime_ns  # a rename changes it
+    aside = (path for path in found if not _MADE_WAY.fullmatch(path.name))
+    return sorted(aside, key=lambda path: path.lstat().st_ctime_ns, reverse=True)  # which a rename changes
 
 
 def retain_everywhere(plan: Plan, *, keep: int, stays: Callable[[int], bool]) -> None:

@@ -4,7 +4,7 @@ In: where the run stands at a step. Out: a checkpoint, some steps later; or, on 
 none. Kept: the newest checkpoint; in faults.jsonl, for how long saves have failed, which a restart does not forget.
 
 Training waits while the state is copied (`checkpoint.staging`); a thread of each rank writes it (`checkpoint.writer`).
-One save is written at a time. With each step the ranks tell each other what has become of it (`words`), so that all of
+One save is written at a time. With each step the ranks tell each other what has become of it (`told`), so that all of
 them know at the same step that it ended (`hear`). A save that is due before that waits for it once, for `_PATIENCE_S`
 seconds, and is skipped if it takes longer; the last save of a run waits as long as it takes.
 
@@ -36,6 +36,7 @@ from pretrain.checkpoint.staging import Staging
 from pretrain.checkpoint.writer import SaveFailures, Write
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import NamedState
+from pretrain.engine.ranks import NOTHING, Told
 from pretrain.run import stop
 from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import PeerError, StorageError
@@ -71,17 +72,6 @@ class Cost(NamedTuple):
     """How long it took until it was published."""
     num_bytes: int
     """Size of the checkpoint."""
-
-
-class Words(NamedTuple):
-    """What each rank tells the others of the save that is being written, as numbers that are summed over ranks."""
-
-    writing: int = 0
-    """Whether this rank has not ended its part; rank 0 ends when the checkpoint is published."""
-    failed: int = 0
-    """Whether its part has failed."""
-    overdue: int = 0
-    """Rank 0: whether the save takes longer than saves may fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,22 +166,26 @@ class Saves:
         """Whether a save has begun of whose end not all ranks know."""
         return self._begun is not None
 
-    def words(self) -> Words:
+    def told(self) -> Told:
         """What this rank has to tell the others with the next step."""
         if self._begun is None:
-            return Words()
+            return NOTHING
         write = self._begun.write
         most_s = max(self._most_s - self._failures.before_s, self._most_s / _TRIES)  # a disk that was mended gets some
         is_late = not write.has_ended and write.seconds >= most_s
-        return Words(not write.has_ended, write.error is not None, self._engine.is_main and is_late)
+        return Told(
+            writing=not write.has_ended,
+            failed=write.error is not None,
+            overdue=self._engine.is_main and is_late,
+        )
 
-    def hear(self, words: Words, step: int | None = None) -> None:
+    def hear(self, told: Told, step: int | None = None) -> None:
         """Learn what has become of the save that is being written; collective, after every step.
 
         After the first one, when the optimizer has its moments, the buffers of saves are made ready in a thread.
 
         Args:
-            words: the sums over ranks.
+            told: the sums over ranks.
             step: that was taken; after some, copies of the state are compared.
 
         Raises:
@@ -208,11 +202,11 @@ class Saves:
             self._copies.at(step, self._newest_at_the_end)
         if self._begun is None:
             return
-        if words.failed:
+        if told.failed:
             self._begun.write.give_up()
-        if not words.writing:
+        if not told.writing:
             self._conclude(self._begun)
-        elif words.overdue:
+        elif told.overdue:
             self._give_up(
                 f"the save of step {self._begun.state.step} has not ended in {clock_time(self._most_s)} "
                 f"(run.saves_may_fail_for = {self._settings.saves_may_fail_for!r})"
@@ -273,7 +267,7 @@ class Saves:
             may_wait = patiently or not self._has_waited
             self._begun.write.wait((self._grace.look_s(_LOOK_S) if patiently else _PATIENCE_S) if may_wait else 0.0)
             step = self._begun.state.step
-            self.hear(Words(*(sum(each) for each in zip(*self._engine.gather(self.words()), strict=True))))
+            self.hear(Told(*map(sum, zip(*self._engine.gather(self.told()), strict=True))))
             if self._begun and patiently:
                 self._grace.require(0.0, f"the save of step {step} had not ended")
             if self._begun and not patiently:

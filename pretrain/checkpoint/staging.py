@@ -9,22 +9,13 @@ import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from pretrain.engine.named_state import NamedState
 from pretrain.engine.spans import Piece
-
-
-class StagedPiece(NamedTuple):
-    """A range of one stored tensor."""
-
-    start: int
-    stop: int
-    values: Tensor
-    """(stop - start,) float32 on the host, or in the tensor's shape if it is all of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,8 +27,8 @@ class Staged:
 
     shapes: Mapping[str, Mapping[str, tuple[int, ...]]]
     """Part -> stored name -> whole shape, alike on every rank."""
-    pieces: Mapping[str, Mapping[str, StagedPiece]]
-    """Part -> stored name -> what this rank stores of it."""
+    pieces: Mapping[str, Mapping[str, Piece]]
+    """Part -> stored name -> what this rank stores of it: float32 on the host, a whole tensor in its shape."""
     aliases: Mapping[str, str]
     """Second names of tied parameters -> the name they are stored under."""
     steps: Mapping[str, int]
@@ -48,7 +39,7 @@ class Staged:
     @property
     def num_bytes(self) -> int:
         """Bytes of what this rank stores."""
-        return sum(piece.values.nbytes for of_part in self.pieces.values() for piece in of_part.values())
+        return sum(piece.live.nbytes for of_part in self.pieces.values() for piece in of_part.values())
 
 
 class Staging:
@@ -99,11 +90,11 @@ def _staged(state: NamedState, pieces: Sequence[Piece], values: Mapping[tuple[st
         "model": {name: state.shape(name) for name in state.names},
         "optimizer": {f"{key}/{name}": state.shape(name) for name in state.names for key in state.moments(name)},
     }
-    own: dict[str, dict[str, StagedPiece]] = {part: {} for part in shapes}
+    own: dict[str, dict[str, Piece]] = {part: {} for part in shapes}
     for piece in pieces:
         part, stored = stored_as(piece)
         flat, shape = values[piece[:2]], shapes[part][stored]
         is_whole = piece.start == 0 and piece.stop == math.prod(shape)
-        own[part][stored] = StagedPiece(piece.start, piece.stop, flat.view(shape) if is_whole else flat)
+        own[part][stored] = piece._replace(live=flat.view(shape) if is_whole else flat)
     steps = {name: state.step_of(name) for name in state.names}
     return Staged(shapes=shapes, pieces=own, aliases=dict(state.aliases), steps=steps, has_frozen=bool(state.frozen))

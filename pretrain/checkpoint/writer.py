@@ -50,7 +50,8 @@ class Write(Generic[T]):
         self._makes_way = num_bytes > _SMALL and sys.platform == "linux"
         self._began = time.perf_counter() if began is None else began
         self._took: float | None = None
-        self._result: T | None = None
+        self.result: T | None = None
+        """What it returned; None if it has not ended, or by an error."""
         self.error: BaseException | None = None
         """What ended it, if anything did; to be read once it has ended."""
         threading.Thread(target=self._run, name="checkpoint", daemon=True).start()
@@ -65,11 +66,6 @@ class Write(Generic[T]):
         """Whether there is a result or an error."""
         return self._has_ended.is_set()
 
-    @property
-    def result(self) -> T | None:
-        """What it returned; None if it has not ended, or by an error."""
-        return self._result
-
     def wait(self, seconds: float) -> bool:
         """Wait for its end, at most so long; whether it has ended."""
         return self._has_ended.wait(seconds)
@@ -83,7 +79,7 @@ class Write(Generic[T]):
             with suppress(OSError):  # some containers refuse it; the save then takes turns like any other thread
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # of this thread alone
         try:
-            self._result = self._work(self._given_up.is_set)
+            self.result = self._work(self._given_up.is_set)
         except BaseException as error:  # raised again by the main thread
             self.error = error
         self._took = time.perf_counter() - self._began

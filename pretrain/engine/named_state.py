@@ -235,14 +235,12 @@ class TorchState(NamedState):
         found = []
         for name, keys in sources.items():
             for key in keys:
-                tensor = self._tensor(name, key).detach()
-                span, is_stored = (0, tensor.numel()), storer.get(name) == rank
+                tensor, (span, live) = self._tensor(name, key), self.held(name, key)
+                is_stored = storer.get(name) == rank
                 if isinstance(tensor, DTensor):
-                    group, spans = _rows(tensor)
-                    span = spans[dist.get_rank(group)]
-                    is_stored = stores(span, tensor.numel(), group)
+                    is_stored = stores(span, tensor.numel(), _rows(tensor)[0])
                 if is_stored:
-                    found.append(Piece(name, key, *span, _local(tensor)))
+                    found.append(Piece(name, key, *span, live))
         return found
 
     def copy(self) -> tuple[int, dict[str, Tensor]] | None:

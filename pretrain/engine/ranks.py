@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from signal import Signals
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -27,6 +27,31 @@ of records. A rank that dies is noticed at once nevertheless: its connections cl
 """
 TIMEOUT = timedelta(minutes=30)
 """How long ranks wait for one another where all of them compute, if a recipe does not say."""
+
+
+class Told(NamedTuple):
+    """What a rank tells all others with a step, as numbers that are summed over ranks."""
+
+    stop: int = 0
+    """`run.stop.word` of each rank."""
+    writing: int = 0
+    """Whether this rank has not ended its part of the save that is being written; rank 0 has when it is published."""
+    failed: int = 0
+    """Whether its part has failed."""
+    overdue: int = 0
+    """Rank 0: whether the save takes longer than saves may fail."""
+    save: int = 0
+    """Rank 0: whether its clock says that a checkpoint is due. Any rank: whether SIGUSR1 asks for one."""
+    validate: int = 0
+    """Rank 0: whether its clock says that a validation is due."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether something is to be done that no step may be queued for."""
+        return bool(self.stop or self.save or self.validate)
+
+
+NOTHING = Told()
 
 
 @dataclass(frozen=True)

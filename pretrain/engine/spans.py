@@ -24,7 +24,7 @@ class Piece(NamedTuple):
     start: int
     stop: int
     live: Tensor
-    """Elements `[start, stop)` of the flattened tensor as this rank holds them; the next step changes them."""
+    """Elements `[start, stop)` of the flattened tensor: staged, or as this rank holds them, until the next step."""
 
 
 def dealt(size: int, ranks: int, unit: int) -> list[Span]:

@@ -7,6 +7,7 @@ import os
 import time
 from datetime import UTC, datetime, timedelta
 
+from data.progress_line import in_columns
 from pretrain.run.attempts import KILLED, AttemptRecords, Start, starts
 from pretrain.run.classes import FINISHED, INPUT
 from pretrain.run.directory import RunDirectory
@@ -37,8 +38,7 @@ def table(run: RunDirectory) -> list[str]:
         ended = "still trains" if is_running else start.exit
         cause, began, took = start.cause.brief if start.cause else "", _clock(start), _took(start)
         rows.append([str(start.attempt), _steps(start), str(start.world_size), began, took, status, ended, cause])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return in_columns(rows)
 
 
 def last(run: RunDirectory) -> tuple[list[str], int]:

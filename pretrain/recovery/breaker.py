@@ -60,17 +60,13 @@ def refusal(run: RunDirectory, all_starts: Sequence[Start], newest_step: int) ->
     same = [start.cause for start in since[-SAME:]]
     last = same[-1] if same else None
     if last is not None and len(same) == SAME and all(_are_one(cause, last) for cause in same):
-        where = run.rank_file(last.rank).relative_to(run.root)
-        return (
-            f"the last {SAME} starts ended at step {last.step:,} by the same error: {last.error}: "
-            f"{_first_line(last.message)} (rank {last.rank}; {where} has the traceback)"
-        )
+        return f"the last {SAME} starts ended at step {last.step:,} by the same error: {last.line(run)}"
     idle = since[-IDLE:]
     if len(idle) < IDLE or newest_step > min(start.base_step for start in idle):
         return None
     ends = ", ".join(f"{count} x {end}" for end, count in Counter(start.exit for start in idle).most_common())
     cause = next((start.cause for start in reversed(idle) if start.cause), None)
-    last_error = "" if cause is None else f"; the last error was {cause.error}: {_first_line(cause.message)}"
+    last_error = "" if cause is None else f"; the last error: {cause.brief}"
     return f"the last {len(idle)} starts made no checkpoint ({ends}{last_error})"
 
 
@@ -86,17 +82,7 @@ def counted(all_starts: Sequence[Start]) -> Sequence[Start]:
 
 
 def _are_one(cause: Failure | None, other: Failure) -> bool:
-    """Whether two errors are one. Their messages may differ in addresses, times and processes."""
-    if cause is None or not _is_of_the_run(cause):
+    """Whether two errors are one, of the run itself. Their messages may differ in addresses, times and processes."""
+    if cause is None or (cause.phase == "start" and cause.exit_class in _MENDED_OUTSIDE):
         return False
     return (cause.error, cause.step, cause.place) == (other.error, other.step, other.place)
-
-
-def _is_of_the_run(cause: Failure) -> bool:
-    """Whether another start would meet it again, and may have trained for long until then."""
-    return cause.phase != "start" or cause.exit_class not in _MENDED_OUTSIDE
-
-
-def _first_line(message: str) -> str:
-    lines = message.strip().splitlines()
-    return lines[0] if lines else "no message"

@@ -17,13 +17,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from data.durable import write_whole
 from data.safe_text import tell
 from pretrain.checkpoint.best import Best
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.commit import TEMPORARY, give_name, make_way
-from pretrain.checkpoint.continued import Earlier, opened
+from pretrain.checkpoint.continued import opened
 from pretrain.checkpoint.files.tensors import PRIVATE, SHARED
 from pretrain.checkpoint.load import Verified, newest_step, newest_valid, reject, unread, verify
 from pretrain.checkpoint.manifest import OtherVersion, checkpoint_name
@@ -34,34 +35,25 @@ from pretrain.run.attempts import NO_RECORDS, AttemptRecords, move_base
 from pretrain.run.directory import Allowed, RunDirectory
 from pretrain.run.errors import CheckpointError, StorageError
 from pretrain.run.run_json import run_record
-from pretrain.run.settings import RunSettings
 
 _FETCHED = f"{TEMPORARY}step-fetched"
 
 
 class Elsewhere:
-    """The checkpoints of a run, in its directory and in its store, for one start of it; rank 0 only.
+    """The checkpoints of a run, in its directory and in its store, for one start of it. Rank 0 alone looks there.
 
     Args:
-        run: the directory, which the start has claimed.
+        run: the directory, which rank 0 has claimed before it looks.
         recipe: of the start, which a run that another machine began must have had, too.
-        settings: its section of the run.
-        total_tokens: where it ends.
         allowed: what the start may do.
+        ranks: all of them.
     """
 
-    def __init__(
-        self,
-        run: RunDirectory,
-        recipe: object,
-        settings: RunSettings,
-        total_tokens: int,
-        allowed: Allowed,
-    ) -> None:
-        self._run, self._recipe, self._settings, self._total_tokens = run, recipe, settings, total_tokens
-        self._allowed = allowed
-        self._has_records = bool(run.last_attempt())
-        self._bucket = Bucket(settings.checkpoint_url) if settings.checkpoint_url else None
+    def __init__(self, run: RunDirectory, recipe: Any, allowed: Allowed, ranks: Ranks) -> None:
+        self._run, self._recipe, self._allowed, self._ranks = run, recipe, allowed, ranks
+        url = recipe.run.checkpoint_url
+        self._bucket = Bucket(url) if url and ranks.is_main else None
+        self._has_records = False
         self._seen: list[Saved] = []
         self._stored = NO_RECORDS
 
@@ -72,6 +64,7 @@ class Elsewhere:
             StorageError: the store does not answer.
         """
         newest, here = newest_step(self._run.checkpoints), AttemptRecords.read(self._run)
+        self._has_records = bool(here.last)
         if self._bucket:
             with _answered(self._bucket.url):
                 newest = max([newest, *(saved.step for saved in _whole(self._bucket))])
@@ -102,23 +95,35 @@ class Elsewhere:
                 if found:
                     self._fetch_best(bucket, found)
         if found:
-            self._run.require_longer(self._total_tokens, found.trainer.tokens_seen)
+            self._run.require_longer(self._recipe.schedule.total_tokens, found.trainer.tokens_seen)
         return found
 
-    def instead_of(self, damaged: Verified, error: InvalidCheckpoint, attempt: int) -> tuple[Path, str]:
-        """Put a checkpoint aside whose damage was found as it was restored.
-
-        Returns:
-            Path and identity of the checkpoint from which the attempt begins then.
+    def instead_of(self, damaged: Verified, error: InvalidCheckpoint, attempt: int) -> Verified:
+        """Put a checkpoint aside whose damage was found as it was restored, and find an earlier one; collective.
 
         Raises:
             CheckpointError: none is left; otherwise as of `newest`.
         """
-        reject(damaged.path, error, writer=True)
-        found = self.newest()
-        assert found is not None, "where none is left, the one in quarantine makes that an error"
-        move_base(self._run, attempt, found.trainer.step)
-        return found.path, found.manifest_sha256
+
+        def work() -> tuple[Path, str]:
+            reject(damaged.path, error, writer=True)
+            found = self.newest()
+            assert found is not None, "where none is left, the one in quarantine makes that an error"
+            move_base(self._run, attempt, found.trainer.step)
+            return found.path, found.manifest_sha256
+
+        return opened(*self._ranks.on_main(work))
+
+    @contextmanager
+    def stored_at_the_end(self, attempt: int) -> Iterator[None]:
+        """Context of an attempt, whose end is stored with the records of all attempts."""
+        try:
+            yield
+        finally:
+            try:
+                self.store_records(attempt)
+            except (StorageError, OSError) as error:
+                tell(f"the end of attempt {attempt} is in the run directory alone: {error}")
 
     def numbered(
         self, found: Verified | None, world_size: int, *, despite_failures: bool
@@ -227,7 +232,7 @@ class Elsewhere:
         return None, rejected
 
     def _fetched(self, bucket: Bucket, saved: Saved, *, with_records: bool) -> Verified:
-        checkpoints, modes = self._run.checkpoints, SHARED if self._settings.shared else PRIVATE
+        checkpoints, modes = self._run.checkpoints, SHARED if self._recipe.run.shared else PRIVATE
         folder = checkpoints / _FETCHED / checkpoint_name(saved.step)
         shutil.rmtree(folder.parent, ignore_errors=True)
         folder.parent.mkdir(mode=modes.folder, parents=True)
@@ -243,23 +248,10 @@ class Elsewhere:
 
     def _restore_records(self, content: dict[str, str]) -> None:
         """Give a new directory the records of the run; until it has its attempts, they are restored once more."""
-        described = run_record(content["run.json"].encode(), f"run.json of {self._settings.checkpoint_url}")
+        described = run_record(content["run.json"].encode(), f"run.json of {self._recipe.run.checkpoint_url}")
         self._run.require_same(self._recipe, self._allowed.schedule_change, described)
         for name in content:
             write_whole(self._run.root / name, content[name])
-
-
-@contextmanager
-def stored_at_the_end(elsewhere: Elsewhere | None, attempt: int) -> Iterator[None]:
-    """Context of an attempt, whose end is stored with the records of all attempts; None stores nothing."""
-    try:
-        yield
-    finally:
-        try:
-            if elsewhere:
-                elsewhere.store_records(attempt)
-        except (StorageError, OSError) as error:
-            tell(f"the end of attempt {attempt} is in the run directory alone: {error}")
 
 
 def _stored_records(bucket: Bucket) -> AttemptRecords:
@@ -269,25 +261,6 @@ def _stored_records(bucket: Bucket) -> AttemptRecords:
     except (ValueError, TypeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         remedy = "restore the newest object below attempts/ from an earlier version of it, or choose another URL"
         raise CheckpointError(bucket.url, f"the records of its attempts are damaged: {error}", remedy) from error
-
-
-def earlier_of(elsewhere: Elsewhere | None, ranks: Ranks, attempt: int) -> Earlier:
-    """Find the checkpoint that takes the place of a damaged one; collective.
-
-    Args:
-        elsewhere: of the start, on rank 0.
-        ranks: all of them.
-        attempt: number of the attempt.
-    """
-
-    def earlier(damaged: Verified, error: InvalidCheckpoint) -> Verified:
-        def work() -> tuple[Path, str]:
-            assert elsewhere, "on rank 0"
-            return elsewhere.instead_of(damaged, error, attempt)
-
-        return opened(*ranks.on_main(work))
-
-    return earlier
 
 
 @contextmanager

@@ -28,8 +28,6 @@ class ExitClass(NamedTuple):
     """What it concerns."""
     remedy: str
     """What to do about it."""
-    is_deterministic: bool | None
-    """Whether another start, with nothing changed, ends in the same way; None where only another start can tell."""
 
 
 FINISHED = ExitClass(
@@ -38,7 +36,6 @@ FINISHED = ExitClass(
     signal="the last token is trained, and the model is exported",
     scope="nothing failed",
     remedy="nothing is left to do",
-    is_deterministic=None,
 )
 ERROR = ExitClass(
     name="error",
@@ -46,7 +43,6 @@ ERROR = ExitClass(
     signal="any other exception",
     scope="one rank: its process, its device, or the program",
     remedy="start again; after three equal ends the next start is refused",
-    is_deterministic=None,
 )
 PEER = ExitClass(
     name="peer",
@@ -54,7 +50,6 @@ PEER = ExitClass(
     signal="a collective, or a call of another rank, that failed because a rank or the network went away",
     scope="the communicator: another rank, its machine, or the network",
     remedy="start again",
-    is_deterministic=False,
 )
 STORAGE = ExitClass(
     name="storage",
@@ -62,7 +57,6 @@ STORAGE = ExitClass(
     signal="a full disk or quota, or a checkpoint that cannot be written or read",
     scope="the storage",
     remedy="free space or repair it, then start again",
-    is_deterministic=True,
 )
 PREEMPTED = ExitClass(
     name="preempted",
@@ -70,7 +64,6 @@ PREEMPTED = ExitClass(
     signal="SIGTERM, or no line of its end: it was killed, or its machine went away",
     scope="the machine",
     remedy="start again: the same command continues",
-    is_deterministic=False,
 )
 INPUT = ExitClass(
     name="input",
@@ -78,7 +71,6 @@ INPUT = ExitClass(
     signal="a mistake in recipe, files, rights or launch, a start that is refused, or a run that diverged",
     scope="what was given",
     remedy="mend what its line names, then start again",
-    is_deterministic=True,
 )
 INTERRUPTED = ExitClass(
     name="interrupted",
@@ -86,7 +78,6 @@ INTERRUPTED = ExitClass(
     signal="SIGINT (Ctrl-C)",
     scope="nothing failed",
     remedy="start again when it is wanted",
-    is_deterministic=False,
 )
 CLASSES = (FINISHED, ERROR, PEER, STORAGE, PREEMPTED, INPUT, INTERRUPTED)
 

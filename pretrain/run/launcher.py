@@ -76,7 +76,7 @@ def end_with_the_launcher() -> None:
     """
     if _ELASTIC not in os.environ and not all(name in os.environ for name in _ACCELERATE):
         return
-    launcher = _launcher()
+    launcher = next(launches(), None)
     is_one_of_several = os.environ.get("WORLD_SIZE", "1") != "1"
     if launcher is None:
         if _was_left():
@@ -88,17 +88,6 @@ def end_with_the_launcher() -> None:
     if is_told and launcher.is_gone():  # before the kernel was asked
         os.kill(os.getpid(), by)
     threading.Thread(target=_watch, args=(launcher, by, is_told), name="launcher", daemon=True).start()
-
-
-def _launcher() -> Launcher | None:
-    """The launcher that started this process or what started it; None if there is none above it."""
-    for launcher in launches():
-        return launcher
-    # Somebody's own program is Python, and this process leads a session.
-    parent = psutil.Process().parent()
-    if _ELASTIC in os.environ and os.getsid(0) == os.getpid() and parent and _is_python(parent):
-        return Launcher(parent, [], "")
-    return None
 
 
 def _was_left() -> bool:
@@ -136,7 +125,7 @@ def command_line() -> str:
 
     Without a launcher, a process of several is started by its variables, which come first.
     """
-    above = [*launches()] or [each for each in [_launcher()] if each]
+    above = [*launches()]
     words = above[-1].process.cmdline() if above else sys.orig_argv  # the last was typed: DeepSpeed's are two
     is_told = not above and launched_world().world_size > 1
     variables = [f"{name}={os.environ[name]}" for name in _OF_WORLD if is_told and name in os.environ]
@@ -150,14 +139,17 @@ def command_line() -> str:
 
 
 def launches() -> Iterator[Launcher]:
-    """The launchers above this process, the nearest first."""
-    for ancestor in psutil.Process().parents():
-        try:
-            found = _parsed(ancestor.cmdline())
-        except psutil.Error:
-            continue
-        if found:
-            yield Launcher(ancestor, *found)
+    """The launchers above this process, the nearest first; without any, somebody's own program that launched it."""
+    has_any, ancestors = False, psutil.Process().parents()
+    for ancestor in ancestors:
+        with suppress(psutil.Error):
+            if found := _parsed(ancestor.cmdline()):
+                has_any = True
+                yield Launcher(ancestor, *found)
+    # Such a program is Python, and this process leads a session.
+    is_first = _ELASTIC in os.environ and os.getsid(0) == os.getpid()
+    if is_first and not has_any and ancestors and _is_python(ancestors[0]):
+        yield Launcher(ancestors[0], [], "")
 
 
 def _parsed(command: list[str]) -> tuple[list[str], str] | None:

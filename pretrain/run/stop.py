@@ -130,13 +130,19 @@ def defer() -> None:
     _state.deferred = True
 
 
-def heed() -> None:
-    """Stop here if a signal came while it was deferred.
+def heed(by: Signals | None = None) -> None:
+    """Stop here, once, if a signal comes, or came while it was deferred.
+
+    Args:
+        by: the one that comes.
 
     Raises:
-        Stopped: one came.
+        Stopped: there is one, and nothing defers it.
     """
-    _raise_if_received()
+    if by:
+        _note(by)
+    if _state.first and not _state.deferred and not _state.raised:
+        raise Stopped(_state.first)
 
 
 @contextmanager
@@ -197,7 +203,7 @@ def listening() -> Iterator[None]:
     before = {each: signal.getsignal(each) for each in SIGNALS}
     for each in SIGNALS:
         if before[each] is not signal.SIG_IGN:
-            signal.signal(each, lambda number, frame: _raise_if_received(Signals(number)))
+            signal.signal(each, lambda number, frame: heed(Signals(number)))
     if signal.getsignal(SAVE) is not None:  # else C code handles it
         before[SAVE] = signal.signal(SAVE, lambda number, frame: None)  # the thread hears it
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {SAVE} & before.keys())
@@ -212,14 +218,6 @@ def listening() -> Iterator[None]:
         os.close(writing)
         ear.join()
         os.close(reading)
-
-
-def _raise_if_received(by: Signals | None = None) -> None:
-    """Stop once, unless it is deferred."""
-    if by:
-        _note(by)
-    if _state.first and not _state.deferred and not _state.raised:
-        raise Stopped(_state.first)
 
 
 def _note(by: Signals) -> None:

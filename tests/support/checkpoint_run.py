@@ -34,11 +34,12 @@ from pretrain.checkpoint import restore as load_into
 from pretrain.checkpoint.canonical import canonical
 from pretrain.checkpoint.files.tensors import HashedFile
 from pretrain.checkpoint.manifest import ENTRIES
-from pretrain.checkpoint.staging import Staged, StagedPiece, Staging
+from pretrain.checkpoint.staging import Staged, Staging
 from pretrain.checkpoint.writer import Write
 from pretrain.engine.engine import Engine
 from pretrain.engine.named_state import NamedState, TorchState
 from pretrain.engine.ranks import Ranks
+from pretrain.engine.spans import Piece
 from pretrain.run.directory import RunDirectory
 from pretrain.run.settings import RunSettings
 
@@ -220,14 +221,14 @@ CUTS: dict[str, Cut] = {"rows": by_rows, "partitions": by_partitions, "tensors":
 
 def write_cut(folder: Path, whole: Staged, cut: Cut, ranks: int, step: int = 4) -> Path:
     """A checkpoint of tensors that ranks store as a rule cuts them."""
-    pieces = [{part: dict[str, StagedPiece]() for part in whole.pieces} for _ in range(ranks)]
+    pieces = [{part: dict[str, Piece]() for part in whole.pieces} for _ in range(ranks)]
     for part, shapes in whole.shapes.items():
         for name, spans in cut(dict(shapes), ranks).items():
-            values = whole.pieces[part][name].values
+            values = whole.pieces[part][name].live
             for rank, start, stop in spans:
                 is_whole = stop - start == values.numel()
                 stored = values if is_whole else values.reshape(-1)[start:stop]
-                pieces[rank][part][name] = StagedPiece(start, stop, stored)
+                pieces[rank][part][name] = whole.pieces[part][name]._replace(start=start, stop=stop, live=stored)
     plan = plan_of(folder, step, ranks)
     for rank in reversed(range(ranks)):
         commit(plan, replace(whole, pieces=pieces[rank]), rank=rank)

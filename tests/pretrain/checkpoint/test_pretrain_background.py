@@ -114,14 +114,14 @@ def test_a_save_has_one_buffer_of_exactly_its_bytes(bits: int | None) -> None:
         staging.make_ready(pieces)
         staged = [staging.stage(state) for _ in range(3)][-1]
     assert made.sizes == [staged.num_bytes]
-    values = [piece.values for of_part in staged.pieces.values() for piece in of_part.values()]
+    values = [piece.live for of_part in staged.pieces.values() for piece in of_part.values()]
     assert {value.untyped_storage().data_ptr() for value in values} == {staging._flat.data_ptr()}
     assert staging._flat.untyped_storage().nbytes() == staged.num_bytes == 4 * sum(p.stop - p.start for p in pieces)
     spans = sorted((value.data_ptr(), value.data_ptr() + value.nbytes) for value in values)
     assert all(stop <= start for (_, stop), (start, _) in pairwise(spans))
     for piece in pieces:
         part, stored = stored_as(piece)
-        assert torch.equal(staged.pieces[part][stored].values.flatten(), piece.live.reshape(-1))
+        assert torch.equal(staged.pieces[part][stored].live.flatten(), piece.live.reshape(-1))
 
 
 def test_a_save_of_another_size_leaves_the_one_that_is_written_as_it_was() -> None:
@@ -129,11 +129,11 @@ def test_a_save_of_another_size_leaves_the_one_that_is_written_as_it_was() -> No
     model, optimizer = build()
     staging = Staging()
     first = staging.stage(TorchState(model, optimizer))
-    before = {name: piece.values.clone() for name, piece in first.pieces["model"].items()}
+    before = {name: piece.live.clone() for name, piece in first.pieces["model"].items()}
     train(model, optimizer, 0, 1)
     second = staging.stage(TorchState(model, optimizer))
     assert second.num_bytes > first.num_bytes
-    assert all(torch.equal(first.pieces["model"][name].values, values) for name, values in before.items())
+    assert all(torch.equal(first.pieces["model"][name].live, values) for name, values in before.items())
 
 
 class Blocked:

@@ -24,7 +24,8 @@ from data.batches.batch import Batch, Targets
 from data.batches.loader import Step
 from data.order.plan import Cursor
 from pretrain.__main__ import main
-from pretrain.step import Ahead, Outcome, Reading, Told
+from pretrain.engine.ranks import Told
+from pretrain.step import Ahead, Outcome, Reading
 from support.jobs.numerical_faults import not_finite_once
 from support.kept_runs import STEPS_12, STEPS_16, Trained, config
 from support.launching import End, bit_equal, end_of, lines, with_rollbacks
@@ -80,9 +81,6 @@ class Queued:
     device: SlowDevice
     number: int
     outcome: Outcome
-
-    def sent(self) -> "Queued":
-        return self
 
     def read(self) -> Reading:
         self.device.said.append(("wait", self.number))
@@ -145,9 +143,8 @@ def step_in(memory: np.ndarray) -> Step:
 
 
 def outcome_of_a_step(**told: int) -> Outcome:
-    one, none = torch.ones(1), torch.zeros(())
-    words = torch.tensor(Told(**told))
-    return Outcome(one, one.long(), one.long(), words, none, none, none)
+    floats = torch.tensor([0, 0, 0, 1], dtype=torch.float64)  # norm, scale, skipped, and the loss
+    return Outcome(torch.cat([torch.tensor([1, 1, *Told(**told)]), floats.view(torch.int64)]), 1, len(floats))
 
 
 def test_memory_of_batches_is_held_until_their_step_is_read() -> None:

@@ -48,9 +48,9 @@ def test_the_same_error_at_the_same_step(written: WrittenStarts, tmp_path: Path)
     assert refusal(written) is None
     written.failed(1)
     assert refusal(written) == (
-        f"{tmp_path}: the last 3 starts ended at step 7 by the same error: RuntimeError: no kernel at 0x3 (rank 0; "
-        "ranks/rank-00000.jsonl has the traceback); another start would most likely end like these: mend the cause, "
-        "then start with --despite-failures, which counts from there, or choose another run.directory"
+        f"{tmp_path}: the last 3 starts ended at step 7 by the same error: rank 0: RuntimeError: no kernel at 0x3; its "
+        f"traceback is in {tmp_path}/ranks/rank-00000.jsonl; another start would most likely end like these: mend the "
+        "cause, then start with --despite-failures, which counts from there, or choose another run.directory"
     )
 
 
@@ -101,7 +101,9 @@ def test_the_first_error_of_all_ranks_is_the_cause(written: WrittenStarts) -> No
         written.error(rank=1, at="12:02", step=9, error="KeyError")
         written.error(rank=2, at="12:00", error="IndexError", message="out of range\nof the second dimension")
     assert [start.cause and start.cause.rank for start in written.known[1]] == [2, 2, 2]
-    assert "by the same error: IndexError: out of range (rank 2; ranks/rank-00002.jsonl" in (refusal(written) or "")
+    said = refusal(written) or ""
+    assert "by the same error: rank 2: IndexError: out of range; its traceback is in" in said
+    assert "ranks/rank-00002.jsonl" in said
 
 
 @pytest.mark.parametrize("exit_class", ["input", "storage"])
@@ -121,9 +123,9 @@ def test_starts_without_a_checkpoint(written: WrittenStarts) -> None:
     written.start(base_step=5)
     written.error(step=6)
     assert refusal(written) == (
-        f"{written.run.root}: the last 10 starts made no checkpoint (9 x killed, 1 x error; the last error was "
-        "RuntimeError: no kernel at 0xb); another start would most likely end like these: mend the cause, then start "
-        "with --despite-failures, which counts from there, or choose another run.directory"
+        f"{written.run.root}: the last 10 starts made no checkpoint (9 x killed, 1 x error; the last error: rank "
+        "0: RuntimeError: no kernel at 0xb); another start would most likely end like these: mend the cause, then "
+        "start with --despite-failures, which counts from there, or choose another run.directory"
     )
     written.saved(6)
     assert refusal(written) is None
@@ -175,7 +177,7 @@ def test_a_deterministic_error_stops_after_three_starts(
         assert main(words) == 78
         assert time.monotonic() - began < 5
     (error,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert "the last 3 starts ended at step 3 by the same error: RuntimeError: a kernel that this" in error
+    assert "the last 3 starts ended at step 3 by the same error: rank 0: RuntimeError: a kernel that this" in error
     assert len([line for line in lines(run / "attempts.jsonl") if "base_step" in line]) == SAME  # a refusal is no start
 
     assert main([*words, "--despite-failures"]) == 0
@@ -205,7 +207,7 @@ def test_an_error_of_one_rank_stops_after_three_starts(pool: RankPool, recipe_in
         assert pool.run(2, DDP, words, fault="fails_on_rank_1").status != 0
     refused = pool.run(2, DDP, words)
     assert refused.statuses == (78, 71), refused.output  # rank 1 ends because rank 0 does
-    assert "the last 3 starts ended at step 3 by the same error: KeyError: 'missing' (rank 1; " in refused.outputs[0]
+    assert "the last 3 starts ended at step 3 by the same error: rank 1: KeyError: 'missing'; " in refused.outputs[0]
     assert pool.run(2, DDP, [*words, "--despite-failures"]).status == 0
 
 
@@ -248,7 +250,7 @@ def test_a_deterministic_error_is_refused_on_a_new_disk(
         ]
         capsys.readouterr()
         assert [started_on_new_disks(recipe, url, *words) for _ in range(3)] == [78, 78, 78]
-    assert capsys.readouterr().err.count("the last 3 starts ended at step 5 by the same error: RuntimeError: a k") == 3
+    assert capsys.readouterr().err.count("the last 3 starts ended at step 5 by the same error: rank 0: Runtime") == 3
     assert not run.exists()  # a refusal is no start
     assert started_on_new_disks(recipe, url, *words, "--despite-failures") == 0
     (last, _) = lines(run / "attempts.jsonl")[-2:]

@@ -20,7 +20,8 @@ from pretrain.checkpoint.files.index import Index, index_bytes
 from pretrain.checkpoint.files.reading import TensorReads, Wanted, read_tensors
 from pretrain.checkpoint.load import unread
 from pretrain.checkpoint.manifest import FileEntry
-from pretrain.checkpoint.staging import Staged, StagedPiece
+from pretrain.checkpoint.staging import Staged
+from pretrain.engine.spans import Piece
 from pretrain.model.build import without_memory
 from pretrain.model.presets import PRESETS
 from support.checkpoint_run import CUTS, Cut, by_partitions, by_rows, flip, write_cut
@@ -115,7 +116,7 @@ def staged() -> Staged:
     return Staged(
         shapes={part: {name: tuple(tensor.shape) for name, tensor in of.items()} for part, of in EXPECTED.items()},
         pieces={
-            part: {name: StagedPiece(0, tensor.numel(), tensor) for name, tensor in of.items()}
+            part: {name: Piece(name, "param", 0, tensor.numel(), tensor) for name, tensor in of.items()}
             for part, of in EXPECTED.items()
         },
         aliases={},
