@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, Self, TextIO
+from typing import Any, Literal, Self, TextIO
 
 from data.safe_text import printable
 
@@ -26,10 +26,12 @@ class ProgressLine:
     """The beginning of each line that is not on a terminal."""
     _stays = True
     """Whether the line stays on the terminal at the end."""
+    _shows: Literal["text", "rest", "time"] = "text"
+    """What a terminal shows: the text alone, on as many lines as it needs; or beside it what is left, or the time."""
 
     def __init__(self, total: float | None = None, speaks: bool = True, stream: TextIO | None = None) -> None:
         self._total, self._speaks, self._stream = total, speaks, stream or sys.stderr
-        self._bar: Any = self._on_terminal() if speaks and self._stream.isatty() else None
+        self._bar: Any = _bar(self._stream, not self._stays, self._shows) if speaks and self._stream.isatty() else None
         self._task = self._bar and self._bar.add_task("starting", total=total)
 
     def __enter__(self) -> Self:
@@ -56,10 +58,6 @@ class ProgressLine:
         elif self._speaks:
             print(text, file=self._stream, flush=True)
 
-    def _on_terminal(self) -> Any:
-        """What shows the text on a terminal: the text alone, on as many lines as it needs."""
-        return _bar(self._stream, not self._stays)
-
 
 class BuildLine(ProgressLine):
     """Records, residues, rate and time left of one build.
@@ -71,6 +69,7 @@ class BuildLine(ProgressLine):
 
     _title = "building the token store: "
     _stays = False
+    _shows = "rest"
     told_from_s = 2.0
     """A build that takes less is not mentioned at its end."""
 
@@ -119,9 +118,6 @@ class BuildLine(ProgressLine):
         rate = (last - first) / (last_s - first_s) if last_s > first_s else num_residues / took_s
         return f"{took_s:,.1f} s, {rate / 1e6:,.1f} M residues/s"
 
-    def _on_terminal(self) -> Any:
-        return _bar(self._stream, not self._stays, measured=True)
-
 
 class WorkLine(ProgressLine):
     """One piece of work whose share that is done is not known: that it runs, for how long, and what it took.
@@ -138,6 +134,7 @@ class WorkLine(ProgressLine):
     """
 
     _stays = False
+    _shows = "time"
 
     def __init__(
         self,
@@ -181,9 +178,6 @@ class WorkLine(ProgressLine):
         while not self._ended.wait(self._every_s):
             self.say(f"{self._text}: {clock_time(time.monotonic() - self._opened)} so far")
 
-    def _on_terminal(self) -> Any:
-        return _bar(self._stream, not self._stays, timed=True)
-
 
 def clock_time(seconds: float) -> str:
     """A time that counts up or down: ``0:07``, ``2:31``, ``1:02:03``, ``3 d 4 h``."""
@@ -200,7 +194,7 @@ def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _bar(stream: TextIO, transient: bool, *, measured: bool = False, timed: bool = False) -> Any:
+def _bar(stream: TextIO, transient: bool, shows: str) -> Any:
     from rich.console import Console
     from rich.progress import (
         Progress,
@@ -213,8 +207,8 @@ def _bar(stream: TextIO, transient: bool, *, measured: bool = False, timed: bool
     from rich.table import Column
 
     columns: list[Any] = [TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=False))]
-    if measured:  # the text and these take 80 characters; with a bar, the text would be cut
+    if shows == "rest":  # the text and these take 80 characters; with a bar, the text would be cut
         columns += [TaskProgressColumn(), TimeRemainingColumn()]
-    if timed:
+    if shows == "time":
         columns = [SpinnerColumn("line"), *columns, TimeElapsedColumn()]
     return Progress(*columns, console=Console(file=stream), transient=transient)

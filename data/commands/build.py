@@ -1,13 +1,11 @@
 """`python -m data build`: sources to a token store."""
 
 import argparse
-from collections.abc import Sequence
 
 from data.commands.opening import ingest_of
 from data.progress_line import BuildLine
 from data.recipe.settings import CorpusSettings
-from data.sources.block import Source
-from data.sources.resolve import STANDARD_INPUT, resolve, standard_input
+from data.sources.resolve import STANDARD_INPUT, resolve
 from data.store.build import build_into, left_out, open_or_build
 from data.store.token_store import REJECTED
 
@@ -15,24 +13,17 @@ from data.store.token_store import REJECTED
 def run(options: argparse.Namespace) -> int:
     """Read the sources, print what the store holds, and return the exit status."""
     ingest, letters = ingest_of(options), options.unknown_letters
-    sources: Sequence[Source]
-    if options.sources == [STANDARD_INPUT]:
-        if options.output is None:
-            raise ValueError(
-                "standard input has no name by which its store is found; name a folder for it with --output"
-            )
-        sources = [standard_input(letters, ingest)]
-    else:
-        corpus = CorpusSettings(sources=tuple(options.sources))
-        found = resolve(corpus, letters, ingest, options.store_dir, reads_once=True)
-        if found.store is not None:
-            raise ValueError(f"{found.store} is a finished store; there is nothing to build")
-        sources = found.sources
+    if options.sources == [STANDARD_INPUT] and options.output is None:
+        raise ValueError("standard input has no name by which its store is found; name a folder for it with --output")
+    corpus = CorpusSettings(sources=tuple(options.sources))
+    found = resolve(corpus, letters, ingest, options.store_dir, reads_once=True)
+    if found.store is not None:
+        raise ValueError(f"{found.store} is a finished store; there is nothing to build")
     with BuildLine() as line:
         if options.output is not None:
-            store = build_into(options.output, sources, letters, ingest, progress=line)
+            store = build_into(options.output, found.sources, letters, ingest, progress=line)
         else:
-            store = open_or_build(sources, options.store_dir, letters, ingest, progress=line)
+            store = open_or_build(found.sources, options.store_dir, letters, ingest, progress=line)
     print(f"store        {store.folder}")
     print(f"records      {store.num_records:,}")
     print(f"residues     {store.total_residues:,}")

@@ -2,7 +2,7 @@
 
 import argparse
 
-from data.commands.opening import opened
+from data.corpus.stores import opened
 from data.homology.mmseqs import decontaminate
 from data.recipe.settings import IngestSettings
 

@@ -1,29 +1,11 @@
 """What commands share: the store that their arguments name is opened, or built if it does not exist yet."""
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
-from typing import Literal
 
-from data.recipe.settings import CorpusSettings, IngestSettings
-from data.sources.resolve import resolve
-from data.store.build import open_or_build
+from data.corpus.stores import opened
+from data.recipe.settings import IngestSettings
 from data.store.token_store import Store
-
-
-def opened(
-    sources: Sequence[str], unknown_letters: Literal["refuse", "count"], ingest: IngestSettings, store_dir: Path
-) -> Store:
-    """The finished store that is named, or the store of the sources that are named, which is built if necessary.
-
-    Raises:
-        ValueError: there is no such source, or it is not a protein corpus.
-    """
-    found = resolve(CorpusSettings(sources=tuple(sources)), unknown_letters, ingest, store_dir)
-    if found.store is not None:
-        return Store(found.store, store_dir)
-    return open_or_build(found.sources, store_dir, unknown_letters, ingest)
 
 
 def store_of(options: argparse.Namespace) -> Store:

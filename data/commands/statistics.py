@@ -8,7 +8,7 @@ import os
 import struct
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -88,50 +88,43 @@ class Duplicates:
     """The largest groups, at most `LARGEST`; among groups of equal size those that begin first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statistics:
-    """What a store holds."""
+def statistics(store: Store, lengths: Lengths) -> dict[str, Any]:
+    """The statistics of a store as an object for `json.dumps`; shares in 0..1, lengths in residues, records from 0.
 
-    folder: str
-    fingerprint: str
-    num_records: int
-    num_residues: int
-    lengths: Lengths
-    composition: dict[str, int]
-    """Number of residues of each token that occurs, the most frequent first."""
-    duplicates: Duplicates
-    headers: dict[int, str]
-    """Header lines of the records that `duplicates.largest` lists."""
-    rejected: dict[str, int]
-    """Number of records of the sources that were left out, by kind."""
-    unknown_letters: dict[str, int]
-    """How often each letter outside the alphabet was read as ``<unk>``."""
-
-    @property
-    def num_distinct(self) -> int:
-        """Number of different sequences."""
-        return self.num_records - self.duplicates.num_duplicates
-
-
-def statistics(store: Store) -> Statistics:
-    """The statistics of a store, which is read from beginning to end.
+    The store is read from beginning to end; `lengths` are those of `count_lengths`.
 
     Raises:
         ValueError: the store is damaged, or there is no space to sort in.
     """
     duplicates = find_duplicates(store)
-    return Statistics(
-        folder=str(store.folder),
-        fingerprint=store.fingerprint,
-        num_records=store.num_records,
-        num_residues=store.total_residues,
-        lengths=count_lengths(store),
-        composition=count_tokens(store),
-        duplicates=duplicates,
-        headers={record: store.header(record) for group in duplicates.largest for record in group.records},
-        rejected=store.rejected,
-        unknown_letters=store.unknown_letters,
-    )
+    return {
+        "store": str(store.folder),
+        "fingerprint": store.fingerprint,
+        "records": store.num_records,
+        "residues": store.total_residues,
+        "rejected": store.rejected,
+        "unknown_letters": store.unknown_letters,
+        "lengths": {
+            "min": int(lengths.values[0]),
+            "quantiles": {str(percent): lengths.quantile(percent) for percent in QUANTILES},
+            "max": int(lengths.values[-1]),
+            "mean": lengths.mean,
+        },
+        "composition": {
+            token: {"count": count, "share": count / store.total_residues}
+            for token, count in count_tokens(store).items()
+        },
+        "distinct_sequences": store.num_records - duplicates.num_duplicates,
+        "duplicates": {
+            "records": duplicates.num_duplicates,
+            "groups": duplicates.num_groups,
+            "largest": [
+                group._asdict()
+                | {"records": [{"record": record, "header": store.header(record)} for record in group.records]}
+                for group in duplicates.largest
+            ],
+        },
+    }
 
 
 def count_lengths(store: Store) -> Lengths:
@@ -208,61 +201,29 @@ def _sharing_a_digest(store: Store) -> Iterator[tuple[int, int]]:
             yield from zip(digests.tolist(), records.tolist(), strict=True)
 
 
-def lines(found: Statistics) -> Iterator[str]:
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
     """The statistics as lines of text."""
-    lengths, duplicates = found.lengths, found.duplicates
-    yield f"store        {found.folder}"
-    yield f"fingerprint  {found.fingerprint}"
-    yield f"records      {found.num_records:,}"
-    if found.rejected:
-        yield f"left out     {left_out(found.rejected)} (rejected.jsonl)"
-    yield f"residues     {found.num_residues:,}"
-    yield f"length       min {lengths.values[0]:,}, mean {lengths.mean:,.1f}, max {lengths.values[-1]:,} residues"
-    yield "  quantiles  " + ", ".join(f"{percent} %: {lengths.quantile(percent):,}" for percent in QUANTILES)
-    yield f"distinct     {found.num_distinct:,} sequences"
-    share = 100 * duplicates.num_duplicates / found.num_records
-    yield f"duplicates   {duplicates.num_duplicates:,} records ({share:.2f} %) equal an earlier one"
-    for group in duplicates.largest:
-        yield f"  {group.size:,} records of one sequence of {group.residues:,} residues"
-        for record in group.records:
-            yield f"    record {record}  {shown(found.headers[record])}"
-        if group.size > len(group.records):
-            yield f"    and {group.size - len(group.records):,} more"
+    lengths, duplicates = found["lengths"], found["duplicates"]
+    yield f"store        {found['store']}"
+    yield f"fingerprint  {found['fingerprint']}"
+    yield f"records      {found['records']:,}"
+    if found["rejected"]:
+        yield f"left out     {left_out(found['rejected'])} (rejected.jsonl)"
+    yield f"residues     {found['residues']:,}"
+    yield f"length       min {lengths['min']:,}, mean {lengths['mean']:,.1f}, max {lengths['max']:,} residues"
+    yield "  quantiles  " + ", ".join(f"{percent} %: {length:,}" for percent, length in lengths["quantiles"].items())
+    yield f"distinct     {found['distinct_sequences']:,} sequences"
+    share = 100 * duplicates["records"] / found["records"]
+    yield f"duplicates   {duplicates['records']:,} records ({share:.2f} %) equal an earlier one"
+    for group in duplicates["largest"]:
+        yield f"  {group['size']:,} records of one sequence of {group['residues']:,} residues"
+        for of_one in group["records"]:
+            yield f"    record {of_one['record']}  {shown(of_one['header'])}"
+        if group["size"] > len(group["records"]):
+            yield f"    and {group['size'] - len(group['records']):,} more"
     yield "composition"
-    for token, count in found.composition.items():
-        yield f"  {token:<6} {count:>20,}  {100 * count / found.num_residues:8.4f} %"
-    if found.unknown_letters:
-        counted = ", ".join(f"{letter} {times:,}" for letter, times in found.unknown_letters.items())
+    for token, of_token in found["composition"].items():
+        yield f"  {token:<6} {of_token['count']:>20,}  {100 * of_token['share']:8.4f} %"
+    if found["unknown_letters"]:
+        counted = ", ".join(f"{letter} {times:,}" for letter, times in found["unknown_letters"].items())
         yield f"read as <unk>: {counted}"
-
-
-def as_json(found: Statistics) -> dict[str, Any]:
-    """The statistics as an object for `json.dumps`; shares in 0..1, lengths in residues, records from 0."""
-    lengths, duplicates = found.lengths, found.duplicates
-    return {
-        "store": found.folder,
-        "fingerprint": found.fingerprint,
-        "records": found.num_records,
-        "residues": found.num_residues,
-        "rejected": found.rejected,
-        "unknown_letters": found.unknown_letters,
-        "lengths": {
-            "min": int(lengths.values[0]),
-            "quantiles": {str(percent): lengths.quantile(percent) for percent in QUANTILES},
-            "max": int(lengths.values[-1]),
-            "mean": lengths.mean,
-        },
-        "composition": {
-            token: {"count": count, "share": count / found.num_residues} for token, count in found.composition.items()
-        },
-        "distinct_sequences": found.num_distinct,
-        "duplicates": {
-            "records": duplicates.num_duplicates,
-            "groups": duplicates.num_groups,
-            "largest": [
-                group._asdict()
-                | {"records": [{"record": record, "header": found.headers[record]} for record in group.records]}
-                for group in duplicates.largest
-            ],
-        },
-    }

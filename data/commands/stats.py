@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 from data.commands.histogram import draw_lengths
 from data.commands.opening import ingest_of, require_at_least, store_of
-from data.commands.statistics import as_json, lines, statistics
+from data.commands.statistics import count_lengths, lines, statistics
 from data.disk_error import refusal
 from data.recipe.settings import DataSettings, IngestSettings
 from data.store.derived import written_at
@@ -24,24 +24,25 @@ def run(options: argparse.Namespace) -> int:
     require_at_least(3, "--crop-tokens", options.crop_tokens)
 
     store = store_of(options)
-    found = statistics(store)
+    lengths = count_lengths(store)
+    found = statistics(store, lengths)
     path = options.png or written_at(store, "lengths.png")
     # matplotlib can draw only UTF-8, which a file name need not be.
     first, *others = (os.fsencode(os.path.basename(name)).decode("utf-8", "replace") for name in store.facts["sources"])
     named = first + (f" and {len(others)} more" if others else "")
-    title = f"{named}: {found.num_records:,} records, {found.num_residues:,} residues"
+    title = f"{named}: {store.num_records:,} records, {store.total_residues:,} residues"
     try:
         with refusal(path, "choose another place"):
             if options.png is None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-        draw_lengths(found.lengths, path, title=title, crop_tokens=options.crop_tokens)
+        draw_lengths(lengths, path, title=title, crop_tokens=options.crop_tokens)
         drawn = str(path)
     except ValueError as error:
         if options.png is not None:
             raise ValueError(f"--png {error}") from None
         path, drawn = None, f"none ({error}); choose its place with --png"
     if options.json:
-        print(json.dumps(as_json(found) | {"picture": str(path) if path else None}, indent=1))
+        print(json.dumps(found | {"picture": str(path) if path else None}, indent=1))
     else:
         print("\n".join([*lines(found), f"picture      {drawn}"]), flush=True)
         _propose(options)

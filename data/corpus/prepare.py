@@ -11,7 +11,8 @@ from pathlib import Path
 from data.corpus.corpora import Corpora, OpenCorpus
 from data.corpus.shelves import Shelves
 from data.corpus.stores import Prepared, stores
-from data.homology.clusters import Clusters, excluded, open_clusters
+from data.homology.clusters import excluded, open_clusters
+from data.homology.mmseqs import cluster_by_identity
 from data.homology.overlap import disjoint
 from data.homology.split import open_split, prefix_split
 from data.recipe.settings import CorpusSettings, DataSettings
@@ -48,15 +49,10 @@ def _open(corpus: CorpusSettings, found: Prepared, settings: DataSettings) -> Op
         prefix = growing.wait(settings.window_sequences)
         return OpenCorpus(corpus, growing, prefix_split(growing, prefix, settings.validation_fraction), None, None)
     store = Store(found.folder, Path(settings.store_dir))
-    clusters = _clusters(corpus, store, found)
+    if corpus.split_identity is None:
+        clusters = open_clusters(store, found.clusters)
+    else:
+        clusters = cluster_by_identity(store, corpus.split_identity)
     banned = excluded(store, Path(corpus.exclude)) if corpus.exclude else None
     split = open_split(store, clusters, settings.validation_fraction, banned)
     return OpenCorpus(corpus, store, split, clusters, found.families)
-
-
-def _clusters(corpus: CorpusSettings, store: Store, found: Prepared) -> Clusters:
-    if corpus.split_identity is None:
-        return open_clusters(store, found.clusters)
-    from data.homology.mmseqs import cluster_by_identity
-
-    return cluster_by_identity(store, corpus.split_identity)

@@ -4,10 +4,11 @@ In: the recipe's data settings. Out: `Prepared`, one for each corpus. Kept: toke
 embedded corpus. Torch is not imported.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.recipe.settings import CorpusSettings, DataSettings
+from data.recipe.settings import CorpusSettings, DataSettings, IngestSettings, LetterPolicy
 from data.safe_text import is_cut
 from data.sources.synthetic import Families
 from data.store.checked import check
@@ -36,6 +37,21 @@ def stores(settings: DataSettings, *, fetches: bool = True) -> tuple[Prepared, .
         ValueError: the sources are wrong, or would have to be fetched.
     """
     return tuple(_prepare(corpus, settings, fetches) for corpus in settings.corpora)
+
+
+def opened(sources: Sequence[str], unknown_letters: LetterPolicy, ingest: IngestSettings, store_dir: Path) -> Store:
+    """The finished store that is named, or the store of the sources that are named, which is built if necessary.
+
+    Raises:
+        ValueError: there is no such source, or it is not a protein corpus.
+    """
+    from data.sources.resolve import resolve
+    from data.store.build import open_or_build
+
+    found = resolve(CorpusSettings(sources=tuple(sources)), unknown_letters, ingest, store_dir)
+    if found.store is not None:
+        return Store(found.store, store_dir)
+    return open_or_build(found.sources, store_dir, unknown_letters, ingest)
 
 
 def _prepare(corpus: CorpusSettings, settings: DataSettings, fetches: bool) -> Prepared:

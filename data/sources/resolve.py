@@ -65,7 +65,8 @@ def resolve(
 ) -> Resolved:
     """Find what the strings name, and write the embedded corpus if the recipe names it and it does not exist yet.
 
-    With `reads_once`, a source may be a pipe, as nothing else reads it or writes its name down.
+    With `reads_once`, a source may be a pipe, as nothing else reads it or writes its name down; or it is standard input
+    alone, as FASTA, compressed or not.
 
     Nothing is opened: a file or URL that is missing is noticed when it is stamped or read.
 
@@ -80,7 +81,7 @@ def resolve(
     places = [place for s in corpus.sources for place in _places(s)]
     _require_distinct(places)
     for place in places:
-        if place == STANDARD_INPUT or not reads_once:
+        if not reads_once or (place == STANDARD_INPUT and len(places) > 1):
             require_no_pipe(place, "data.sources")
     for place in places:
         if not _URL.match(place) and os.path.isdir(place):
@@ -118,13 +119,6 @@ def require_files(settings: DataSettings) -> None:
             require_no_pipe(table, f"data.{name}")
             if not os.path.lexists(path := Path(table)):
                 raise ValueError(f"{path}: No such file or directory; check data.{name}{nearest(path)}")
-
-
-def standard_input(unknown_letters: LetterPolicy, ingest: IngestSettings) -> Source:
-    """FASTA from standard input, compressed or not; it can be read once, from its beginning."""
-    from data.sources.fasta import FastaSource
-
-    return FastaSource(STANDARD_INPUT, unknown_letters, ingest)
 
 
 def _embeds(named: str) -> bool:

@@ -139,20 +139,6 @@ class Families:
     substitution_prob: float = 0.15
     """mu: probability that a member's residue is drawn again (and may come out the same)."""
 
-    def __post_init__(self) -> None:
-        """Raise ValueError for a setting that is out of range, with its value and the range."""
-        for name, low, high in (
-            ("num_families", 1, 100_000),
-            ("members_per_family", 1, 1_000),
-            ("mean_residues", 1, 1_000_000),
-            ("length_log_std", 0, 10),
-            ("min_residues", 1, self.max_residues),
-            ("substitution_prob", 0, 1),
-        ):
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise ValueError(f"{name} is {value}: must be from {low} to {high}")
-
 
 def _uniforms(key: int, count: int) -> NDArray[np.float64]:
     """Random numbers strictly between 0 and 1, float64 of shape (count,)."""

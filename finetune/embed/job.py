@@ -22,7 +22,7 @@ from data.corpus.shelves import Shelves
 from data.disk_error import refusal
 from data.order.plan import SPECIAL_TOKENS
 from data.progress_line import ProgressLine
-from data.recipe.settings import CorpusSettings, IngestSettings, LetterPolicy
+from data.recipe.settings import IngestSettings, LetterPolicy
 from data.store.token_store import Store
 from finetune.embed.parts import Parts, held
 from finetune.embed.plan import Plan, TooLong, id_of, plan_of
@@ -112,14 +112,9 @@ class Job:
                 shutil.rmtree(self.work, ignore_errors=True)
 
     def _store(self) -> Path:
-        from data.sources.resolve import resolve
-        from data.store.build import open_or_build
+        from data.corpus.stores import opened
 
-        corpus, ingest = CorpusSettings(sources=(self.proteins,)), IngestSettings()
-        found = resolve(corpus, self.unknown_letters, ingest, self.work)
-        if found.store is not None:
-            return found.store
-        return open_or_build(found.sources, self.work / "stores", self.unknown_letters, ingest).folder
+        return opened((self.proteins,), self.unknown_letters, IngestSettings(), self.work / "stores").folder
 
     def _facts(self, store: Store) -> dict[str, Any]:
         """What decides the bytes of the table."""

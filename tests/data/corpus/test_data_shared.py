@@ -11,7 +11,7 @@ import pytest
 from data.__main__ import main
 from data.commands import histogram
 from data.commands.digest import digest_command
-from data.commands.statistics import Lengths, statistics
+from data.commands.statistics import Lengths, count_lengths, statistics
 from data.corpus.corpora import Corpora
 from data.corpus.prepare import open_corpora, prepare
 from data.recipe.settings import DataSettings
@@ -257,6 +257,6 @@ def test_a_table_that_cannot_be_read_says_so(folder: Path) -> None:
 
 def test_the_picture_of_a_store_that_cannot_be_written(folder: Path) -> None:
     store = Store(built(folder))
-    assert statistics(store).num_records == 120
+    assert statistics(store, count_lengths(store))["records"] == 120
     assert main(["stats", str(store.folder), "--store-dir", str(folder / "stores")]) == 0
     assert (store.folder / "lengths.png").is_file()

@@ -16,7 +16,7 @@ from Bio.Seq import Seq
 from Bio.SeqFeature import SeqFeature, SimpleLocation
 from Bio.SeqRecord import SeqRecord
 
-from data.commands.statistics import as_json, lines, statistics
+from data.commands.statistics import count_lengths, lines, statistics
 from data.recipe.settings import CorpusSettings, IngestSettings
 from data.sources.block import Block, Source
 from data.sources.fasta import FastaSource
@@ -183,8 +183,9 @@ def test_counts_by_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert store.rejected == {kind: 2 * count for kind, count in sorted(kinds.items())}
         text = ", ".join(f"{2 * count} {kind}" for kind, count in sorted(kinds.items()))
         assert f": left out {2 * len(BAD)} records: {text} (rejected.jsonl)\n" in capsys.readouterr().err
-        assert f"left out     {2 * len(BAD)} records: {text} (rejected.jsonl)" in list(lines(statistics(store)))
-        assert as_json(statistics(store))["rejected"] == store.rejected
+        found = statistics(store, count_lengths(store))
+        assert f"left out     {2 * len(BAD)} records: {text} (rejected.jsonl)" in list(lines(found))
+        assert found["rejected"] == store.rejected
         written = [json.loads(line) for line in (store.folder / "rejected.jsonl").read_text().splitlines()]
         assert Counter(line["kind"] for line in written) == store.rejected
 

@@ -14,7 +14,7 @@ from data.safe_text import redacted
 from data.sources.biopython import SeqIOSource
 from data.sources.block import Position
 from data.sources.fasta import FastaSource
-from data.sources.resolve import Resolved, require_files, resolve, standard_input
+from data.sources.resolve import Resolved, require_files, resolve
 from data.sources.tables import TableSource
 from support.inputs.protein_files import LIMITS, PROTEINS, contents, fasta, packed, uniprot_xml
 from support.places import ROOT
@@ -227,8 +227,8 @@ READ_STANDARD_INPUT = """
 import sys
 sys.path[:0] = ["tests"]
 from support.inputs.protein_files import LIMITS, contents
-from data.sources.resolve import standard_input
-source = standard_input("refuse", LIMITS)
+from data.sources.fasta import FastaSource
+source = FastaSource("-", "refuse", LIMITS)
 assert (source.name, source.num_bytes, source.stamp()) == ("-", None, ["-"])
 print(contents(source))
 """
@@ -250,7 +250,7 @@ def test_standard_input_is_fasta_from_a_pipe(tmp_path: Path, packing: str) -> No
 def test_standard_input_is_read_from_its_beginning_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     with pytest.raises(ValueError, match=r"standard input ended after 4 records and cannot be read from there again"):
-        next(iter(standard_input("refuse", LIMITS).blocks(Position(4, 100))))
+        next(iter(FastaSource("-", "refuse", LIMITS).blocks(Position(4, 100))))
 
 
 def test_standard_input_is_no_source_of_a_run(tmp_path: Path) -> None:

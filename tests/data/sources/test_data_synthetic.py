@@ -151,15 +151,6 @@ def test_headers_clusters_and_sequences_agree(tmp_path: Path) -> None:
         assert "".join(lines) == alphabet.decode(substitute(FEW, family, member, ancestor(FEW, family)))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("num_families", 0), ("members_per_family", 1001), ("substitution_prob", 1.5), ("min_residues", 900)],
-)
-def test_a_setting_out_of_range_is_refused(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"{name} is {value}: must be from"):
-        Families(**{name: value})  # type: ignore[arg-type]
-
-
 # ---- the statistics
 
 
