@@ -122,7 +122,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         return _expected(self.recipe, self.engine, shape, min(forward_bins(data), data.bins_per_step))
 
     def _require_memory(self, shape: EsmShape) -> None:
-        require_memory(self._expected(shape).total, _machine(self.engine))
+        require_memory(self._expected(shape).total, machine_of(self.engine))
 
     def _memory(self) -> str:
         """About how much memory training takes."""
@@ -147,7 +147,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         data = recipe.data
         command = f"{launcher(command_line())} {shlex.join(data.sources)}"
         sizes = recipe.schedule.total_tokens, self.shape, data.crop_tokens, data.bin_tokens
-        return meant(*sizes, facts_of(corpus.store, count_distinct=False), _machine(self.engine), command)
+        return meant(*sizes, facts_of(corpus.store, count_distinct=False), machine_of(self.engine), command)
 
     def parameter_groups(self, model: nn.Module) -> list[ParameterGroup]:
         """All parameters; matrices decay."""
@@ -285,10 +285,11 @@ def _shape_of(model: ModelSettings) -> EsmShape:
 def _expected(recipe: Recipe, engine: Engine, shape: EsmShape, bins: int) -> Memory:
     """The memory of one process, with so many bins in a forward pass."""
     slots, optimizer = recipe.data.bin_tokens * bins // engine.context.size, recipe.optimizer.name
-    return memory_of(shape, slots, _machine(engine), optimizer, checkpointing=recipe.compute.checkpointing)
+    return memory_of(shape, slots, machine_of(engine), optimizer, checkpointing=recipe.compute.checkpointing)
 
 
-def _machine(engine: Engine) -> Machine:
+def machine_of(engine: Engine) -> Machine:
+    """What trains, as a proposal sees it."""
     gpu = engine.device.type == "cuda"
     return seen(engine.world_size, engine.ranks_per_node, engine.precision, engine.name, gpu=gpu)
 

@@ -244,12 +244,12 @@ def propose(request: Request, engine: "Engine", *, planned: bool = False) -> str
         The text of the recipe that is proposed.
     """
     from data.corpus.stores import stores
+    from pretrain.masked_language_job import machine_of
     from pretrain.timing import timed_tokens_per_s
 
     settings = first_recipe(request).data
     (found,) = engine.on_each_node(lambda: stores(settings))
-    gpu = engine.device.type == "cuda"
-    machine = seen(engine.world_size, engine.ranks_per_node, engine.precision, engine.name, gpu=gpu)
+    machine = machine_of(engine)
     looked = engine.on_main(lambda: _looked_at(found, settings, request, machine, cluster=False))
     require_memory(_chosen(request, looked, {}).plan.memory_bytes, machine)  # before the time that clustering takes
     split = engine.on_main(lambda: _split(found, settings, request, looked.corpus, cluster=True))

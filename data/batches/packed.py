@@ -9,7 +9,7 @@ their lengths and from the size of a bin, so that results do not depend on how m
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,21 +178,15 @@ class Spread(Protocol):
     def share(self, batch: Batch) -> Batch: ...  # noqa: D102
 
 
-class Turn(NamedTuple):
-    """One forward pass of a process."""
-
-    bin_: Bin
-    batch: Batch
-    """On the host: this process's share of the bin."""
-    is_own: bool
-    """False where the bins have run out: the batch is idle, and the bin another process's."""
-
-
-def in_turn(bins: Sequence[Bin], contents: Contents, engine: Spread) -> Iterator[Turn]:
+def in_turn(bins: Sequence[Bin], contents: Contents, engine: Spread) -> Iterator[tuple[Bin, Batch, bool]]:
     """Bins that processes share which compute together, each with free slots as in training; collective.
 
     Every process takes as many forward passes, the last one idle if need be: an engine that shards parameters needs all
     of them in each pass.
+
+    Yields:
+        For each pass of this process the bin, its batch on the host, and whether the bin is its own: where the bins
+        have run out, the batch is idle, and the bin another process's.
     """
     for first in range(0, len(bins), engine.data_world_size):
         engine.stop_together()
@@ -200,7 +194,7 @@ def in_turn(bins: Sequence[Bin], contents: Contents, engine: Spread) -> Iterator
         is_own = index < len(bins)
         bin_ = bins[index if is_own else -1]
         batch = contents.batch([bin_], [0])
-        yield Turn(bin_, engine.share(batch if is_own else batch.idle()), is_own)
+        yield bin_, engine.share(batch if is_own else batch.idle()), is_own
 
 
 @dataclass(frozen=True, slots=True)
