@@ -1,20 +1,20 @@
-"""Evaluation: predictions of some records, on every rank, and their scores.
+"""Evaluation: predictions of some records, by all ranks or by one process alone, and their scores.
 
-In: a prepared model, assays, records. Out: scores, the same on every rank; predictions on rank 0. Kept: nothing. Which
-records are scored does not depend on how they are spread, and every label is scored once.
+In: a prepared model, assays, records. Out: scores, the same on every rank; predictions. Kept: nothing. Which records
+are scored does not depend on how they are spread, and every label is scored once.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from data.batches.batch import Batch
-from data.batches.packed import Spread, in_turn
+from data.batches.packed import in_turn
 from data.order.plan import Bin
 from finetune.assays import Assays
 from finetune.heads.predicted import predicted
@@ -28,18 +28,6 @@ from finetune.metrics.validation import FineTuneScores
 from finetune.tasks.objective import Objective
 from pretrain.engine.engine import Engine
 
-T = TypeVar("T")
-
-
-class Scored(Spread, Protocol):
-    """What an evaluation asks of an engine, or of one process alone."""
-
-    @property
-    def device(self) -> torch.device: ...  # noqa: D102
-    def autocast(self) -> AbstractContextManager[None]: ...  # noqa: D102
-    def gather(self, value: T) -> list[T]: ...  # noqa: D102
-    def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor: ...  # noqa: D102
-
 
 class _Part(NamedTuple):
     """What one rank predicted of one objective; each array has a row for each label."""
@@ -51,6 +39,10 @@ class _Part(NamedTuple):
     places: NDArray[np.int64]
     partners: NDArray[np.int64]
     prediction: NDArray[np.float64]
+
+
+_Columns = Sequence[Sequence[NDArray[np.generic]]]
+"""The columns of `_Part`, each as the arrays of several parts; empty without any."""
 
 
 @torch.no_grad()
@@ -74,7 +66,7 @@ def evaluate(
         settings: of the losses.
         engine: to whose ranks the bins are dealt.
     """
-    predictions, losses = predict(model, assays, objectives, records, settings, engine)
+    predictions, losses = predict_together(model, assays, objectives, records, settings, engine)
 
     def scored() -> FineTuneScores:
         groups = assays.parts.group
@@ -85,25 +77,58 @@ def evaluate(
 
 
 @torch.no_grad()
+def predict_together(
+    model: nn.Module,
+    assays: Assays,
+    objectives: Sequence[Objective],
+    records: NDArray[np.int64],
+    settings: LossSettings,
+    engine: Engine,
+) -> tuple[list[Predictions], dict[str, float]]:
+    """Predictions of every label of some records, and the mean loss of each objective with a label; collective."""
+    turns = ((bin_, batch) for bin_, batch, _ in in_turn(assays.bins(records), assays.contents, engine))
+    parts, sums, counts = _predicted(model, objectives, turns, settings, engine.device, engine.autocast)
+    of_ranks = zip(*engine.gather(parts), strict=True)
+    total, count = engine.sum_over_ranks(sums).tolist(), engine.sum_over_ranks(counts).tolist()
+    names = [objective.settings.name for objective in objectives]
+    means = {name: loss / labels for name, loss, labels in zip(names, total, count, strict=True) if labels}
+    return [_joined(assays, of, each) for of, each in zip(objectives, of_ranks, strict=True)], means
+
+
+@torch.no_grad()
 def predict(
     model: nn.Module,
     assays: Assays,
     objectives: Sequence[Objective],
     records: NDArray[np.int64],
     settings: LossSettings,
-    engine: Scored,
-) -> tuple[list[Predictions], dict[str, float]]:
-    """Predictions of every label of some records, and the mean loss of each objective with a label; collective."""
+    device: torch.device,
+) -> list[Predictions]:
+    """Predictions of every label of some records, by this process alone and in float32."""
+    batches = ((bin_, assays.contents.batch([bin_], [0])) for bin_ in assays.bins(records))
+    parts, _, _ = _predicted(model, objectives, batches, settings, device, nullcontext)
+    return [_joined(assays, of, [own]) for of, own in zip(objectives, parts, strict=True)]
+
+
+def _predicted(
+    model: nn.Module,
+    objectives: Sequence[Objective],
+    batches: Iterable[tuple[Bin, Batch]],
+    settings: LossSettings,
+    device: torch.device,
+    autocast: Callable[[], AbstractContextManager[None]],
+) -> tuple[list[_Columns], Tensor, Tensor]:
+    """For each objective, the columns of `_Part` as parts of them; the sum of its losses; and its labels."""
     was_training = model.training
     model.train(False)
     found: list[list[_Part]] = [[] for _ in objectives]
     losses = [TaskLoss(objective, settings) for objective in objectives]
-    sums, counts = torch.zeros(2, len(objectives), device=engine.device, dtype=torch.float64)
-    for bin_, batch, _ in in_turn(assays.bins(records), assays.contents, engine):
-        on_device = batch.to(engine.device)
-        with engine.autocast():
+    sums, counts = torch.zeros(2, len(objectives), device=device, dtype=torch.float64)
+    for bin_, batch in batches:
+        on_device = batch.to(device)
+        with autocast():
             numbers = model(on_device, each=True)
-        counts += batch.counts.to(engine.device)
+        counts += batch.counts.to(device)
         for i, (of, each, number) in enumerate(zip(found, batch.targets, numbers, strict=True)):
             columns = LabelColumns(*each.columns)
             there = on_device.targets[i]
@@ -121,13 +146,7 @@ def predict(
                 )
             )
     model.train(was_training)
-    gathered = engine.gather([[*zip(*parts, strict=True)] for parts in found])
-    total, count = engine.sum_over_ranks(sums).tolist(), engine.sum_over_ranks(counts).tolist()
-    names = [objective.settings.name for objective in objectives]
-    means = {name: loss / labels for name, loss, labels in zip(names, total, count, strict=True) if labels}
-    return [
-        _joined(assays, objective, [rank[number] for rank in gathered]) for number, objective in enumerate(objectives)
-    ], means
+    return [[*zip(*parts, strict=True)] for parts in found], sums, counts
 
 
 def _records(bin_: Bin, batch: Batch, slots: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -136,9 +155,7 @@ def _records(bin_: Bin, batch: Batch, slots: NDArray[np.int64]) -> NDArray[np.in
     return bin_.samples[np.searchsorted(ends, slots, side="right")] if len(ends) else np.zeros(0, np.int64)
 
 
-def _joined(
-    assays: Assays, objective: Objective, of_ranks: Sequence[Sequence[Sequence[NDArray[np.generic]]]]
-) -> Predictions:
+def _joined(assays: Assays, objective: Objective, of_ranks: Sequence[_Columns]) -> Predictions:
     """The predictions of all ranks, by record, place and output."""
     kept = [fields for fields in of_ranks if fields]
     wide = objective.settings.type in ("multiclass", "ordinal")

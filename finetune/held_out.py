@@ -5,14 +5,12 @@ nothing. Rank 0 does it alone, in float32, with the whole model of each member i
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from data.batches.batch import Batch
 from finetune.assays import Assays
 from finetune.evaluate import predict
 from finetune.job import FineTuneJob
@@ -28,8 +26,6 @@ from pretrain.checkpoint.best import best_valid
 from pretrain.checkpoint.frozen import read_whole
 from pretrain.run.directory import RunDirectory
 
-T = TypeVar("T")
-
 
 class Trained(NamedTuple):
     """A member whose training has ended."""
@@ -37,34 +33,6 @@ class Trained(NamedTuple):
     member: Member
     job: FineTuneJob
     run: RunDirectory
-
-
-@dataclass(frozen=True, slots=True)
-class Alone:
-    """A process that predicts while others wait: what `finetune.evaluate.predict` asks of an engine."""
-
-    device: torch.device
-    data_rank: int = 0
-    data_world_size: int = 1
-
-    def stop_together(self) -> None:
-        """Nothing: a signal ends a process that is alone at once."""
-
-    def share(self, batch: Batch) -> Batch:
-        """The whole batch."""
-        return batch
-
-    def autocast(self) -> AbstractContextManager[None]:
-        """None: float32 throughout."""
-        return nullcontext()
-
-    def gather(self, value: T) -> list[T]:
-        """The value alone."""
-        return [value]
-
-    def sum_over_ranks(self, values: Tensor) -> Tensor:
-        """The values themselves."""
-        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +102,7 @@ def _predicted(
         step, model = best_model(trained, device)
         assays, losses = trained.member.assays, trained.member.recipe.losses
         records = (assays.records(of) for of in (VALIDATION, part))
-        alone = Alone(device)
-        return step, [predict(model, assays, trained.job.tasks, of, losses, alone)[0] for of in records]
+        return step, [predict(model, assays, trained.job.tasks, of, losses, device) for of in records]
 
     step, (validation, tested) = kept.predictions(f"model-{trained.member.name}", made)
     return step, validation, tested

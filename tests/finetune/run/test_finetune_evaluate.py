@@ -12,7 +12,7 @@ from torch import Tensor
 from data.batches.batch import Batch
 from data.recipe.toml_file import read
 from finetune.assays import Assays, open_assays, prepare
-from finetune.evaluate import predict
+from finetune.evaluate import predict, predict_together
 from finetune.heads.predicted import predicted
 from finetune.labels.columns import LabelColumns
 from finetune.metrics.scores import Scores
@@ -73,7 +73,7 @@ def found(model: FineTuneModel, assays: Assays, recipe: Recipe, ranks: int = 1) 
     """What the last of some ranks has; all take as many forward passes."""
     records, given = assays.records(TEST), []
     spread = [Rank(rank, ranks, given) for rank in range(ranks)]
-    each = [predict(model, assays, assays.objectives, records, recipe.losses, rank) for rank in spread]
+    each = [predict_together(model, assays, assays.objectives, records, recipe.losses, rank) for rank in spread]
     assert len({rank.passes for rank in spread}) == 1
     return each[-1]
 
@@ -109,6 +109,10 @@ def test_every_label_is_predicted_once_as_of_its_protein_alone(
         np.testing.assert_allclose(of_all, values, atol=2e-5 * np.abs(values).max())
     expected = dict(zip([o.settings.name for o in assays.objectives], (sums / counts).tolist(), strict=True))
     assert losses == pytest.approx(expected, rel=1e-5)
+    by_one = predict(model, assays, assays.objectives, assays.records(TEST), recipe.losses, torch.device("cpu"))
+    for own, again in zip(predictions, by_one, strict=True):
+        assert np.array_equal(own.prediction, again.prediction)
+        assert np.array_equal(own.rows.truth, again.rows.truth)
 
 
 def test_an_objective_without_a_label_has_no_loss_and_the_others_still_choose_a_checkpoint(
@@ -116,7 +120,7 @@ def test_an_objective_without_a_label_has_no_loss_and_the_others_still_choose_a_
 ) -> None:
     is_free = np.diff(assays.tasks[4].labels.pointers) == 0
     records = assays.records(TEST)[is_free[assays.records(TEST)]]
-    _, losses = predict(model, assays, assays.objectives, records, recipe.losses, Rank(0, 1, []))
+    _, losses = predict_together(model, assays, assays.objectives, records, recipe.losses, Rank(0, 1, []))
     assert [*losses] == ["affinity", "binds", "place", "grade"]
     metric = FineTuneScores(Scores(()), losses, "test").rank_metric
     assert metric == pytest.approx(sum(losses.values()))
