@@ -63,7 +63,7 @@ PRETRAIN_ROOMS: dict[str, tuple[str, ...]] = {
     "report": ("engine", "run", "evaluation"),
     "card": ("run", "evaluation", "report"),
     "ship": ("model", "engine", "run", "checkpoint", "evaluation", "card"),
-    "contacts": ("model", "engine", "ship"),
+    "contacts": ("model", "engine", "evaluation", "ship"),
     "compare": ("model", "engine", "run", "evaluation", "ship"),
     "push": ("model", "engine", "run", "checkpoint", "evaluation", "ship", "compare"),
 }

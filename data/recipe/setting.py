@@ -176,3 +176,13 @@ def settings_of(recipe: Any, prefix: str = "") -> Iterator[tuple[str, SettingCla
                 yield from settings_of(item, f"{prefix}{f.name}.{number}.")
         else:
             yield f"{prefix}{f.name}", f.metadata["class"], value
+
+
+def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested tables by dotted name, tables of a list numbered, as by `settings_of`."""
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            value = {str(number): item for number, item in enumerate(value)}
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found

@@ -7,7 +7,6 @@ An assay whose column is there, of the same weights, is not read by the model ag
 continues with the assay that it was at.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from data.durable import write_whole
+from data.recipe.json_file import as_json, read
 from finetune.proteingym.figures import NAN, Figures, Floats, figures_of
 from finetune.proteingym.reference import Assay, by_target
 from finetune.score.rows import MUTATION, SEQUENCE, read_variants
@@ -28,9 +28,17 @@ if TYPE_CHECKING:
     from finetune.score.model import Scorer
 
 KEPT = "zymogen_scores.json"
-_FORMAT = "zymogen.proteingym/1"
 _SCORE, _FIT = "DMS_score", "DMS_score_bin"
 _REMEDY = "get the right to write there"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Columns:
+    """What the columns of scores are of."""
+
+    format: str = "zymogen.proteingym/1"
+    assays: dict[str, dict[str, Any]]
+    """Name of an assay -> name of a column -> what decided its scores."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +113,7 @@ class Folder:
         kept = self._kept()
         kept.setdefault(assay.name, {}).update({name: dict(made_of) for name in scores})
         # First what the columns are of: a column of which nothing is known would be refused by the next start.
-        write_whole(self.path / KEPT, json.dumps({"format": _FORMAT, "assays": kept}, indent=1) + "\n")
+        write_whole(self.path / KEPT, as_json(_Columns(assays=kept)))
         cells = {
             name: ["" if np.isnan(value) else repr(value) for value in values.tolist()]
             for name, values in scores.items()
@@ -125,16 +133,7 @@ class Folder:
 
     def _kept(self) -> dict[str, dict[str, Any]]:
         path = self.path / KEPT
-        if not path.exists():
-            return {}
-        try:
-            content = json.loads(path.read_bytes())
-            if content["format"] != _FORMAT:
-                raise ValueError("another format")
-            kept: dict[str, dict[str, Any]] = content["assays"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is not what this command writes there ({error}); move it away") from error
-        return kept
+        return read(_Columns, path, "file of this command", "move it away").assays if path.exists() else {}
 
 
 def numbers(table: Table, name: str) -> Floats:

@@ -5,19 +5,17 @@ In: `Measurements` of a run directory, pictures beside the card. Out: Markdown, 
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from huggingface_hub import EvalResult
 
 from pretrain.card.text import NOT_MEASURED, literal, pictured, source_name, table
+from pretrain.evaluation.contact_figures import CHANCE, CONTROL, ContactFigures
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.evaluation.figures import ALL, IDENTITY, LENGTH, Figure, Figures
-from pretrain.evaluation.scores import HeldOut, shown
-from pretrain.report.intervals import Measured
-from pretrain.report.measured import Measurements, is_constant, mean_of_proteins, num_chains, precisions
+from pretrain.evaluation.scores import kind_of, shown
+from pretrain.report.measured import Measurements, mean_of_proteins
 from pretrain.report.section import Drawing
 
-_CONTROLS = ("random weights", "chance")
 _GAINS = ("gain", "gain_low", "gain_high")
 _HIDDEN = "mask_all"
 """The corruption whose buckets are shown."""
@@ -28,7 +26,7 @@ def sections(found: Measurements, pictures: Mapping[str, Drawing]) -> Iterator[s
     if (evaluation := found.evaluation) is not None:
         yield from _perplexities(evaluation)
         yield from pictured(pictures, f"perplexity-{LENGTH}.svg", f"perplexity-{IDENTITY}.svg")
-    if precisions(found.contacts):
+    if found.contacts:
         yield from _contacts(found.contacts)
         yield from pictured(pictures, "contacts.svg", "contact-map.svg")
     for number, (column, selections) in enumerate(found.assays.items()):
@@ -39,7 +37,7 @@ def sections(found: Measurements, pictures: Mapping[str, Drawing]) -> Iterator[s
 def _perplexities(evaluation: Figures) -> Iterator[str]:
     """Perplexities of all proteins under each corruption, and of each bucket under mask-all."""
     data = ", ".join(map(source_name, evaluation.data))
-    yield from (f"### Perplexity of {_kind(evaluation)}s of {data}", "")
+    yield from (f"### Perplexity of {kind_of(evaluation.held_out)}s of {data}", "")
     yield (
         f"Measured by `python -m pretrain.evaluate` on {evaluation.sequences:,} proteins, {evaluation.residues:,} "
         f"residues in crops of at most {evaluation.crop_tokens:,} tokens: the frozen set `{literal(evaluation.set)}`."
@@ -54,12 +52,6 @@ def _perplexities(evaluation: Figures) -> Iterator[str]:
     head = ("corruption", "proteins", "number", "perplexity", "95 % interval", "residue frequencies")
     yield from table(head, map(_row, _rows(evaluation)))
     yield ""
-
-
-def _kind(evaluation: Figures) -> str:
-    if evaluation.held_out is None:
-        return "protein"
-    return "training protein" if evaluation.held_out == HeldOut.NOTHING else "held-out protein"
 
 
 def _rows(evaluation: Figures) -> list[Figure]:
@@ -78,35 +70,28 @@ def _perplexity(value: float) -> str:
     return shown(value if math.isfinite(value) else None)
 
 
-def _contacts(contacts: Mapping[str, Any]) -> Iterator[str]:
+def _contacts(contacts: ContactFigures) -> Iterator[str]:
     """Precisions at long range, beside random weights and chance."""
     yield from ("### Contacts", "")
     yield (
         f"Measured by `python -m pretrain.contacts`: precision of the most probable pairs of residues at long range, "
-        f"mean over {num_chains(contacts):,} chains. None of them is a relative of the "
-        f"{num_chains(contacts, 'fitted_on'):,} chains on whose attention maps the regression was fitted."
+        f"mean over {len(contacts.chains):,} chains. None of them is a relative of the "
+        f"{len(contacts.fitted_on):,} chains on whose attention maps the regression was fitted."
     )
-    if is_constant(contacts):
+    if contacts.is_constant:
         yield "No attention map says enough of contacts: every weight of the regression is 0, and it ranks no pair."
     yield ""
     rows = []
-    for what, of in _own(contacts).items():
+    for what, of in contacts.means[contacts.model].items():
         ends = f"{_share(of.low)} to {_share(of.high)}" if math.isfinite(of.low) else "unknown"
-        rows.append((literal(what), _share(of.value), ends, *map(_share, _beside(contacts, what).values())))
-    yield from table(("pairs", "precision", "95 % interval", *_CONTROLS), rows)
+        rows.append((literal(what), _share(of.mean), ends, *map(_share, _beside(contacts, what).values())))
+    yield from table(("pairs", "precision", "95 % interval", CONTROL, CHANCE), rows)
     yield ""
 
 
-def _own(contacts: Mapping[str, Any]) -> dict[str, Measured]:
-    """The model's precisions by name."""
-    return precisions(contacts).get(str(contacts.get("model")), {})
-
-
-def _beside(contacts: Mapping[str, Any], what: str) -> dict[str, float]:
-    """The same precision of random weights, and chance, which is one for all; NaN where it is not known."""
-    every = precisions(contacts)
-    values = ((who, every.get(who, {}).get(what) or every.get(who, {}).get(who)) for who in _CONTROLS)
-    return {who: math.nan if of is None else of.value for who, of in values}
+def _beside(found: ContactFigures, what: str) -> dict[str, float]:
+    """The same precision of random weights, and chance, which is one for all."""
+    return {CONTROL: found.means[CONTROL][what].mean, CHANCE: found.means[CHANCE][CHANCE].mean}
 
 
 def _share(value: float) -> str:
@@ -148,12 +133,12 @@ def results(found: Measurements, validated: str) -> list[EvalResult]:
             proteins are not repeated; empty without one.
     """
     each = [*_perplexity_results(found.evaluation, validated)] if found.evaluation else []
-    each += _contact_results(found.contacts)
+    each += _contact_results(found.contacts) if found.contacts else []
     return [*each, *(_assay_result(*of) for of in found.assays.items())]
 
 
 def _perplexity_results(evaluation: Figures, validated: str) -> Iterator[EvalResult]:
-    split = {"protein": None, "training protein": "train"}.get(_kind(evaluation), "validation")
+    split = {"protein": None, "training protein": "train"}.get(kind_of(evaluation.held_out), "validation")
     for of in _rows(evaluation):
         if not math.isfinite(of.perplexity) or (of.by == ALL and evaluation.set == validated):
             continue
@@ -162,7 +147,7 @@ def _perplexity_results(evaluation: Figures, validated: str) -> Iterator[EvalRes
             task_type="fill-mask",
             task_name="Masked language modelling",
             dataset_type="protein-sequences",
-            dataset_name=f"{_kind(evaluation)}s of {', '.join(map(source_name, evaluation.data))}",
+            dataset_name=f"{kind_of(evaluation.held_out)}s of {', '.join(map(source_name, evaluation.data))}",
             dataset_config=None if of.by == ALL else f"{of.by}: {of.bucket}",
             dataset_split=split,
             dataset_revision=evaluation.set,
@@ -176,18 +161,18 @@ def _perplexity_results(evaluation: Figures, validated: str) -> Iterator[EvalRes
         )
 
 
-def _contact_results(contacts: Mapping[str, Any]) -> Iterator[EvalResult]:
-    for what, of in _own(contacts).items():
-        if math.isfinite(of.value):
+def _contact_results(contacts: ContactFigures) -> Iterator[EvalResult]:
+    for what, of in contacts.means[contacts.model].items():
+        if math.isfinite(of.mean):
             beside = {name: _known(value) for name, value in _beside(contacts, what).items()}
             yield EvalResult(
                 task_type="contact-prediction",
                 task_name="Contacts at long range",
                 dataset_type="protein-structures",
-                dataset_name=f"{num_chains(contacts)} protein chains",
+                dataset_name=f"{len(contacts.chains)} protein chains",
                 metric_type="precision",
                 metric_name=what,
-                metric_value=of.value,
+                metric_value=of.mean,
                 metric_args={"low": _known(of.low), "high": _known(of.high), **beside},
             )
 

@@ -43,7 +43,7 @@ _PLAIN = re.compile(r"[\w.,+ \[\]-]*")
 _LICENCE = f"""\
 The licence of these weights is {NOT_STATED}: the run does not know it. Anyone who publishes them adds `license` to the
 metadata above, after a look at the licences of the sequences and of what training started from."""
-_NOTHING = Measurements(None, {}, {})
+_NOTHING = Measurements(None, None, {})
 _PAPERS = {
     "ESM-2": "Lin et al. (2023), Evolutionary-scale prediction of atomic-level protein structure with a language "
     "model, Science 379",

@@ -9,7 +9,6 @@ contacts. Exit status 0; 78 for a mistake in the input, 70 for anything else.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -26,9 +25,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _score(options: argparse.Namespace) -> None:
     from data.durable import replaced
+    from data.recipe.json_file import as_json
     from pretrain.contacts.chains import chains_of, files_of
     from pretrain.contacts.chosen import usable
-    from pretrain.contacts.scored import score
+    from pretrain.contacts.scored import lines, score
+    from pretrain.model.weights.contact_head import ContactHead
     from pretrain.ship.contact_head import writable, write
     from pretrain.ship.source import masked_language_model, open_source
 
@@ -41,13 +42,13 @@ def _score(options: argparse.Namespace) -> None:
     for reason, count in left_out.items():
         print(f"{count} chains are {reason}, and are left out", flush=True)
     scored = score(masked_language_model(source, _device()), source.name, chains, options.fit_on)
-    print("\n".join(scored.lines()), flush=True)
+    print("\n".join(lines(scored)), flush=True)
     if options.output:
         with replaced(options.output, "give another name with -o") as building:
-            found = scored.as_dict() | {"weights": source.content_hash()}
-            building.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            building.write_text(as_json(scored, weights=source.content_hash()), encoding="utf-8")
     if options.write:
-        print(f"{write(Path(options.model), scored.head, f'{len(scored.chosen.fitted)} chains')}: the contact head")
+        head = ContactHead(scored.weight, scored.bias)
+        print(f"{write(Path(options.model), head, f'{len(scored.fitted_on)} chains')}: the contact head")
 
 
 def _device() -> str:

@@ -1,35 +1,16 @@
 """One chain's contacts beside those that a model predicts, small enough for a file and a picture.
 
-In: a chain, probabilities of its pairs. Out: `Pictured`. Kept: nothing.
+In: a chain, probabilities of its pairs. Out: `ContactPairs`. Kept: nothing.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrain.contacts.chains import Chain
 from pretrain.contacts.precision import SEPARATION, pairs_of
-
-Pairs = tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Pictured:
-    """The contacts of a chain at a separation of 6 and more; residues from 0, the first of a pair before the second."""
-
-    name: str
-    residues: int
-    touching: Pairs
-    """Pairs that touch."""
-    predicted: Pairs
-    """The most probable pairs, as many as there are residues whose places are known, by falling probability."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields by name."""
-        return asdict(self)
+from pretrain.evaluation.contact_figures import ContactPairs
 
 
 def typical(values: Sequence[float]) -> int:
@@ -37,7 +18,7 @@ def typical(values: Sequence[float]) -> int:
     return int(np.argsort(values, kind="stable")[(len(values) - 1) // 2])
 
 
-def pictured(chain: Chain, probabilities: NDArray[np.float64]) -> Pictured:
+def pictured(chain: Chain, probabilities: NDArray[np.float64]) -> ContactPairs:
     """The picture of a chain.
 
     Args:
@@ -50,4 +31,4 @@ def pictured(chain: Chain, probabilities: NDArray[np.float64]) -> Pictured:
     touching, predicted = (
         tuple((int(i), int(j)) for i, j in some) for some in (both[chain.contacts[pairs]], both[best])
     )
-    return Pictured(chain.name, len(chain.residues), touching, predicted)
+    return ContactPairs(chain.name, len(chain.residues), touching, predicted)

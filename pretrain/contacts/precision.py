@@ -8,12 +8,12 @@ residues whose places are known. A chain without a contact at long range has no 
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrain.contacts.chains import Chain
+from pretrain.evaluation.contact_figures import Interval
 
 SEPARATION = 6
 """Pairs nearer than this along the chain touch whatever the fold, and are neither fitted nor scored."""
@@ -24,15 +24,6 @@ SHARES = {"P@L": 1, "P@L/2": 2, "P@L/5": 5}
 
 _RESAMPLES = 1000
 _SEED = 0
-
-
-class Interval(NamedTuple):
-    """A mean over chains, with its bootstrap 95 % interval."""
-
-    mean: float
-    low: float
-    """NaN, as is `high`, where all chains are relatives, which does not show how much others differ."""
-    high: float
 
 
 def pairs_of(chain: Chain, separation: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -1,11 +1,9 @@
 """A model's contacts: fitted on some chains, scored on others, beside random weights of its shape and chance.
 
-In: a model, and chains. Out: `Scored`, with its table and its JSON. Nothing is kept.
+In: a model, and chains. Out: `ContactFigures`, and their table. Nothing is kept.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -13,90 +11,46 @@ from data.progress_line import WorkLine
 from pretrain.contacts.attention import eager, maps_of
 from pretrain.contacts.chains import Chain
 from pretrain.contacts.chosen import Chosen, choose
-from pretrain.contacts.pictured import Pictured, pictured, typical
-from pretrain.contacts.precision import LONG_RANGE, SHARES, Interval, interval, precisions
+from pretrain.contacts.pictured import pictured, typical
+from pretrain.contacts.precision import LONG_RANGE, SHARES, interval, precisions
 from pretrain.contacts.regression import CHAINS, fit, probabilities
+from pretrain.evaluation.contact_figures import CHANCE, CONTROL, ContactFigures, Interval
 from pretrain.model.initial import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.weights.contact_head import ContactHead
 
-CONTROL = "random weights"
-CHANCE = "chance"
 _SEED = 0
 """Seed of the weights of the control."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
-    """Precisions of the chains that were scored."""
-
-    name: str
-    """The model's."""
-    chosen: Chosen
-    head: ContactHead
-    """Fitted on the model's attention maps."""
-    chains: list[str]
-    """Names of the chains that have a contact at long range; the others have no precision."""
-    groups: list[int]
-    """(chains,) a number that relatives share."""
-    values: dict[str, dict[str, list[float]]]
-    """Model or control -> name of a precision -> (chains,) values; chance has one that is called so."""
-    map: Pictured
-    """Contacts and predictions of the chain whose P@L is in the middle of all."""
-
-    def interval(self, who: str, what: str) -> Interval:
-        """Mean over chains of one of `values`."""
-        return interval(self.values[who][what], self.groups)
-
-    def lines(self) -> list[str]:
-        """The table, and what it is of."""
-        chosen, undefined = self.chosen, len(self.chosen.scored) - len(self.chains)
-        few = "" if len(chosen.fitted) == CHAINS else f" (the published regression: {CHAINS})"
-        said = [
-            f"Regression fitted on {len(chosen.fitted)} chains{few}; scored on {len(self.chains)} chains of "
-            f"{len(set(self.groups))} clusters, none a relative at 30 % identity of those ({chosen.searched_by}).",
-            f"Left out: {chosen.left_out} relatives, {undefined} without a contact at long range.",
+def lines(found: ContactFigures) -> list[str]:
+    """The table, and what it is of."""
+    few = "" if len(found.fitted_on) == CHAINS else f" (the published regression: {CHAINS})"
+    said = [
+        f"Regression fitted on {len(found.fitted_on)} chains{few}; scored on {len(found.chains)} chains of "
+        f"{len(set(found.clusters))} clusters, none a relative at 30 % identity of those ({found.searched_by}).",
+        f"Left out: {found.left_out_relatives} relatives, {found.undefined} without a contact at long range.",
+        "",
+        f"    long range (separation {LONG_RANGE} and more)   mean over chains   95 % interval",
+    ]
+    for who in (found.model, CONTROL):
+        said += [_row(f"{who}, {what}", found.means[who][what]) for what in SHARES]
+    said.append(_row("chance, the share of pairs that touch", found.means[CHANCE][CHANCE]))
+    if found.is_constant:
+        said += [
             "",
-            f"    long range (separation {LONG_RANGE} and more)   mean over chains   95 % interval",
+            f"No attention map of {found.model} says enough of contacts to outweigh the penalty: every weight of the "
+            "regression is 0.",
         ]
-        for who in (self.name, CONTROL):
-            said += [self._row(f"{who}, {what}", self.interval(who, what)) for what in SHARES]
-        said.append(self._row("chance, the share of pairs that touch", self.interval(CHANCE, CHANCE)))
-        if not any(self.head.weight):
-            said += [
-                "",
-                f"No attention map of {self.name} says enough of contacts to outweigh the penalty: every weight of the "
-                "regression is 0.",
-            ]
-        return said
-
-    @staticmethod
-    def _row(title: str, found: Interval) -> str:
-        ends = "unknown" if found.low != found.low else f"{found.low:.3f} to {found.high:.3f}"
-        return f"    {title:<42} {found.mean:>15.3f}   {ends}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Everything, for a file of JSON; an unknown end of an interval is None."""
-
-        def ends(found: Interval) -> dict[str, float | None]:
-            return {name: value if value == value else None for name, value in found._asdict().items()}
-
-        return {
-            "format": "zymogen.contacts/1",
-            "model": self.name,
-            "fitted_on": [chain.name for chain in self.chosen.fitted],
-            "left_out_relatives": self.chosen.left_out,
-            "searched_by": self.chosen.searched_by,
-            "chains": self.chains,
-            "clusters": self.groups,
-            "values": self.values,
-            "means": {who: {what: ends(self.interval(who, what)) for what in of} for who, of in self.values.items()},
-            "head": self.head.as_entry(),
-            "map": self.map.as_dict(),
-        }
+    return said
 
 
-def score(model: MaskedLanguageModel, name: str, chains: Sequence[Chain], fit_on: int = CHAINS) -> Scored:
+def _row(title: str, found: Interval) -> str:
+    ends = "unknown" if found.low != found.low else f"{found.low:.3f} to {found.high:.3f}"
+    return f"    {title:<42} {found.mean:>15.3f}   {ends}"
+
+
+def score(model: MaskedLanguageModel, name: str, chains: Sequence[Chain], fit_on: int = CHAINS) -> ContactFigures:
     """Fit a regression on some chains, score it on the others, and do the same with random weights.
 
     Args:
@@ -128,13 +82,19 @@ def score(model: MaskedLanguageModel, name: str, chains: Sequence[Chain], fit_on
     middle = chosen.scored[defined[typical(values[name]["P@L"])]]
     with torch.no_grad():
         of_middle = maps_of(eager(model, str(next(model.parameters()).device)), middle.residues)
-    return Scored(
-        name=name,
-        chosen=chosen,
-        head=head,
-        chains=[chosen.scored[place].name for place in defined],
-        groups=[chosen.groups[place] for place in defined],
+    groups = [chosen.groups[place] for place in defined]
+    return ContactFigures(
+        model=name,
+        fitted_on=tuple(chain.name for chain in chosen.fitted),
+        left_out_relatives=chosen.left_out,
+        undefined=len(chosen.scored) - len(defined),
+        searched_by=chosen.searched_by,
+        chains=tuple(chosen.scored[place].name for place in defined),
+        clusters=tuple(groups),
         values=values,
+        means={who: {what: interval(each, groups) for what, each in of.items()} for who, of in values.items()},
+        weight=head.weight,
+        bias=head.bias,
         map=pictured(middle, probabilities(head, of_middle)),
     )
 

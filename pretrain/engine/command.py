@@ -202,14 +202,14 @@ def _ended_while_waiting() -> int | None:
     return None
 
 
-def judged(body: Callable[[], bool]) -> int:
-    """Run a command that judges; the exit status: 1 where `body` returns True, 0 where it does not.
+def judged(body: Callable[[], int]) -> int:
+    """Run a command that judges; the exit status: what `body` returns, True being 1.
 
     An error that prevents the judgement has the status of its class, which is never 1.
     """
-    said: list[bool] = []
+    said: list[int] = []
     status = answered(lambda: said.append(body()), is_alone=True)
-    return status or int(said == [True])
+    return status or int(said[0])
 
 
 def require_free(out: Path | None, *, overwrites: bool) -> None:

@@ -7,27 +7,16 @@ a report reads a file without it.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-from pydantic import BeforeValidator
 
 from pretrain.evaluation.corruptions import TITLES
-from pretrain.evaluation.scores import shown
+from pretrain.evaluation.scores import Evaluation, shown
 
 ALL, LENGTH, IDENTITY = "all", "length", "identity"
 """What the proteins of a row have in common: nothing, their length, or how similar the nearest training protein is."""
 
 
-def _number(value: Any) -> Any:
-    return math.nan if value is None else value
-
-
-Number = Annotated[float, BeforeValidator(_number)]
-"""A number that is null in a file where it is not finite."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Figure(Evaluation):
     """How well a model predicts the hidden residues of some proteins under one corruption."""
 
     set: str
@@ -37,22 +26,10 @@ class Figure:
     """`ALL`, `LENGTH` or `IDENTITY`."""
     bucket: str
     """Which proteins, in words."""
-    sequences: int
     groups: int
     """Groups of these proteins that the bootstrap draws."""
-    targets: int
-    nats: Number
+    nats: float
     """Loss summed over the targets; those of the buckets add up to that of all."""
-    perplexity: Number
-    low: Number
-    """Lower end of the perplexity's bootstrap 95 % interval; NaN where there is one group."""
-    high: Number
-    unigram: Number
-    """Perplexity of residue frequencies on the same targets."""
-    gain: Number
-    """Nats by which the mean loss is below that of residue frequencies."""
-    gain_low: Number
-    gain_high: Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ kept.
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -112,24 +113,15 @@ def figures_of(
             if not rows:
                 continue
             of_groups = groups[places[kept]]
-            numbers = evaluation_of(rows, of_groups)
             found.append(
                 Figure(
+                    **asdict(evaluation_of(rows, of_groups)),
                     set=fingerprint,
                     corruption=name,
                     by=kind,
                     bucket=bucket,
-                    sequences=len(rows),
                     groups=len(np.unique(of_groups)),
-                    targets=numbers.targets,
                     nats=float(sum(row[1] for row in rows)),
-                    perplexity=numbers.perplexity,
-                    low=numbers.low,
-                    high=numbers.high,
-                    unigram=numbers.unigram,
-                    gain=numbers.gain,
-                    gain_low=numbers.gain_low,
-                    gain_high=numbers.gain_high,
                 )
             )
     return tuple(found)

@@ -91,13 +91,6 @@ class OpenSet:
         return found, searched_by()
 
 
-def run_of(model: str | Path) -> Path | None:
-    """The run directory that a model is, or lies in as its export or a checkpoint; None if there is none."""
-    path = Path(model)
-    near = (path, path.absolute().parent, path.absolute().parent.parent)
-    return next((each for each in near if (each / "run.json").is_file()), None)
-
-
 def open_set(asked: Asked, engine: Engine) -> OpenSet:
     """Open what is to be scored; collective.
 
@@ -148,8 +141,7 @@ def _of_run(run: RunDirectory, asked: Asked) -> DataSettings:
 
 
 def named(words: Sequence[str] | None, model: str) -> tuple[str, ...]:
-    """What the words name, or the run that the model is or lies in; empty where neither is known."""
-    if words:
-        return tuple(words)
-    run = run_of(model)
-    return (str(run),) if run else ()
+    """What the words name, or the run that the model is, or lies in as its export or a checkpoint; else nothing."""
+    near = (Path(model), *Path(model).absolute().parents[:2])
+    run = next((str(each) for each in near if (each / "run.json").is_file()), None)
+    return tuple(words or ()) or ((run,) if run else ())

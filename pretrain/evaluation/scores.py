@@ -6,9 +6,11 @@ is not imported.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, Self
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator
 
 from pretrain.evaluation.corruptions import TITLES
 
@@ -42,6 +44,13 @@ class HeldOut(StrEnum):
         )
 
 
+def kind_of(held_out: str | None) -> str:
+    """What scored proteins are called; None where nothing says what they are."""
+    if held_out is None:
+        return "protein"
+    return "training protein" if held_out == HeldOut.NOTHING else "held-out protein"
+
+
 def shown(perplexity: float | None) -> str:
     """A perplexity for readers: diverged weights may have one of hundreds of digits, or none (None)."""
     if perplexity is None:
@@ -49,22 +58,30 @@ def shown(perplexity: float | None) -> str:
     return f"{perplexity:.2f}" if perplexity < 1e5 else f"{perplexity:.1g}"
 
 
+def _number(value: Any) -> Any:
+    return math.nan if value is None else value
+
+
+Number = Annotated[float, BeforeValidator(_number)]
+"""A number that is null in a file where it is not finite."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """Scores under one corruption; every perplexity is exp of the mean loss over targets, in nats."""
 
-    perplexity: float
-    low: float
+    perplexity: Number
+    low: Number
     """Lower end of the bootstrap 95 % interval of the perplexity, over clusters; NaN where there is but one."""
-    high: float
+    high: Number
     """Upper end of that interval."""
-    unigram: float
+    unigram: Number
     """Perplexity of residue frequencies of the training side, on the same targets."""
-    gain: float
+    gain: Number
     """Nats by which the model's mean loss is below the unigram's."""
-    gain_low: float
+    gain_low: Number
     """Lower end of the gain's bootstrap 95 % interval: if it is above 0, the model beats the baseline beyond chance."""
-    gain_high: float
+    gain_high: Number
     """Upper end of that interval: if it is below 0, the model is worse than the baseline beyond chance."""
     floor: float | None
     """Perplexity of the best possible predictor; known for the embedded corpus alone."""
@@ -73,7 +90,7 @@ class Evaluation:
 
     def numbers(self) -> dict[str, float]:
         """The fields by name, as floats, without an unknown floor."""
-        pairs = ((name, getattr(self, name)) for name in self.__slots__)
+        pairs = ((each.name, getattr(self, each.name)) for each in fields(self))
         return {name: float(value) for name, value in pairs if value is not None}
 
     @classmethod

@@ -183,26 +183,24 @@ def _by_trend(found: Verdict, scores: Evaluation, course: Course) -> Verdict:
         if not lags:
             return found
         reason = "The run was too short to show where it was going: train longer."
-        return _advised(found, Advice.LONGER, reason, times=10)
+        return replace(found, advice=Advice.LONGER, reason=reason, times=10)
     if _is_falling(known):
         times = _times(scores, known) if lags else 2
         said = f"The {which} loss still falls, by {-known.change:.3f} nats over the last half of the training"
-        return _advised(found, Advice.LONGER, f"{said}: train {_in_words(times)} as long.", times=times)
+        how_long = "twice" if times == 2 else f"{times} times"
+        reason = f"{said}: train {how_long} as long."
+        return replace(found, advice=Advice.LONGER, reason=reason, times=times)
     if abs(known.change) + 2 * known.error > 3 * _CHANGE:
         return found  # too noisy to tell
     said = f"The {which} loss no longer falls ({known.change:+.3f} nats over the last half of the training)"
     if found.judgement is Judgement.BETTER:
-        return _advised(found, Advice.LARGER, f"{said}: a larger model can learn more.")
+        return replace(found, advice=Advice.LARGER, reason=f"{said}: a larger model can learn more.")
     if found.judgement is Judgement.WORSE:
-        return _advised(found, Advice.LOWER_RATE, f"{said}: lower schedule.peak_lr.")
+        return replace(found, advice=Advice.LOWER_RATE, reason=f"{said}: lower schedule.peak_lr.")
     if not scores.gain_low <= 0 <= scores.gain_high:
         return found
     said += ", near that of residue frequencies: train 4 times as long, to see whether it leaves them."
-    return _advised(found, Advice.LONGER, said, times=4)
-
-
-def _advised(found: Verdict, advice: Advice, reason: str, times: int = 2) -> Verdict:
-    return Verdict(found.judgement, found.finding, advice, reason, times, found.best_tokens)
+    return replace(found, advice=Advice.LONGER, reason=said, times=4)
 
 
 def _is_falling(known: Trend) -> bool:
@@ -215,10 +213,6 @@ def _times(scores: Evaluation, known: Trend) -> int:
         return 2
     doublings = min(10, math.ceil(-scores.gain_low / -known.change)) if scores.gain_low < 0 else 1
     return min(_MOST_TIMES, 1 << max(1, doublings))
-
-
-def _in_words(times: int) -> str:
-    return "twice" if times == 2 else f"{times} times"
 
 
 def _best(course: Course) -> int | None:

@@ -18,15 +18,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from pretrain.engine.command import Parser, answered, positive
+from pretrain.engine.command import Parser, judged, positive
 from pretrain.run.classes import CLASSES
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Answer what the command line asks; the exit status."""
-    answers: list[int] = []
-    status = answered(lambda: answers.append(_answer(_parser().parse_args(arguments))), is_alone=True)
-    return status or answers[0]
+    return judged(lambda: _answer(_parser().parse_args(arguments)))
 
 
 def _answer(options: argparse.Namespace) -> int:

@@ -5,13 +5,13 @@ In: a `History`. Out: what the template fills in. Kept: nothing. Texts are as th
 
 import itertools
 import textwrap
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from data.recipe.setting import flat
 from pretrain.evaluation.corruptions import TITLES
-from pretrain.evaluation.scores import Evaluation, HeldOut, Prediction, shown
+from pretrain.evaluation.scores import Evaluation, Prediction, shown
 from pretrain.evaluation.verdict import verdict
 from pretrain.report.figures import short
 from pretrain.report.history import History
@@ -112,13 +112,6 @@ def legend() -> list[str]:
     return [f"below {LEVELS[0]}", *between, f"{LEVELS[-1]} and more"]
 
 
-def kind_of_proteins(history: History) -> str:
-    """``held-out protein`` or ``training protein``, as those of the predictions are; where that is unknown, neither."""
-    if history.held_out is None:
-        return "protein"
-    return "training protein" if history.held_out is HeldOut.NOTHING else "held-out protein"
-
-
 def proteins(history: History) -> list[Protein]:
     """A few of the scored proteins with their predictions."""
     return [_protein(protein) for protein in history.proteins]
@@ -166,21 +159,13 @@ def recipe(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
     for section, settings in history.recipe.items():
         for each in settings if isinstance(settings, list) else [settings]:  # a list is one of tables of one name
             if isinstance(each, dict):
-                found.append((section, [(name, _text(value)) for name, value in _flat(each)]))
+                found.append((section, [(name, _text(value)) for name, value in flat(each).items()]))
     return found
 
 
 def environment(history: History) -> list[tuple[str, str]]:
     """Where and how the run computed, as name and text."""
     return [*(("", line) for line in history.described.compute), *history.described.versions.items()]
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
 
 
 def _text(value: Any) -> str:

@@ -6,23 +6,22 @@ for a file that is not there or not whole. Kept: nothing.
 """
 
 import csv
-import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from data.recipe import json_file
+from pretrain.evaluation.contact_figures import ContactFigures
 from pretrain.evaluation.corruptions import TITLES
-from pretrain.evaluation.course import number
 from pretrain.evaluation.figures import IDENTITY, LENGTH, Figures
 from pretrain.report.contact_map import ContactMap
 from pretrain.report.intervals import Intervals, Measured
 from pretrain.report.section import Section
 
 EVALUATION, CONTACTS, ASSAYS = "evaluation.json", "contacts.json", "proteingym.csv"
-_CONTACTS_FORMAT = "zymogen.contacts/1"
+R = TypeVar("R", Figures, ContactFigures)
 Assays = Mapping[str, Mapping[str, Mapping[str, list[float]]]]
 """Column of scores -> type of selection -> protein -> Spearman of each of its assays."""
 
@@ -32,8 +31,7 @@ class Measurements:
     """What the files of a run directory hold; nothing of one that is not there or not whole."""
 
     evaluation: Figures | None
-    contacts: Mapping[str, Any]
-    """Content of contacts.json; empty without one."""
+    contacts: ContactFigures | None
     assays: Assays
     of_others: tuple[str, ...] = ()
     """Files that hold nothing of the weights that were asked for."""
@@ -41,7 +39,8 @@ class Measurements:
     def drawings(self) -> list[Intervals | ContactMap]:
         """All that can be drawn, in the order in which it is shown."""
         of_groups = [_perplexity(self.evaluation, by) for by in (LENGTH, IDENTITY)] if self.evaluation else []
-        found = (*of_groups, _contacts(self.contacts), _map(self.contacts), *_assays(self.assays))
+        of_contacts = [_contacts(self.contacts), _map(self.contacts)] if self.contacts else []
+        found = (*of_groups, *of_contacts, *_assays(self.assays))
         return [drawn for drawn in found if drawn is not None]
 
 
@@ -65,44 +64,16 @@ def read(root: Path, weights: Collection[str] | None = None) -> Measurements:
         weights: content hashes, as `pretrain.checkpoint.frozen` defines them. What was measured of other weights, or
             does not say of which, is left out. None for all that there is.
     """
-    evaluation, contacts, assays = _evaluation(root / EVALUATION), _read(root / CONTACTS), _read_assays(root / ASSAYS)
+    evaluation, contacts = _read(Figures, root / EVALUATION), _read(ContactFigures, root / CONTACTS)
+    assays = _read_assays(root / ASSAYS)
     if weights is None:
         return Measurements(evaluation, contacts, {column: of for (column, _), of in assays.items()})
     own_evaluation = evaluation if evaluation and evaluation.weights in weights else None
-    own_contacts = contacts if str(contacts.get("weights")) in weights else {}
+    own_contacts = contacts if contacts and contacts.weights in weights else None
     own_assays = {column: of for (column, made_of), of in assays.items() if made_of in weights}
     kept = ((EVALUATION, evaluation, own_evaluation), (CONTACTS, contacts, own_contacts), (ASSAYS, assays, own_assays))
     of_others = tuple(name for name, found, own in kept if found and not own)
     return Measurements(own_evaluation, own_contacts, own_assays, of_others)
-
-
-def precisions(contacts: Mapping[str, Any]) -> dict[str, dict[str, Measured]]:
-    """Model, control or chance -> name of a precision -> its mean over chains; empty where the file is not whole."""
-    try:
-        return {
-            str(who): {
-                str(what): Measured(
-                    _label(str(who), str(what)), number(of["mean"]), number(of["low"]), number(of["high"])
-                )
-                for what, of in each.items()
-            }
-            for who, each in contacts.get("means", {}).items()
-        }
-    except (KeyError, TypeError, AttributeError):
-        return {}
-
-
-def num_chains(contacts: Mapping[str, Any], which: str = "chains") -> int:
-    """Number of the chains that the precisions are means over, or of those "fitted_on"."""
-    chains = contacts.get(which)
-    return len(chains) if isinstance(chains, list) else 0
-
-
-def is_constant(contacts: Mapping[str, Any]) -> bool:
-    """Whether every weight of the regression is 0, so that all pairs have one probability."""
-    head = contacts.get("head")
-    weight = head.get("weight") if isinstance(head, dict) else None
-    return isinstance(weight, list) and bool(weight) and not any(weight)
 
 
 def mean_of_proteins(proteins: Mapping[str, list[float]]) -> float:
@@ -110,19 +81,11 @@ def mean_of_proteins(proteins: Mapping[str, list[float]]) -> float:
     return math.fsum(math.fsum(own) / len(own) for own in proteins.values()) / len(proteins)
 
 
-def _evaluation(path: Path) -> Figures | None:
+def _read(kind: type[R], path: Path) -> R | None:
     try:
-        return json_file.read(Figures, path, "file of python -m pretrain.evaluate", "write it again")
+        return json_file.read(kind, path, "file of figures", "write it again")
     except ValueError:
         return None
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return content if content["format"] == _CONTACTS_FORMAT else {}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
 
 
 def _read_assays(path: Path) -> dict[tuple[str, str | None], dict[str, dict[str, list[float]]]]:
@@ -159,41 +122,36 @@ def _perplexity(evaluation: Figures, by: str) -> Intervals | None:
     )
 
 
-def _contacts(content: Mapping[str, Any]) -> Intervals | None:
+def _contacts(found: ContactFigures) -> Intervals:
     """Mean precision at long range of the model, random weights and chance."""
-    rows = tuple(row for each in precisions(content).values() for row in each.values())
-    if not rows:
-        return None
+    rows = (
+        Measured(who if who == what else f"{what}, {who}", of.mean, of.low, of.high)
+        for who, each in found.means.items()
+        for what, of in each.items()
+    )
     return Intervals(
         name="contacts",
         title="Contacts at long range",
-        rows=rows,
+        rows=tuple(rows),
         x_title="precision, mean over chains",
         value="{:.3f}".format,
-        note=f"Of {num_chains(content):,} chains, none a relative of those that the regression was fitted on.",
+        note=f"Of {len(found.chains):,} chains, none a relative of those that the regression was fitted on.",
     )
 
 
-def _map(content: Mapping[str, Any]) -> ContactMap | None:
+def _map(found: ContactFigures) -> ContactMap | None:
     """The contacts of one chain; none where all pairs have one probability, so that none is more probable."""
-    if is_constant(content):
-        return None
-    try:
-        of = content["map"]
-        touching, predicted = (tuple((int(i), int(j)) for i, j in of[which]) for which in ("touching", "predicted"))
-        name, residues, model = str(of["name"]), int(of["residues"]), str(content["model"])
-    except (KeyError, TypeError, ValueError):
-        return None
-    if residues < 1 or not touching:
+    if found.is_constant:
         return None
     return ContactMap(
         name="contact-map",
-        title=f"Contacts of {name}",
-        residues=residues,
-        touching=touching,
-        predicted=predicted,
-        note=f"Grey, below the diagonal: pairs that touch. Above it the {len(predicted)} most probable pairs of "
-        f"{model}, blue where they touch, orange where not. Of all chains this one's precision is in the middle.",
+        title=f"Contacts of {found.map.name}",
+        residues=found.map.residues,
+        touching=found.map.touching,
+        predicted=found.map.predicted,
+        note=f"Grey, below the diagonal: pairs that touch. Above it the {len(found.map.predicted)} most probable pairs "
+        f"of {found.model}, blue where they touch, orange where not. Of all chains this one's precision is in the "
+        "middle.",
     )
 
 
@@ -217,7 +175,3 @@ def _assays(columns: Assays) -> list[Intervals]:
             )
         )
     return drawn
-
-
-def _label(who: str, what: str) -> str:
-    return who if who == what else f"{what}, {who}"

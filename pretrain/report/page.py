@@ -9,6 +9,7 @@ from typing import Any
 
 from data.durable import replaced
 from data.safe_text import tell
+from pretrain.evaluation.scores import kind_of
 from pretrain.report import facts, figures, measured
 from pretrain.report.chart import Chart
 from pretrain.report.history import History, read_history
@@ -96,7 +97,7 @@ def render(history: History, refresh_s: int | None = None, content: Content | No
         loss=loss and _drawn(loss, WIDE),
         training=[_drawn(chart, HALF) for chart in figures.training_figures(history)],
         time_line=line and _drawn(line, WIDE),
-        kind_of_proteins=facts.kind_of_proteins(history),
+        kind_of_proteins=kind_of(history.held_out),
         proteins=facts.proteins(history),
         legend=facts.legend(),
         attempts=rows,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from data.durable import replaced
 from data.safe_text import redacted, tell
+from pretrain.evaluation.scores import kind_of
 from pretrain.report import facts, figures
 from pretrain.report.history import read_history
 from pretrain.report.letters import draw_letters
@@ -39,7 +40,7 @@ def write_pictures(root: Path, folder: Path) -> list[Path]:
         "loss.svg": loss.draw(_WIDTH),
         "protein.svg": draw_letters(
             "protein",
-            f"Probability of each residue of a {facts.kind_of_proteins(history)}",
+            f"Probability of each residue of a {kind_of(history.held_out)}",
             first,
             cells,
             facts.legend(),

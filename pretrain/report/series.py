@@ -41,31 +41,22 @@ def thinned(x: Numbers, y: Numbers, columns: int) -> Thinned:
         return Thinned(x, y, y, y)
     column = np.minimum(((x - x[0]) / max(x[-1] - x[0], 1e-300) * columns).astype(np.int64), columns - 1)
     starts = np.flatnonzero(np.diff(column, prepend=-1))
-    low, middle, high = (np.full(len(starts), np.nan) for _ in range(3))
-    for index, values in enumerate(np.split(y, starts[1:])):
-        if len(finite := values[~np.isnan(values)]):
-            low[index], middle[index], high[index] = finite.min(), np.median(finite), finite.max()
-    return Thinned(np.array([part.mean() for part in np.split(x, starts[1:])]), low, middle, high)
+    finite = [part[~np.isnan(part)] for part in np.split(y, starts[1:])]
+    middle = np.array([np.median(part) if len(part) else np.nan for part in finite])
+    mean_x = np.add.reduceat(x, starts) / np.diff(starts, append=len(x))
+    return Thinned(mean_x, np.fmin.reduceat(y, starts), middle, np.fmax.reduceat(y, starts))
 
 
 def apart(wanted: list[float], gap: float, low: float, high: float) -> list[float]:
-    """Places for labels, each as near to the wanted one as leaves `gap` between neighbours, inside [low, high].
+    """Places for labels, as near to the wanted ones as leave `gap` between neighbours, inside [low, high].
 
-    If they do not fit, they are spread evenly over the whole of it.
+    By least squares. If they do not fit, they are spread evenly over the whole of it.
     """
-    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
-    if (len(order) - 1) * gap >= high - low:
-        spread = np.linspace(low, high, len(order)).tolist()
-        return [spread[order.index(index)] for index in range(len(order))]
-    groups: list[tuple[float, int]] = []  # (centre of a group of touching labels, how many)
-    for index in order:
-        groups.append((wanted[index], 1))
-        while len(groups) > 1 and groups[-1][0] - groups[-2][0] < gap * (groups[-1][1] + groups[-2][1]) / 2:
-            (b, m), (a, n) = groups.pop(), groups.pop()
-            groups.append(((a * n + b * m) / (n + m), n + m))
-    places = [centre + gap * (k - (count - 1) / 2) for centre, count in groups for k in range(count)]
-    for number in range(len(places)):  # upwards from the bottom, then downwards from the top
-        places[number] = max(places[number], low + number * gap)
-    for number in range(len(places)):
-        places[-1 - number] = min(places[-1 - number], high - number * gap)
-    return [places[order.index(index)] for index in range(len(order))]
+    from scipy.optimize import isotonic_regression
+
+    order = np.argsort(wanted, kind="stable")
+    offsets = np.arange(len(order)) * min(gap, (high - low) / max(1, len(order) - 1))
+    rising = isotonic_regression(np.array(wanted)[order] - offsets).x
+    places = np.empty(len(order))
+    places[order] = np.clip(rising, low, high - offsets[-1]) + offsets
+    return [float(place) for place in places]

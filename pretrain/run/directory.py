@@ -15,7 +15,7 @@ import os
 import secrets
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from data.disk_error import said
 from data.durable import write_whole, written_beside
 from data.recipe import json_file
-from data.recipe.setting import Section, SettingClass, settings_of
+from data.recipe.setting import Section, SettingClass, flat, settings_of
 from data.safe_text import tell
 from pretrain.run import records
 from pretrain.run.errors import placed
@@ -326,31 +326,27 @@ class RunDirectory:
             ValueError: it describes another one; `ScheduleDiffersError` if only the schedule differs.
         """
         written = (described or self.read()).recipe, json.loads(json.dumps(asdict(recipe)))  # lists, not tuples
-        before, after = (dict(_flat(_resolved(recipe, each))) for each in written)
-        said_before, said_now = map(dict, map(_flat, written))
-        refused = [SettingClass.IDENTITY]
-        if not allow_schedule_change:
-            refused.append(SettingClass.SCHEDULE)
-        differing: dict[str, SettingClass] = {}
-        for name, setting_class, _ in settings_of(recipe):
-            value = after.get(name)
-            if setting_class in refused and before.get(name) != value:
-                differing[f"{name} was {before.get(name)!r}, is {value!r}"] = setting_class
-        if not differing:
-            return
-        texts = "; ".join(list(differing)[:5])
-        if SettingClass.IDENTITY not in differing.values():
+        before, now = (flat(_resolved(recipe, each)) for each in written)
+        classes = {name: setting_class for name, setting_class, _ in settings_of(recipe)}
+        refused = [SettingClass.IDENTITY] if allow_schedule_change else [SettingClass.IDENTITY, SettingClass.SCHEDULE]
+        differing = [name for name in classes if classes[name] in refused and before.get(name) != now.get(name)]
+        if any(classes[name] is SettingClass.IDENTITY for name in differing):
+            hint = "" if allow_schedule_change else " (--allow-schedule-change lets schedule.* differ)"
+            raise ValueError(
+                f"{self.root} is the output directory of another run: {_changes(differing[:5], before, now)}. "
+                f"Choose another run.directory, or restore these settings{hint}"
+            )
+        if differing:
             # As it was written, since a warm-up that is a share means other tokens with another length.
-            names = [name for name, setting_class, _ in settings_of(recipe) if setting_class is SettingClass.SCHEDULE]
-            earlier = {name: said_before.get(name) for name in names if said_before.get(name) != said_now.get(name)}
-            changes = [f"{name} was {value!r}, is {said_now.get(name)!r}" for name, value in earlier.items()]
-            texts = "; ".join(changes) or texts
-            raise ScheduleDiffersError(f"{self.root} was started with another schedule: {texts}", earlier)
-        hint = "" if allow_schedule_change else " (--allow-schedule-change lets schedule.* differ)"
-        raise ValueError(
-            f"{self.root} is the output directory of another run: {texts}. "
-            f"Choose another run.directory, or restore these settings{hint}"
-        )
+            before, now = map(flat, written)
+            of_schedule = [name for name in classes if classes[name] is SettingClass.SCHEDULE]
+            earlier = {name: before.get(name) for name in of_schedule if before.get(name) != now.get(name)}
+            changes = _changes(earlier, before, now)
+            raise ScheduleDiffersError(f"{self.root} was started with another schedule: {changes}", earlier)
+
+
+def _changes(names: Iterable[str], before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    return "; ".join(f"{name} was {before.get(name)!r}, is {now.get(name)!r}" for name in names)
 
 
 def _is_foreign(path: Path) -> bool:
@@ -368,12 +364,3 @@ def _resolved(recipe: Any, content: Mapping[str, Any]) -> dict[str, Any]:
         name: sections[name].resolved(values) if isinstance(sections.get(name), Section) else values
         for name, values in content.items()
     }
-
-
-def _flat(content: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
-    for key, value in content.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            value = {str(number): item for number, item in enumerate(value)}
-        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
-    return pairs

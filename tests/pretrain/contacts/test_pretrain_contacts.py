@@ -1,6 +1,7 @@
 """Contacts from attention maps: planted ones are found, shuffled ones are chance, and an export predicts them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,11 +16,11 @@ from pretrain.contacts import chosen
 from pretrain.contacts.__main__ import main
 from pretrain.contacts.attention import corrected, eager, maps_of
 from pretrain.contacts.chains import Chain, chains_of
-from pretrain.contacts.chosen import Chosen, choose, usable
+from pretrain.contacts.chosen import choose, usable
 from pretrain.contacts.pictured import pictured, typical
 from pretrain.contacts.precision import LONG_RANGE, SHARES, interval, pairs_of, precisions
 from pretrain.contacts.regression import fit, probabilities
-from pretrain.contacts.scored import Scored
+from pretrain.contacts.scored import lines
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.model.weights import io as transformers_io
@@ -27,6 +28,7 @@ from pretrain.model.weights.contact_head import BIAS, WEIGHT, ContactHead
 from pretrain.ship.contact_head import NOT_FITTED, write
 from support.inputs.flat_batches import perturb
 from support.inputs.structure_files import globule, pdb_text
+from support.inputs.written_runs import contacts
 
 MAPS, PLANTED = 8, 5
 RESIDUES = 60
@@ -128,7 +130,7 @@ def test_a_picture_holds_the_contacts_and_the_most_probable_pairs(chains: list[C
     assert len(found.predicted) == length
     assert len(touching & set(found.predicted)) == min(length, len(touching))
     assert all(j - i >= 6 for i, j in found.predicted)
-    assert found.as_dict()["name"] == chain.name
+    assert found.name == chain.name
     assert [typical(values) for values in ([0.3, 0.1, 0.2], [0.4, 0.1, 0.2, 0.3], [1.0])] == [2, 2, 0]
 
 
@@ -140,17 +142,11 @@ def test_relatives_are_drawn_together() -> None:
     assert np.isnan(interval(values, [3] * 6).low)
 
 
-def test_a_regression_of_zeros_is_said(chains: list[Chain]) -> None:
-    of = Chosen(fitted=chains[:4], scored=chains[4:], groups=list(range(8)), left_out=0, searched_by="nobody")
-    values = {who: {what: [0.25] * 8 for what in SHARES} for who in ("mine", "random weights")}
-    values["chance"] = {"chance": [0.25] * 8}
+def test_a_regression_of_zeros_is_said() -> None:
     for weight in (0.0, 0.5):
-        head = ContactHead((0.0,) * 7 + (weight,), -3.0)
-        names = [chain.name for chain in chains[4:]]
-        one = pictured(chains[4], chains[4].contacts.astype(float))
-        found = Scored(name="mine", chosen=of, head=head, chains=names, groups=of.groups, values=values, map=one)
-        said = "\n".join(found.lines())
-        assert "mine, P@L/5                                          0.250   0.250 to 0.250" in said
+        said = "\n".join(lines(replace(contacts("mine"), weight=(0.0, weight))))
+        assert "mine, P@L/5                                          0.310   0.290 to 0.330" in said
+        assert "chance, the share of pairs that touch                0.021   unknown" in said
         assert ("No attention map of mine says enough" in said) is (weight == 0)
 
 
@@ -268,7 +264,7 @@ def test_the_command_scores_and_writes(
             (row,) = [line for line in out.splitlines() if line.startswith(f"    {who}, {what} ")]
             assert f"{np.mean(values):.3f}" in row
             assert len(values) == 8
-    head = ContactHead.of_entry(found["head"], model.shape.layers * model.shape.heads)
+    head = ContactHead(tuple(found["weight"]), found["bias"])
     chain = chains[0]
     if flag:
         expected = probabilities(head, maps_of(eager(model), chain.residues))

@@ -25,7 +25,7 @@ from pretrain.evaluation.evaluate import evaluate, unigram_losses
 from pretrain.evaluation.figures import ALL, IDENTITY, LENGTH, Figures, buckets
 from pretrain.evaluation.finished import scored_by
 from pretrain.evaluation.frozen import frozen_set
-from pretrain.evaluation.opened import Asked, OpenSet, open_set, run_of
+from pretrain.evaluation.opened import Asked, OpenSet, named, open_set
 from pretrain.model.presets import EsmShape
 from pretrain.model.weights import io as transformers_io
 from pretrain.ship import source
@@ -200,12 +200,15 @@ def test_the_file_is_plain_json(written: Path) -> None:
     assert json_file.as_json(json_file.read(Figures, written, "file of figures", "")) == written.read_text()
 
 
-def test_a_checkpoint_and_an_export_belong_to_their_run(run: Path, tmp_path: Path) -> None:
-    assert run_of(run) == run
-    assert run_of(run / "checkpoints/step-000000001") == run.absolute()
-    assert run_of(run / "export") == run.absolute()
-    assert run_of(tmp_path) is None
-    assert run_of("lab/model") is None
+def test_a_checkpoint_and_an_export_belong_to_their_run(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.parent)
+    assert named(None, run.name) == (run.name,)  # as it was typed
+    for place in (run, run / "checkpoints/step-000000001", run / "export"):
+        assert named(None, str(place)) == (str(run.absolute()),)
+        assert named(["a", "b"], str(place)) == ("a", "b")
+    assert named(None, str(tmp_path)) == named(None, "lab/model") == ()
 
 
 @pytest.mark.parametrize("installed", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["words", "MMseqs2"])

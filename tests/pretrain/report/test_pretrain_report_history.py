@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from data.order.plan import Cursor
-from pretrain.evaluation.scores import Evaluation, HeldOut, MaskedLanguageScores
-from pretrain.report.facts import duration, judged, keys, kind_of_proteins, state
+from pretrain.evaluation.scores import Evaluation, HeldOut, MaskedLanguageScores, kind_of
+from pretrain.report.facts import duration, judged, keys, state
 from pretrain.report.figures import loss_figure, short, time_line, training_figures
 from pretrain.report.history import read_history
 from pretrain.run import records
@@ -232,7 +232,7 @@ def test_the_verdict_is_that_of_the_closing_words(tmp_path: Path, name: str, hel
     ],
 )
 def test_what_the_shown_proteins_are(tmp_path: Path, held_out: str | None, kind: str) -> None:
-    assert kind_of_proteins(read_history(WrittenRun(held_out=held_out).write(tmp_path / "run"))) == kind
+    assert kind_of(read_history(WrittenRun(held_out=held_out).write(tmp_path / "run")).held_out) == kind
 
 
 def test_there_is_no_verdict_before_the_end_nor_where_nothing_says_what_was_scored(tmp_path: Path) -> None:

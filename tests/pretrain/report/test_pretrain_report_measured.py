@@ -1,6 +1,5 @@
 """What was measured after a run's end is on its page: perplexity of buckets, precision of contacts."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from support.screens.browser import Browser, offences
 def root(tmp_path: Path) -> Path:
     root = WrittenRun(floor=7.5).write(tmp_path / "run")
     (root / EVALUATION).write_text(json_file.as_json(evaluation()))
-    (root / CONTACTS).write_text(json.dumps(contacts("a-model-with-a-name-longer-than-a-phone")))
+    (root / CONTACTS).write_text(json_file.as_json(contacts("a-model-with-a-name-longer-than-a-phone")))
     return root
 
 
@@ -51,7 +50,7 @@ def test_every_value_is_drawn(root: Path) -> None:
 def test_names_of_files_are_drawn_as_text(root: Path) -> None:
     r"""A formula's beginning, markup, or what a terminal or XML does not take."""
     name = "$\\frac$ <b>&\x1b[31m\x7f"
-    (root / CONTACTS).write_text(json.dumps(contacts(name)))
+    (root / CONTACTS).write_text(json_file.as_json(contacts(name)))
     (root / ASSAYS).write_text(f"{ASSAYS_HEAD}A_1,A,$\\frac{{$,{name}:x,9,0.1,,,,\n")
     page = write_report(root).read_text()
     shown = r"$\frac$ &lt;b&gt;&amp;\x1b[31m\x7f"

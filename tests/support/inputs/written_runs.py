@@ -10,6 +10,7 @@ from typing import Any
 
 from data.recipe import json_file
 from pretrain.checkpoint.load import newest_step
+from pretrain.evaluation.contact_figures import CHANCE, CONTROL, ContactFigures, ContactPairs, Interval
 from pretrain.evaluation.figures import Figure, Figures
 from pretrain.report.measured import ASSAYS, CONTACTS, EVALUATION
 from pretrain.run import records
@@ -155,6 +156,7 @@ def evaluation() -> Figures:
                     low=low,
                     high=high,
                     unigram=17.8,
+                    floor=None,
                     gain=0.1,
                     gain_low=math.nan,
                     gain_high=math.nan,
@@ -180,18 +182,27 @@ def evaluation() -> Figures:
     )
 
 
-def contacts(name: str) -> dict[str, Any]:
+def contacts(name: str) -> ContactFigures:
     """What `pretrain.contacts` found of a model of this name."""
     means = {
-        who: {what: {"mean": mean, "low": mean - 0.02, "high": mean + 0.02} for what in ("P@L", "P@L/2", "P@L/5")}
-        for who, mean in ((name, 0.31), ("random weights", 0.05))
+        who: {what: Interval(mean, mean - 0.02, mean + 0.02) for what in ("P@L", "P@L/2", "P@L/5")}
+        for who, mean in ((name, 0.31), (CONTROL, 0.05))
     }
-    chance = {"chance": {"mean": 0.021, "low": None, "high": None}}
-    pairs = {"touching": [[0, 30], [4, 40], [10, 20]], "predicted": [[4, 40], [2, 9], [10, 20], [7, 33]]}
-    of_one = {"name": "1abc_A", "residues": 60, **pairs}
-    found = {"format": "zymogen.contacts/1", "model": name, "weights": WEIGHTS}
-    found |= {"chains": ["a"] * 1440, "fitted_on": ["b"] * 20, "map": of_one}
-    return found | {"means": means | {"chance": chance}}
+    return ContactFigures(
+        model=name,
+        weights=WEIGHTS,
+        fitted_on=("b",) * 20,
+        left_out_relatives=3,
+        undefined=2,
+        searched_by="MMseqs2 18",
+        chains=("a",) * 1440,
+        clusters=tuple(range(1440)),
+        values={},
+        means=means | {CHANCE: {CHANCE: Interval(0.021, math.nan, math.nan)}},
+        weight=(0.5, 0.0),
+        bias=-3.0,
+        map=ContactPairs("1abc_A", 60, ((0, 30), (4, 40), (10, 20)), ((4, 40), (2, 9), (10, 20), (7, 33))),
+    )
 
 
 HEAD = "DMS_id,UniProt_ID,selection_type,column,variants,spearman,auc,mcc,ndcg,recall,weights"
@@ -212,7 +223,7 @@ def assays() -> str:
 def measure(root: Path) -> Path:
     """Put all of it into a run directory, and return that."""
     (root / EVALUATION).write_text(json_file.as_json(evaluation()))
-    (root / CONTACTS).write_text(json.dumps(contacts("own")))
+    (root / CONTACTS).write_text(json_file.as_json(contacts("own")))
     (root / ASSAYS).write_text(assays())
     return root
 
