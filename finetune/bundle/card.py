@@ -3,9 +3,7 @@
 In: a manifest. Out: the README.md of a bundle, or of its export. Kept: nothing. Every number stands in bundle.json.
 """
 
-import hashlib
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from huggingface_hub import EvalResult
@@ -33,7 +31,6 @@ from pretrain.card.text import (
 from pretrain.report.pictures import card_pictures
 
 CARD = "README.md"
-_SEAL = "\n<!-- zymogen.card/1 {} -->\n"
 _TAGS = {"sequence": "text-classification", "residue": "token-classification"}
 _LICENCE = f"""\
 The licence of these weights is {NOT_STATED}: the run does not know it. Anyone who publishes them adds `license` to the
@@ -41,36 +38,17 @@ metadata above, after a look at the licences of the assay data and of the weight
 cite this model is {NOT_STATED}, too."""
 
 
-def sealed(text: str) -> str:
-    """A card with the hash of its text at its end, by which a change is noticed."""
-    return text + _SEAL.format(hashlib.sha256(text.encode()).hexdigest())
-
-
-def is_sealed(path: Path) -> bool:
-    """Whether a file is a card as it was written."""
-    try:
-        found = path.read_bytes().decode()
-    except (OSError, UnicodeDecodeError):
-        return False
-    return found == sealed(found.rpartition(_SEAL.partition("{")[0])[0])
-
-
-def with_pictures(manifest: Manifest, taken: Collection[str] = ()) -> tuple[Manifest, dict[str, str]]:
-    """The manifest with the hashes of the pictures of its evaluation, and their contents by the names of their files.
-
-    Args:
-        manifest: of a bundle.
-        taken: names that are not free; a picture of such a name is left out.
-    """
+def write_pictures(manifest: Manifest, folder: Path) -> list[str]:
+    """Write the pictures of a bundle's evaluation beside its card; the names of their files."""
     results = manifest.evaluation
-    drawn = card_pictures(sections.drawings(results) if results else ())
-    pictures = {name: content for name, content in drawn.items() if name not in taken}
-    hashes = {name: hashlib.sha256(content.encode()).hexdigest() for name, content in pictures.items()}
-    return replace(manifest, pictures=hashes), pictures
+    pictures = card_pictures(sections.drawings(results) if results else ())
+    for name, content in pictures.items():
+        (folder / name).write_text(content, encoding="utf-8")
+    return [*pictures]
 
 
-def bundle_card(manifest: Manifest) -> str:
-    """The card of a bundle, sealed."""
+def bundle_card(manifest: Manifest, pictures: Collection[str] = ()) -> str:
+    """The card of a bundle, which shows the named pictures that lie beside it."""
     names = ", ".join(record.settings.name for record in manifest.tasks)
     loads = [
         "The folder is a bundle of Zymogen, which predicts a table of sequences with it:",
@@ -82,16 +60,17 @@ def bundle_card(manifest: Manifest) -> str:
     said = "It holds its calibration, where the run found one."
     levels = {record.settings.level for record in manifest.tasks}
     tag = _TAGS["residue" if levels == {"residue"} else "sequence"]
-    return sealed(_text(manifest, names, loads, said, tag, "zymogen"))
+    return _text(manifest, pictures, names, loads, said, tag, "zymogen")
 
 
-def export_card(manifest: Manifest, objective: Objective, class_name: str) -> str:
+def export_card(manifest: Manifest, objective: Objective, class_name: str, pictures: Collection[str] = ()) -> str:
     """The card of a bundle's export for transformers.
 
     Args:
         manifest: of the bundle.
         objective: the only one.
         class_name: of transformers' class.
+        pictures: names of those that lie beside it.
     """
     task = objective.settings
     kind = f"AutoModelFor{'Sequence' if task.level == 'sequence' else 'Token'}Classification"
@@ -108,10 +87,12 @@ def export_card(manifest: Manifest, objective: Objective, class_name: str) -> st
         *how_to_load(kind, is_modern=manifest.encoder.is_modern),
     ]
     said += " They are not calibrated; the bundle that this was made from holds the calibration."
-    return _text(manifest, task.name, loads, said, _TAGS[task.level], "transformers")
+    return _text(manifest, pictures, task.name, loads, said, _TAGS[task.level], "transformers")
 
 
-def _text(manifest: Manifest, name: str, loads: Sequence[str], said: str, tag: str, library: str) -> str:
+def _text(
+    manifest: Manifest, pictures: Collection[str], name: str, loads: Sequence[str], said: str, tag: str, library: str
+) -> str:
     base = manifest.base
     body = [
         f"# {literal(name)}",
@@ -143,7 +124,7 @@ def _text(manifest: Manifest, name: str, loads: Sequence[str], said: str, tag: s
         "",
         "## Evaluation",
         "",
-        *_evaluation(manifest),
+        *_evaluation(manifest, pictures),
         "## Limits",
         "",
         *(f"- {line}" for line in _limits(manifest)),
@@ -180,7 +161,7 @@ def _tasks(manifest: Manifest) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _evaluation(manifest: Manifest) -> Iterator[str]:
+def _evaluation(manifest: Manifest, pictures: Collection[str]) -> Iterator[str]:
     """Scores and their picture, the split and its audit."""
     results = manifest.evaluation
     if results is None:
@@ -188,7 +169,7 @@ def _evaluation(manifest: Manifest) -> Iterator[str]:
         return
     yield from section_lines(sections.scores(results))
     drawings = {f"{each.name}.svg": each for each in sections.drawings(results)}
-    yield from pictured(drawings, *manifest.pictures)
+    yield from pictured(drawings, *pictures)
     yield from section_lines(sections.split(results))
 
 

@@ -5,9 +5,7 @@ bundle.json, model.safetensors, split.csv, README.md with its pictures and, for 
 """
 
 import hashlib
-import itertools
-import json
-import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,14 +16,14 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from data.disk_error import refusal
-from data.durable import workspace, write_whole, written_beside
+from data.durable import workspace
 from data.recipe.json_file import as_json
-from data.safe_text import tell
-from finetune.bundle.card import CARD, bundle_card, is_sealed, with_pictures
-from finetune.bundle.manifest import FILES, FORMAT, MANIFEST, SPLIT, WEIGHTS, WILD_TYPES, Manifest, parsed
+from finetune.bundle.card import CARD, bundle_card, write_pictures
+from finetune.bundle.manifest import FILES, MANIFEST, SPLIT, WEIGHTS, WILD_TYPES, Manifest, parsed
 from finetune.results.results import Results
 from finetune.splits import split_file
 from finetune.splits.parts import Parts
+from pretrain.ship.checksums import is_as_written, put, sha256_of
 
 _REMEDY = "get the right to write there"
 
@@ -83,47 +81,39 @@ def write_bundle(
         if wild_types is not None:
             text = "".join(f">{name}\n{letters}\n" for name, letters in wild_types.items())
             (building / WILD_TYPES).write_text(text, encoding="utf-8")
-        hashes = {path.name: _hash(path) for path in sorted(building.iterdir())}
+        hashes = {path.name: sha256_of(path) for path in sorted(building.iterdir())}
         whole = replace(manifest, files=hashes)
         if _holds(folder, whole):
             return
-        whole, pictures = with_pictures(whole)
-        for name, content in pictures.items():
-            (building / name).write_text(content, encoding="utf-8")
-        (building / MANIFEST).write_text(as_json(whole), encoding="utf-8")
-        (building / CARD).write_text(bundle_card(whole), encoding="utf-8")
-        mode = (building / MANIFEST).stat().st_mode & 0o777
-        for path in building.iterdir():
-            path.chmod(mode)  # safetensors makes its file private, whatever the umask
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        before = _make_way(folder, work / "old")
-        try:
-            building.rename(folder)
-        except BaseException:
-            if before is not None:
-                before.rename(folder)
-            raise
+        _put(building, folder, whole, work / "old")
 
 
 def with_evaluation(folder: Path, evaluation: Results | None) -> None:
     """Add the results of a run to its bundle: scores of the tested part, and the calibration.
 
+    A bundle that has them stays; of another one a copy with them is written, as by `write_bundle`.
+
     Raises:
         ValueError: it is no bundle, or cannot be written.
     """
     before = _manifest(folder)
-    with refusal(folder / MANIFEST, _REMEDY):
-        for name, expected in before.pictures.items():
-            if (old := folder / Path(name).name).is_file() and _hash(old) == expected:
-                old.unlink()  # first, so that none ever lies beside numbers that are not its own
-        taken = [path.name for path in folder.iterdir()]
-        manifest, pictures = with_pictures(replace(before, evaluation=evaluation), taken)
-        write_whole(folder / MANIFEST, as_json(manifest))
-        for name, content in pictures.items():
-            write_whole(folder / name, content)
-        if not os.path.lexists(folder / CARD) or is_sealed(folder / CARD):  # one that somebody wrote stays
-            write_whole(folder / CARD, bundle_card(manifest))
+    manifest = replace(before, evaluation=evaluation)
+    if as_json(manifest) == as_json(before):
+        return
+    with workspace(folder, _REMEDY) as work, refusal(folder, _REMEDY):
+        building = work / "new"
+        building.mkdir()
+        for name in manifest.files:
+            shutil.copyfile(folder / name, building / name)
+        _put(building, folder, manifest, work / "old")
+
+
+def _put(building: Path, folder: Path, manifest: Manifest, before: Path) -> None:
+    """Add the manifest and the card to the files of a bundle, and give it its name."""
+    (building / MANIFEST).write_text(as_json(manifest), encoding="utf-8")
+    card = bundle_card(manifest, write_pictures(manifest, building))
+    (building / CARD).write_text(card, encoding="utf-8")
+    put(building, folder, before)
 
 
 def open_folder(folder: Path) -> Bundle:
@@ -166,52 +156,12 @@ def _manifest(folder: Path) -> Manifest:
     return parsed(content, str(path))
 
 
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _holds(folder: Path, manifest: Manifest) -> bool:
     """Whether a folder is a bundle as it was written, with this manifest or one that differs in its evaluation."""
-    if not _is_as_written(folder):
+    if not is_as_written(folder):
         return False
     try:
         here = _manifest(folder)
     except ValueError:
         return False
-    evaluated = replace(manifest, evaluation=here.evaluation, pictures=here.pictures)
-    return as_json(here) == as_json(evaluated)
-
-
-def _make_way(folder: Path, before: Path) -> Path | None:
-    """Give what has the name `folder` another name: `before`, to be removed, if it is a bundle as it was written."""
-    if not os.path.lexists(folder):
-        return None
-    other = before
-    if not _is_as_written(folder):
-        number = next(n for n in itertools.count(1) if not os.path.lexists(folder.with_name(f"{folder.name}-{n}")))
-        other = folder.with_name(f"{folder.name}-{number}")
-        tell(f"{folder} is not as it was written; it is kept as {other}")
-    folder.rename(other)
-    return other
-
-
-def _is_as_written(folder: Path) -> bool:
-    if folder.is_symlink() or not folder.is_dir():
-        return False
-    try:
-        listed = json.loads((folder / MANIFEST).read_bytes())
-        files = listed["files"]
-        pictures = listed["pictures"]
-        # A kill of `with_evaluation` may have left what it wrote beside one of its files.
-        left = {written_beside(folder / name).name for name in (MANIFEST, CARD, *pictures)}
-        here = {path.name for path in folder.iterdir()} - left
-        if listed["format"] != FORMAT or here - {CARD, *pictures} != {MANIFEST, *files}:
-            return False
-        if any(_hash(folder / name) != pictures[name] for name in here & pictures.keys()):
-            return False
-        if CARD in here and not is_sealed(folder / CARD):
-            return False
-        return all((folder / name).is_file() and _hash(folder / name) == files[name] for name in files)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
+    return as_json(here) == as_json(replace(manifest, evaluation=here.evaluation))

@@ -196,11 +196,9 @@ class Manifest:
     """Its scores: task -> name of a number -> number; None for one that is not defined."""
     versions: dict[str, str]
     files: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of each other file of the folder."""
+    """SHA-256 of each of `FILES` that the folder has."""
     evaluation: Results | None = None
     """Scores of the tested part and calibration, once a run has come to its end; None before."""
-    pictures: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of each picture that was drawn of the evaluation."""
     format: str = FORMAT
 
 

@@ -19,7 +19,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from finetune.bundle.card import export_card, with_pictures
+from finetune.bundle.card import CARD, export_card, write_pictures
 from finetune.bundle.manifest import Manifest
 from finetune.tasks.objective import Objective
 from pretrain.model.build import without_memory
@@ -76,11 +76,8 @@ def save(folder: Path, manifest: Manifest, objective: Objective, parameters: Map
         for layer in range(shape.layers):
             state[f"esm.encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"] = stored.clone()
     transformers_io.save_pretrained(theirs, folder, state, transformers_io.LARGEST_FILE)
-    whole, pictures = with_pictures(manifest)
-    for name, content in pictures.items():
-        (folder / name).write_text(content, encoding="utf-8")
-    card = folder / "README.md"
-    card.write_text(export_card(whole, objective, type(theirs).__name__), encoding="utf-8")
+    card, pictures = folder / CARD, write_pictures(manifest, folder)
+    card.write_text(export_card(manifest, objective, type(theirs).__name__, pictures), encoding="utf-8")
     for path in folder.iterdir():
         path.chmod(card.stat().st_mode & 0o777)
 

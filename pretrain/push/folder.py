@@ -4,11 +4,12 @@ In: a folder, which nobody vouches for. Out: the path of each file, or an error 
 nothing.
 """
 
-import hashlib
 import json
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
+
+from pretrain.ship.checksums import CHECKSUMS, sha256_of
 
 LIST = ".zymogen-push.json"
 """Name of the list of our files in a repository."""
@@ -35,7 +36,7 @@ def finished_files(folder: Path) -> dict[str, Path]:
             continue
         if path.is_symlink() or not (path.is_dir() or path.is_file()):
             raise ValueError(f"{path} is no regular file; push a copy without links, as cp -rL makes it")
-        if path.is_file() and name != LIST:
+        if path.is_file() and name not in (LIST, CHECKSUMS):
             files[name] = path
     _require_finished(folder, files)
     return files
@@ -58,9 +59,7 @@ def _require_finished(folder: Path, files: dict[str, Path]) -> None:
     for name in sorted(needed - files.keys()):
         raise ValueError(f"{folder} is not finished: it has {mark}, and no {name}; wait for it, or copy it again")
     for name, sha256 in hashes.items():
-        with files[name].open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != sha256:
+        if (found := sha256_of(files[name])) != sha256:
             raise ValueError(
                 f"{files[name]} is not as it was written: its SHA-256 is {found}, {_BUNDLE} says {sha256}; copy the "
                 "bundle again"

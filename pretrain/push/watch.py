@@ -122,7 +122,7 @@ def newest(run: RunDirectory) -> Iterator[tuple[Path, int]]:
 
     with workspace(run.root / "push", "get the right to write there") as work:
         elsewhere = RunDirectory(run.root)
-        elsewhere.export, elsewhere.exported = work / "export", work / "export.json"
+        elsewhere.export = work / "export"
         yield export(elsewhere)
 
 

@@ -5,7 +5,7 @@ attempts.jsonl       a line when an attempt starts and a line when it ends by it
 metrics.jsonl        a line per logged step and validation
 ranks/rank-00003.jsonl, faults.jsonl   errors of each rank; numerical faults that stopped the run, failed saves
 recipe.toml          the recipe that was chosen, for a run that was started without one; written with the first step
-checkpoints/ export/ export.json    what was exported, so that an export that you changed is not replaced
+checkpoints/ export/
 predictions.json     a few held-out proteins as the finished model predicts them
 report.html          `pretrain.report` draws it
 """
@@ -78,7 +78,6 @@ class RunDirectory:
         self._written = written
         self.checkpoints = root / "checkpoints"
         self.export = root / "export"
-        self.exported = root / "export.json"
         self.metrics = root / "metrics.jsonl"
         self.attempts = root / _ATTEMPTS
         self.faults = root / "faults.jsonl"

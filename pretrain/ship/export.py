@@ -1,15 +1,10 @@
 """Export: the run as a directory that transformers loads by itself.
 
 In: a run directory with a checkpoint. Out: `export/` with config.json, model.safetensors (or several files and their
-index), tokenizer files and README.md, the model card. Kept: export.json beside it, the hashes of what was written; an
-export in which anything was changed or added since is not replaced but moved aside.
+index), tokenizer files and README.md, the model card. Kept: that folder.
 """
 
-import hashlib
-import itertools
-import json
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +13,7 @@ from torch import Tensor
 from transformers.utils import logging
 
 from data.disk_error import refusal, said
-from data.durable import in_turn, workspace, write_whole
-from data.safe_text import tell
+from data.durable import in_turn, workspace
 from pretrain.card.pretrained import Exported, was_measured, write_card
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.digests.digest import identity_of
@@ -34,10 +28,9 @@ from pretrain.model.weights.contact_head import ContactHead
 from pretrain.model.weights.finite import require_finite, require_fits
 from pretrain.run.directory import RunDirectory
 from pretrain.run.errors import StorageError, is_no_room
+from pretrain.ship.checksums import put
 from pretrain.ship.contact_head import about_contacts
 from pretrain.ship.reloaded import logits_of, require_same
-
-FORMAT = "zymogen.export/1"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,17 +97,9 @@ def export(run: RunDirectory, frozen: Weights | None = None, stored: Stored | No
             contacts=about_contacts(shape, contact_head),
             weights=frozenset(hashes),
         )
-        card = write_card(run.root, exported, building)
-        for path in building.iterdir():
-            path.chmod(stat.S_IMODE(card.stat().st_mode))  # safetensors makes its file private, whatever the umask
+        write_card(run.root, exported, building)
         with in_turn(run.root):  # as the run's end may export, too
-            before = _make_way(run, _hashes(building), work / "old")
-            try:
-                building.rename(run.export)
-            except BaseException:
-                if before is not None:
-                    before.rename(run.export)
-                raise
+            put(building, run.export, work / "old")
     return run.export, step
 
 
@@ -163,48 +148,3 @@ def last_export(run: RunDirectory, frozen: Weights | None = None) -> None:
             f"{said(cause)}; the run is trained and its newest checkpoint is whole, but it is not exported",
             f"free space there, and export it: python -m pretrain.export {run.root}",
         ) from error
-
-
-def _make_way(run: RunDirectory, coming: dict[str, str], before: Path) -> Path | None:
-    """Give the folder `export/` another name, and write down the hashes of the one that takes its place.
-
-    Returns:
-        The other name: `before`, to be removed, if every file is as an export wrote it; None if there was no folder.
-    """
-    known = _written(run)
-    found = _hashes(run.export)
-    # Both are listed, because this process may be killed before the new one has the name.
-    listed = [coming, found] if found in known and found != coming else [coming]
-    write_whole(run.exported, json.dumps({"format": FORMAT, "exports": listed}, indent=1) + "\n")
-    if not os.path.lexists(run.export):
-        return None
-    other = before
-    if found not in known:
-        number = next(n for n in itertools.count(1) if not os.path.lexists(run.root / f"export-{n}"))
-        other = run.root / f"export-{number}"
-        tell(f"{run.export} is not as it was written; it is kept as {other}")
-    run.export.rename(other)
-    return other
-
-
-def _written(run: RunDirectory) -> list[dict[str, str]]:
-    """The hashes of the exports that were written last; none where they are not known."""
-    try:
-        content = json.loads(run.exported.read_text())
-        return list(content["exports"]) if content["format"] == FORMAT else []
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-
-
-def _hashes(folder: Path) -> dict[str, str]:
-    """SHA-256 of each regular file below a folder, by its path; anything else there has the hash "other"."""
-    hashes = {}
-    if folder.is_symlink():
-        return {"": "other"}
-    for path in sorted(folder.rglob("*")):
-        if path.is_symlink() or not path.is_file():
-            hashes[path.relative_to(folder).as_posix()] = "other"
-            continue
-        with path.open("rb") as file:
-            hashes[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
-    return hashes

@@ -125,7 +125,6 @@ def test_what_is_not_ours_is_moved_aside_and_a_bundle_is_replaced(folder: Path, 
     assert bundle.manifest.evaluation is not None
     evaluation = replace(bundle.manifest.evaluation, notes=("Another one.",))
     with_evaluation(tmp_path / "bundle", evaluation)
-    (tmp_path / "bundle" / ".README.md.zymogen-new").write_text("what a kill has left")
     write()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "bundle-1"]
     assert open_folder(tmp_path / "bundle").manifest.evaluation == evaluation  # which nothing replaces

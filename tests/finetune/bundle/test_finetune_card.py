@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import pytest
 from huggingface_hub import ModelCard
 
-from finetune.bundle.card import CARD, bundle_card, export_card, is_sealed
+from finetune.bundle.card import CARD, bundle_card, export_card
 from finetune.bundle.folder import open_folder, with_evaluation
 from finetune.bundle.manifest import Manifest, parsed
 from finetune.metrics.scores import Scores
@@ -26,6 +26,7 @@ from finetune.splits.audit import Audit, Comparison
 from pretrain.card.text import FOLDER
 from pretrain.model.presets import PRESETS
 from pretrain.push.folder import finished_files
+from pretrain.ship.checksums import CHECKSUMS
 from support.places import ROOT
 
 pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the run
@@ -105,11 +106,12 @@ def test_the_card_of_a_bundle_has_its_tasks_and_scores(bundle: Path) -> None:
 
 
 def test_the_picture_of_the_scores_lies_beside_the_card(bundle: Path) -> None:
-    """It is drawn of the numbers that the card has, and listed with its hash; one that somebody changed stays."""
-    content, results = json.loads((bundle / "bundle.json").read_text()), manifest_of(bundle).evaluation
+    """It is drawn of the numbers that the card has, and listed with its hash; one that somebody changed is kept."""
+    results = manifest_of(bundle).evaluation
     assert results is not None
     picture, card = bundle / "scores.svg", (bundle / CARD).read_text()
-    assert content["pictures"] == {"scores.svg": hashlib.sha256(picture.read_bytes()).hexdigest()}
+    line = f"{hashlib.sha256(picture.read_bytes()).hexdigest()}  scores.svg"
+    assert line in (bundle / CHECKSUMS).read_text().splitlines()
     assert ElementTree.parse(picture).getroot().tag == "{http://www.w3.org/2000/svg}svg"
     (shown,) = re.findall(r"!\[([^]]*)\]\(scores\.svg\)\n\n(Scores of the tested proteins\. .*)\n", card)
     for each in results.scores.tasks:
@@ -120,14 +122,14 @@ def test_the_picture_of_the_scores_lies_beside_the_card(bundle: Path) -> None:
     assert {"scores.svg", CARD} <= finished_files(bundle).keys()
     picture.write_text("mine")
     with_evaluation(bundle, results)
-    assert picture.read_text() == "mine"
-    assert "scores.svg" not in (bundle / CARD).read_text()
-    picture.unlink()
-    with_evaluation(bundle, results)
-    assert (bundle / CARD).read_text() == card
+    assert picture.read_text() == "mine"  # as it has these results
     with_evaluation(bundle, None)
+    assert (bundle.with_name("bundle-1") / "scores.svg").read_text() == "mine"
     assert not picture.exists()
     assert "scores.svg" not in (bundle / CARD).read_text()
+    with_evaluation(bundle, results)
+    assert (bundle / CARD).read_text() == card
+    assert {path.name for path in bundle.parent.glob("bundle*")} == {"bundle", "bundle-1"}
 
 
 def test_a_bundle_before_the_end_of_its_run_says_so(bundle: Path) -> None:
@@ -137,16 +139,12 @@ def test_a_bundle_before_the_end_of_its_run_says_so(bundle: Path) -> None:
     assert ModelCard(card).data.get("eval_results") is None
 
 
-def test_a_card_that_somebody_wrote_stays(bundle: Path) -> None:
-    assert is_sealed(bundle / CARD)
+def test_a_card_that_somebody_wrote_is_kept(bundle: Path) -> None:
     (bundle / CARD).write_text((bundle / CARD).read_text().replace("not stated", "mit"))
-    assert not is_sealed(bundle / CARD)
     mine = (bundle / CARD).read_bytes()
     with_evaluation(bundle, None)
-    assert (bundle / CARD).read_bytes() == mine
+    assert (bundle.with_name("bundle-1") / CARD).read_bytes() == mine
     assert open_folder(bundle).manifest.evaluation is None
-    (bundle / CARD).write_bytes(b"\xff")
-    assert not is_sealed(bundle / CARD)
 
 
 def test_planted_tokens_reach_no_card(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from huggingface_hub import snapshot_download
 from finetune.bundle.folder import open_folder
 from finetune.export import main as export
 from pretrain.push.__main__ import main
+from pretrain.ship.checksums import CHECKSUMS
 from support.hub.client import local_hub
 from support.hub.folders import contents
 from support.hub.server import Hub
@@ -35,6 +36,8 @@ def test_a_bundle_is_pushed_and_opens_where_it_was_downloaded(hub: Hub, folder: 
     assert ours.tensors.keys() == theirs.tensors.keys()
     assert all(torch.equal(tensor, theirs.tensors[name]) for name, tensor in ours.tensors.items())
     assert contents(bundle).items() <= contents(there).items()
+    assert (bundle / CHECKSUMS).exists()
+    assert not (there / CHECKSUMS).exists()  # they are of the folder here
 
 
 def test_an_adapter_is_pushed_and_loads_in_peft(hub: Hub, folder: Path, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
 from pretrain.optimizer.build import learning_rate
 from pretrain.optimizer.settings import ScheduleSettings
+from pretrain.ship.checksums import CHECKSUMS
 from support.launching import End, end_of, lines
 
 # One group: all tests look at one run, which is made once.
@@ -215,23 +216,26 @@ def test_an_export_that_the_user_changed_is_kept(run: Path, tmp_path: Path, caps
     shutil.copytree(run, copy)
     before = digest(copy / "export")
     export.main([str(copy)])
-    assert {path.name for path in copy.glob("*export*")} == {"export", "export.json"}
+    assert {path.name for path in copy.glob("*export*")} == {"export"}
     (copy / "export/README.md").write_text("my own card")
+    export.main([str(copy)])
+    assert digest(copy / "export") == before
+    assert (copy / "export-1/README.md").read_text() == "my own card"
+    assert f"{copy}/export is not as it was written; it is kept as {copy}/export-1" in capsys.readouterr().err
     (copy / "export/notes").mkdir()
     (copy / "export/notes/mine.txt").write_text("years of work")
     export.main([str(copy)])
     assert digest(copy / "export") == before
-    assert (copy / "export-1/README.md").read_text() == "my own card"
-    assert (copy / "export-1/notes/mine.txt").read_text() == "years of work"
-    assert f"{copy}/export is not as it was written; it is kept as {copy}/export-1" in capsys.readouterr().err
-    (copy / "export.json").unlink()  # nobody knows any more
+    assert (copy / "export-2/notes/mine.txt").read_text() == "years of work"
+    (copy / "export" / CHECKSUMS).unlink()  # nobody knows any more
     export.main([str(copy)])
-    assert digest(copy / "export-2") == digest(copy / "export") == before
+    assert digest(copy / "export") == before
+    assert digest(copy / "export-3").items() == before.items() - {(CHECKSUMS, before[CHECKSUMS])}
     shutil.rmtree(copy / "export")
     (copy / "export").symlink_to(copy / "export-1")
     export.main([str(copy)])
     assert digest(copy / "export") == before
-    assert (copy / "export-3").readlink() == copy / "export-1"
+    assert (copy / "export-4").readlink() == copy / "export-1"
     assert (copy / "export-1/README.md").read_text() == "my own card"
 
 

@@ -25,6 +25,7 @@ from pretrain.model.weights.contact_head import BIAS, WEIGHT, ContactHead
 from pretrain.push.folder import finished_files
 from pretrain.run import records
 from pretrain.run.directory import RunDirectory
+from pretrain.ship.checksums import CHECKSUMS
 from pretrain.ship.reloaded import logits_of, require_same
 from support.forked import forked, status_of
 from support.inputs.flat_batches import perturb
@@ -214,7 +215,7 @@ def test_what_was_measured_of_the_exported_weights_goes_with_them(copy: Path, ca
         assert export.main([str(copy), *words]) == 0
         assert picture.read_text().startswith("<svg ")
         assert f"the frozen set `{measured['set']}`" in card.read_text()
-        assert picture.name in json.loads((copy / "export.json").read_text())["exports"][0]
+        assert f"  {picture.name}\n" in (copy / "export" / CHECKSUMS).read_text()
     assert finished_files(copy / "export").keys() >= {picture.name, "loss.svg", "README.md"}
     assert evaluate.main([str(copy / "export"), "--training", "none", "-o", str(out), "--overwrite"]) == 0
     assert json.loads(out.read_text())["weights"] != measured["weights"]

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
+from pretrain.ship.checksums import CHECKSUMS
+
 CARD = "---\nlibrary_name: transformers\n---\n\n# A model\n"
 
 
@@ -43,5 +45,6 @@ def write_adapter(folder: Path) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Path -> bytes of each file."""
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """Path -> bytes of each file that is pushed."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != CHECKSUMS]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
