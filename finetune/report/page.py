@@ -3,6 +3,7 @@
 In: `Results`, the tested predictions of each objective, the directory of a member. Out: report.html. Kept: that file.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +20,10 @@ from finetune.results.sections import with_interval
 from finetune.tasks.objective import Objective
 from pretrain.report import facts
 from pretrain.report.chart import Chart, Line
-from pretrain.report.figures import short
+from pretrain.report.figures import X_TITLE, column_chart, short
 from pretrain.report.history import History, read_history
-from pretrain.report.page import put, render
-from pretrain.report.section import Content, Drawing, Key, Section, Sheet
-from pretrain.run.directory import RunDirectory
+from pretrain.report.page import write_report
+from pretrain.report.section import Content, Key, Section, Sheet
 
 _MOST_SHEETS = 12
 """Tasks with a table of all baselines."""
@@ -44,13 +44,12 @@ def write(root: Path, member: Path, results: Results, objectives: Sequence[Objec
         The path of the page; empty where it was not drawn.
     """
     try:
-        history, path = read_history(member), RunDirectory(root).report
-        page = render(history, content=content(root.resolve().name, history, results, objectives, tested))
-        put(path, page, shared=history.is_shared)
+        history = read_history(member)
+        found = content(root.resolve().name, history, results, objectives, tested)
+        return str(write_report(root, history=history, content=found))
     except Exception as error:
         tell(f"the report was not drawn: {type(error).__name__}: {error}")
         return ""
-    return str(path)
 
 
 def content(
@@ -69,8 +68,7 @@ def content(
         subtitle=f"{model.get('init') or model.get('preset')}, {kind}{several}, {table}",
         judged=(*words.compared(results), *words.untrained(results), *words.calibrated(results)),
         keys=(*_keys(results), *facts.keys(history)),
-        sections=(scores, *_pictured(results, objectives, tested), sections.split(results)),
-        learning=tuple(_learning(history)),
+        sections=(scores, *_pictured(results, objectives, tested), sections.split(results), _learning(history)),
         drawn_by="python -m finetune",
     )
 
@@ -100,40 +98,32 @@ def _of_task(results: Results, task: TaskScore) -> Sheet:
 
 
 def _pictured(results: Results, objectives: Sequence[Objective], tested: Sequence[Joined]) -> list[Section]:
-    squares: list[list[Drawing]] = []
+    of_tasks: list[list[Chart]] = []
     for objective, joined in zip(objectives, tested, strict=True):
-        squares += [[*of_task] for of_task in pictures(objective, joined, results.scores, len(squares))]
-    if not squares:
-        return []
+        of_tasks += pictures(objective, joined, results.scores, len(of_tasks))
     more = len(results.scores.defined) > MOST_TASKS
-    note = f"The first {len(squares)} tasks; predictions.csv has those of all." if more else ""
-    return [Section("Predictions", drawings=tuple(each for of in squares for each in of), note=note)]
+    note = f"The first {len(of_tasks)} tasks; predictions.csv has those of all." if more else ""
+    section = Section("Predictions", drawings=tuple(itertools.chain(*of_tasks)), note=note)
+    return [section] if of_tasks else []
 
 
-def _learning(history: History) -> list[Chart]:
+def _learning(history: History) -> Section:
     """Loss and skill over the tokens seen."""
-    found, tokens = [], history.column("tokens")
-    if len(loss := history.column("loss")):
-        line = Line("", tokens, loss, "blue")
-        found.append(_chart("loss", "Training loss", "weighted sum of the tasks' mean losses", (line,)))
-    at = np.array([validation.tokens for validation in history.validations])
-    skill = [validation.scores.get("all_tasks", {}).get("skill") for validation in history.validations]
-    values = np.array([np.nan if value is None else value for value in skill], np.float64)
-    if np.isfinite(values).any():
-        line = Line("", at, values, "orange", marked=True)
-        found.append(_chart("skill", "Skill in validation", "mean over tasks; 0 by chance, 1 perfect", (line,)))
-    return found
-
-
-def _chart(name: str, title: str, y_title: str, lines: tuple[Line, ...]) -> Chart:
-    return Chart(
-        name=name,
-        title=title,
-        lines=lines,
-        x_title="tokens seen",
-        y_title=y_title,
-        value="{:.3g}".format,
-        x_value=short,
-        height=240,
-        summary=f"{y_title}, over the tokens seen.",
-    )
+    loss = column_chart(history, "loss", "Training loss", "weighted sum of the tasks' mean losses", height=240)
+    tokens = np.array([validation.tokens for validation in history.validations])
+    values = [validation.scores.get("all_tasks", {}).get("skill") for validation in history.validations]
+    skill = np.array([np.nan if value is None else value for value in values], np.float64)
+    drawings = [loss] if loss else []
+    if np.isfinite(skill).any():
+        drawings.append(
+            Chart(
+                name="skill",
+                title="Skill in validation",
+                lines=(Line("", tokens, skill, "orange", marked=True),),
+                x_title=X_TITLE,
+                y_title="mean over tasks; 0 by chance, 1 perfect",
+                x_value=short,
+                height=240,
+            )
+        )
+    return Section("How it learned", drawings=tuple(drawings))

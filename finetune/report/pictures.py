@@ -1,16 +1,18 @@
 """The pictures of tasks: what was predicted beside what was measured.
 
-In: an objective, the predictions of its tested part. Out: `Square`s. Kept: nothing.
+In: an objective, the predictions of its tested part. Out: `Chart`s. Kept: nothing.
 """
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finetune.metrics.predictions import is_exact
 from finetune.metrics.scores import Scores
-from finetune.report.square import Curve, Square
 from finetune.results.joined import Joined
 from finetune.tasks.objective import Objective
+from pretrain.report.chart import Chart, Line
 
 Floats = NDArray[np.float64]
 MOST_TASKS = 6
@@ -19,9 +21,10 @@ _MOST_POINTS = 400
 _BINS = 10
 _COLOURS = ("blue", "orange", "green", "fault")
 _UNIT = (-0.02, 1.02)
+_HEIGHT = 340
 
 
-def pictures(objective: Objective, joined: Joined, scores: Scores, taken: int) -> list[list[Square]]:
+def pictures(objective: Objective, joined: Joined, scores: Scores, taken: int) -> list[list[Chart]]:
     """For each task that is defined, its pictures.
 
     Args:
@@ -30,7 +33,7 @@ def pictures(objective: Objective, joined: Joined, scores: Scores, taken: int) -
         scores: of the tested part; a task without a value has no picture.
         taken: how many tasks have pictures already.
     """
-    found: list[list[Square]] = []
+    found: list[list[Chart]] = []
     rows = joined.predictions.rows
     defined = {task.task for task in scores.defined if task.objective == objective.settings.name}
     for output, task in enumerate(objective.outputs):
@@ -49,29 +52,29 @@ def pictures(objective: Objective, joined: Joined, scores: Scores, taken: int) -
     return found
 
 
-def _measured(objective: Objective, name: str, task: str, truth: Floats, prediction: Floats) -> Square:
+def _measured(objective: Objective, name: str, task: str, truth: Floats, prediction: Floats) -> Chart:
     shown = np.linspace(0, len(truth) - 1, min(len(truth), _MOST_POINTS)).astype(np.int64)
     x, y = truth[shown], prediction[shown]
     both = _range(np.concatenate([x, y]))  # one for both axes, so that predictions that hardly vary look like it
     transform = objective.settings.transform
     unit = {"none": objective.unit, "log10": f"log10 {objective.unit}", "p": "-log10 mol/l"}[transform].strip()
     fewer = f" {len(shown):,} of {len(truth):,} labels are shown." if len(shown) < len(truth) else ""
-    return Square(
-        name,
-        f"{task}: predicted against measured",
-        f"measured{f', {unit}' * bool(unit)}",
-        f"predicted{f', {unit}' * bool(unit)}",
-        both,
-        both,
+    return Chart(
+        name=name,
+        title=f"{task}: predicted against measured",
+        x_title=f"measured{f', {unit}' * bool(unit)}",
+        y_title=f"predicted{f', {unit}' * bool(unit)}",
+        ranges=(both, both),
         points=(x, y),
+        diagonal=True,
+        height=_HEIGHT,
         note=f"The dotted line is where both are equal.{fewer}",
-        summary=f"{len(shown)} labels of {task}: predictions from {y.min():.3g} to {y.max():.3g}.",
     )
 
 
 def _binary(
     objective: Objective, name: str, task: str, positive: NDArray[np.bool_], before: Floats, after: Floats
-) -> list[Square]:
+) -> list[Chart]:
     from sklearn.metrics import precision_recall_curve, roc_curve
 
     off, on, _ = roc_curve(positive, before)
@@ -83,18 +86,17 @@ def _binary(
     screened = np.concatenate([[0.0], (ends + 1) / len(order)])
     hits = np.concatenate([[0.0], np.cumsum(positive[order])[ends] / positive.sum()])
     yes = objective.classes[1]
-    best = Curve("of a perfect ranking", np.array([0.0, share, 1.0]), np.array([0.0, 1.0, 1.0]), "green", "dashed")
-    chance = Curve("by chance", np.array([0.0, 1.0]), np.array([share, share]), "train", "dotted")
+    best = Line("of a perfect ranking", np.array([0.0, share, 1.0]), np.array([0.0, 1.0, 1.0]), "green", "dashed")
+    chance = Line("by chance", np.array([0.0, 1.0]), np.array([share, share]), "train", "dotted")
     squares = [
-        _square(
-            f"{name}-roc", f"{task}: ROC", "false positive rate", "true positive rate", (Curve("", off, on, "blue"),)
-        ),
+        _square(f"{name}-roc", f"{task}: ROC", "false positive rate", "true positive rate", Line("", off, on, "blue")),
         _square(
             f"{name}-pr",
             f"{task}: precision and recall",
             "recall",
             "precision",
-            (Curve("", recall, precision, "blue"), chance),
+            Line("", recall[::-1], precision[::-1], "blue"),
+            chance,
             diagonal=False,
         ),
         _square(
@@ -102,7 +104,8 @@ def _binary(
             f"{task}: enrichment",
             "share of the ranking, best first",
             f"share of {yes!r} found",
-            (Curve("", screened, hits, "blue"), best),
+            Line("", screened, hits, "blue"),
+            best,
         ),
     ]
     return [*squares, _reliability(name, task, positive.astype(np.float64), before, after)]
@@ -110,7 +113,7 @@ def _binary(
 
 def _classes(
     objective: Objective, output: int, name: str, task: str, index: NDArray[np.int64], before: Floats, after: Floats
-) -> list[Square]:
+) -> list[Chart]:
     from sklearn.metrics import roc_curve
 
     trained = objective.is_trained[output]
@@ -121,7 +124,7 @@ def _classes(
     curves = []
     for label, colour in zip(frequent, _COLOURS, strict=False):
         off, on, _ = roc_curve(index == label, before[:, label])
-        curves.append(Curve(objective.classes[label], off, on, colour))
+        curves.append(Line(objective.classes[label], off, on, colour))
     best = np.where(trained, before, -1.0).argmax(1)
     row = np.arange(len(index))
     more = f" The {len(curves)} most frequent classes of {np.count_nonzero(counts)}." if (counts > 0).sum() > 4 else ""
@@ -130,45 +133,34 @@ def _classes(
         f"{task}: ROC of each class against the others",
         "false positive rate",
         "true positive rate",
-        tuple(curves),
+        *curves,
         note=more.strip(),
     )
     right = (best == index).astype(np.float64)
     return [roc, _reliability(name, task, right, before[row, best], after[row, best], "predicted class right")]
 
 
-def _reliability(name: str, task: str, truth: Floats, before: Floats, after: Floats, what: str = "yes") -> Square:
+def _reliability(name: str, task: str, truth: Floats, before: Floats, after: Floats, what: str = "yes") -> Chart:
     curves = []
     for label, of, colour in (("as predicted", before, "orange"), ("calibrated", after, "blue")):
         place = np.minimum((of * _BINS).astype(np.int64), _BINS - 1)
         counts = np.bincount(place, minlength=_BINS)
         there = counts > 0
         x = np.bincount(place, of, _BINS)[there] / counts[there]
-        curves.append(Curve(label, x, np.bincount(place, truth, _BINS)[there] / counts[there], colour, marked=True))
+        curves.append(Line(label, x, np.bincount(place, truth, _BINS)[there] / counts[there], colour, marked=True))
     return _square(
         f"{name}-calibration",
         f"{task}: calibration",
         "probability",
         f"share {what}",
-        tuple(curves),
+        *curves,
         note="On the dotted line probabilities come true as often as they say.",
     )
 
 
-def _square(
-    name: str,
-    title: str,
-    x_title: str,
-    y_title: str,
-    curves: tuple[Curve, ...],
-    *,
-    diagonal: bool = True,
-    note: str = "",
-) -> Square:
-    summary = f"{y_title} over {x_title}."
-    return Square(
-        name, title, x_title, y_title, _UNIT, _UNIT, None, curves, diagonal, "{:.2g}".format, note, summary
-    )  # fmt: skip
+def _square(name: str, title: str, x_title: str, y_title: str, *lines: Line, **more: Any) -> Chart:
+    style = {"ranges": (_UNIT, _UNIT), "diagonal": True, "shows_last": False, "height": _HEIGHT, **more}
+    return Chart(name=name, title=title, x_title=x_title, y_title=y_title, lines=lines, **style)
 
 
 def _range(values: Floats) -> tuple[float, float]:

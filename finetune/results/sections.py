@@ -26,12 +26,12 @@ def scores(results: Results, most: int | None = None) -> Section:
     for task in results.scores.defined[:most]:
         name, value = results.best_baseline(task) or ("none", None)
         best = name if value is None else f"{value:.3f} ({name})"
-        metric = f"{TITLES[task.metric]}, {CHANCE[task.metric]} by chance"
-        rows.append((task.task, metric, with_interval(task), best, f"{task.labels:,}"))
+        metric = f"{TITLES[task.metric]} of {task.labels:,} labels, {CHANCE[task.metric]} by chance"
+        rows.append((task.task, metric, with_interval(task), best))
     more = len(results.scores.defined) - len(rows)
     note = f"{more:,} more tasks are in scores.json. " * bool(more)
     note += "In brackets the 95 % interval, over groups of the split."
-    sheets = [Sheet("", ("Task", "Metric", "Model", "Best baseline", "Labels"), tuple(rows), note)] if rows else []
+    sheets = [Sheet("", ("Task", "Metric", "Model", "Best baseline"), tuple(rows), note)] if rows else []
     if undefined := results.scores.undefined:
         reasons = tuple((task.task, task.undefined) for task in undefined)
         sheets.append(Sheet("Tasks without a score", ("Task", "Why"), reasons))
@@ -77,8 +77,14 @@ def drawings(results: Results) -> list[Intervals]:
         value, low, high = (math.nan if end is None else end for end in (task.value, task.low, task.high))
         _, baseline = results.best_baseline(task) or ("", math.nan)
         rows.append(Measured(f"{task.task}, {TITLES[task.metric]}", value, low, high, baseline))
-    title, note = "Scores of the tested proteins", "In brackets 95 % intervals by bootstrap."
-    drawn = Intervals("scores", title, tuple(rows), "upright: the best baseline", "{:.3f}".format, note)
+    drawn = Intervals(
+        name="scores",
+        title="Scores of the tested proteins",
+        rows=tuple(rows),
+        x_title="upright: the best baseline",
+        value="{:.3f}".format,
+        note="In brackets 95 % intervals by bootstrap.",
+    )
     return [drawn] if rows else []
 
 

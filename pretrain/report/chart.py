@@ -1,4 +1,4 @@
-"""Charts: lines over one axis, as SVG whose text is text.
+"""Charts: lines or points over two axes, as SVG whose text is text.
 
 In: a `Chart`, a width in pixels. Out: SVG. Kept: nothing.
 
@@ -17,18 +17,24 @@ import numpy as np
 
 from data.safe_text import printable
 from pretrain.report.palette import named, placeholder
-from pretrain.report.series import Numbers, Thinned, apart, thinned
+from pretrain.report.section import Drawing
+from pretrain.report.series import Numbers, Thinned, thinned
 
 TEXT = 13.0
 """Size of text in pixels, where a drawing is shown in its own width."""
 _GLYPH = 0.6
 """Width of a letter over its height; DejaVu Sans, the widest of the usual system typefaces."""
-_SHORT_LABEL = 8
-"""Letters that a label has room for at least, so that charts of one line have equal axes."""
+_COLUMN, _ROW = 165, 20
+"""Pixels of a label of a line above the chart: its part of a row, and the row."""
 _CROSS = 9
 """Pixels from one cross to the next at least."""
 _NARROW = 400
 """Drawings of at most this many pixels are for a phone."""
+_LEFT, _TOP, _BOTTOM = 54, 30, 42
+_LEGEND: dict[str, Any] = {
+    **{"loc": "lower left", "fontsize": TEXT, "labelcolor": "linecolor", "frameon": False, "handlelength": 1.5},
+    **{"borderpad": 0, "borderaxespad": 0, "labelspacing": 0.4, "columnspacing": 1.2},
+}
 
 Dash = Literal["solid", "dashed", "dotted", "dashdot"]
 
@@ -38,7 +44,7 @@ class Line:
     """One series of a chart."""
 
     label: str
-    """Stands at the end of the line."""
+    """Stands above the chart with its last value; if empty, the value stands there alone."""
     x: Numbers
     y: Numbers
     colour: str
@@ -50,177 +56,149 @@ class Line:
     """Whether its last value is drawn across the whole chart, as of a constant."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A part of the axis with a name, up to the next one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart(Drawing):
+    """Lines or points over two axes."""
 
-    start: float
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """Lines over one axis."""
-
-    name: str
-    """Letters and hyphens; begins the ids of the drawing's elements."""
-    title: str
-    lines: tuple[Line, ...]
+    lines: tuple[Line, ...] = ()
+    points: tuple[Numbers, Numbers] | None = None
     x_title: str
     y_title: str
-    value: Callable[[float], str]
+    value: Callable[[float], str] = "{:.3g}".format
     """Text of a value on the y axis."""
-    x_value: Callable[[float], str]
-    end_value: Callable[[float], str] | None = None
-    """Text of the value beside a line's end; that of the axis if not given."""
-    summary: str = ""
-    """What the chart shows, for readers who do not see it."""
-    note: str = ""
+    x_value: Callable[[float], str] = "{:.3g}".format
+    ranges: tuple[tuple[float, float], tuple[float, float]] | None = None
+    """Ends of both axes; None for an x axis from 0, and a y axis that holds all values."""
+    diagonal: bool = False
+    """Whether equal values of both axes are joined by a line."""
     logarithmic: bool = False
     from_zero: bool = False
-    second: tuple[str, Callable[[float], float]] | None = None
-    """Another axis at the right: its title, and what its values are on the first."""
-    stages: tuple[Stage, ...] = ()
+    has_perplexity: bool = False
+    """Whether the values are losses, whose perplexities stand at the right and in the labels."""
+    shows_last: bool = True
+    """Whether the last value of each line is shown."""
+    stages: tuple[tuple[float, str], ...] = ()
+    """Where parts of the x axis begin, and their names."""
     height: int = 190
-    label_ends: bool = True
-    """Whether the ends of lines carry their labels."""
 
-    def draw(self, width: int) -> str:
-        """The chart as an SVG element of `width` pixels."""
-        second = self.second if width > _NARROW else None  # a phone has no room for it: the labels have its values
-        left, right = 54, 50 if second else 4
-        figure, axes = new_figure(width, self.height, left=left, right=right, top=30, bottom=42)
-        inside = width - left - right
-        room = max(_SHORT_LABEL, max((len(self._label(line)) for line in self.lines), default=0)) * TEXT * _GLYPH + 12
-        room = min(room if self.label_ends else 0.0, inside * 2 / 3)
-        drawn = [thinned(line.x, line.y, inside) for line in self.lines]
-        low_x, high_x = _bounds([np.zeros(1), *(d.x for d in drawn)])
-        axes.set_xlim(low_x, low_x + (high_x - low_x) * inside / (inside - room))
-        self._set_y(axes, drawn)
-        for line, points in zip(self.lines, drawn, strict=True):
-            _draw_line(axes, line, points, high_x)
-        _draw_gaps(axes, drawn, (high_x - low_x) / (inside - room))
-        self._draw_stages(axes, high_x, (high_x - low_x) / (inside - room))
-        ticks_x(axes, low_x, high_x, self.x_value, most=max(1, int((inside - room) / 64)))
-        titles(axes, self.x_title, self.y_title, at=(high_x - low_x) / (axes.get_xlim()[1] - low_x))
-        if second:
-            self._draw_second(axes, *second)
-        if self.label_ends:
-            self._draw_labels(axes, drawn, high_x)
-        return as_svg(figure, f"{self.name}-{width}", self.title, self.summary)
+    @property
+    def summary(self) -> str:
+        """First and last value of each line."""
+        parts = [f"{len(self.points[0])} points"] if self.points else []
+        for line in self.lines:
+            name, finite = f"{line.label}: " if line.label else "", line.y[np.isfinite(line.y)]
+            if not len(finite):
+                parts.append(f"{name}no finite value")
+            elif line.across:
+                parts.append(f"{name}{finite[-1]:.4g}")
+            else:
+                parts.append(f"{name}from {finite[0]:.4g} to {finite[-1]:.4g}")
+        last = max((line.x[-1] for line in self.lines if len(line.x)), default=0)
+        over = f"{self.x_title} to {self.x_value(last)}" if self.lines else self.x_title
+        return f"{'; '.join(parts)} ({self.y_title}), over {over}."
 
     @property
     def has_gaps(self) -> bool:
         """Whether any value is not finite; each is a cross on the axis."""
         return any(not np.isfinite(line.y).all() for line in self.lines)
 
+    def draw(self, width: int) -> str:
+        """The chart as an SVG element of `width` pixels."""
+        has_second = self.has_perplexity and width > _NARROW  # a phone has no room for it: the labels have its values
+        labels = sum(bool(line.label) for line in self.lines)
+        columns = min(labels, width // _COLUMN) or 1
+        above = _ROW * -(-labels // columns)
+        right = 50 if has_second else 22
+        inside = width - _LEFT - right
+        figure, axes = new_figure(width, self.height + above, left=_LEFT, right=right, top=_TOP + above, bottom=_BOTTOM)
+        drawn = [thinned(line.x, line.y, inside) for line in self.lines]
+        for line, points in zip(self.lines, drawn, strict=True):
+            _draw_line(axes, line, points, shortened(self._label(line), width / columns - 30))
+        if self.points is not None:
+            size, alpha = (9, 0.5) if len(self.points[0]) < 300 else (5, 0.35)
+            axes.scatter(*self.points, s=size, color=placeholder("blue"), alpha=alpha, linewidth=0)
+        self._set_axes(axes, max((float(points.x[-1]) for points in drawn if len(points.x)), default=0.0) or 1.0)
+        per_pixel = np.ptp(axes.get_xlim()) / inside
+        _draw_gaps(axes, drawn, per_pixel)
+        self._draw_stages(axes, per_pixel)
+        ticks(axes.xaxis, self.x_value, max(1, inside // 72))
+        axes.set_xlabel(self.x_title, loc="right")
+        write(axes, self.y_title, (0, 1), (-_LEFT, 12))
+        if has_second:
+            self._draw_second(axes)
+        if above:
+            corner = (-_LEFT / inside, 1 + (_TOP + 2) / (self.height - _TOP - _BOTTOM))
+            axes.legend(bbox_to_anchor=corner, ncols=columns, **_LEGEND)
+        elif self.lines and self.shows_last:
+            colour = placeholder(self.lines[0].colour)
+            write(axes, self._label(self.lines[0]), (1, 1), (0, 12), ha="right", color=colour)
+        return as_svg(figure, f"{self.name}-{width}", self.title, self.summary)
+
     def _label(self, line: Line) -> str:
-        ending = line.y[np.argmax(line.x)] if len(line.y) else math.nan
-        last = (self.end_value or self.value)(float(ending)) if math.isfinite(ending) else "NaN"
-        return f"{line.label} {last}".strip()
+        if not self.shows_last:
+            return line.label
+        ending = float(line.y[np.argmax(line.x)]) if len(line.y) else math.nan
+        value = math.exp(min(ending, 700.0)) if self.has_perplexity else ending
+        return f"{line.label} {self.value(value) if math.isfinite(ending) else 'NaN'}".strip()
 
-    def _set_y(self, axes: Any, drawn: list[Thinned]) -> None:
-        from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+    def _set_axes(self, axes: Any, high_x: float) -> None:
+        from matplotlib.ticker import LogLocator
 
-        ends = np.concatenate([np.concatenate([d.low, d.high]) for d in drawn] or [np.empty(0)])
+        axes.margins(y=0.06)
+        axes.set_xlim(0, high_x)
+        if self.ranges is not None:
+            axes.set_xlim(self.ranges[0])
+            axes.set_ylim(self.ranges[1])
+        if self.diagonal:
+            axes.axline((0, 0), slope=1, color=placeholder("muted"), linewidth=1, linestyle="dotted")
+        ticks(axes.yaxis, self.value, max(3, self.height // 50))
         if self.logarithmic:
-            ends = ends[ends > 0]
-        low, high = _bounds([ends])
-        if self.logarithmic:
-            axes.set_yscale("log")
-            axes.set_ylim(low / 1.15, high * 1.15)
-            wide = high / low > 30
-            locator: Any = LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=6)
-            axes.yaxis.set_minor_locator(NullLocator())
-            axes.yaxis.set_minor_formatter(NullFormatter())
-        else:
-            pad = 0.06 * (high - low)
-            below = pad + 24 / self.height * (high - low) * bool(self.stages)  # room for their names
-            axes.set_ylim(min(0.0, low) if self.from_zero else low - below, high + pad)
-            locator = MaxNLocator(nbins=max(3, self.height // 50), steps=[1, 2, 2.5, 5, 10])
-        axes.yaxis.set_major_locator(locator)
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: self.value(value)))
-
-    def _draw_second(self, axes: Any, title: str, back: Callable[[float], float]) -> None:
+            axes.set_yscale("log", nonpositive="mask")
+            low, high = axes.get_ylim()
+            subs = (1.0,) if high / low > 30 else (1.0, 2.0, 5.0)
+            axes.yaxis.set_major_locator(LogLocator(subs=subs, numticks=6))
+            axes.yaxis.set_major_formatter(lambda number, _: self.value(number))
+            axes.minorticks_off()
         low, high = axes.get_ylim()
+        if self.from_zero:
+            axes.set_ylim(min(0.0, low), high)
+        if self.stages:
+            axes.set_ylim(low - 24 / self.height * (high - low), high)  # room for their names
+
+    def _draw_second(self, axes: Any) -> None:
+        """Perplexities at the right."""
+        low, high = np.exp(np.minimum(axes.get_ylim(), 700.0))
         nice = [digit * 10.0**power for power in range(0, 7) for digit in (1, 1.5, 2, 3, 5, 7)]
-        values = [value for value in nice if low <= back(value) <= high]
-        most = max(3, self.height // 36)
-        values = values[:: -(-len(values) // most)] if values else []
-        other = axes.twinx()
-        axes.patch.set_visible(False)  # which `twinx` shows
-        other.set_ylim(low, high)
-        other.set_yticks([back(value) for value in values], [f"{value:g}" for value in values])
+        values = [value for value in nice if low <= value <= high]
+        values = values[:: -(-len(values) // max(3, self.height // 36)) or 1]
+        other = axes.secondary_yaxis("right")
+        other.set_yticks(np.log(values), [f"{value:g}" for value in values])
         other.tick_params(length=0, pad=6, labelsize=TEXT, labelcolor=placeholder("muted"))
-        for spine in other.spines.values():
-            spine.set_visible(False)
-        text = {"fontsize": TEXT, "color": placeholder("muted"), "va": "baseline"}
-        other.annotate(
-            title, (1, 1), (44, 12), xycoords="axes fraction", textcoords="offset pixels", ha="right", **text
-        )
+        other.spines["right"].set_visible(False)
+        write(axes, "perplexity", (1, 1), (44, 12), ha="right")
 
-    def _draw_stages(self, axes: Any, high_x: float, per_pixel: float) -> None:
+    def _draw_stages(self, axes: Any, per_pixel: float) -> None:
         """A line where each stage begins, and its name where there is room."""
-        ends = [*(stage.start for stage in self.stages[1:]), high_x]
-        for stage, end in zip(self.stages, ends, strict=False):
-            if stage.start >= high_x:
-                continue
-            if stage.start > 0:
-                axes.axvline(stage.start, color=placeholder("muted"), linewidth=1, dashes=(2, 3), zorder=1)
-            if (min(end, high_x) - stage.start) / per_pixel > len(stage.label) * TEXT * _GLYPH + 8:
-                text = {"fontsize": TEXT, "color": placeholder("muted"), "annotation_clip": False}
-                place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset pixels"}
-                axes.annotate(stage.label, (stage.start, 0.0), (5, 8), **place, **text)
-
-    def _draw_labels(self, axes: Any, drawn: list[Thinned], high_x: float) -> None:
-        """A label after the end of each line, moved apart where they would overlap."""
-        heights = []
-        low, high = axes.get_ylim()
-        pixels = self.height - 72
-        for points in drawn:
-            finite = points.middle[~np.isnan(points.middle)]
-            last = float(finite[-1]) if len(finite) else low
-            if self.logarithmic:
-                heights.append(math.log(max(last, low) / low) / math.log(high / low) * pixels)
-            else:
-                heights.append((last - low) / (high - low) * pixels)
-        for line, at in zip(self.lines, apart(heights, TEXT + 4, 6, pixels - 6), strict=True):
-            axes.annotate(
-                self._label(line),
-                (high_x, 0),
-                (10, at),
-                xycoords=("data", "axes fraction"),
-                textcoords="offset pixels",
-                fontsize=TEXT,
-                color=placeholder(line.colour),
-                va="center",
-                annotation_clip=False,
-            )
+        high_x = axes.get_xlim()[1]
+        ends = [*(start for start, _ in self.stages[1:]), high_x]
+        for (start, label), end in zip(self.stages, ends, strict=False):
+            if 0 < start < high_x:
+                axes.axvline(start, color=placeholder("muted"), linewidth=1, dashes=(2, 3), zorder=1)
+            if (min(end, high_x) - start) / per_pixel > len(label) * TEXT * _GLYPH + 8:
+                write(axes, label, (start, 0), (5, 8), xycoords=("data", "axes fraction"))
 
 
-def _draw_line(axes: Any, line: Line, points: Thinned, high_x: float) -> None:
-    colour = placeholder(line.colour)
+def _draw_line(axes: Any, line: Line, points: Thinned, label: str) -> None:
+    style = {"color": placeholder(line.colour), "linestyle": line.dash, "label": label if line.label else None}
+    finite = points.middle[~np.isnan(points.middle)]
     if line.across:
-        finite = points.middle[~np.isnan(points.middle)]
-        if len(finite):
-            ends = (axes.get_xlim()[0], high_x)
-            axes.plot(ends, (finite[-1], finite[-1]), color=colour, linewidth=1.5, linestyle=line.dash)
+        axes.axhline(finite[-1] if len(finite) else math.nan, linewidth=1.5, **style)
         return
     if points.has_band:
-        axes.fill_between(points.x, points.low, points.high, color=colour, alpha=0.18, linewidth=0)
-    lonely = np.isfinite(points.middle).sum() < 3
-    marker = "o" if (line.marked and len(points.x) <= 40) or lonely else None
-    axes.plot(
-        points.x,
-        points.middle,
-        color=colour,
-        linewidth=1.3 if line.colour == "train" else 2,
-        linestyle=line.dash,
-        marker=marker,
-        markersize=4.5,
-        markeredgewidth=0,
-        solid_joinstyle="round",
-    )
+        axes.fill_between(points.x, points.low, points.high, color=style["color"], alpha=0.18, linewidth=0)
+    marker = "o" if (line.marked and len(points.x) <= 40) or len(finite) < 3 else None
+    wide = 1.3 if line.colour == "train" else 2
+    axes.plot(points.x, points.middle, linewidth=wide, marker=marker, markersize=4.5, markeredgewidth=0, **style)
 
 
 def _draw_gaps(axes: Any, drawn: list[Thinned], per_pixel: float) -> None:
@@ -229,16 +207,6 @@ def _draw_gaps(axes: Any, drawn: list[Thinned], per_pixel: float) -> None:
     _, first = np.unique((at / (_CROSS * per_pixel)).astype(np.int64), return_index=True)
     style = {"marker": "x", "markersize": 6, "linestyle": "none", "color": placeholder("fault"), "zorder": 4}
     axes.plot(at[first], np.zeros(len(first)), transform=axes.get_xaxis_transform(), clip_on=False, **style)
-
-
-def _bounds(arrays: list[Numbers]) -> tuple[float, float]:
-    """Lowest and highest finite number; some interval where there is none, or only one."""
-    every = np.concatenate(arrays) if arrays else np.empty(0)
-    every = every[np.isfinite(every)]
-    if not len(every):
-        return 0.0, 1.0
-    low, high = float(every.min()), float(every.max())
-    return (low, high) if high > low else (low - (abs(low) or 1) / 10, low + (abs(low) or 1) / 10)
 
 
 # What every drawing shares ------------------------------------------------------------------------
@@ -259,26 +227,28 @@ def new_figure(width: int, height: int, *, left: int, right: int, top: int, bott
     axes.set_axisbelow(True)
     axes.grid(axis="y", color=placeholder("grid"), linewidth=1)
     axes.tick_params(length=0, pad=6, labelsize=TEXT, labelcolor=placeholder("muted"))
+    axes.xaxis.label.set(fontsize=TEXT, color=placeholder("muted"))
     return figure, axes
 
 
-def ticks_x(axes: Any, low: float, high: float, value: Callable[[float], str], most: int, unit: float = 1.0) -> None:
-    """At most `most` ticks of the x axis, at round multiples of `unit` in [low, high]."""
+def ticks(axis: Any, value: Callable[[float], str], most: int) -> None:
+    """At most `most` round ticks of an axis, with their texts."""
     from matplotlib.ticker import MaxNLocator
 
-    round_numbers = MaxNLocator(nbins=most, steps=[1, 2, 2.5, 5, 10])
-    found = np.asarray(round_numbers.tick_values(low / unit, high / unit)) * unit
-    slack = 1e-9 * (high - low)
-    ticks = [float(tick) for tick in found if low - slack <= tick <= high + slack]
-    axes.set_xticks(ticks, [value(tick) for tick in ticks])
+    axis.set_major_locator(MaxNLocator(nbins=most, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_formatter(lambda number, _: value(number))
 
 
-def titles(axes: Any, x_title: str, y_title: str, at: float) -> None:
-    """Units of the axes: above the y axis, and below the x axis at the share `at` of its length."""
-    text = {"fontsize": TEXT, "color": placeholder("muted"), "xycoords": "axes fraction"}
-    offset = {"textcoords": "offset pixels"}
-    axes.annotate(y_title, (0, 1), (-54, 12), ha="left", va="baseline", **offset, **text)
-    axes.annotate(x_title, (at, 0), (0, -38), ha="right", va="baseline", **offset, **text)
+def shortened(text: str, width: float) -> str:
+    """The text, cut to as many pixels."""
+    letters = int(width / (TEXT * _GLYPH))
+    return text if len(text) <= letters else f"{text[: letters - 1]}…"
+
+
+def write(axes: Any, text: str, at: tuple[float, float], offset: tuple[float, float], **style: Any) -> None:
+    """Text at a place of the axes, in shares of them, with an offset in pixels; muted without another colour."""
+    style = {"fontsize": TEXT, "color": placeholder("muted"), "annotation_clip": False, **style}
+    axes.annotate(text, at, offset, **{"xycoords": "axes fraction", "textcoords": "offset pixels", **style})
 
 
 def as_svg(figure: Any, name: str, title: str, summary: str) -> str:

@@ -5,11 +5,12 @@ In: a `History`. Out: charts, those for which the run has numbers. Kept: nothing
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from pretrain.evaluation.corruptions import TITLES
-from pretrain.report.chart import Chart, Dash, Line, Stage
+from pretrain.report.chart import Chart, Dash, Line
 from pretrain.report.history import History
 from pretrain.report.series import Numbers
 from pretrain.report.timeline import Row, TimeLine
@@ -22,7 +23,7 @@ _CONSTANTS: tuple[tuple[str, str, tuple[str, Dash]], ...] = (
 )
 _WELL = ("finished", "interrupted", "stopped")
 """Beginnings of an attempt's `exit` that are no failure."""
-_X_TITLE = "tokens seen"
+X_TITLE = "tokens seen"
 
 
 def short(value: float) -> str:
@@ -58,41 +59,39 @@ def loss_figure(history: History) -> Chart | None:
         name="loss",
         title="Loss and perplexity",
         lines=tuple(lines),
-        x_title=_X_TITLE,
+        x_title=X_TITLE,
         y_title="loss, nats a residue",
-        value=lambda nats: f"{nats:.3g}",
         x_value=short,
-        end_value=lambda nats: f"{_exp(nats):.3g}",
-        second=("perplexity", math.log),
+        has_perplexity=True,
         stages=_stages(history),
         height=380,
-        summary=_summary(lines, "nats a residue"),
         note="Lower is better. Training is scored under its own corruption. Perplexity is exp of the loss, and stands "
-        "beside each line. "
+        "beside the name of each line. "
         + ("The floor is what no model can go below. " if judged and "floor" in last[judged] else ""),
     )
 
 
 def training_figures(history: History) -> list[Chart]:
     """Small charts of how training went, over the same axis."""
-    speed, length = history.column("tokens_per_s"), history.column("document_tokens")
     norm = history.column("grad_norm")
     spread = norm[np.isfinite(norm) & (norm > 0)]
     wide = len(spread) > 1 and spread.max() > 30 * spread.min()
     found = [
-        _one(history, "learning_rate", "Learning rate", "of each update", lambda v: f"{v:.3g}", from_zero=True),
-        _one(history, "grad_norm", "Gradient norm", "before clipping", short, logarithmic=wide, from_zero=not wide),
-        _one(history, "tokens_per_s", "Throughput", "tokens a second", short, from_zero=True) if len(speed) else None,
-        _one(history, "mfu", "MFU", "share of the machine's peak FLOPs", _percent, from_zero=True),
-        _one(history, "padding", "Padding", "share of slots without a token", _percent, from_zero=True),
-        _one(history, "document_tokens", "Length of documents", "mean over tokens, in tokens", short, from_zero=True)
-        if len(length)
-        else None,
-        _one(history, "loader_wait", "Waiting for data", "share of the time", _percent, from_zero=True),
-        _one(history, "imbalance", "Imbalance of ranks", "slowest over mean, in attention", lambda v: f"{v:.3g}")
+        column_chart(history, "learning_rate", "Learning rate", "of each update", from_zero=True),
+        column_chart(
+            history, "grad_norm", "Gradient norm", "before clipping", short, logarithmic=wide, from_zero=not wide
+        ),
+        column_chart(history, "tokens_per_s", "Throughput", "tokens a second", short, from_zero=True),
+        column_chart(history, "mfu", "MFU", "share of the machine's peak FLOPs", _percent, from_zero=True),
+        column_chart(history, "padding", "Padding", "share of slots without a token", _percent, from_zero=True),
+        column_chart(
+            history, "document_tokens", "Length of documents", "mean over tokens, in tokens", short, from_zero=True
+        ),
+        column_chart(history, "loader_wait", "Waiting for data", "share of the time", _percent, from_zero=True),
+        column_chart(history, "imbalance", "Imbalance of ranks", "slowest over mean, in attention")
         if any(start.world_size > 1 for start in history.starts)
         else None,
-        _one(history, "loss_scale", "Loss scale", "of float16", short, logarithmic=True),
+        column_chart(history, "loss_scale", "Loss scale", "of float16", short, logarithmic=True),
     ]
     return [chart for chart in found if chart]
 
@@ -126,32 +125,28 @@ def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _one(
+def column_chart(
     history: History,
     column: str,
     title: str,
     y_title: str,
-    value: Callable[[float], str],
-    *,
-    logarithmic: bool = False,
-    from_zero: bool = False,
+    value: Callable[[float], str] = "{:.3g}".format,
+    **more: Any,
 ) -> Chart | None:
-    """A chart of one column; None where it was never logged."""
-    if not len(y := history.column(column)):
-        return None
+    """A chart of one column, with `more` fields; None where it was never logged."""
+    y = history.column(column)
     line = Line("", history.column("tokens"), y, "blue")
-    return Chart(
+    chart = Chart(
         name=column.replace("_", "-"),
         title=title,
         lines=(line,),
-        x_title=_X_TITLE,
+        x_title=X_TITLE,
         y_title=y_title,
         value=value,
         x_value=short,
-        logarithmic=logarithmic,
-        from_zero=from_zero,
-        summary=_summary([line], y_title),
+        **more,
     )
+    return chart if len(y) else None
 
 
 def _nats(history: History, corruption: str, key: str) -> Numbers:
@@ -160,11 +155,7 @@ def _nats(history: History, corruption: str, key: str) -> Numbers:
     return np.array([math.log(value) if value and value > 0 else math.nan for value in values])
 
 
-def _exp(nats: float) -> float:
-    return math.exp(min(nats, 700.0))
-
-
-def _stages(history: History) -> tuple[Stage, ...]:
+def _stages(history: History) -> tuple[tuple[float, str], ...]:
     """The curriculum's stages, by the length of crops; none where it has one length throughout."""
     data = history.recipe.get("data", {})
     stages = data.get("curriculum") or []
@@ -172,19 +163,4 @@ def _stages(history: History) -> tuple[Stage, ...]:
         return ()
     starts = [0.0, *(float(end) for end, _ in stages)]
     crops = [*(crop for _, crop in stages), data.get("crop_tokens", "all tokens")]
-    return tuple(Stage(start, f"crops of {crop}") for start, crop in zip(starts, crops, strict=True))
-
-
-def _summary(lines: list[Line], unit: str) -> str:
-    """First and last value of each line, for readers who do not see it."""
-    parts = []
-    for line in lines:
-        finite = line.y[np.isfinite(line.y)]
-        name = f"{line.label}: " if line.label else ""
-        if not len(finite):
-            parts.append(f"{name}no finite value")
-        elif line.across:
-            parts.append(f"{name}{finite[-1]:.4g}")
-        else:
-            parts.append(f"{name}from {finite[0]:.4g} to {finite[-1]:.4g}")
-    return f"{'; '.join(parts)} ({unit}), over {lines[0].x[-1] if len(lines[0].x) else 0:,.0f} tokens."
+    return tuple((start, f"crops of {crop}") for start, crop in zip(starts, crops, strict=True))

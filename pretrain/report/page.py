@@ -5,31 +5,32 @@ In: a run directory. Out: report.html in it. Kept: nothing; a file of that name 
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from data.durable import replaced
 from data.safe_text import tell
 from pretrain.evaluation.scores import kind_of
 from pretrain.report import facts, figures, measured
-from pretrain.report.chart import Chart
 from pretrain.report.history import History, read_history
 from pretrain.report.palette import style_sheet
-from pretrain.report.section import Content, Drawing, Section
+from pretrain.report.section import Content, Section
 from pretrain.run.directory import RunDirectory
 
 MARK = "zymogen.report/1"
 """Stands at the beginning of every page that this module writes."""
-GAPS = "Crosses on the axis are values that are not finite."
 WIDE, HALF, NARROW = 880, 420, 342
 """Widths in pixels at which charts are drawn: the column of a desktop, half of it, and that of a phone."""
 
 
-def write_report(root: Path, refresh_s: int | None = None) -> Path:
+def write_report(
+    root: Path, refresh_s: int | None = None, history: History | None = None, content: Content | None = None
+) -> Path:
     """Draw the report of a run, and put it in the place of the last one.
 
     Args:
         root: run directory; a process may be training in it.
         refresh_s: seconds after which an open page reloads itself; None for a page that does not.
+        history: of the run, where it was read already.
+        content: of the page; None for that of pretraining.
 
     Returns:
         The path of the page.
@@ -37,27 +38,14 @@ def write_report(root: Path, refresh_s: int | None = None) -> Path:
     Raises:
         ValueError: it is no run directory, or its report.html was not written by this function.
     """
-    path, history = RunDirectory(root).report, read_history(root)
-    put(path, render(history, refresh_s), shared=history.is_shared)
-    return path
-
-
-def put(path: Path, text: str, *, shared: bool) -> None:
-    """Write a page that `render` gave in the place of the last one.
-
-    Args:
-        path: of the page.
-        text: of it.
-        shared: whether others may read it, as far as the umask lets them; it shows proteins of the corpus.
-
-    Raises:
-        ValueError: another file is there.
-    """
+    path, history = RunDirectory(root).report, history or read_history(root)
+    text = render(history, refresh_s, content or _of_pretraining(history))
     if path.is_symlink() or (path.exists() and not (path.is_file() and _is_ours(path))):
         raise ValueError(f"{path} is there, and is no report of this command; move it, and start again")
     with replaced(path, "get the right to write there") as new:
-        new.touch(0o666 if shared else 0o600)
+        new.touch(0o666 if history.is_shared else 0o600)  # it shows proteins of the corpus
         new.write_text(text, encoding="utf-8")
+    return path
 
 
 def write_last_report(root: Path) -> None:
@@ -68,8 +56,8 @@ def write_last_report(root: Path) -> None:
         tell(f"the report was not drawn: {type(error).__name__}: {error}")
 
 
-def render(history: History, refresh_s: int | None = None, content: Content | None = None) -> str:
-    """The page of a run as text; of another job than pretraining with its own content."""
+def render(history: History, refresh_s: int | None, content: Content) -> str:
+    """The page of a run as text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -80,23 +68,15 @@ def render(history: History, refresh_s: int | None = None, content: Content | No
         lstrip_blocks=True,
     )
     rows, left_out = facts.attempts(history)
-    line = figures.time_line(history)
-    content = content or _of_pretraining(history)
-    loss = figures.loss_figure(history) if not content.learning else None
     return environment.get_template("page.html").render(
         mark=MARK,
+        widths={"wide": WIDE, "half": HALF, "narrow": NARROW},
         refresh_s=refresh_s,
         colours=style_sheet(),
-        name=content.name,
-        subtitle=content.subtitle,
+        content=content,
         state=facts.state(history),
-        judged=content.judged,
-        keys=content.keys,
-        sections=[_section(section) for section in content.sections],
-        learning=[_drawn(chart, HALF) for chart in content.learning],
-        loss=loss and _drawn(loss, WIDE),
-        training=[_drawn(chart, HALF) for chart in figures.training_figures(history)],
-        time_line=line and _drawn(line, WIDE),
+        training=figures.training_figures(history),
+        time_line=figures.time_line(history),
         kind_of_proteins=kind_of(history.held_out),
         proteins=facts.proteins(history),
         legend=facts.legend(),
@@ -104,37 +84,21 @@ def render(history: History, refresh_s: int | None = None, content: Content | No
         left_out=left_out,
         recipe=facts.recipe(history),
         environment=facts.environment(history),
-        drawn_by=content.drawn_by,
         drawn=datetime.now(UTC).strftime("%-d %B %Y, %H:%M:%S UTC"),
     )
 
 
 def _of_pretraining(history: History) -> Content:
+    loss = figures.loss_figure(history)
+    learning = Section("", drawings=(loss,), is_wide=True) if loss else None
     return Content(
         name=history.root.resolve().name,
         subtitle=facts.subtitle(history),
         judged=tuple(facts.judged(history)),
         keys=tuple(facts.keys(history)),
-        sections=tuple(filter(None, [measured.section(history.root)])),
+        sections=tuple(filter(None, [measured.section(history.root), learning])),
         drawn_by="python -m pretrain.report",
     )
-
-
-def _section(section: Section) -> dict[str, Any]:
-    drawings = [_drawn(drawing, HALF) for drawing in section.drawings]
-    of = {name: getattr(section, name) for name in ("title", "paragraphs", "sheets", "note")}
-    return {**of, "drawings": drawings}
-
-
-def _drawn(chart: Drawing, wide: int) -> dict[str, str]:
-    """A chart for the template: its texts, and its drawings for a desktop and for a phone."""
-    return {
-        "name": chart.name,
-        "title": chart.title,
-        "note": f"{chart.note} {GAPS}".strip() if isinstance(chart, Chart) and chart.has_gaps else chart.note,
-        "wide": chart.draw(wide),
-        "narrow": chart.draw(NARROW),
-    }
 
 
 def _is_ours(path: Path) -> bool:

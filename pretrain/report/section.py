@@ -1,25 +1,28 @@
-"""What another job than pretraining puts on the page: its own words, tables and drawings.
+"""The parts of a page: its words, tables and drawings.
 
 In: nothing; these are the types. Kept: nothing.
 """
 
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
 
-class Drawing(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
     """A chart or another picture."""
 
+    name: str
+    """Letters and hyphens; begins the ids of the drawing's elements."""
+    title: str
+    note: str = ""
+
     @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def title(self) -> str: ...  # noqa: D102
-    @property
-    def note(self) -> str: ...  # noqa: D102
-    @property
-    def summary(self) -> str: ...  # noqa: D102
+    def summary(self) -> str:
+        """Everything that it shows, for readers who do not see it."""
+        raise NotImplementedError
+
     def draw(self, width: int) -> str:
-        """An SVG element of `width` pixels."""
+        """The drawing as an SVG element of `width` pixels."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +53,13 @@ class Section:
     sheets: tuple[Sheet, ...] = ()
     drawings: tuple[Drawing, ...] = ()
     note: str = ""
+    is_wide: bool = False
+    """Whether a drawing takes the whole width of a desktop, not half of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What stands in the place of pretraining's own words and charts."""
+    """What a job puts on its page."""
 
     name: str
     subtitle: str
@@ -62,7 +67,5 @@ class Content:
     """What the run is worth, in sentences."""
     keys: tuple[Key, ...]
     sections: tuple[Section, ...]
-    learning: tuple[Drawing, ...] = field(default=())
-    """Charts of how it learned, side by side."""
-    drawn_by: str = ""
+    drawn_by: str
     """The command that draws the page."""

@@ -45,18 +45,3 @@ def thinned(x: Numbers, y: Numbers, columns: int) -> Thinned:
     middle = np.array([np.median(part) if len(part) else np.nan for part in finite])
     mean_x = np.add.reduceat(x, starts) / np.diff(starts, append=len(x))
     return Thinned(mean_x, np.fmin.reduceat(y, starts), middle, np.fmax.reduceat(y, starts))
-
-
-def apart(wanted: list[float], gap: float, low: float, high: float) -> list[float]:
-    """Places for labels, as near to the wanted ones as leave `gap` between neighbours, inside [low, high].
-
-    By least squares. If they do not fit, they are spread evenly over the whole of it.
-    """
-    from scipy.optimize import isotonic_regression
-
-    order = np.argsort(wanted, kind="stable")
-    offsets = np.arange(len(order)) * min(gap, (high - low) / max(1, len(order) - 1))
-    rising = isotonic_regression(np.array(wanted)[order] - offsets).x
-    places = np.empty(len(order))
-    places[order] = np.clip(rising, low, high - offsets[-1]) + offsets
-    return [float(place) for place in places]

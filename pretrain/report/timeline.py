@@ -6,7 +6,7 @@ In: rows, a width in pixels. Out: SVG. Kept: nothing.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pretrain.report.chart import TEXT, as_svg, new_figure, ticks_x
+from pretrain.report.chart import as_svg, new_figure, ticks
 from pretrain.report.palette import placeholder
 
 _ROW = 38
@@ -49,7 +49,7 @@ class TimeLine:
             ((u, s) for u, s in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)) if end > 1.5 * s),
             ("seconds", 1.0),
         )
-        axes.set_xlim(0, end)
+        axes.set_xlim(0, end / seconds)
         axes.set_ylim(len(self.rows) - 0.5, -0.5)
         axes.set_yticks(range(len(self.rows)), [row.label for row in self.rows])
         for label in axes.get_yticklabels():
@@ -59,26 +59,16 @@ class TimeLine:
         for number, row in enumerate(self.rows):
             for start, stop in row.bars:
                 length = max(stop - start, 2 * per_pixel)  # a short one is seen too
-                axes.barh(number, length, 0.42, start, color=placeholder("train"), linewidth=0)
+                axes.barh(number, length / seconds, 0.42, start / seconds, color=placeholder("train"), linewidth=0)
             for happened, colour, marker, size, gap in (
                 (row.marks, row.colour, "|", 13, 3),
                 (row.crosses, "fault", "x", 7, _CROSS),
             ):
-                if at := _apart(happened, gap * per_pixel):
-                    style = {"marker": marker, "markersize": size, "mew": 1.6, "linestyle": "none", "zorder": 3}
-                    axes.plot(at, [number] * len(at), color=placeholder(colour), **style)
-        ticks_x(axes, 0, end, lambda value: f"{value / seconds:g}", max(2, (width - 96) // 64), seconds)
-        axes.annotate(
-            f"{unit} since the first start",
-            (1, 0),
-            (0, -38),
-            xycoords="axes fraction",
-            textcoords="offset pixels",
-            ha="right",
-            va="baseline",
-            fontsize=TEXT,
-            color=placeholder("muted"),
-        )
+                at = [time / seconds for time in _apart(happened, gap * per_pixel)]
+                style = {"marker": marker, "markersize": size, "mew": 1.6, "linestyle": "none", "zorder": 3}
+                axes.plot(at, [number] * len(at), color=placeholder(colour), **style)
+        ticks(axes.xaxis, "{:g}".format, max(2, (width - 96) // 64))
+        axes.set_xlabel(f"{unit} since the first start", loc="right")
         return as_svg(figure, f"{self.name}-{width}", self.title, self.summary)
 
 

@@ -95,11 +95,11 @@ def test_pictures_follow_the_type_and_end_after_the_first_tasks() -> None:
         ["task-4-roc", "task-4-calibration"]
     ]
     (roc, pr, enrichment, _), truth = of[0][0], binary[1].rows.truth
-    (curve,) = roc.curves
+    (curve,) = roc.lines
     area = float(np.trapezoid(curve.y, curve.x))
     assert area == pytest.approx(results.scores.tasks[0].value)
-    assert pr.curves[1].y.tolist() == [truth.mean()] * 2
-    found = enrichment.curves[0]
+    assert pr.lines[1].y.tolist() == [truth.mean()] * 2
+    found = enrichment.lines[0]
     first = np.argsort(-binary[1].prediction)[:12]
     assert float(np.interp(0.1, found.x, found.y)) == pytest.approx(truth[first].sum() / truth.sum())
 
@@ -109,9 +109,11 @@ def test_one_range_for_both_axes_shows_that_predictions_hardly_vary() -> None:
     flat = Predictions(predictions.rows, 0.5 + predictions.prediction / 1e6)
     results, objectives, joined = results_of((objective, flat))
     (((square,),)) = pictures(objectives[0], joined[0], results.scores, 0)
-    assert square.x_range == square.y_range
-    assert square.y_range[0] < 0.1
-    assert square.y_range[1] > 0.9
+    assert square.ranges is not None
+    both, (low, high) = square.ranges
+    assert both == (low, high)
+    assert low < 0.1
+    assert high > 0.9
 
 
 def test_the_page_says_what_the_model_is_worth(tmp_path: Path) -> None:
