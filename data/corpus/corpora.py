@@ -59,7 +59,7 @@ class EveryRecord:
 
     def size(self, wanted: int) -> int:
         """Number of records, at most `wanted` for a store that is still written, which waits for them."""
-        return self.store.records_up_to(wanted)
+        return self.store.wait(wanted)
 
     def records(self, items: NDArray[np.int64], key: int) -> NDArray[np.int64]:
         """The items themselves, -1 for one that does not train."""
@@ -167,7 +167,7 @@ class Corpora:
         records = np.concatenate([np.zeros(0, np.int64), *in_pass])
         if part.store.is_growing and not cursor.pass_index:
             return Seen(_distinct(part.store, records), None)
-        whole = np.arange(part.store.records_up_to(1 << CORPUS_BITS))
+        whole = np.arange(part.store.wait(1 << CORPUS_BITS))
         whole = whole[part.split.is_training(whole)]
         passes = cursor.pass_index + len(records) / len(whole)
         return Seen(_distinct(part.store, whole if cursor.pass_index else records), passes)
@@ -200,7 +200,7 @@ class Corpora:
         """(33,) how often each token id occurs on the training side, over the first `most_residues` of each corpus."""
         counts = np.zeros(33, np.int64)
         for part in self.parts:
-            records = part.store.records_up_to(self.settings.window_sequences)
+            records = part.store.wait(self.settings.window_sequences)
             last = int(np.searchsorted(part.store.offsets[: records + 1], most_residues, side="right")) - 1
             end = int(part.store.offsets[max(last, 1)])
             for start in range(0, end, 1 << 22):  # in pieces, as bincount makes 8 bytes of each token
@@ -260,9 +260,7 @@ def _split_in_words(part: OpenCorpus) -> str:
 
 def _some_training(part: OpenCorpus) -> NDArray[np.int64]:
     """Training records of a corpus, spread over it, at most `_MOST_SCORED`, int64, rising."""
-    records = part.store.records_up_to(_MOST_SCORED)
-    if not part.store.is_growing:
-        records = part.store.num_records
+    records = part.store.wait(_MOST_SCORED)
     spread = np.unique(np.linspace(0, records - 1, min(records, _MOST_SCORED)).astype(np.int64))
     return spread[part.split.is_training(spread)]
 

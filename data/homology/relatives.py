@@ -12,7 +12,7 @@ import hashlib
 import json
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -59,8 +59,6 @@ class Hits(NamedTuple):
     """Share of the query that is aligned; 1 where shared words found the pair."""
     score: NDArray[np.float32]
     """The higher, the more similar: bits of the alignment, or the estimated identity of shared words."""
-    is_approximate: bool
-    """Whether shared words found them, as MMseqs2 could not run."""
 
 
 class Clustering(NamedTuple):
@@ -182,21 +180,20 @@ def hits(store: "Store", records: NDArray[np.int64], against: "Store", among: ND
     """
     targets = _numbers(against, among)
     if not len(records) or not len(targets):
-        return _typed(np.zeros((5, 0)), bool(program.obstacle()))
+        return _typed(np.zeros((5, 0)))
     if program.obstacle():
         query, target, identity = kmers.similar(store, records, against, targets)
-        return Hits(query, target, identity, np.ones(len(query)), identity.astype(np.float32), True)
+        return _typed((query, target, identity, np.ones(len(query)), identity))
     key = hashlib.blake2b(json.dumps([_FORMAT, program.version("a search"), *SEARCH]).encode(), digest_size=16)
     for of, numbers in ((store, records), (against, targets)):
         key.update(len(numbers).to_bytes(8, "little") + np.asarray(of.digests)[numbers].astype("<u8").tobytes())
     path = kept_at(store, f"hits-{key.hexdigest()}.npz")
     with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile), np.load(path) as kept:  # or not whole
-        return _typed([kept[name] for name in Hits._fields[:-1]], False)
+        return _typed([kept[name] for name in Hits._fields])
     found = _aligned(store, records, against, targets)
     # What cannot be kept, for want of space or of a right, is searched again.
     with suppress(OSError, ValueError), replaced(path) as new, new.open("wb") as file:
-        columns: dict[str, Any] = dict(zip(Hits._fields[:-1], found[:-1], strict=True))
-        np.savez(file, **columns)
+        np.savez(file, **found._asdict())
     return found
 
 
@@ -237,22 +234,15 @@ def _aligned(store: "Store", records: NDArray[np.int64], against: "Store", targe
                 *("easy-search", "queries.fasta", "targets.fasta", "out.tsv", "tmp", *SEARCH),
                 *("--format-output", "query,target,fident,qcov,bits"),
             )
-        columns = {name: "DOUBLE" if number > 1 else "INTEGER" for number, name in enumerate(Hits._fields[:-1])}
+        columns = {name: "DOUBLE" if number > 1 else "INTEGER" for number, name in enumerate(Hits._fields)}
         source, parameters = name_table.rows(work / "out.tsv", columns)
         best = f"SELECT {', '.join(columns)} FROM {source} ORDER BY query, score DESC, target"
         with name_table.session(work) as connection:
             batches = [tuple(batch) for batch in name_table.batches(connection, best, parameters)]
     joined = [np.concatenate(column) for column in zip(*batches, strict=True)] if batches else np.zeros((5, 0))
-    return _typed(joined, False)
+    return _typed(joined)
 
 
-def _typed(columns: "Sequence[NDArray[Any]] | NDArray[Any]", is_approximate: bool) -> Hits:
-    query, target, identity, coverage, score = columns
-    return Hits(
-        query.astype(np.int32),
-        target.astype(np.int32),
-        identity.astype(np.float64),
-        coverage.astype(np.float64),
-        score.astype(np.float32),
-        is_approximate,
-    )
+def _typed(columns: Iterable[NDArray[Any]]) -> Hits:
+    types = np.int32, np.int32, np.float64, np.float64, np.float32
+    return Hits(*(column.astype(dtype) for column, dtype in zip(columns, types, strict=True)))

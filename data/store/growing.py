@@ -119,7 +119,7 @@ class GrowingStore(Store):
         """How much can be read: what was committed at the last call of `wait`."""
         return self._counts if self._finished else self._committed
 
-    def wait(self, num_records: int, timeout_s: float | None = None) -> int:
+    def wait(self, num_records: int) -> int:
         """Wait until the store has `num_records` records, or is finished.
 
         Returns:
@@ -128,11 +128,10 @@ class GrowingStore(Store):
         Raises:
             ValueError: the build failed; the message is the builder's.
             RuntimeError: no process builds the store.
-            TimeoutError: `timeout_s` seconds have passed.
         """
         if not self._finished and num_records <= self._committed.records:
             return num_records
-        began = alone_since = time.monotonic()
+        alone_since = time.monotonic()
         while True:
             self._refresh()
             if self._finished:
@@ -149,15 +148,7 @@ class GrowingStore(Store):
                     f"{self.folder}: its builder ended before the store was finished, after "
                     f"{self._committed.records} records; start the run again, it continues from there"
                 )
-            if timeout_s is not None and now > began + timeout_s:
-                raise TimeoutError(
-                    f"{self.folder} has {self._committed.records} records after {timeout_s} s, {num_records} are needed"
-                )
             time.sleep(_POLL_S)
-
-    def records_up_to(self, wanted: int) -> int:
-        """The result of `wait` without a time limit."""
-        return self.wait(wanted)
 
     def _refresh(self) -> None:
         if self._finished:

@@ -129,8 +129,8 @@ class Store:
         """Number of records."""
         return int(self.facts["records"])
 
-    def records_up_to(self, wanted: int) -> int:
-        """`num_records`. A store that is still written waits, and returns `wanted`, or all records if that is less."""
+    def wait(self, num_records: int) -> int:
+        """All records. A store that is still written waits for `num_records`, and returns these, or all if fewer."""
         return self.num_records
 
     @property

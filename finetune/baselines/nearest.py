@@ -54,9 +54,8 @@ def nearest_neighbour(
         similar = _hamming(sequences, parts.asked, parts.train)
         description = "labels of the training sequences from which the fewest positions differ"
     else:
-        found_by = search(parts.asked, parts.train)
-        similar = _of_hits(found_by, len(parts.train))
-        description = _BY_WORDS + obstacle() if found_by.is_approximate else _BY_ALIGNMENT
+        similar = _of_hits(search(parts.asked, parts.train), len(parts.train))
+        description = _BY_WORDS + obstacle() if obstacle() else _BY_ALIGNMENT
     asked, train = rows_of(labels, parts.asked), rows_of(labels, parts.train)
     number = np.full(labels.num_records, -1)
     number[parts.asked] = np.arange(len(parts.asked))

@@ -234,12 +234,12 @@ def test_a_stream_says_so_before_anything_is_there(tmp_path: Path) -> None:
     found = source(written(tmp_path / "x.fasta", fasta(DNA)))
     folder = start_builder_of([found], "refuse", LIMITS, tmp_path)
     with pytest.raises(ValueError, match=r"x.fasta: holds nucleotides.*data\.ingest\.content = 'any'"):
-        GrowingStore(folder).wait(1, timeout_s=30)
+        GrowingStore(folder).wait(1)
     with locked(folder):  # the builder has ended
         assert not (folder / "store.json").exists()
     insisted = replace(LIMITS, content="any")
     found = source(found.name, insisted)
     folder = start_builder_of([found], "refuse", insisted, tmp_path)
-    assert GrowingStore(folder).wait(40, timeout_s=30) == 40
+    assert GrowingStore(folder).wait(40) == 40
     with locked(folder):
         assert Store(folder).num_records == 40

@@ -62,8 +62,6 @@ def test_what_was_committed_can_be_read_while_the_source_is_slow(tmp_path: Path)
     for unknown in ("num_records", "fingerprint", "facts"):
         with pytest.raises(ValueError, match="holds no finished token store"):
             getattr(store, unknown)
-    with pytest.raises(TimeoutError, match=r"has 300 records after 0\.2 s, 301 are needed"):
-        store.wait(301, timeout_s=0.2)
     reader = GrowingStore(store.folder)
     assert (reader.wait(300), is_finished(reader.folder)) == (300, False)
     (tmp_path / "gate").touch()

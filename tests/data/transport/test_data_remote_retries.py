@@ -365,7 +365,7 @@ def test_a_fault_is_survived_while_training_reads(tmp_path: Path) -> None:
     with serving(Site(FASTA, faults=[Fault("drop", len(FASTA) * 3 // 4)])) as site:
         folder = start_builder_of([source(site)], "refuse", LIMITS, tmp_path / "stores")
         try:
-            assert GrowingStore(folder).wait(1 << 40, timeout_s=60) == 32_000
+            assert GrowingStore(folder).wait(1 << 40) == 32_000
         finally:
             for builder in stream._builders:
                 builder.wait(60)
