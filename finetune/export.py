@@ -48,7 +48,7 @@ def _export(options: argparse.Namespace) -> None:
         raise ValueError(f"{folder} has no adapter: its adaptation.kind is {kind!r}; leave --adapter out")
     else:
         require_finite(bundle.tensors, folder, _DIVERGED)
-        adapter = adapter_of(bundle.tensors, bundle.manifest.adapters.plan)
+        adapter = adapter_of(bundle.tensors, bundle.manifest.adapters)
         write_adapter(adapter, bundle.manifest.encoder, out, options.adapter, options.base or bundle.manifest.base.init)
     print(f"{out}: exported from {folder}", flush=True)
 
@@ -156,7 +156,7 @@ def _merged(bundle: "Bundle", parameters: Mapping[str, "Tensor"]) -> Mapping[str
     from finetune.adaptation.lora import merged
 
     adapters = bundle.manifest.adapters
-    return merged(parameters, adapters.plan) if adapters else parameters
+    return merged(parameters, adapters) if adapters else parameters
 
 
 def _parser() -> Parser:

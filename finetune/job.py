@@ -26,7 +26,7 @@ from finetune.adaptation.lora import plan_of
 from finetune.assays import Assays
 from finetune.bundle.base import base_of
 from finetune.bundle.folder import write_bundle
-from finetune.bundle.manifest import Adapters, Inputs, Manifest, ReadingSettings, TaskRecord
+from finetune.bundle.manifest import Inputs, Manifest, ReadingSettings, TaskRecord
 from finetune.evaluate import evaluate
 from finetune.heads.inputs import InputScale
 from finetune.metrics.validation import FineTuneScores
@@ -290,7 +290,7 @@ class FineTuneJob(Job[FineTuneScores]):
             adaptation=recipe.adaptation,
             reading=ReadingSettings(**reading),
             encoder=self.shape,
-            adapters=Adapters(**adapters) if adapters else None,
+            adapters=AdapterPlan.from_dict(adapters) if adapters else None,
             inputs={name: Inputs(**scale) for name, scale in described["inputs"].items()},
             base=base_of(recipe.model, recipe.run.seed, self.source),
             labels=assays.fingerprint,

@@ -149,7 +149,7 @@ def empty_model(bundle: Bundle) -> FineTuneModel:
         objectives = [task.objective for task in manifest.tasks]
         inputs = {name: of_level.scale for name, of_level in manifest.inputs.items()}
         model = FineTuneModel(manifest.encoder, objectives, manifest.heads, manifest.losses, inputs=inputs)
-    adapt(model, manifest.adaptation, manifest.adapters.plan if manifest.adapters else None)
+    adapt(model, manifest.adaptation, manifest.adapters)
     return model
 
 

@@ -46,7 +46,7 @@ def _of_bundle(bundle: Bundle, base: str | None) -> Source:
         of_base = base_weights(bundle, base)
         parameters |= {name: of_base[name] for name in absent}
     if bundle.manifest.adapters is not None:
-        parameters = merged(parameters, bundle.manifest.adapters.plan)
+        parameters = merged(parameters, bundle.manifest.adapters)
     folder = bundle.folder.resolve()
     name = folder.parent.name if folder.name == "bundle" else folder.name
     return Source(shape, {each: partial(torch.clone, parameters[each]) for each in names}, str(bundle.folder), name)

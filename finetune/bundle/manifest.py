@@ -4,6 +4,7 @@ In: what a run knows, or the bytes of bundle.json, which nobody vouches for. Out
 """
 
 from dataclasses import asdict, dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,45 +35,19 @@ class ReadingSettings(TableSettings):
     crop_tokens: int = setting(IDENTITY, "longest document, begin and end included", 1024, at_least=3)
     bin_tokens: int = setting(IDENTITY, "slots of one bin", 4096, "tokens", at_least=3)
 
-    @property
-    def composition(self) -> Composition:
-        """Lengths are mixed in every bin."""
-        return "packed"
-
-    @property
-    def curriculum(self) -> tuple[tuple[int, int], ...]:
-        """No stages."""
-        return ()
-
-    @property
-    def skip_bins(self) -> tuple[int, ...]:
-        """None: what is predicted has no steps."""
-        return ()
+    # What is predicted has no steps, stages or workers.
+    composition: ClassVar[Composition] = "packed"
+    curriculum: ClassVar[tuple[tuple[int, int], ...]] = ()
+    skip_bins: ClassVar[tuple[int, ...]] = ()
+    bins_per_step: ClassVar[int] = 1 << 20  # more than there are processes
+    bins_per_forward: ClassVar[int] = 1
+    workers: ClassVar[int] = 0
+    prefetch: ClassVar[int] = 1
 
     @property
     def documents_per_bin(self) -> int:
         """Most documents that one bin may hold."""
         return max(1, self.bin_tokens // 4)
-
-    @property
-    def bins_per_step(self) -> int:
-        """More than there are processes."""
-        return 1 << 20
-
-    @property
-    def bins_per_forward(self) -> int:
-        """One."""
-        return 1
-
-    @property
-    def workers(self) -> int:
-        """None."""
-        return 0
-
-    @property
-    def prefetch(self) -> int:
-        """Nothing is read ahead."""
-        return 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,20 +92,6 @@ class TaskRecord:
         labels = None if self.num_labels is None else np.array(self.num_labels, np.int64)
         mean, std = np.array(self.mean, np.float64), np.array(self.std, np.float64)
         return Objective(self.settings, self.outputs, self.classes, mean, std, counts, self.unit, labels)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Adapters:
-    """An `AdapterPlan` as JSON holds it."""
-
-    maps: dict[str, tuple[int, float]]
-    use_rslora: bool
-    use_dora: bool
-
-    @property
-    def plan(self) -> AdapterPlan:
-        """The plan of which this is the record."""
-        return AdapterPlan.from_dict(asdict(self))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,7 +140,7 @@ class Manifest:
     adaptation: AdaptationSettings
     reading: ReadingSettings
     encoder: EsmShape
-    adapters: Adapters | None
+    adapters: AdapterPlan | None
     inputs: dict[str, Inputs]
     """What standardises the vectors of sequences and of residues before heads read them."""
     base: Base

@@ -21,7 +21,7 @@ from finetune.adaptation.lora import plan_of
 from finetune.adaptation.settings import AdaptationSettings
 from finetune.bundle import transformers as written
 from finetune.bundle.folder import Bundle
-from finetune.bundle.manifest import Adapters, Base, Manifest, ReadingSettings, TaskRecord
+from finetune.bundle.manifest import Base, Manifest, ReadingSettings, TaskRecord
 from finetune.export import export, exportable
 from finetune.heads.settings import HeadSettings
 from finetune.losses.settings import LossSettings
@@ -68,8 +68,6 @@ def bundle_of(
 ) -> Bundle:
     """A bundle of random weights, adapters among them, on a random base, all in its tensors."""
     adaptation = AdaptationSettings(kind="lora", **lora)
-    plan = plan_of(adaptation, shape).as_dict()
-    maps = {path: tuple(of) for path, of in plan["maps"].items()}
     manifest = Manifest(
         tasks=tuple(map(TaskRecord.of, objectives)),
         heads=HeadSettings(form=form),  # type: ignore[arg-type]
@@ -77,7 +75,7 @@ def bundle_of(
         adaptation=adaptation,
         reading=ReadingSettings(crop_tokens=60, bin_tokens=64),
         encoder=shape,
-        adapters=Adapters(maps=maps, use_rslora=plan["use_rslora"], use_dora=plan["use_dora"]),
+        adapters=plan_of(adaptation, shape),
         inputs={},
         base=Base(init=None, preset="esm2_60k", seed=0, dropout=0.0, content_hash="0" * 64),
         labels="l",
