@@ -17,7 +17,7 @@ from data.batches.contents import Contents
 from data.batches.filling import BinTargets, FilledBin, filled
 from data.batches.packed import Letters, packed
 from data.order.plan import SPECIAL_TOKENS, Bin
-from data.recipe.packing import PackingSettings
+from data.recipe.packing import BinSettings
 from finetune.adaptation.adapt import adapt
 from finetune.adaptation.lora import plain_name
 from finetune.bundle.base import base_weights
@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 class _EveryPlace(Contents):
     """Contents in which every output of every protein, or of each of its residues, is a target without a true label."""
 
-    def __init__(self, proteins: Proteins, settings: PackingSettings, objectives: Sequence[Objective]) -> None:
+    def __init__(self, proteins: Proteins, settings: BinSettings, objectives: Sequence[Objective]) -> None:
         super().__init__(Letters(proteins.sequences), settings)
         self.linkers, self.objectives = proteins.linkers, objectives
 

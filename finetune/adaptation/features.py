@@ -28,7 +28,7 @@ from data.batches.packed import PlainContents, packed
 from data.durable import published
 from data.order.plan import SPECIAL_TOKENS
 from data.progress_line import WorkLine
-from data.recipe.packing import PackingSettings
+from data.recipe.packing import BinSettings
 from data.store import derived_array
 from data.store.token_store import hash_of
 from pretrain.ship.source import Source, encoder_of
@@ -103,7 +103,7 @@ def cached_features(
     start: Source,
     documents: Documents,
     residues: Residues,
-    settings: PackingSettings,
+    settings: BinSettings,
     poolings: Sequence[Pooling],
     folder: Path,
     cache_gb: float,
@@ -161,7 +161,7 @@ def vectors_of(
     start: Source,
     documents: Documents,
     residues: Residues,
-    settings: PackingSettings,
+    settings: BinSettings,
     pooling: Pooling,
     records: NDArray[np.int64],
     device: torch.device | str = "cpu",
@@ -215,7 +215,7 @@ def _write(
     start: Source,
     documents: Documents,
     residues: Residues,
-    settings: PackingSettings,
+    settings: BinSettings,
     facts: dict[str, Any],
     device: torch.device,
 ) -> None:
@@ -238,7 +238,7 @@ def _computed(
     start: Source,
     documents: Documents,
     residues: Residues,
-    settings: PackingSettings,
+    settings: BinSettings,
     pooling: Pooling,
     device: torch.device,
     chosen: NDArray[np.int64] | None = None,

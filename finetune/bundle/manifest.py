@@ -10,7 +10,6 @@ import numpy as np
 
 from data.recipe import json_file
 from data.recipe.setting import IDENTITY, setting
-from data.recipe.settings import Composition
 from finetune.adaptation.adapter import AdapterPlan
 from finetune.adaptation.settings import AdaptationSettings
 from finetune.heads.inputs import InputScale
@@ -30,19 +29,13 @@ FILES = (WEIGHTS, SPLIT, WILD_TYPES)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadingSettings(TableSettings):
-    """How a table becomes bins (a `data.recipe.packing.PackingSettings`)."""
+    """How a table becomes bins (a `data.recipe.packing.BinSettings`)."""
 
     crop_tokens: int = setting(IDENTITY, "longest document, begin and end included", 1024, at_least=3)
     bin_tokens: int = setting(IDENTITY, "slots of one bin", 4096, "tokens", at_least=3)
 
-    # What is predicted has no steps, stages or workers.
-    composition: ClassVar[Composition] = "packed"
-    curriculum: ClassVar[tuple[tuple[int, int], ...]] = ()
-    skip_bins: ClassVar[tuple[int, ...]] = ()
-    bins_per_step: ClassVar[int] = 1 << 20  # more than there are processes
-    bins_per_forward: ClassVar[int] = 1
-    workers: ClassVar[int] = 0
-    prefetch: ClassVar[int] = 1
+    bins_per_step: ClassVar[int] = 1 << 20
+    """More than there are processes."""
 
     @property
     def documents_per_bin(self) -> int:

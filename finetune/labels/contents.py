@@ -11,7 +11,7 @@ from data.batches.contents import Contents
 from data.batches.filling import BinTargets, FilledBin, Residues, filled
 from data.order.plan import Bin
 from data.order.sampler import CORPUS_BITS
-from data.recipe.packing import PackingSettings
+from data.recipe.packing import BinSettings
 from finetune.labels.store import LabelStore
 
 _BEGIN_TOKEN = 1
@@ -30,7 +30,7 @@ class LabelledContents(Contents):
         store: labels of the same token stores, in the same order.
     """
 
-    def __init__(self, residues: Residues, settings: PackingSettings, store: LabelStore) -> None:
+    def __init__(self, residues: Residues, settings: BinSettings, store: LabelStore) -> None:
         super().__init__(residues, settings)
         self.store = store
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from data.recipe.interval import seconds
-from data.recipe.packing import PackingSettings
 from data.recipe.setting import OPERATIONAL, Section, require, setting
 from pretrain.model.settings import ComputeSettings, ExchangeRequest
 from pretrain.optimizer.settings import OptimizerSettings
@@ -44,6 +43,13 @@ class ParallelSettings(Section):
         require(self.context > 1 or self.exchange == "auto", "parallel.exchange", self.exchange, said)
 
 
+class StepSettings(Protocol):
+    """What a launch reads of a recipe's data."""
+
+    @property
+    def bins_per_step(self) -> int: ...  # noqa: D102
+
+
 class LaunchSettings(Protocol):
     """The sections that a launch reads of a recipe, whatever job the recipe is for."""
 
@@ -52,7 +58,7 @@ class LaunchSettings(Protocol):
         """Its directory and trackers."""
 
     @property
-    def data(self) -> PackingSettings:
+    def data(self) -> StepSettings:
         """How many bins the ranks share."""
 
     @property
@@ -73,7 +79,7 @@ class Inference:
     """What a launch reads of a command that trains nothing (a `LaunchSettings`)."""
 
     run: RunSettings
-    data: PackingSettings
+    data: StepSettings
     optimizer: OptimizerSettings = field(default=OptimizerSettings())
     compute: ComputeSettings = field(default=ComputeSettings())
     parallel: ParallelSettings = field(default=ParallelSettings())
