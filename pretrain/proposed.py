@@ -11,7 +11,8 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
+from functools import partial
 from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -250,16 +251,17 @@ def propose(request: Request, engine: "Engine", *, planned: bool = False) -> str
     settings = first_recipe(request).data
     (found,) = engine.on_each_node(lambda: stores(settings))
     machine = machine_of(engine)
-    looked = engine.on_main(lambda: _looked_at(found, settings, request, machine, cluster=False))
-    require_memory(_chosen(request, looked, {}).plan.memory_bytes, machine)  # before the time that clustering takes
-    split = engine.on_main(lambda: _split(found, settings, request, looked.corpus, cluster=True))
-    looked = replace(looked, split=split)
+    corpus, shape = engine.on_main(lambda: _looked_at(found, settings, request))
+    chosen = partial(_chosen, request, corpus, machine, shape)
+    first = engine.on_main(lambda: _split(found, settings, request, corpus, cluster=False))
+    require_memory(chosen(first, {}).plan.memory_bytes, machine)  # before the time that clustering takes
+    split = engine.on_main(lambda: _split(found, settings, request, corpus, cluster=True))
     program = _program()
     speeds: dict[str, float] = {}
     others = 0.0
     while True:
-        proposal = _chosen(request, looked, speeds)
-        text = recipe_text(proposal, program, request.words(), looked.corpus, machine, request.directory)
+        proposal = chosen(split, speeds)
+        text = recipe_text(proposal, program, request.words(), corpus, machine, request.directory)
         size = proposal.plan.size
         if size in speeds or len(speeds) == _ROUNDS:
             break
@@ -271,7 +273,7 @@ def propose(request: Request, engine: "Engine", *, planned: bool = False) -> str
     if engine.is_main:
         kept = Path(request.directory) / RECIPE
         place = f"would be written to {kept}" if planned else str(kept)
-        lines = _words(request, proposal, looked, place, timed=bool(speeds))
+        lines = _words(request, proposal, corpus, machine, place, timed=bool(speeds))
         if others > rules.MOST_OTHERS * (os.cpu_count() or 1):
             lines.append(
                 f"other programs kept {others:.1f} of {os.cpu_count()} cores busy meanwhile: it may take several times "
@@ -289,31 +291,23 @@ def outlined(request: Request) -> list[str]:
     (found,) = stores(settings)
     gpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() not in ("1", "true", "yes", "on", "y", "t")
     machine = seen(1, 1, os.environ.get("ACCELERATE_MIXED_PRECISION", PRECISION), "single", gpu=gpu)
-    looked = _looked_at(found, settings, request, machine, cluster=False)
-    return _words(request, _chosen(request, looked, {}), looked, None, timed=False)
+    corpus, shape = _looked_at(found, settings, request)
+    split = _split(found, settings, request, corpus, cluster=False)
+    proposal = _chosen(request, corpus, machine, shape, split, {})
+    return _words(request, proposal, corpus, machine, None, timed=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _Looked:
-    """What rank 0 found, for all."""
-
-    corpus: CorpusFacts
-    split: SplitFacts
-    machine: Machine
-    init: EsmShape | None
-
-
-def _looked_at(
-    found: "Prepared", settings: DataSettings, request: Request, machine: Machine, *, cluster: bool
-) -> _Looked:
+def _looked_at(found: "Prepared", settings: DataSettings, request: Request) -> tuple[CorpusFacts, EsmShape | None]:
+    """The facts of the corpus, and the shape of the weights that `model.init` names, if it is given."""
     from data.store.token_store import Store
-    from pretrain.model.weights.source import config_of, shape_of
 
     with WorkLine("looking at the proteins"):
         facts = facts_of(Store(found.folder, Path(settings.store_dir)))
-    init = request.given.get("model.init")
-    split = _split(found, settings, request, facts, cluster=cluster)
-    return _Looked(facts, split, machine, shape_of(config_of(init)) if init else None)
+    if not (init := request.given.get("model.init")):
+        return facts, None
+    from pretrain.model.weights.source import config_of, shape_of  # with torch
+
+    return facts, shape_of(config_of(init))
 
 
 def _split(
@@ -325,11 +319,18 @@ def _split(
     return split_of(store, facts, found.clusters, budget_s, request.given, cluster=cluster)
 
 
-def _chosen(request: Request, looked: _Looked, speeds: Mapping[str, float]) -> Proposal:
+def _chosen(
+    request: Request,
+    corpus: CorpusFacts,
+    machine: Machine,
+    shape: EsmShape | None,
+    split: SplitFacts,
+    speeds: Mapping[str, float],
+) -> Proposal:
     """The same on every rank, because all that it depends on is."""
     given = {"run.directory": request.directory, "data.sources": list(request.sources), **request.given}
     budget_s = request.budget_s or rules.DEFAULT_BUDGET_S
-    return choose(looked.corpus, looked.split, looked.machine, budget_s, given, speeds, looked.init)
+    return choose(corpus, split, machine, budget_s, given, speeds, shape)
 
 
 def _in_short_steps(recipe: Recipe, proposal: Proposal, machine: Machine) -> Recipe:
@@ -342,8 +343,10 @@ def _in_short_steps(recipe: Recipe, proposal: Proposal, machine: Machine) -> Rec
     return replace(recipe, data=replace(recipe.data, bins_per_step=each * groups))
 
 
-def _words(request: Request, proposal: Proposal, looked: _Looked, kept: str | None, timed: bool) -> list[str]:
+def _words(
+    request: Request, proposal: Proposal, corpus: CorpusFacts, machine: Machine, kept: str | None, timed: bool
+) -> list[str]:
     """The proposal for its reader; `kept` says where its recipe is, if it is kept; `timed` whether any size was."""
-    rows = told(proposal, request.sources, looked.corpus, looked.machine)
+    rows = told(proposal, request.sources, corpus, machine)
     rows += [f"  {'recipe':10}{kept}"] if kept else []
     return [f"proposed for {duration(proposal.plan.budget_s)}:", *rows, promise(proposal.plan, others_timed=timed)]

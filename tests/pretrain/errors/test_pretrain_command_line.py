@@ -217,6 +217,19 @@ def test_the_answer_imports_no_torch(tmp_path: Path) -> None:
     assert done.stderr.startswith("error: on the command line, data.sources=")
 
 
+def test_an_estimate_of_a_run_imports_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "x.fasta").write_text("".join(f">{n}\n{'MKTAYIAKQR' * (n + 2)}\n" for n in range(9)))
+    program = (
+        "import sys, pretrain.__main__ as program; "
+        f"assert program.main(['x.fasta', 'data.store_dir={tmp_path}/stores', '--plan', '--untimed']) == 0; "
+        "sys.exit('torch' in sys.modules)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "1"}
+    how = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "timeout": 60}
+    done = subprocess.run([sys.executable, "-c", program], **how)
+    assert done.returncode == 0, done.stderr
+
+
 PODS = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456", "PET_NNODES": "2"}
 """What Kubeflow's training operator sets in each pod, for whatever is started there."""
 OF_ONE_PROCESS = sorted(
