@@ -42,7 +42,7 @@ def test_a_bundle_predicts_byte_for_byte_what_its_checkpoint_does(folder: Path) 
     _, weights = first_model(ModelSettings(preset="esm2_60k"), 0)
     encoder = {name: weight for name, weight in weights.items() if name.startswith(ENCODER)}
     assert bundle.manifest.adapters is not None
-    first = first_of(model, encoder, 0, bundle.manifest.adapters.plan)
+    first = first_of(model, encoder, 0, bundle.manifest.adapters)
     whole = read_whole(best_valid(folder / "run" / "checkpoints"), dict(model.named_parameters()), first)
     model.load_state_dict(whole, assign=True)
     table = read_table(str(folder / "train.csv"))
