@@ -250,7 +250,7 @@ def test_a_full_disk_is_one_line_at_a_start_and_ends_no_run_at_its_first_step(
             if number == 1:
                 fill(root)
             elif number == 3:
-                assert RunDirectory(root).read()["recipe"]["schedule"]["total_tokens"] == 1
+                assert RunDirectory(root).read().recipe["schedule"]["total_tokens"] == 1
                 (root / "filler").unlink()
             return train_step(*arguments, **how)
 
@@ -260,7 +260,7 @@ def test_a_full_disk_is_one_line_at_a_start_and_ends_no_run_at_its_first_step(
         assert status == 0, said
         told = f"{root}/run.json: the disk is full, or a quota or size limit reached ({NO_SPACE}); tried again after"
         assert sum(line.startswith(told) for line in said) == 1
-        assert RunDirectory(root).read()["recipe"]["schedule"]["total_tokens"] == 5_000
+        assert RunDirectory(root).read().recipe["schedule"]["total_tokens"] == 5_000
 
     end = status_of(forked(work))
     if end == 77:
