@@ -79,8 +79,8 @@ def score(run: Path, model: str, data: tuple[str, ...] = ()) -> Scored:
         source = open_source(model)
         opened_model = as_trained(masked_language_model(source, engine.device), Path(model))
         sums = scored_by(opened_model, source.origin, opened, engine, unigram_losses(own.corpora))["mask_all"]
-        names = opened.corpora.names(sums.samples)
-    _, losses, unigram, targets = zip(*sums.rows, strict=True)
+        samples, losses, unigram, targets = zip(*sums, strict=True)
+        names = opened.corpora.names(np.array(samples))
     return Scored(
         names=np.array(names),
         losses=np.array(losses),

@@ -235,19 +235,13 @@ def _compute(history: History) -> Iterator[tuple[str, str]]:
     """Devices, time, FLOPs, energy."""
     lines = history.described.compute
     yield "computed with", literal(lines[0].removeprefix("compute: ")) if lines else NOT_STATED
-    tokens, speed = history.column("tokens"), history.column("tokens_per_s")
-    flops = history.column("flops_per_s")
-    known = np.isfinite(speed) & (speed > 0) if len(speed) else np.zeros(0, np.bool_)
-    seen = np.diff(tokens, prepend=0.0) if len(tokens) else tokens
-    seconds = np.divide(seen, speed, where=known, out=np.zeros_like(seen)) if len(speed) else seen
-    if len(known) and known.all():
-        yield "time in training steps", f"{seconds.sum() / 3600:.3g} hours (without starts, validations and saves)"
-    else:
-        yield "time in training steps", NOT_MEASURED
-    if len(flops) and np.isfinite(flops).all() and known.all():
-        yield "FLOPs in training steps", f"{(flops * seconds).sum():.3g} (recomputing not counted)"
-    else:
-        yield "FLOPs in training steps", NOT_MEASURED
+    with np.errstate(divide="ignore", invalid="ignore"):
+        seconds = np.diff(history.column("tokens"), prepend=0.0) / history.column("tokens_per_s")
+    time, flops = seconds.sum(), (history.column("flops_per_s") * seconds).sum()  # not finite where one is not
+    hours = f"{time / 3600:.3g} hours (without starts, validations and saves)"
+    yield "time in training steps", hours if len(seconds) and np.isfinite(time) else NOT_MEASURED
+    needed = f"{flops:.3g} (recomputing not counted)"
+    yield "FLOPs in training steps", needed if len(seconds) and np.isfinite(flops) else NOT_MEASURED
     yield "energy", NOT_MEASURED
 
 

@@ -10,23 +10,15 @@ import argparse
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from data.durable import replaced
 from data.recipe.json_file import as_json
 from pretrain.engine.command import Parser, judged, require_free
+from pretrain.evaluation.verdict import Judgement
 
 FORMAT = "zymogen.comparison/1"
 _MOST_NAMED = 3
-
-
-class Judgement(StrEnum):
-    """How the second model compares with the first."""
-
-    BETTER = "better"
-    UNDECIDED = "undecided"
-    WORSE = "worse"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from pretrain.compare.comparison import Comparison, Difference
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch
 from pretrain.evaluation.corruptions import TITLES
-from pretrain.evaluation.evaluate import intervals
-from pretrain.evaluation.finished import LAUNCH, Compute, Sums, scored_by
+from pretrain.evaluation.evaluate import Row, intervals
+from pretrain.evaluation.finished import LAUNCH, Compute, scored_by
 from pretrain.evaluation.opened import Asked, OpenSet, named, open_set
 from pretrain.ship.source import Source, masked_language_model, open_source
 
@@ -54,7 +54,7 @@ def compare_models(a: str, b: str, asked: Asked, compute: Compute = "float32") -
         )
 
 
-def _sums(source: Source, opened: OpenSet, engine: Engine, compute: Compute) -> dict[str, Sums]:
+def _sums(source: Source, opened: OpenSet, engine: Engine, compute: Compute) -> dict[str, list[Row]]:
     with WorkLine(f"scoring {source.origin}", after_s=2.0, speaks=engine.is_main):
         model = masked_language_model(source, engine.device)
         bin_tokens = bin_tokens_on(engine.device.type)
@@ -62,7 +62,7 @@ def _sums(source: Source, opened: OpenSet, engine: Engine, compute: Compute) -> 
 
 
 def differences(
-    first: Mapping[str, Sums], second: Mapping[str, Sums], groups: Mapping[int, int]
+    first: Mapping[str, list[Row]], second: Mapping[str, list[Row]], groups: Mapping[int, int]
 ) -> tuple[Difference, ...]:
     """The differences of two models that were scored on one set.
 
@@ -73,10 +73,10 @@ def differences(
     """
     found = []
     for name, of_first in first.items():
-        of_second = second[name]
-        assert np.array_equal(of_first.samples, of_second.samples), "both models are scored on one set"
-        losses = np.array([[b[1], a[1], a[3]] for a, b in zip(of_first.rows, of_second.rows, strict=True)])
-        _, drawn = np.unique([groups[sample] for sample in of_first.samples.tolist()], return_inverse=True)
+        pairs = list(zip(of_first, second[name], strict=True))
+        assert all(a[0] == b[0] for a, b in pairs), "both models are scored on one set"
+        losses = np.array([[b[1], a[1], a[3]] for a, b in pairs])
+        _, drawn = np.unique([groups[sample] for sample, *_ in of_first], return_inverse=True)
         _, _, low, high = intervals(losses, drawn)
         loss_of_second, loss_of_first, targets = losses.sum(0).tolist()
         with np.errstate(over="ignore"):

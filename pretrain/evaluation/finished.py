@@ -7,7 +7,7 @@ kept.
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
@@ -29,14 +29,6 @@ LAUNCH = Inference(run=RunSettings(directory="."), data=DataSettings(sources=("-
 """What a launch of a command that scores reads; any number of processes has enough bins."""
 
 
-class Sums(NamedTuple):
-    """What one model was found to lose on each protein that has targets, under one corruption."""
-
-    samples: NDArray[np.int64]
-    """(n,) numbers of the proteins, rising."""
-    rows: list[Row]
-
-
 def scored_by(
     model: MaskedLanguageModel,
     origin: str,
@@ -46,8 +38,8 @@ def scored_by(
     *,
     compute: Compute = "float32",
     bin_tokens: int = BIN_TOKENS,
-) -> dict[str, Sums]:
-    """The sums of each protein under both corruptions, on every rank; collective.
+) -> dict[str, list[Row]]:
+    """The sums of each protein that has targets, by rising number, under both corruptions, on every rank; collective.
 
     Args:
         model: whole, on the engine's device.
@@ -82,12 +74,12 @@ def scored_by(
                 f"{origin} gives a loss that is no finite number for {wrong:,} of {len(rows):,} proteins; its weights "
                 "are damaged, or its training diverged"
             )
-        found[name] = Sums(np.array([row[0] for row in rows], np.int64), rows)
+        found[name] = rows
     return found
 
 
 def figures_of(
-    sums: Mapping[str, Sums],
+    sums: Mapping[str, list[Row]],
     opened: OpenSet,
     groups: NDArray[np.integer],
     by: Mapping[str, tuple[Sequence[str], Sequence[str]]],
@@ -103,13 +95,13 @@ def figures_of(
     fingerprint = opened.scored.fingerprint()
     found = []
     for name, of_one in sums.items():
-        places = np.searchsorted(opened.scored.samples, of_one.samples)
+        places = np.searchsorted(opened.scored.samples, [row[0] for row in of_one])
         divided = [(ALL, ALL, np.ones(len(places), np.bool_))]
         for kind, (buckets, of_documents) in by.items():
             mine = np.array(of_documents)[places]
             divided += [(kind, bucket, mine == bucket) for bucket in buckets]
         for kind, bucket, kept in divided:
-            rows = [row for row, keep in zip(of_one.rows, kept.tolist(), strict=True) if keep]
+            rows = [row for row, keep in zip(of_one, kept.tolist(), strict=True) if keep]
             if not rows:
                 continue
             of_groups = groups[places[kept]]

@@ -29,7 +29,7 @@ _MOST_TIMES = 16
 
 
 class Judgement(StrEnum):
-    """What the scores show."""
+    """How a model compares with another one, or with residue frequencies."""
 
     BETTER = "better"
     UNDECIDED = "undecided"

@@ -151,9 +151,9 @@ def _is_better(folder: Path, options: argparse.Namespace) -> bool:
             "--only-if-better-than compares pretrained models; for bundles, python -m finetune.compare A B ends with "
             "status 1 where B is worse, so that && can go before the push"
         )
-    from pretrain.compare.comparison import Judgement
     from pretrain.compare.models import compare_models
     from pretrain.evaluation.opened import Asked
+    from pretrain.evaluation.verdict import Judgement
 
     found = compare_models(options.only_if_better_than, str(folder), Asked(data=tuple(options.data or ())))
     print(redacted(found.line()), flush=True)

@@ -134,9 +134,10 @@ def column_chart(
     **more: Any,
 ) -> Chart | None:
     """A chart of one column, with `more` fields; None where it was never logged."""
-    y = history.column(column)
-    line = Line("", history.column("tokens"), y, "blue")
-    chart = Chart(
+    if column not in history.columns:
+        return None
+    line = Line("", history.column("tokens"), history.column(column), "blue")
+    return Chart(
         name=column.replace("_", "-"),
         title=title,
         lines=(line,),
@@ -146,7 +147,6 @@ def column_chart(
         x_value=short,
         **more,
     )
-    return chart if len(y) else None
 
 
 def _nats(history: History, corruption: str, key: str) -> Numbers:

@@ -74,8 +74,8 @@ class History:
         return HeldOut.of(self.described.corpus)
 
     def column(self, name: str) -> Numbers:
-        """A column, empty where it was never logged."""
-        return self.columns.get(name, np.empty(0))
+        """A column, NaN where it was never logged."""
+        return self.columns.get(name, np.full(len(self.columns.get("step", ())), np.nan))
 
     @property
     def is_finished(self) -> bool:

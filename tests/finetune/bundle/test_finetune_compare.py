@@ -19,7 +19,8 @@ from finetune.metrics.weighted import mcc
 from finetune.results.results import Results
 from finetune.tasks.objective import Objective
 from finetune.tasks.settings import TaskSettings
-from pretrain.compare.comparison import Difference, Judgement
+from pretrain.compare.comparison import Difference
+from pretrain.evaluation.verdict import Judgement
 from support.assays.bundled import rows
 
 pytestmark = pytest.mark.xdist_group("bundle")  # one worker makes the run

@@ -10,10 +10,11 @@ import torch
 from data.corpus.prepare import open_corpora, prepare
 from data.recipe.json_file import as_json
 from pretrain.compare.__main__ import main
-from pretrain.compare.comparison import Comparison, Difference, Judgement
+from pretrain.compare.comparison import Comparison, Difference
 from pretrain.compare.models import compare_models, differences
-from pretrain.evaluation.finished import Sums
+from pretrain.evaluation.evaluate import Row
 from pretrain.evaluation.opened import Asked
+from pretrain.evaluation.verdict import Judgement
 from support.jobs.finished_runs import SHAPE, finished_run, model_of, settings_of
 
 
@@ -33,12 +34,12 @@ def run(families_files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFact
     return finished_run(folder / "own", settings, [model_of(), better], SHAPE)
 
 
-def sums(losses: np.ndarray, targets: np.ndarray) -> dict[str, Sums]:
+def sums(losses: np.ndarray, targets: np.ndarray) -> dict[str, list[Row]]:
     rows = [(n, float(loss), 0.0, int(count)) for n, (loss, count) in enumerate(zip(losses, targets, strict=True))]
-    return {name: Sums(np.arange(len(rows)), rows) for name in ("mask_all", "80_10_10")}
+    return dict.fromkeys(("mask_all", "80_10_10"), rows)
 
 
-def compared(first: dict[str, Sums], second: dict[str, Sums], groups: np.ndarray) -> Comparison:
+def compared(first: dict[str, list[Row]], second: dict[str, list[Row]], groups: np.ndarray) -> Comparison:
     found = differences(first, second, dict(enumerate(groups.tolist())))
     names = ("mask-all",)
     return Comparison(models=("a", "b"), on="x", set="0", unit="nats a residue", differences=found, decide=names)

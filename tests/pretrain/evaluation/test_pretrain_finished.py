@@ -74,7 +74,7 @@ def test_the_figure_is_that_of_the_validation_of_a_run(run: Path, opened: OpenSe
     for bin_tokens in (64, 300, 4096):
         sums = scored_by(model_of(), "own", opened, engine, bin_tokens=bin_tokens)
         for name, evaluation in inside.items():
-            losses = np.array([row[1:] for row in sums[name].rows])
+            losses = np.array([row[1:] for row in sums[name]])
             assert len(losses) == evaluation.sequences
             assert int(losses[:, 2].sum()) == evaluation.targets
             assert np.exp(losses[:, 0].sum() / losses[:, 2].sum()) == pytest.approx(evaluation.perplexity, rel=1e-5)
@@ -105,7 +105,7 @@ def test_packed_is_padded_through_transformers(
             logits = theirs(input_ids=tokens, attention_mask=(tokens != PAD).long()).logits
         for place, targets in enumerate(labels):
             losses.append(float(F.cross_entropy(logits[place, targets.slots], targets.labels, reduction="sum")))
-        found = dict(zip(sums[name].samples.tolist(), (row[1] for row in sums[name].rows), strict=True))
+        found = {row[0]: row[1] for row in sums[name]}
         ours = torch.tensor([found.get(sample, 0.0) for sample in scored.samples.tolist()])
         assert relative(ours, torch.tensor(losses)) <= 1e-5
 
@@ -129,7 +129,7 @@ def test_uniform_logits_have_the_size_of_the_vocabulary(
         for parameter in model.parameters():
             parameter.zero_()
     for sums in scored_by(model, "zeros", opened, engine).values():
-        losses = np.array([row[1:] for row in sums.rows])
+        losses = np.array([row[1:] for row in sums])
         assert np.exp(losses[:, 0].sum() / losses[:, 2].sum()) == pytest.approx(size, rel=1e-6)
 
 
