@@ -31,6 +31,14 @@ def read(kind: type[R], path: Path, what: str, remedy: str) -> R:
     return parsed(kind, content, str(path), what, remedy)
 
 
+def whole(kind: type[R], path: Path) -> R | None:
+    """The dataclass that a file holds; None where that is not there, or does not hold one."""
+    try:
+        return read(kind, path, "whole file", "write it again")
+    except ValueError:
+        return None
+
+
 def parsed(kind: type[R], content: bytes, where: str, what: str, remedy: str) -> R:
     """The dataclass that the bytes of a file hold; fields that it does not have are left out.
 

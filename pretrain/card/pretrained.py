@@ -112,7 +112,6 @@ def until(history: History, step: int) -> History:
     return replace(
         history,
         columns={name: column[kept] for name, column in history.columns.items()},
-        step=min(history.step, step),
         validations=tuple(each for each in history.validations if each.step <= step),
     )
 

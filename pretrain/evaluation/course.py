@@ -80,12 +80,8 @@ def trend(points: Sequence[Point]) -> Trend | None:
     half = np.array([point for point in points if 2 * point[0] >= last and math.isfinite(point[1])])
     if len(half) < 8 or half[0, 0] == half[-1, 0]:
         return None
-    doublings = np.log2(half[:, 0] / half[0, 0])
-    away = doublings - doublings.mean()
-    slope = float(away @ half[:, 1] / (away @ away))
-    residuals = half[:, 1] - half[:, 1].mean() - slope * away
-    error = math.sqrt(float(residuals @ residuals) / (len(half) - 2) / float(away @ away))
-    return Trend(slope, error)
+    (slope, _), covariance = np.polyfit(np.log2(half[:, 0] / half[0, 0]), half[:, 1], 1, cov=True)
+    return Trend(float(slope), float(np.sqrt(covariance[0, 0])))
 
 
 def trend_of_validations(points: Sequence[Point]) -> Trend | None:

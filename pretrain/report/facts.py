@@ -51,11 +51,11 @@ def subtitle(history: History) -> str:
 
 def state(history: History) -> str:
     """How far the run is, and why it ended there if it failed, in a sentence or two."""
-    if not history.step:
+    if not history.course.steps:
         return "No step has been logged yet."
     total = (history.recipe.get("schedule") or {}).get("total_tokens")
     share = f", {min(1.0, history.tokens / total):.0%} of its {short(total)} tokens" if total else ""
-    at = f"step {history.step:,}{share}"
+    at = f"step {history.course.steps:,}{share}"
     if history.is_finished:
         return f"Finished at {at}."
     if not history.has_ended:
@@ -88,10 +88,10 @@ def keys(history: History) -> list[Key]:
         found.append(Key("Frequencies", shown(of.get("unigram")), "of residues, without a model"))
         if of.get("floor") is not None:
             found.append(Key("Floor", shown(of["floor"]), "no model can go below"))
-    if history.step:
+    if steps := history.course.steps:
         proteins = history.described.corpus.get("training_records")
         found.append(Key("Tokens seen", short(history.tokens), f"of {proteins:,} proteins" if proteins else ""))
-        found.append(Key("Steps", f"{history.step:,}", f"{short(history.tokens / history.step)} tokens each"))
+        found.append(Key("Steps", f"{steps:,}", f"{short(history.tokens / steps)} tokens each"))
         seconds = sum(start.ended - start.began for start in history.starts)
         count = len(history.starts)
         found.append(Key("Time", duration(seconds), f"in {count} attempt{'s' * (count > 1)}"))

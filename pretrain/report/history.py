@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from data.recipe import json_file
+from data.recipe.json_file import whole
 from pretrain.evaluation.corruptions import trained_as
 from pretrain.evaluation.course import Course, course, lasting, number
 from pretrain.evaluation.scores import HeldOut, Prediction, Predictions
@@ -44,10 +44,8 @@ class History:
     described: RunRecord
     columns: Mapping[str, Numbers]
     """By name, (steps,) each: the numbers of the logged steps, NaN where one was not finite or not logged."""
-    step: int
-    """Steps taken, as far as any line tells, without those that were lost in a restart."""
     tokens: int
-    """Tokens seen by then."""
+    """Tokens seen, as far as any line tells, without those of steps that were lost in a restart."""
     course: Course
     """The course of its losses, from which the verdict follows."""
     validations: tuple[Validation, ...]
@@ -95,7 +93,7 @@ def read_history(root: Path) -> History:
         ValueError: it is no run directory of this program.
     """
     run = RunDirectory(root)
-    described = run.read()
+    described, predictions = run.read(), whole(Predictions, run.predictions)
     lines = read_metrics(run.metrics)
     all_starts = starts(AttemptRecords.read(run), lines)
     kept = lasting(lines, all_starts)
@@ -103,7 +101,6 @@ def read_history(root: Path) -> History:
         root=root,
         described=described,
         columns=_columns([line for line in kept if "loss" in line]),
-        step=max((line["step"] for line in kept), default=0),  # a save's line is later than its step
         tokens=max((line["tokens"] for line in kept), default=0),
         course=course(kept, trained_as(described.recipe.get("data", {}).get("mask", {}))),
         validations=tuple(
@@ -114,19 +111,10 @@ def read_history(root: Path) -> History:
         starts=tuple(all_starts),
         saves=tuple(seconds(line["time"]) for line in lines if "checkpoint_s" in line),
         failed_saves=tuple(seconds(line["time"]) for line in lines if "save_error" in line),
-        proteins=_proteins(run.predictions),
+        proteins=predictions.proteins if predictions else (),
     )
 
 
 def _columns(lines: list[dict[str, Any]]) -> dict[str, Numbers]:
     names = dict.fromkeys(name for line in lines for name in line if name not in ("time", "attempt"))
-    columns = {name: np.array([number(line.get(name)) for line in lines]) for name in names}
-    return columns | ({"time": np.array([seconds(line["time"]) for line in lines])} if lines else {})
-
-
-def _proteins(path: Path) -> tuple[Prediction, ...]:
-    """The predictions of the finished run; none where the file is not there, or not whole."""
-    try:
-        return json_file.read(Predictions, path, "file of predictions", "export the run again").proteins
-    except ValueError:
-        return ()
+    return {name: np.array([number(line.get(name)) for line in lines]) for name in names}

@@ -10,9 +10,8 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
-from data.recipe import json_file
+from data.recipe.json_file import whole
 from pretrain.evaluation.contact_figures import ContactFigures
 from pretrain.evaluation.corruptions import TITLES
 from pretrain.evaluation.figures import IDENTITY, LENGTH, Figures
@@ -21,7 +20,6 @@ from pretrain.report.intervals import Intervals, Measured
 from pretrain.report.section import Section
 
 EVALUATION, CONTACTS, ASSAYS = "evaluation.json", "contacts.json", "proteingym.csv"
-R = TypeVar("R", Figures, ContactFigures)
 Assays = Mapping[str, Mapping[str, Mapping[str, list[float]]]]
 """Column of scores -> type of selection -> protein -> Spearman of each of its assays."""
 
@@ -64,7 +62,7 @@ def read(root: Path, weights: Collection[str] | None = None) -> Measurements:
         weights: content hashes, as `pretrain.checkpoint.frozen` defines them. What was measured of other weights, or
             does not say of which, is left out. None for all that there is.
     """
-    evaluation, contacts = _read(Figures, root / EVALUATION), _read(ContactFigures, root / CONTACTS)
+    evaluation, contacts = whole(Figures, root / EVALUATION), whole(ContactFigures, root / CONTACTS)
     assays = _read_assays(root / ASSAYS)
     if weights is None:
         return Measurements(evaluation, contacts, {column: of for (column, _), of in assays.items()})
@@ -79,13 +77,6 @@ def read(root: Path, weights: Collection[str] | None = None) -> Measurements:
 def mean_of_proteins(proteins: Mapping[str, list[float]]) -> float:
     """Mean over proteins of the mean over a protein's assays."""
     return math.fsum(math.fsum(own) / len(own) for own in proteins.values()) / len(proteins)
-
-
-def _read(kind: type[R], path: Path) -> R | None:
-    try:
-        return json_file.read(kind, path, "file of figures", "write it again")
-    except ValueError:
-        return None
 
 
 def _read_assays(path: Path) -> dict[tuple[str, str | None], dict[str, dict[str, list[float]]]]:

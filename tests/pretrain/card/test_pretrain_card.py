@@ -113,7 +113,7 @@ def unknown(card: str, root: Path) -> list[str]:
 
 def card_of(root: Path, step: int | None = None, contacts: str = NOT_FITTED) -> str:
     history = read_history(root)
-    step = history.step if step is None else step
+    step = history.course.steps if step is None else step
     exported = Exported(step=step, tokens=step * TOKENS_A_STEP, is_modern=False, dtype="float32", contacts=contacts)
     loss = loss_figure(history)
     pictures = {"loss.svg": loss} if loss else {}

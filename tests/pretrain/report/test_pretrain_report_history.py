@@ -29,7 +29,7 @@ def test_a_step_that_was_taken_again_counts_once(tmp_path: Path) -> None:
     assert len(steps) == 46  # the written lines do hold steps twice
     assert [start.base_step for start in history.starts] == [0, 8, 18, 28]
     assert [start.exit for start in history.starts] == ["killed", "killed", "killed", "finished"]
-    assert (history.step, history.tokens) == (40, 40 * TOKENS_A_STEP)
+    assert (history.course.steps, history.tokens) == (40, 40 * TOKENS_A_STEP)
 
 
 def test_of_a_step_taken_again_the_later_line_stays(tmp_path: Path) -> None:
