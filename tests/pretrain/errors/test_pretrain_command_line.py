@@ -236,7 +236,8 @@ OF_ONE_PROCESS = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for package in ("pretrain", "finetune")
     for path in (ROOT / package).rglob("*.py")
-    if re.search(r"return command\(_parser|answered\(.*is_alone=True", path.read_text()) and path.name != "command.py"
+    if re.search(r"return (judged|command)\(.*_parser\(|answered\(.*is_alone=True", path.read_text())
+    and path.name != "command.py"
 )
 
 
