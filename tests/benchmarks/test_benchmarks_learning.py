@@ -28,13 +28,13 @@ from data.batches import loader
 from data.corpus.prepare import open_corpora, prepare
 from data.homology.program import is_installed
 from data.recipe.settings import DataSettings
-from data.recipe.toml_file import check, read
+from data.recipe.toml_file import read
 from pretrain.__main__ import main as pretrain
-from pretrain.evaluation.opened import _Data
 from pretrain.model.build import without_memory
 from pretrain.model.initial import first_weights
 from pretrain.model.presets import PRESETS
 from pretrain.recipe import Recipe
+from pretrain.run.run_json import RunRecord, data_of
 from support.assays.structure_zip import records, zipped
 from support.places import REAL, ROOT
 
@@ -116,8 +116,8 @@ def test_a_batch_of_the_trainer_is_masked_as_published() -> None:
 def test_the_trainer_trains_for_so_long_and_is_scored_as_a_run_is(recipe_in, tmp_path: Path) -> None:
     assert pretrain([str(recipe_in(tmp_path)), "schedule.total_tokens=2_000"]) == 0
     run, out = tmp_path / "run", tmp_path / "trainer"
-    (described,) = [json.loads((run / "run.json").read_text())["recipe"]["data"]]
-    settings = check(_Data, {"data": described}, "run.json").data
+    recipe = json.loads((run / "run.json").read_text())["recipe"]
+    settings = data_of(RunRecord(recipe=recipe), run)
     rows = [{"input_ids": ids, "length": len(ids)} for ids in training_side(settings)]
     held_out = score(run, str(run)).names
     assert len(rows) + len(held_out) == 160
