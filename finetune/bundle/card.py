@@ -18,9 +18,7 @@ from pretrain.card.text import (
     NOT_STATED,
     card,
     how_to_load,
-    hub_model,
     literal,
-    metadata,
     pictured,
     section_lines,
     source_name,
@@ -41,10 +39,7 @@ cite this model is {NOT_STATED}, too."""
 def write_pictures(manifest: Manifest, folder: Path) -> list[str]:
     """Write the pictures of a bundle's evaluation beside its card; the names of their files."""
     results = manifest.evaluation
-    pictures = card_pictures(sections.drawings(results) if results else ())
-    for name, content in pictures.items():
-        (folder / name).write_text(content, encoding="utf-8")
-    return [*pictures]
+    return [*card_pictures(sections.drawings(results) if results else (), folder)]
 
 
 def bundle_card(manifest: Manifest, pictures: Collection[str] = ()) -> str:
@@ -94,58 +89,36 @@ def _text(
     manifest: Manifest, pictures: Collection[str], name: str, loads: Sequence[str], said: str, tag: str, library: str
 ) -> str:
     base = manifest.base
-    body = [
-        f"# {literal(name)}",
-        "",
-        f"A protein language model, fine-tuned with Zymogen on an assay table. {said}",
-        "",
-        *loads,
-        "",
-        "## Tasks",
-        "",
-        *table(("task", "type", "level", "columns", "unit or classes", "labels that trained"), _tasks(manifest)),
-        "",
-        "## Training",
-        "",
-        *table(
-            ("", ""),
-            [
-                ("started from", started_from(base.init, base.preset)),
-                ("hash of the weights that it started from", f"`{base.content_hash}`"),
-                ("adapted by", literal(manifest.adaptation.kind)),
-                ("table", ", ".join(map(source_name, manifest.reading.table)) or NOT_STATED),
-                ("fingerprint of proteins and labels", f"`{manifest.labels}`"),
-                ("split", literal(manifest.split_method)),
-                ("fingerprint of the split", f"`{manifest.split}`"),
-                ("step with the best validation", f"{manifest.step}"),
-                ("energy", NOT_MEASURED),
-            ],
-        ),
-        "",
-        "## Evaluation",
-        "",
-        *_evaluation(manifest, pictures),
-        "## Limits",
-        "",
-        *(f"- {line}" for line in _limits(manifest)),
-        "",
-        "## Licence and citation",
-        "",
-        _LICENCE,
-        "",
-        "## Versions",
-        "",
-        *versions(manifest.versions),
+    of_tasks = table(("task", "type", "level", "columns", "unit or classes", "labels that trained"), _tasks(manifest))
+    of_training = [
+        ("started from", started_from(base.init, base.preset)),
+        ("hash of the weights that it started from", f"`{base.content_hash}`"),
+        ("adapted by", literal(manifest.adaptation.kind)),
+        ("table", ", ".join(map(source_name, manifest.reading.table)) or NOT_STATED),
+        ("fingerprint of proteins and labels", f"`{manifest.labels}`"),
+        ("split", literal(manifest.split_method)),
+        ("fingerprint of the split", f"`{manifest.split}`"),
+        ("step with the best validation", f"{manifest.step}"),
+        ("energy", NOT_MEASURED),
     ]
-    data = metadata(
+    parts = {
+        "": [f"A protein language model, fine-tuned with Zymogen on an assay table. {said}", "", *loads],
+        "Tasks": of_tasks,
+        "Training": table(("", ""), of_training),
+        "Evaluation": _evaluation(manifest, pictures),
+        "Limits": [f"- {line}" for line in _limits(manifest)],
+        "Licence and citation": [_LICENCE],
+        "Versions": versions(manifest.versions),
+    }
+    return card(
         name,
+        parts,
         [*_results(manifest)],
         pipeline_tag=tag,
         is_modern=manifest.encoder.is_modern,
-        base_model=hub_model(base.init),
+        init=base.init,
+        library=library,
     )
-    data.library_name = library
-    return card(data, "\n".join(body))
 
 
 def _tasks(manifest: Manifest) -> Iterator[tuple[str, ...]]:

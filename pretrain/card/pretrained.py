@@ -19,9 +19,7 @@ from pretrain.card.text import (
     NOT_STATED,
     card,
     how_to_load,
-    hub_model,
     literal,
-    metadata,
     pictured,
     source_name,
     started_from,
@@ -90,20 +88,10 @@ def write_card(root: Path, exported: Exported, folder: Path) -> Path:
     if found.of_others:
         files = ", ".join(str(root / name) for name in found.of_others)
         tell(f"not of the exported weights, and not on the card: {files}")
-    loss = figures.loss_figure(history)
-    drawings = [*([loss] if loss else []), *found.drawings()]
-    contents = card_pictures(drawings)
-    for name, content in contents.items():
-        (folder / name).write_text(content, encoding="utf-8")
-    pictures = dict(zip(contents, drawings, strict=False))
+    pictures = card_pictures(filter(None, (figures.loss_figure(history), *found.drawings())), folder)
     path = folder / "README.md"
     path.write_text(text(root.resolve().name, history, exported, pictures, found), encoding="utf-8")
     return path
-
-
-def was_measured(root: Path) -> bool:
-    """Whether a run directory holds anything that was measured after the end of the run."""
-    return measurements.is_any(root)
 
 
 def until(history: History, step: int) -> History:
@@ -137,66 +125,53 @@ def text(
     model = recipe.get("model") or {}
     validated = [each for each in history.validations if each.step == exported.step]
     scores, frozen = (validated[-1].scores, validated[-1].set) if validated else (None, "")
-    architecture = exported.architecture
-    body = [
-        f"# {literal(name)}",
-        "",
-        f"An {architecture} encoder, pretrained with Zymogen by masked language modelling on protein sequences.",
-        "",
-        *how_to_load("AutoModelForMaskedLM", is_modern=exported.is_modern),
-        "",
-        exported.contacts,
-        "",
-        "## Training",
-        "",
-        *table(
-            ("", ""),
-            [
-                ("started from", started_from(model.get("init"), model.get("preset"))),
-                ("trained for", f"{exported.step} steps, {exported.tokens:,} tokens (real ones, padding not counted)"),
-                *(("corpus", line) for line in corpora(data, corpus)),
-                ("fingerprint of what was drawn", f"`{corpus.get('fingerprint')}`"),
-                ("fingerprint of the split", f"`{corpus.get('split')}`"),
-                ("longest document", f"{data.get('crop_tokens')} tokens"),
-                ("weights stored as", f"`{exported.dtype}`"),
-                *_compute(history),
-            ],
-        ),
-        "",
-        "<details><summary>Recipe</summary>",
-        "",
-        *table(("setting", "value"), _recipe(history)),
-        "",
-        "</details>",
-        "",
-        "## Evaluation",
-        "",
-        *validation(scores, corpus, frozen),
-        "",
-        *pictured(pictures, "loss.svg"),
-        *measured.sections(found, pictures),
-        "## Limits",
-        "",
-        *(f"- {line}" for line in _limits(scores, data, corpus, found)),
-        "",
-        "## Licence and citation",
-        "",
-        _LICENCE,
-        "",
-        f"How to cite this model is {NOT_STATED}. The architecture: {_PAPERS[architecture]}.",
-        "",
-        "## Versions",
-        "",
-        *versions(described.versions),
-    ]
-    data_of_card = metadata(
-        name,
-        [*results(name, scores, corpus, frozen), *measured.results(found, frozen)],
-        pipeline_tag="fill-mask",
-        is_modern=exported.is_modern,
-        base_model=hub_model(model.get("init")),
-    )
-    return card(data_of_card, "\n".join(body))
+    architecture, seen = exported.architecture, f"{exported.tokens:,} tokens (real ones, padding not counted)"
+    parts = {
+        "": [
+            f"An {architecture} encoder, pretrained with Zymogen by masked language modelling on protein sequences.",
+            "",
+            *how_to_load("AutoModelForMaskedLM", is_modern=exported.is_modern),
+            "",
+            exported.contacts,
+        ],
+        "Training": [
+            *table(
+                ("", ""),
+                [
+                    ("started from", started_from(model.get("init"), model.get("preset"))),
+                    ("trained for", f"{exported.step} steps, {seen}"),
+                    *(("corpus", line) for line in corpora(data, corpus)),
+                    ("fingerprint of what was drawn", f"`{corpus.get('fingerprint')}`"),
+                    ("fingerprint of the split", f"`{corpus.get('split')}`"),
+                    ("longest document", f"{data.get('crop_tokens')} tokens"),
+                    ("weights stored as", f"`{exported.dtype}`"),
+                    *_compute(history),
+                ],
+            ),
+            "",
+            "<details><summary>Recipe</summary>",
+            "",
+            *table(("setting", "value"), _recipe(history)),
+            "",
+            "</details>",
+        ],
+        "Evaluation": [
+            *validation(scores, corpus, frozen),
+            "",
+            *pictured(pictures, "loss.svg"),
+            *measured.sections(found, pictures),
+        ],
+        "Limits": [f"- {line}" for line in _limits(scores, data, corpus, found)],
+        "Licence and citation": [
+            _LICENCE,
+            "",
+            f"How to cite this model is {NOT_STATED}. The architecture: {_PAPERS[architecture]}.",
+        ],
+        "Versions": versions(described.versions),
+    }
+    found_of_all = [*results(name, scores, corpus, frozen), *measured.results(found, frozen)]
+    is_modern, init = exported.is_modern, model.get("init")
+    return card(name, parts, found_of_all, pipeline_tag="fill-mask", is_modern=is_modern, init=init)
 
 
 def corpora(data: Mapping[str, Any], corpus: Mapping[str, Any]) -> Iterator[str]:

@@ -25,29 +25,42 @@ ESMC_NEEDS = "transformers>=5.17"
 _ESCAPED = re.compile(r"([\\`*_{}\[\]<>|#~])")
 
 
-def card(data: ModelCardData, body: str) -> str:
+def card(
+    name: str,
+    parts: Mapping[str, Iterable[str]],
+    results: Sequence[EvalResult],
+    *,
+    pipeline_tag: str,
+    is_modern: bool,
+    init: str | None,
+    library: str = "transformers",
+) -> str:
     """The text of README.md, without tokens, passwords or signatures of URLs.
 
     Args:
-        data: the metadata; its YAML is made by huggingface_hub.
-        body: Markdown.
+        name: of the model.
+        parts: heading -> lines of Markdown; those before the first heading have an empty one.
+        results: for `model-index`, which is there where anything was measured.
+        pipeline_tag: the Hub's word for the task.
+        is_modern: whether it is an ESM C, which not every version of transformers loads.
+        init: what training started from.
+        library: that loads the folder.
     """
-    return str(ModelCard(redacted(f"---\n{data.to_yaml()}\n---\n\n{body.strip()}\n"), ignore_metadata_errors=False))
-
-
-def metadata(
-    name: str, results: Sequence[EvalResult], *, pipeline_tag: str, is_modern: bool, base_model: str | None
-) -> ModelCardData:
-    """The metadata of a card: with `model-index` where anything was measured, and what loading an ESM C requires."""
     measured: dict[str, Any] = {"model_name": plain(name), "eval_results": [*results]} if results else {}
-    return ModelCardData(
-        library_name="transformers",
+    data = ModelCardData(
+        library_name=library,
         pipeline_tag=pipeline_tag,
         tags=["esmc" if is_modern else "esm", "protein-language-model"],
-        base_model=base_model,
+        base_model=hub_model(init),
         requirements=ESMC_NEEDS if is_modern else None,
         **measured,
     )
+    body = [f"# {literal(name)}", ""]
+    for heading, lines in parts.items():
+        body += [f"## {heading}", ""] if heading else []
+        body += [*lines, ""]
+    text = "\n".join(body).strip()
+    return str(ModelCard(redacted(f"---\n{data.to_yaml()}\n---\n\n{text}\n"), ignore_metadata_errors=False))
 
 
 def how_to_load(kind: str, *, is_modern: bool) -> list[str]:

@@ -40,8 +40,7 @@ def write_report(
     """
     path, history = RunDirectory(root).report, history or read_history(root)
     text = render(history, refresh_s, content or _of_pretraining(history))
-    if path.is_symlink() or (path.exists() and not (path.is_file() and _is_ours(path))):
-        raise ValueError(f"{path} is there, and is no report of this command; move it, and start again")
+    require_ours(path, MARK, "report")
     with replaced(path, "get the right to write there") as new:
         new.touch(0o666 if history.is_shared else 0o600)  # it shows proteins of the corpus
         new.write_text(text, encoding="utf-8")
@@ -101,6 +100,11 @@ def _of_pretraining(history: History) -> Content:
     )
 
 
-def _is_ours(path: Path) -> bool:
-    with path.open("rb") as file:
-        return MARK.encode() in file.read(400)
+def require_ours(path: Path, mark: str, what: str) -> None:
+    """Refuse to replace a file that this room did not write.
+
+    Raises:
+        ValueError: so.
+    """
+    if path.is_symlink() or (path.exists() and not (path.is_file() and mark in path.read_text(errors="replace"))):
+        raise ValueError(f"{path} is there, and is no {what} of this command; move it, and start again")

@@ -14,6 +14,7 @@ from pretrain.evaluation.scores import kind_of
 from pretrain.report import facts, figures
 from pretrain.report.history import read_history
 from pretrain.report.letters import draw_letters
+from pretrain.report.page import require_ours
 from pretrain.report.palette import style_sheet
 from pretrain.report.section import Drawing
 
@@ -49,9 +50,7 @@ def write_pictures(root: Path, folder: Path) -> list[Path]:
         ),
     }
     for name in drawings:
-        path = folder / name
-        if path.is_symlink() or (path.exists() and not (path.is_file() and MARK in path.read_text(errors="replace"))):
-            raise ValueError(f"{path} is there, and is no picture of this command; move it, and start again")
+        require_ours(folder / name, MARK, "picture")
     folder.mkdir(parents=True, exist_ok=True)
     for name, drawing in drawings.items():
         with replaced(folder / name, "get the right to write there") as new:
@@ -59,12 +58,17 @@ def write_pictures(root: Path, folder: Path) -> list[Path]:
     return [folder / name for name in drawings]
 
 
-def card_pictures(drawings: Iterable[Drawing]) -> dict[str, str]:
-    """Name of the file -> content of each picture beside a card; an error, as without matplotlib, costs a line."""
-    found: dict[str, str] = {}
+def card_pictures(drawings: Iterable[Drawing], folder: Path) -> dict[str, Drawing]:
+    """Write the pictures beside a card, and return them by their files.
+
+    What prevents one, as where matplotlib is missing, costs a line.
+    """
+    found: dict[str, Drawing] = {}
     try:
         for drawing in drawings:
-            found[f"{drawing.name}.svg"] = redacted(drawing_file(drawing))
+            name = f"{drawing.name}.svg"
+            (folder / name).write_text(redacted(drawing_file(drawing)), encoding="utf-8")
+            found[name] = drawing
     except Exception as error:
         tell(f"the card's pictures were not drawn: {type(error).__name__}: {error}")
     return found
