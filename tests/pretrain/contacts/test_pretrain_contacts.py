@@ -232,7 +232,7 @@ def test_a_head_that_is_written_predicts_what_was_fitted(chains: list[Chain], tm
     assert NOT_FITTED not in card
     assert "uses a regression on attention maps that was fitted on 4 chains; load the model with" in card
     assert sorted(path.name for path in tmp_path.glob(".*")) == []
-    assert transformers_io.published(tmp_path).contact_head == head  # a run that starts from it keeps it
+    assert transformers_io.published(tmp_path)[-1] == head  # a run that starts from it keeps it
 
 
 def test_a_head_is_written_into_one_of_several_files(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_head_is_written_into_one_of_several_files(tmp_path: Path) -> None:
     written = write(tmp_path, head, "4 chains")
     assert [path for path in before if path.read_bytes() != before[path]] == [written]
     assert load_file(written)[WEIGHT].dtype == torch.float16
-    assert transformers_io.published(tmp_path).contact_head == head
+    assert transformers_io.published(tmp_path)[-1] == head
 
 
 @pytest.mark.slow
