@@ -12,7 +12,7 @@ from Bio.SeqIO.FastaIO import SimpleFastaParser
 
 from pretrain.contacts.chains import CONTACT, Chain, chains_of, files_of
 from pretrain.contacts.chosen import usable
-from pretrain.contacts.scored import score
+from pretrain.contacts.scored import lines, score
 from pretrain.model.initial import initialise
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import PRESETS
@@ -221,12 +221,12 @@ def test_random_weights_know_no_contacts_of_the_backbones(backbones: Path) -> No
     model = MaskedLanguageModel(PRESETS["esm2_60k"]).eval()
     initialise(model, 7)
     found = score(model, "another seed", chains)
-    print("\n".join(found.lines()), left_out)
-    assert len(found.chosen.fitted) == 20
+    print("\n".join(lines(found)), left_out)
+    assert len(found.fitted_on) == 20
     assert len(found.chains) > 300
-    assert len(set(found.groups)) > 100
-    chance = found.interval("chance", "chance")
+    assert len(set(found.clusters)) > 100
+    chance = found.means["chance"]["chance"]
     assert 0.01 < chance.low < chance.mean < chance.high < 0.1
     for who in ("another seed", "random weights"):
-        precision = found.interval(who, "P@L")
+        precision = found.means[who]["P@L"]
         assert precision.low < precision.mean < precision.high < 0.12
