@@ -44,7 +44,13 @@ class Run:
         assert verify(find(self.root / "checkpoints")[0]).manifest.files == self.reference.files
 
 
-@pytest.mark.parametrize("kills", [pytest.param(2, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.prove)])
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(2, marks=pytest.mark.slow),
+        pytest.param(20, marks=[pytest.mark.prove, pytest.mark.timeout(1200)]),  # each start has 60 s
+    ],
+)
 def test_each_restart_finds_its_peers(kills: int, recipe_in, tmp_path: Path) -> None:
     """Without a prefix, a rank reads the address that another one had before, and the restart fails."""
     run = Run(tmp_path, recipe_in, tokens=4_000 + 9_000 * kills)
