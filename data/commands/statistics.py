@@ -1,6 +1,6 @@
 """What is in a store: lengths, composition and duplicates, all exact, in bounded memory.
 
-In: a `Store`. Out: `Statistics`, as lines to read and as JSON. Kept: nothing; the sort that finds duplicates writes
+In: a `Store`. Out: what is in it, as lines to read and as JSON. Kept: nothing; the sort that finds duplicates writes
 about 20 bytes a record into the system's temporary folder (TMPDIR), and removes them.
 """
 

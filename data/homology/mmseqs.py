@@ -61,7 +61,7 @@ def cluster_by_identity(store: "Store", min_identity: float) -> Clusters:
     Each distinct sequence is clustered once. The hash of a cluster is the digest of the sequence that represents it.
 
     Raises:
-        ValueError: MMseqs2 is not installed or failed; `min_identity` is outside (0, 1].
+        ValueError: MMseqs2 cannot run here (`program.obstacle`) or failed; `min_identity` is outside (0, 1].
     """
     _require_fraction("data.split_identity", min_identity)
     name = f"clusters-mmseqs-{min_identity!r}-"
@@ -116,8 +116,8 @@ def decontaminate(store: "Store", against: "Store", min_identity: float, min_cov
         Number of records that are listed.
 
     Raises:
-        ValueError: MMseqs2 is not installed or failed; a fraction is outside (0, 1]; the output cannot be written, or
-            is a file that this function did not write.
+        ValueError: MMseqs2 cannot run here (`program.obstacle`) or failed; a fraction is outside (0, 1]; the output
+            cannot be written, or is a file that this function did not write.
     """
     _require_fraction("min_identity", min_identity)
     _require_fraction("min_coverage", min_coverage)

@@ -21,7 +21,7 @@ from finetune.tasks.objective import Objective
 from finetune.tasks.settings import TaskSettings
 from pretrain.model.presets import EsmShape
 
-FORMAT = "zymogen.bundle/1"
+FORMAT = "zymogen.bundle/2"
 MANIFEST, WEIGHTS, SPLIT, WILD_TYPES = "bundle.json", "model.safetensors", "split.csv", "wild_type.fasta"
 FILES = (WEIGHTS, SPLIT, WILD_TYPES)
 """Files whose hashes a manifest holds; the last one is only there for a model of mutations."""

@@ -3,8 +3,7 @@
 In: vectors of residues, and which two make a pair. Out: numbers of each pair. Kept: the parameters.
 
 A protein of L residues has L (L - 1) / 2 pairs. What is computed of one residue is computed once; what is computed of a
-pair is wide, and exists for a chunk of pairs alone: the backward pass computes it again. `pair_cost` says in advance
-what that takes.
+pair is wide, and exists for a chunk of pairs alone: the backward pass computes it again.
 """
 
 import torch

@@ -37,7 +37,6 @@ from finetune.labels.labels import EXACT, Labels
 
 FORMAT = "zymogen.labels/1"
 FACTS = "labels.json"
-_FIELDS = ("outputs", "values", "censoring", "positions", "replicates", "spread")
 
 
 class Slice(NamedTuple):

@@ -73,6 +73,10 @@ class TaskScore:
     in_mean: bool = True
     """Whether it enters the stopping metric by itself; columns of a multilabel task enter it as their mean."""
 
+    def __post_init__(self) -> None:
+        if self.metric not in CHANCE:  # in a file of somebody else
+            raise ValueError(f"{self.metric!r} is no ranking metric; these are: {', '.join(CHANCE)}")
+
     @property
     def skill(self) -> float | None:
         """(value - chance) / (best - chance): 1 for a perfect ranking, 0 for none, below 0 for a reversed one."""
@@ -99,12 +103,12 @@ class Scores:
     @property
     def defined(self) -> tuple[TaskScore, ...]:
         """Tasks with a value."""
-        return tuple(task for task in self.tasks if not task.undefined)
+        return tuple(task for task in self.tasks if task.value is not None)
 
     @property
     def undefined(self) -> tuple[TaskScore, ...]:
         """Tasks that cannot be scored, each with its reason."""
-        return tuple(task for task in self.tasks if task.undefined)
+        return tuple(task for task in self.tasks if task.value is None)
 
     @property
     def stopping_metric(self) -> float:

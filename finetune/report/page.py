@@ -68,7 +68,7 @@ def content(
         subtitle=f"{model.get('init') or model.get('preset')}, {kind}{several}, {table}",
         judged=(*words.compared(results), *words.untrained(results), *words.calibrated(results)),
         keys=(*_keys(results), *facts.keys(history)),
-        sections=(scores, *_pictured(results, objectives, tested), sections.split(results), _learning(history)),
+        sections=(scores, *_pictured(results, objectives, tested), sections.split(results), *_learning(history)),
         drawn_by="python -m finetune",
     )
 
@@ -107,8 +107,8 @@ def _pictured(results: Results, objectives: Sequence[Objective], tested: Sequenc
     return [section] if of_tasks else []
 
 
-def _learning(history: History) -> Section:
-    """Loss and skill over the tokens seen."""
+def _learning(history: History) -> list[Section]:
+    """Loss and skill over the tokens seen, if any was logged."""
     loss = column_chart(history, "loss", "Training loss", "weighted sum of the tasks' mean losses", height=240)
     tokens = np.array([validation.tokens for validation in history.validations])
     values = [validation.scores.get("all_tasks", {}).get("skill") for validation in history.validations]
@@ -126,4 +126,4 @@ def _learning(history: History) -> Section:
                 height=240,
             )
         )
-    return Section("How it learned", drawings=tuple(drawings))
+    return [Section("How it learned", drawings=tuple(drawings))] if drawings else []

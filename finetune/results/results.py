@@ -15,7 +15,7 @@ from finetune.metrics.scores import Scores, TaskScore
 from finetune.results.calibrated import Calibration
 from finetune.splits.audit import Audit
 
-FORMAT = "zymogen.scores/1"
+FORMAT = "zymogen.scores/2"
 FILE = "scores.json"
 
 
@@ -136,9 +136,15 @@ class Results:
         return next((c for c in self.ceilings if (c.objective, c.task) == (task.objective, task.task)), None)
 
     def write(self, path: Path) -> None:
-        """Write scores.json, which has the mean skill of the tasks besides."""
+        """Write scores.json, which has the mean skill of the tasks besides.
+
+        Raises:
+            ValueError: a number that a score must have is not finite; nothing is written.
+        """
+        text = as_json(self, skill=self.scores.stopping_metric)
+        parsed(Results, text.encode(), str(path), "file of a run's scores", "report this with the recipe")
         with replaced(path, "get the right to write there") as new:
-            new.write_text(as_json(self, skill=self.scores.stopping_metric), encoding="utf-8")
+            new.write_text(text, encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from finetune.metrics.scores import CHANCE, TITLES, TaskScore
 from finetune.results.results import Results
-from finetune.splits.audit import Audit
+from finetune.splits.audit import PRETRAINING, Audit
 from pretrain.report.intervals import Intervals, Measured
 from pretrain.report.section import Section, Sheet
 
@@ -33,7 +33,7 @@ def scores(results: Results, most: int | None = None) -> Section:
     note += "In brackets the 95 % interval, over groups of the split."
     sheets = [Sheet("", ("Task", "Metric", "Model", "Best baseline"), tuple(rows), note)] if rows else []
     if undefined := results.scores.undefined:
-        reasons = tuple((task.task, task.undefined) for task in undefined)
+        reasons = tuple((task.task, task.undefined or "not measured") for task in undefined)
         sheets.append(Sheet("Tasks without a score", ("Task", "Why"), reasons))
     return Section(
         f"Scores of {'all folds' if results.part == 'all folds' else f'the {results.part} part'}",
@@ -60,7 +60,9 @@ def split(results: Results) -> Section:
 def _relatives(audit: Audit) -> Sheet:
     rows = []
     for each in audit.comparisons:
-        name = each.against if len(each.against) < 24 else f"pretraining {Path(each.against).name[:16]}"
+        # A card says no folder of a machine.
+        part, _, folder = each.against.partition(PRETRAINING)
+        name = part or f"{PRETRAINING}{Path(folder).name[:16]}"
         counts = [("equal", each.equal)]
         counts += [(f"identity of at least {at:.0%}", n) for at, n in zip(each.identities, each.similar, strict=True)]
         for relation, count in counts:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 COVERAGE = 0.5
 """Share of a tested sequence that an alignment must cover."""
+PRETRAINING = "pretraining "
+"""Begins the name of a pretraining corpus, before its folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ def audit(
     found, notes = pretraining_stores(pretrained) if pretrained else ([], [])
     for corpus in found:
         wanted = identities if search_pretraining else ()
-        comparisons.append(compare(f"pretraining {corpus.folder}", store, tested, corpus, None, wanted))
+        comparisons.append(compare(f"{PRETRAINING}{corpus.folder}", store, tested, corpus, None, wanted))
     by = searched_by() if at or (search_pretraining and found) else "equal sequences"
     is_approximate = by != "equal sequences" and bool(obstacle())
     return Audit(parts.fingerprint, by, is_approximate, tuple(comparisons), distances, tuple(notes))

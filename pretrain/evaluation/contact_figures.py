@@ -39,7 +39,7 @@ class ContactPairs:
 class ContactFigures:
     """Precisions of the chains that were scored."""
 
-    format: str = "zymogen.contacts/1"
+    format: str = "zymogen.contacts/2"
     model: str
     """The model's name."""
     weights: str = ""
@@ -65,6 +65,14 @@ class ContactFigures:
     bias: float
     map: ContactPairs
     """Contacts and predictions of the chain whose P@L is in the middle of all."""
+
+    def __post_init__(self) -> None:
+        if missing := {self.model, CONTROL, CHANCE} - self.means.keys():
+            raise ValueError(f"there are no means of {', '.join(sorted(missing))}")
+        if CHANCE not in self.means[CHANCE] or self.means[self.model].keys() - self.means[CONTROL].keys():
+            raise ValueError("the control and chance do not have all precisions of the model")
+        if self.map.residues < 1:
+            raise ValueError("the map is of no residue")
 
     @property
     def is_constant(self) -> bool:

@@ -36,7 +36,7 @@ class Figure(Evaluation):
 class Figures:
     """Everything that an evaluation found (`data.recipe.json_file`)."""
 
-    format: str = "zymogen.evaluation/1"
+    format: str = "zymogen.evaluation/2"
     model: str
     """The model's name."""
     origin: str

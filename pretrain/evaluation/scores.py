@@ -149,6 +149,10 @@ class Prediction:
     probabilities: list[float | None]
     """The model's probability of each true residue while that is hidden; None for a letter that is no target."""
 
+    def __post_init__(self) -> None:
+        if len(self.residues) != len(self.probabilities):
+            raise ValueError(f"{len(self.probabilities)} probabilities of {len(self.residues)} residues")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictions:

@@ -152,7 +152,7 @@ class Chart(Drawing):
         if self.diagonal:
             axes.axline((0, 0), slope=1, color=placeholder("muted"), linewidth=1, linestyle="dotted")
         ticks(axes.yaxis, self.value, max(3, self.height // 50))
-        if self.logarithmic:
+        if self.logarithmic and any((line.y > 0).any() for line in self.lines):
             axes.set_yscale("log", nonpositive="mask")
             low, high = axes.get_ylim()
             subs = (1.0,) if high / low > 30 else (1.0, 2.0, 5.0)
@@ -189,6 +189,7 @@ class Chart(Drawing):
 
 
 def _draw_line(axes: Any, line: Line, points: Thinned, label: str) -> None:
+    label = f"\u200b{label}" if label.startswith("_") else label  # matplotlib leaves out what begins so
     style = {"color": placeholder(line.colour), "linestyle": line.dash, "label": label if line.label else None}
     finite = points.middle[~np.isnan(points.middle)]
     if line.across:

@@ -228,7 +228,8 @@ class RunDirectory:
             if before[key] != corpus[key]:
                 raise ValueError(
                     f"{self.root} was started on other data: its {key} was {before[key]}, the files now give "
-                    f"{corpus[key]}; restore the files and what divides them, or choose another run.directory"
+                    f"{corpus[key]}; restore the files and what divides them (MMseqs2 too, or its absence), or choose "
+                    "another run.directory"
                 )
 
     def describe(self, **changes: Any) -> None:

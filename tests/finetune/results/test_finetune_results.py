@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +17,12 @@ from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
 from finetune.metrics.predictions import Predictions, Rows
 from finetune.metrics.scores import Scores, TaskScore
 from finetune.results import beside as of_beside
-from finetune.results import predictions_file, words
+from finetune.results import predictions_file, sections, words
 from finetune.results.beside import CONSTANT, FROZEN, NEAREST, RESIDUES, Clock, Vectors, beside
 from finetune.results.calibrated import Calibration, calibrated, checked, ends, fitted
 from finetune.results.joined import Joined, joined_predictions, objective_of_folds, over_folds, over_seeds
 from finetune.results.results import BaselineScores, CalibratedTask, Ceiling, MemberFacts, Results, SeedScores
-from finetune.splits.audit import Audit, Comparison
+from finetune.splits.audit import PRETRAINING, Audit, Comparison
 from finetune.splits.parts import TEST, VALIDATION
 from finetune.tasks.objective import Objective
 from finetune.tasks.settings import TaskSettings
@@ -253,8 +254,35 @@ def test_results_come_back_from_their_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"scores\.json is damaged: scores\.tasks\.1\.value: .*; start the run again"):
         Results.read(tmp_path / "scores.json")
     (tmp_path / "scores.json").write_text('{"format": "zymogen.scores/9"}')
-    with pytest.raises(ValueError, match=r"has the format 'zymogen\.scores/9'; 'zymogen\.scores/1' is read"):
+    with pytest.raises(ValueError, match=r"has the format 'zymogen\.scores/9'; 'zymogen\.scores/2' is read"):
         Results.read(tmp_path / "scores.json")
+
+
+def test_numbers_that_are_not_finite_are_never_written_as_scores(tmp_path: Path) -> None:
+    wrong = replace(results(), scores=Scores((replace(scored("a", 0.8), values={"pearson": math.nan}),)))
+    with pytest.raises(ValueError, match=r"scores\.tasks\.0\.values\.pearson: .*; report this"):
+        wrong.write(tmp_path / "scores.json")
+    assert not list(tmp_path.iterdir())
+
+
+def test_somebody_elses_scores_have_a_value_or_a_reason(tmp_path: Path) -> None:
+    results().write(tmp_path / "scores.json")
+    content = json.loads((tmp_path / "scores.json").read_text())
+    content["scores"]["tasks"][0]["value"] = None
+    (tmp_path / "scores.json").write_text(json.dumps(content))
+    tables = sections.scores(Results.read(tmp_path / "scores.json")).sheets
+    assert tables[1].rows[0] == ("a", "not measured")
+    content["scores"]["tasks"][0]["metric"] = "luck"
+    (tmp_path / "scores.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"scores\.tasks\.0: .*'luck' is no ranking metric; these are: spear"):
+        Results.read(tmp_path / "scores.json")
+
+
+def test_no_folder_of_a_machine_is_in_a_table(tmp_path: Path) -> None:
+    found = Comparison(f"{PRETRAINING}{tmp_path / 'u50'}", 40, 80, 1, (0.3,), (4,))
+    audit = replace(results().audit, comparisons=(found,))
+    (table, *_) = sections.split(replace(results(), audit=audit)).sheets
+    assert {row[0] for row in table.rows} == {"pretraining u50"}
 
 
 def test_the_closing_words_say_where_the_model_loses_and_what_is_undefined() -> None:

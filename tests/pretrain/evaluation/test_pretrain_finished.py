@@ -195,7 +195,7 @@ def test_buckets_add_up_to_the_whole(written: Path) -> None:
 
 def test_the_file_is_plain_json(written: Path) -> None:
     content = json.loads(written.read_text(), parse_constant=lambda word: pytest.fail(word))
-    assert content["format"] == "zymogen.evaluation/1"
+    assert content["format"] == "zymogen.evaluation/2"
     assert all(row["set"] == content["set"] for row in content["rows"])
     assert json_file.as_json(json_file.read(Figures, written, "file of figures", "")) == written.read_text()
 

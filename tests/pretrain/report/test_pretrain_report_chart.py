@@ -43,6 +43,12 @@ def test_a_name_that_is_longer_than_its_column_is_cut(width: int) -> None:
     assert all(label.endswith("…") and 10 < len(label) < 24 for label in labels)
 
 
+def test_each_line_has_its_name_and_what_is_not_finite_is_drawn_on_a_logarithmic_axis() -> None:
+    drawn = chart(Line("_mutant", X, Y, "blue"), Line("wild", X, np.full(len(X), np.nan), "green"), shows_last=False)
+    assert {"\u200b_mutant", "wild"} <= {*texts(drawn.draw(420))}
+    assert "NaN" in texts(chart(Line("", X, np.full(len(X), np.nan), "blue"), logarithmic=True).draw(420))
+
+
 def test_fixed_ranges_hold_beyond_the_values() -> None:
     drawn = chart(ranges=((0.0, 1.0), (0.0, 8.0)), points=(X / 10, Y), diagonal=True).draw(420)
     assert {"0", "1", "5"} <= {*texts(drawn)}

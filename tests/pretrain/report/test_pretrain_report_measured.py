@@ -1,5 +1,6 @@
 """What was measured after a run's end is on its page: perplexity of buckets, precision of contacts."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,10 +88,20 @@ def test_assays_are_on_the_page(root: Path) -> None:
     assert "ProteinGym, m:wt-marginal" in write_report(root).read_text()
 
 
+def test_contacts_without_what_stands_beside_them_cost_their_picture_alone(root: Path) -> None:
+    content = json.loads((root / CONTACTS).read_text())
+    of_nothing, without_chance = content["map"] | {"residues": 0}, content["means"] | {"chance": {}}
+    for change in ({"means": {}}, {"map": of_nothing}, {"means": without_chance}):
+        (root / CONTACTS).write_text(json.dumps(content | change))
+        assert read(root).contacts is None
+    (root / CONTACTS).write_text(json.dumps(content))
+    assert read(root).contacts is not None
+
+
 @pytest.mark.parametrize(
     "damage",
     [
-        '{"format": "zymogen.evaluation/1", "rows": [{}]}',
+        '{"format": "zymogen.evaluation/2", "rows": [{}]}',
         *(pytest.param(each, marks=pytest.mark.slow) for each in ("", " ", "{}", "[]", '{"format": 1}')),
     ],
 )

@@ -325,7 +325,7 @@ def test_the_corpus_changed_under_a_run(command: Command) -> None:
     command.fasta.write_text(GOOD + ">new\nMKTAYIAK\n")
     error = command.refused("schedule.total_tokens=3_000", "--allow-schedule-change")
     assert f"{command.run} was started on other data: its fingerprint was " in error
-    assert "restore the files and what divides them, or choose another run.directory" in error
+    assert "restore the files and what divides them (MMseqs2 too, or its absence), or choose another" in error
     assert end_of(command.run).step == end.step
     command.fasta.write_text(GOOD.replace("\n", "\r\n"))  # the same proteins
     command.works("schedule.total_tokens=3_000", "--allow-schedule-change")
