@@ -250,7 +250,7 @@ def propose(request: Request, engine: "Engine", *, planned: bool = False) -> str
 
     settings = first_recipe(request).data
     (found,) = engine.on_each_node(lambda: stores(settings))
-    machine = machine_of(engine)
+    machine = engine.on_main(lambda: machine_of(engine))  # of rank 0: what other ranks see may differ
     corpus, shape = engine.on_main(lambda: _looked_at(found, settings, request))
     chosen = partial(_chosen, request, corpus, machine, shape)
     first = engine.on_main(lambda: _split(found, settings, request, corpus, cluster=False))

@@ -134,7 +134,7 @@ def split_of(
     words = ""
     if asked is None and "data.split_identity" in given:
         words = "as you asked"
-    elif asked is None and (obstacle := program.obstacle()):
+    elif asked is None and not is_clustered and (obstacle := program.obstacle()):
         words = f"because {obstacle}" + ("" if program.is_installed() else f" ({program.INSTALL})")
     elif asked is None and expected_s > rules.CLUSTER_TIME * budget_s and not is_clustered:
         words = (

@@ -116,8 +116,11 @@ def _attempt(
     try:
         info = _info(api, repository)
     except RepositoryNotFoundError:
-        api.create_repo(repository, private=private or None)
-        info = _info(api, repository)
+        api.create_repo(repository, private=private or None, exist_ok=True)
+        try:
+            info = _info(api, repository)
+        except RepositoryNotFoundError as error:
+            raise Unavailable(f"{repository}: the hub has made it, and does not show it yet") from error
     if private and not info.private:
         raise ValueError(
             "the repository is public, and --private was asked for, which is for new repositories; make it private in "
@@ -186,6 +189,8 @@ def _ours(api: HfApi, repository: str, info: ModelInfo) -> set[str]:
     response = get_session().get(url, headers={"Authorization": f"Bearer {get_token()}"}, timeout=SILENCE_S)
     hf_raise_for_status(response)
     try:
-        return {str(name) for name in json.loads(response.content)}
-    except (ValueError, TypeError):  # somebody changed it
-        return set()
+        names = json.loads(response.content)
+    except ValueError:
+        names = None
+    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return set(names) if is_list else set()  # somebody may have changed it

@@ -69,7 +69,7 @@ def sorted_out(repository: str) -> Iterator[None]:
     """
     try:
         yield
-    except TagTaken:
+    except (TagTaken, PushError):
         raise
     except Exception as error:
         if isinstance(error, ValueError) and not isinstance(error, JSONDecodeError):
@@ -105,7 +105,7 @@ def _of_answer(repository: str, error: HfHubHTTPError) -> PushError:
 
 
 def _asked_s(headers: Mapping[str, str]) -> float:
-    """Seconds that the hub asks to wait: until its limit begins again, or Retry-After (RFC 9110, 10.2.3)."""
+    """Seconds that the hub asks to wait: until its limit begins again, or the seconds of Retry-After."""
     limit = parse_ratelimit_headers(headers)
     if limit is not None and limit.remaining == 0:
         return limit.reset_in_seconds + 1.0  # it counts whole seconds

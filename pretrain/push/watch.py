@@ -9,7 +9,7 @@ The trainer does not know of it: nothing is written where the trainer writes, an
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,18 +48,18 @@ class Watch:
 
     def follow(self) -> bool:
         """Push until the run has finished and is pushed; whether it is, or else the patience has ended."""
-        pushed = failed = 0
+        known = failed = 0
         seen: set[int] = set()
         alive, alive_at, wait_until = self._signs(), self.now(), 0.0
         while True:
             finished = has_finished(self.run)  # before the checkpoints are listed: then the last one is among them
             seen |= {step_of_name(path.name) or 0 for path in find(self.run.checkpoints)}
-            num_new = sum(step > pushed for step in seen)
+            num_new = len(seen) - known
             if (signs := self._signs()) != alive:
                 alive, alive_at = signs, self.now()
             if (finished or num_new >= self.every) and self.now() >= wait_until:
                 try:
-                    pushed = self._push()
+                    seen.add(self._push())
                 except (PushError, OSError, ValueError) as error:
                     self.say(alert(self.run.root, self.repository, error))
                     if isinstance(error, ValueError):  # no attempt would mend it
@@ -69,7 +69,7 @@ class Watch:
                 else:
                     if finished:
                         return True
-                    failed, alive_at = 0, self.now()
+                    known, failed, alive_at = len(seen), 0, self.now()
                     continue
             if self.now() - alive_at > self.patience_s:
                 problem = "could not be pushed" if finished else "has not finished, and gives no sign of life"
@@ -79,7 +79,7 @@ class Watch:
             self.sleep(self.poll_s)
 
     def _push(self) -> int:
-        """Push the newest checkpoint; its step."""
+        """Push the newest checkpoint that is whole; its step."""
         with ExitStack() as stack:
             try:
                 folder, step = stack.enter_context(newest(self.run))
@@ -101,8 +101,11 @@ class Watch:
 
     def _signs(self) -> list[int]:
         """Times that change while a run lives."""
-        paths = (self.run.metrics, self.run.attempts, self.run.checkpoints)
-        return [path.stat().st_mtime_ns for path in paths if path.exists()]
+        found = []
+        for path in (self.run.metrics, self.run.attempts, self.run.checkpoints):
+            with suppress(OSError):
+                found.append(path.stat().st_mtime_ns)
+        return found
 
 
 @contextmanager

@@ -223,6 +223,7 @@ def starts(known: AttemptRecords, metrics: Iterable[Mapping[str, Any]] = ()) -> 
     return [
         _start(line, ended.get(number), logged.get(number), errors.get(number, []))
         for number, line in sorted(begun.items())
+        if records.has_time(line)
     ]
 
 
@@ -230,6 +231,7 @@ def _start(
     line: Mapping[str, Any], end: Mapping[str, Any] | None, logged: Mapping[str, Any] | None, errors: list[Failure]
 ) -> Start:
     ended_as, began = str(end["exit"]) if end else KILLED, records.seconds(line["time"])
+    last = next(each for each in (end, logged, line) if each and records.has_time(each))
     at_stop = re.search(r"at step (\d+)$", ended_as)
     steps = [int(line["base_step"]), logged["step"] if logged else 0, *(each.step for each in errors)]
     return Start(
@@ -241,7 +243,7 @@ def _start(
         errors=tuple(errors),
         world_size=int(line["world_size"]),
         began=began,
-        ended=max(began, records.seconds((end or logged or line)["time"])),
+        ended=max(began, records.seconds(last["time"])),
     )
 
 

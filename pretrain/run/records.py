@@ -6,7 +6,7 @@ leaves at most one torn last line, which readers skip.
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,6 +52,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl that say of which step and attempt they are."""
     names = ("step", "tokens", "attempt")
     return [line for line in read(path) if all(isinstance(line.get(name), int) for name in names)]
+
+
+def has_time(line: Mapping[str, Any]) -> bool:
+    """Whether a line says when it was written, as all of ours do."""
+    with suppress(KeyError, TypeError, ValueError):
+        return seconds(line["time"]) > 0
+    return False
 
 
 def _safe(value: Any) -> Any:

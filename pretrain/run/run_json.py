@@ -11,7 +11,7 @@ from typing import Any
 from data.recipe import json_file
 from data.recipe.settings import DataSettings
 
-FORMAT = "zymogen.run/1"
+FORMAT = "zymogen.run/2"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,4 +63,4 @@ def data_of(described: RunRecord, root: Path) -> DataSettings:
 
     if "tasks" in described.recipe:
         raise ValueError(f"{root} is a fine-tuning run; give one of python -m pretrain")
-    return check(_Data, {"data": described.recipe["data"]}, str(root / "run.json")).data
+    return check(_Data, {"data": described.recipe.get("data")}, str(root / "run.json")).data

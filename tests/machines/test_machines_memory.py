@@ -1,7 +1,8 @@
 """Cores and memory within the limits of control groups, and what a container without room refuses."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from accelerate import Accelerator
@@ -156,6 +157,23 @@ def test_what_a_container_cannot_hold_is_refused_before_anything_is_built_or_clu
     for how in ((), ("data.split_identity=0.5",)):
         with pytest.raises(ValueError, match=r"^not enough memory: training takes about"):
             propose(Request(("ok.fasta",), (*options, *how), 60.0), engine)
+
+
+def test_all_ranks_propose_for_the_machine_of_rank_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    engine = Engine(Accelerator(cpu=True))
+
+    def of_rank_0(_: Engine, body: Callable[[], Any]) -> Any:
+        with pytest.MonkeyPatch.context() as there:
+            _container(there)
+            return body()
+
+    monkeypatch.setattr(Engine, "on_main", of_rank_0)
+    monkeypatch.setattr(mmseqs, "cluster_by_identity", lambda *_: pytest.fail("it clusters"))
+    options = ("model.preset=modern_150m", "data.store_dir=stores", "data.split_identity=0.5")
+    with pytest.raises(ValueError, match=r"limits of this container or job: 1\.3 GB"):
+        propose(Request(("ok.fasta",), options, 60.0), engine)
 
 
 @pytest.mark.parametrize(

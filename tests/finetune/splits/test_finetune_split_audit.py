@@ -71,7 +71,7 @@ def test_folds_are_audited_together(tmp_path: Path) -> None:
 
 def write_run(run: Path, **corpus: object) -> Path:
     run.mkdir()
-    (run / "run.json").write_text(json.dumps({"format": "zymogen.run/1", "corpus": corpus}))
+    (run / "run.json").write_text(json.dumps({"format": "zymogen.run/2", "corpus": corpus}))
     return run
 
 
@@ -96,7 +96,7 @@ def test_the_pretraining_corpus_is_asked_too(tmp_path: Path) -> None:
     assert len(audit(records.store, parts, pretrained=one).comparisons) == 3
     with pytest.raises(ValueError, match=r"none/run\.json cannot be read: .*is .*none a run directory\?"):
         audit(records.store, parts, pretrained=tmp_path / "none")
-    for content, said in (("{}", "is no record of a run"), ('{"format": "zymogen.run/1"}', "one names no corpus")):
+    for content, said in (("{}", "is no record of a run"), ('{"format": "zymogen.run/2"}', "one names no corpus")):
         (one / "run.json").write_text(content)
         with pytest.raises(ValueError, match=said):
             audit(records.store, parts, pretrained=one)

@@ -19,7 +19,7 @@ HEADINGS = ["step", "bytes", "verdict", "reason"]
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run directory with the checkpoints of steps 3, 4 and 1,200, each of two ranks."""
-    (tmp_path / "run.json").write_text('{"format": "zymogen.run/1"}')
+    (tmp_path / "run.json").write_text('{"format": "zymogen.run/2"}')
     for step in (3, 4, 1200):
         write_ranks(tmp_path / "checkpoints", 2, step)
     return tmp_path

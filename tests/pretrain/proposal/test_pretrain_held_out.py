@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.proposal.corpus import facts_of, split_of
+from data.homology import program
+from pretrain.proposal import corpus
+from pretrain.proposal.corpus import SplitFacts, facts_of, split_of
 from support.inputs.token_stores import proteins, store_of
 
 APART = {"data.split_identity": None}
@@ -28,6 +30,18 @@ def test_a_given_share_is_counted(
     assert found.fraction == fraction
     assert held[0] <= found.held_proteins <= held[1]
     assert found.reason.startswith(said)
+
+
+def test_clusters_that_are_kept_serve_where_mmseqs2_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = store_of(tmp_path, proteins(200))
+    facts, reasons = facts_of(store), []
+    monkeypatch.setattr(program, "obstacle", lambda: "MMseqs2 needs 1.2 GB of memory")
+    for is_clustered in (False, True):
+        monkeypatch.setattr(corpus, "_is_clustered", lambda *_, there=is_clustered: there)
+        monkeypatch.setattr(corpus, "_by_identity", lambda *_: SplitFacts(0.1, 0.5, 20, "by clusters", 200))
+        reasons.append(split_of(store, facts, None, 600.0, {}, cluster=True).reason)
+    assert reasons[0].startswith("by equal sequences alone, because MMseqs2 needs 1.2 GB of memory")
+    assert reasons[1] == "by clusters"
 
 
 def test_too_few_clusters_are_the_reason_only_where_they_are(tmp_path: Path) -> None:

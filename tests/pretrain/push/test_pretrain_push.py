@@ -3,9 +3,10 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from huggingface_hub import constants, snapshot_download
+from huggingface_hub import HfApi, constants, snapshot_download
 
 from data.safe_text import redacted
 from pretrain.push.__main__ import main
@@ -126,6 +127,31 @@ def test_a_fault_that_passes_is_waited_for(hub: Hub, tmp_path: Path, name: str) 
     push(folder, NAME, api=api(hub), sleep=waits.append)
     assert held(hub) == contents(folder)
     assert waits == [RESET_S + 1.0 if name == "429" else 2.0]
+
+
+def test_a_repository_that_is_made_and_not_shown_yet(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, waits, real = write_export(tmp_path / "export"), list[float](), HfApi.model_info
+    answers = iter([404, 404])
+
+    def late(self: HfApi, name: str, **how: Any) -> Any:
+        return real(self, "lab/nothing" if next(answers, None) else name, **how)
+
+    monkeypatch.setattr(HfApi, "model_info", late)
+    push(folder, NAME, api=api(hub), sleep=waits.append)
+    assert held(hub) == contents(folder)
+    assert waits == [2.0]
+
+
+@pytest.mark.parametrize("found", [b'{"format": "x", "files": ["a"]}', b'"config.json"', b'["a", 3]', b"no JSON"])
+def test_what_is_no_list_of_ours_deletes_nothing(hub: Hub, tmp_path: Path, found: bytes) -> None:
+    folder = write_export(tmp_path / "export")
+    push(folder, NAME, api=api(hub))
+    repository = hub.repositories[NAME]
+    for name in ("format", "files", "a", "c"):
+        repository.somebody_adds(name, b"of somebody else")
+    repository.somebody_adds(LIST, found)
+    assert push(folder, NAME, api=api(hub)).num_deleted == 0
+    assert {"format", "files", "a", "c"} <= {*held(hub)}
 
 
 def test_waits_grow_and_the_last_failure_is_raised(hub: Hub, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -122,6 +123,16 @@ def test_a_run_that_was_killed_is_waited_for(hub: Hub, tmp_path: Path) -> None:
     assert not watch(other, fast, said, api(hub), every=5, poll_s=60.0).follow()
     assert 2 * HOUR < fast.time <= 2 * HOUR + 120
     assert said[-1].startswith(f"{other.root} has not finished, and gives no sign of life for 2 hours")
+
+
+def test_a_newest_checkpoint_that_is_damaged_is_pushed_once(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, said, fast = finished_run(tmp_path / "run", exit=None), [], FastClock()
+    (run.checkpoints / "step-000000200").mkdir()
+    monkeypatch.setattr("pretrain.push.watch.newest", lambda run: nullcontext((run.export, 100)))  # falls back to 100
+    assert not watch(run, fast, said, api(hub), poll_s=60.0).follow()
+    assert sum(line.startswith("step 100:") for line in said) == 1
 
 
 def test_a_finished_run_whose_checkpoints_are_gone(hub: Hub, tmp_path: Path) -> None:

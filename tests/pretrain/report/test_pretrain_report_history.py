@@ -82,6 +82,9 @@ def test_damaged_lines_are_left_out(tmp_path: Path) -> None:
     for name in ("metrics.jsonl", "attempts.jsonl"):
         with (root / name).open("ab") as file:
             file.write(b'\xff\xfe\n[]\n3\n"step"\nnull\n{"step": "x"}\n{"attempt": [1]}\n{"step": 6, "tokens": 4')
+    begun = {"attempt": 9, "base_step": 5, "world_size": 1}
+    with (root / "attempts.jsonl").open("a") as file:
+        file.writelines(f"\n{json.dumps(begun | more)}" for more in ({}, {"time": "x"}, {"time": 3}))
     (root / "predictions.json").write_text('{"format": "zymogen.predictions/1", "proteins": [{"residues": 3}]}')
     found = read_history(root)
     assert found.column("loss").tolist() == whole.column("loss").tolist()
@@ -139,8 +142,8 @@ def test_what_is_no_run(tmp_path: Path) -> None:
         read_history(tmp_path)
     for content, said in (
         ('{"format": "other/9"}', "has the format 'other/9'"),
-        ('{"format": "zymogen.run/1", "recipe": 3}', "is damaged: recipe: Input should be an object"),
-        ('{"format": "zymogen.run/1", "compute": [1]}', "is damaged: compute.0: Input should be a valid string"),
+        ('{"format": "zymogen.run/2", "recipe": 3}', "is damaged: recipe: Input should be an object"),
+        ('{"format": "zymogen.run/2", "compute": [1]}', "is damaged: compute.0: Input should be a valid string"),
     ):
         (tmp_path / "run.json").write_text(content)
         with pytest.raises(ValueError, match=rf"run\.json {said}"):

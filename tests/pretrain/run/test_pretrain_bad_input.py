@@ -265,7 +265,7 @@ def test_a_file_in_place_of_the_folder(command: Command) -> None:
 def test_a_run_json_of_another_program(command: Command) -> None:
     command.run.mkdir()
     (command.run / "run.json").write_text('{"format": "other/3"}')
-    assert "run.json has the format 'other/3'; 'zymogen.run/1' is read" in command.refused()
+    assert "run.json has the format 'other/3'; 'zymogen.run/2' is read" in command.refused()
     (command.run / "run.json").write_text("{")
     assert f"{command.run / 'run.json'} is no record of a run: JSONDecodeError" in command.refused()
 
@@ -280,7 +280,7 @@ def test_files_of_names_like_ours_in_a_folder_that_is_no_run(command: Command) -
         (command.run / name).unlink()
     (command.run / "run.lock").write_text(theirs["run.lock"])
     (command.run / "run.json").write_text('{"format": "other/3"}')
-    assert "'zymogen.run/1' is read" in command.refused()
+    assert "'zymogen.run/2' is read" in command.refused()
     assert (command.run / "run.lock").read_text() == theirs["run.lock"]
 
 

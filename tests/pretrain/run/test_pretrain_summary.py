@@ -259,7 +259,7 @@ def test_no_command_is_offered_that_would_end_a_run_before_its_tokens(tmp_path: 
     folder, seen = tmp_path / "mine", 900
     records.append(folder / "metrics.jsonl", {"step": 9, "tokens": seen, "attempt": 1})
     (folder / "run.json").write_text(
-        json.dumps({"format": "zymogen.run/1", "recipe": {"schedule": {"total_tokens": 1000}}})
+        json.dumps({"format": "zymogen.run/2", "recipe": {"schedule": {"total_tokens": 1000}}})
     )
     (tmp_path / "mine-2").mkdir()
 
