@@ -211,7 +211,7 @@ def push_model(command: str, checkout: Checkout) -> None:
         said = {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_HOME": str(checkout.folder / "login")}
         checkout.bash(command, HF_HUB_DISABLE_XET="1", HF_HUB_OFFLINE="0", **said)
         held = hub.repositories[command.split()[4]].files
-    exported = [path for path in (checkout.folder / "runs/your/export").iterdir() if path.is_file()]
+    exported = [path for path in (checkout.folder / "runs/your/export").glob("[!.]*") if path.is_file()]
     assert {path.name: path.read_bytes() for path in exported}.items() <= dict(held).items()
 
 

@@ -19,7 +19,7 @@ SCORES = "scores-{rank}.json"
 
 def main(arguments: list[str]) -> int:
     """Train as the recipe says; the exit status."""
-    predict, scored, folder = evaluate.predict, evaluate.evaluate, Path(arguments[0]).parent
+    predict, scored, folder = evaluate.predict_together, evaluate.evaluate, Path(arguments[0]).parent
 
     def predictions(*given: Any) -> Any:
         engine: Engine = given[-1]
@@ -35,5 +35,5 @@ def main(arguments: list[str]) -> int:
         (folder / SCORES.format(rank=engine.rank)).write_text(json.dumps(found.numbers()))
         return found
 
-    with mock.patch.object(evaluate, "predict", predictions), mock.patch.object(job, "evaluate", scores):
+    with mock.patch.object(evaluate, "predict_together", predictions), mock.patch.object(job, "evaluate", scores):
         return fine_tuning_job.main(arguments)
