@@ -116,7 +116,7 @@ def _attempt(
     try:
         info = _info(api, repository)
     except RepositoryNotFoundError:
-        api.create_repo(repository, private=private or None, exist_ok=True)
+        api.create_repo(repository, private=private or None)
         try:
             info = _info(api, repository)
         except RepositoryNotFoundError as error:
