@@ -9,7 +9,7 @@ from support.assays.small_run import write
 from support.launching import run
 
 SCRIPT = """
-import json, sys
+import gc, json, sys
 from finetune import ending, held_out
 from finetune.__main__ main as started
 from finetune.results import beside as of_beside
@@ -21,6 +21,7 @@ def cut(*given):
     raise RuntimeError("cut off here")
 
 def words(*more):
+    gc.collect()  # a lock ends with its process: that of a command before is held by the traceback of its error
     return started([recipe, "schedule.total_tokens=2_000", *more])
 
 def state():
