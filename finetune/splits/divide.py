@@ -5,7 +5,7 @@ except clusters beside the store.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +15,11 @@ from finetune.splits import split_file
 from finetune.splits.columns import by_column
 from finetune.splits.deal import deal
 from finetune.splits.groups import by_group, by_homology, by_scaffold
-from finetune.splits.parts import NO_FOLD, TRAIN, UNUSED, Parts, parts_of, require_filled
+from finetune.splits.parts import NO_FOLD, TRAIN, UNUSED, VALIDATION, Parts, parts_of, require_filled
 from finetune.splits.records import Records
 from finetune.splits.settings import SplitSettings
 from finetune.splits.times import by_time
-from finetune.splits.variants import Mutations, by_distance, by_position, of_sequences
+from finetune.splits.variants import Mutations, are_variants, by_distance, by_position, of_sequences
 
 _ADVICE = {
     "homology": "choose a higher split.identity, so that clusters are smaller, or other split.fractions",
@@ -62,7 +62,7 @@ def divide(
         ValueError: the table lacks what decides; a record or a group is on two sides; a part that was asked for would
             be empty, with the counts of all.
     """
-    division = _divided(settings, records, ids, mutations)
+    division = _with_validation(settings, records, _divided(settings, records, ids, mutations), mutations)
     given = settings.by in ("column", "file", "time", "distance")
     named = zip(("train", "validation", "test"), settings.fractions, strict=True)
     wanted = ["train", "test"] if given else [name for name, share in named if share]
@@ -94,6 +94,39 @@ def _divided(settings: SplitSettings, records: Records, ids: Sequence[str], muta
     side = _dealt(settings, records, group, is_used)
     notes.append(_in_words(group[is_used]))
     return Division(_sides(settings, records, side, group), method, is_approximate, tuple(notes))
+
+
+def _with_validation(
+    settings: SplitSettings, records: Records, division: Division, mutations: Mutations | None
+) -> Division:
+    """A split that has no validation part of its own, with one that is drawn from training by whole relatives."""
+    parts, share = division.parts, settings.validation_fraction
+    if settings.by == "time" and not settings.cuts:  # asked for, and no time lies between the two cuts
+        share = share or settings.fractions[1] / (settings.fractions[0] + settings.fractions[1])
+    train = parts.records(TRAIN)
+    if not share or parts.num_folds or len(train) < 2 or len(parts.records(VALIDATION)):
+        return division
+    group, by = _relatives(settings, records, parts.group, mutations)
+    numbers = np.unique(group[train], return_inverse=True)[1]
+    if 2 * np.bincount(numbers).max() > len(train):  # one cluster would be most of it
+        numbers, by = np.arange(len(train)), "records"
+    side = deal(numbers, records.digests[train], (1 - share, share), settings.seed)[numbers]
+    part = parts.part.copy()
+    part[train[side == 1]] = VALIDATION
+    note = f"{np.count_nonzero(side):,} of {len(train):,} training records validate, drawn by {by}"
+    return replace(division, parts=parts_of(records.digests, part, parts.group), notes=(*division.notes, note))
+
+
+def _relatives(
+    settings: SplitSettings, records: Records, group: NDArray[np.int64], mutations: Mutations | None
+) -> tuple[NDArray[np.int64], str]:
+    """(N,) what is drawn together, and its name: the split's own groups, mutated positions, clusters, or records."""
+    if len(np.unique(group)) < len(group) or records.store is None:
+        return group, "groups of the split" if len(np.unique(group)) < len(group) else "records"
+    if mutations is not None or are_variants(records.store):
+        mutations = mutations or of_sequences(records, None, f"split.by = {settings.by!r}")
+        return mutations.lowest, "mutated position"
+    return by_homology(records, settings)[0], f"clusters of relatives at {settings.identity:.0%} identity"
 
 
 def _dealt(

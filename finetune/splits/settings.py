@@ -13,6 +13,8 @@ Conflict = Literal["refuse", "held_out", "unused"]
 
 IDENTITIES = (0.3, 0.5, 0.9)
 """Identities at which every audit counts relatives."""
+GIVEN = ("column", "time", "file")
+"""Splits whose parts the table or a file gives, so that they may lack a validation part."""
 OF_A_COLUMN = ("column", "time", "scaffold", "group")
 """What reads `split.column`."""
 WITH_FOLDS = ("homology", "scaffold", "group", "position", "random")
@@ -63,6 +65,14 @@ class SplitSettings(Section):
         at_least=0,
         at_most=1,
     )
+    validation_fraction: float = setting(
+        IDENTITY,
+        "by column, time, file: share of the training records that validates where the split has no validation part, "
+        "drawn by whole clusters of relatives, of variants by whole mutated positions",
+        0.0,
+        at_least=0,
+        below=1,
+    )
     folds: int = setting(
         IDENTITY, "number of folds, each predicted once by a model that did not train on it; 0 for none", 0, at_least=0
     )
@@ -90,6 +100,14 @@ class SplitSettings(Section):
         for name in ("train", "validation", "test", "unused", "validation_column"):
             value = getattr(self, name)
             require(self.by == "column" or not value, f"split.{name}", value, "it belongs to split.by = 'column'")
+        listed = ", ".join(map(repr, GIVEN))
+        said = f"it belongs to split.by among {listed}; others take split.fractions"
+        require(
+            self.by in GIVEN or not self.validation_fraction,
+            "split.validation_fraction",
+            self.validation_fraction,
+            said,
+        )
         require(self.by == "time" or not self.cuts, "split.cuts", self.cuts, "it belongs to split.by = 'time'")
         require(len(self.cuts) <= 2, "split.cuts", self.cuts, "give one, of test, or two, of validation and of test")
         self._require_fractions()
