@@ -15,20 +15,20 @@ _MOST_FOLDERS = 20
 """How many folders are looked into; those whose names are most similar."""
 
 
-def nearest(path: Path) -> str:
+def nearest(path: Path, *, files: bool = True) -> str:
     """``; the nearest is 'PATH'`` for the most similar file that exists; empty where none is similar.
 
     Where the folder exists, its files are compared by name; otherwise those of the folders beside it, by folder and
-    name.
+    name. Without `files`, folders are compared instead.
     """
     folder = path.parent
     if folder.is_dir():
-        there = {name: path.parent / name for name in _names(folder, files=True)}
+        there = {name: path.parent / name for name in _names(folder, files=files)}
         wanted = path.name
     else:
         around, wanted = path.parent.parent, f"{path.parent.name}/{path.name}"
         similar = difflib.get_close_matches(folder.name, _names(folder.parent, files=False), _MOST_FOLDERS, 0.0)
-        pairs = ((beside, name) for beside in similar for name in _names(folder.parent / beside, files=True))
+        pairs = ((beside, name) for beside in similar for name in _names(folder.parent / beside, files=files))
         there = {f"{beside}/{name}": around / beside / name for beside, name in itertools.islice(pairs, _MOST)}
     close = difflib.get_close_matches(wanted, there, 1, 0.75)
     return f"; the nearest is {str(there[close[0]])!r}" if close else ""

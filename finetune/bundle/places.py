@@ -5,6 +5,7 @@ In: a path. Out: folders of bundles. Kept: nothing. Torch need not be imported t
 
 from pathlib import Path
 
+from data.missing_file import nearest
 from finetune.bundle.manifest import MANIFEST
 
 
@@ -26,6 +27,7 @@ def bundles_at(path: Path) -> list[Path]:
     found = found or sorted(each.parent for each in path.glob(f"*/bundle/{MANIFEST}"))
     if not found:
         raise ValueError(
-            f"{path} is no bundle, and has none in bundle/ or */bundle/; name a run that has come to its end"
+            f"{path} is no bundle, and has none in bundle/ or */bundle/{nearest(path, files=False)}; name a run that "
+            "has come to its end"
         )
     return found

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from data.commands.arguments import PathParser
+from data.progress_line import WorkLine
 from data.safe_text import redacted
 from pretrain.engine.command import judged
 
@@ -134,7 +135,8 @@ def _push_once(options: argparse.Namespace, run: "RunDirectory | None") -> bool:
         with newest(run) if run else nullcontext((options.folder, None)) as (folder, _):
             if options.only_if_better_than is not None and not _is_better(folder, options):
                 return False
-            done = push(folder, options.repository, private=options.private, tag=options.tag)
+            with WorkLine(f"pushing to {options.repository}", after_s=2.0):
+                done = push(folder, options.repository, private=options.private, tag=options.tag)
     except PushError as error:
         if (root / "run.json").is_file():
             alert(root, options.repository, error)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from json import JSONDecodeError
 
 import httpx2
+from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined]  # it is found when asked for
 
@@ -82,7 +83,7 @@ def sorted_out(repository: str) -> Iterator[None]:
             if isinstance(cause, HfHubHTTPError):
                 raise _of_answer(repository, cause) from error
             if isinstance(cause, (httpx2.HTTPError, JSONDecodeError)):
-                said = one_line(cause)
+                said = f"{constants.ENDPOINT}: {one_line(cause)}"
                 raise Unavailable(redacted(f"{repository}: no whole answer from the hub ({said})")) from error
             if isinstance(cause, FileNotFoundError):
                 raise ValueError(f"{cause.filename} went away while it was pushed; push again") from error

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from huggingface_hub import _CACHED_NO_EXIST, try_to_load_from_cache
+from httpx2 import HTTPError
+from huggingface_hub import _CACHED_NO_EXIST, constants, try_to_load_from_cache
 from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub.utils import logging as hub_logging
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, EsmcConfig, EsmcForMaskedLM, EsmConfig, EsmForMaskedLM
@@ -24,6 +26,7 @@ from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
 from data.alphabet import CLS, EOS, MASK, PAD, TOKENS
+from data.missing_file import nearest
 from pretrain.model.attention.rotary import BASE, frequencies
 from pretrain.model.presets import MODERN_VOCABULARY, VOCABULARY, EsmShape, RotaryPrecision
 
@@ -45,6 +48,8 @@ INDEX = "model.safetensors.index.json"
 _SAFETENSORS = ("model.safetensors", INDEX)
 """Where transformers looks for weights on the Hub."""
 _SHARD = re.compile(r"[\w.-]+\.safetensors")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/(?!.*\.(?:safetensors|bin|pt|ckpt|toml|json|fasta|csv|parquet)$)[\w.-]+")
+"""``organisation/name``. Anything else is a path, as are file names."""
 
 ESM2: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -82,13 +87,21 @@ def config_of(source: str | Path) -> EsmConfig | EsmcConfig:
     Raises:
         ValueError: there is none, or it computes another function than ours.
     """
+    _require_place(source)
+    hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # else two lines for each attempt to connect
     try:
         config: EsmConfig | EsmcConfig = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError, StrictDataclassError) as error:
-        said = " ".join(str(error).split())  # it has several lines
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, HTTPError):
+            cause = cause.__cause__ or cause.__context__
+        said = f"transformers says: {' '.join(str(error).split())}"  # it has several lines
+        if cause is not None:
+            said = f"The Hub at {constants.ENDPOINT} cannot be reached: {' '.join(str(cause).split())}"
+        near = "" if Path(source).exists() else nearest(Path(source), files=False)
         raise ValueError(
-            f"{source}: no transformers model can be read there; give a directory with config.json and weights, or "
-            f"the name of a model on a hub that this machine can reach. transformers says: {said}"
+            f"{source}: no transformers model can be read there{near}; give a directory with config.json and weights, "
+            f"or the name of a model on a hub that this machine can reach. {said}"
         ) from error
     title, dropout, tokenizer = "ESM-2", "attention_probs_dropout_prob", "vocab.txt"
     if isinstance(config, EsmcConfig):
@@ -112,6 +125,22 @@ def config_of(source: str | Path) -> EsmConfig | EsmcConfig:
             stacklevel=3,
         )
     return config
+
+
+def _require_place(source: str | Path) -> None:
+    """Refuse a path that does not exist, without asking the Hub for a model of that name.
+
+    Raises:
+        ValueError: it is no name on the Hub, or a local folder has the name of the organisation.
+    """
+    organisation = Path(str(source).split("/", 1)[0])
+    if Path(source).exists() or (_HUB_NAME.fullmatch(str(source)) and not organisation.is_dir()):
+        return
+    raise ValueError(
+        f"{source}: no transformers model can be read there, because there is no such folder"
+        f"{nearest(Path(source), files=False)}; give a directory with config.json and weights, or the name of a model "
+        f"on the Hub, organisation/name, where no local folder {str(organisation)!r} stands in its way"
+    )
 
 
 def shape_of(config: EsmConfig | EsmcConfig, precision: RotaryPrecision = "float32") -> EsmShape:

@@ -165,6 +165,17 @@ def test_waits_grow_and_the_last_failure_is_raised(hub: Hub, tmp_path: Path) -> 
     assert (wait_s(10, 1e3), wait_s(10, 1e9)) == (1e3, 3600.0)
 
 
+def test_a_hub_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
+    folder = write_export(tmp_path / "export")
+    with local_hub(tmp_path / "home") as hub:
+        pass
+    with local_hub(tmp_path / "home"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(constants, "ENDPOINT", hub.url)
+        with pytest.raises(Unavailable) as refused:
+            push(folder, NAME, api=api(hub), sleep=lambda _: None)
+    assert str(refused.value) == f"{NAME}: no whole answer from the hub ({hub.url}: [Errno 111] Connection refused)"
+
+
 @pytest.mark.parametrize(("status", "words"), [("401", "hf auth login"), ("403", "may not write there")])
 def test_a_refusal_is_not_repeated(hub: Hub, tmp_path: Path, status: str, words: str) -> None:
     folder = write_export(tmp_path / "export")

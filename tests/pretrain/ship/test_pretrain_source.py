@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 
 from pretrain.checkpoint.staging import Staging
 from pretrain.engine.named_state import TorchState
@@ -17,6 +18,7 @@ from pretrain.model.weights import io as transformers_io
 from pretrain.run.run_json import FORMAT
 from pretrain.ship.source import ENCODER, Source, encoder_of, masked_language_model, open_source
 from support.checkpoint_run import CUTS, flip, identity_by_hand, save, write_cut
+from support.hub.client import local_hub
 from support.inputs.flat_batches import document, pack, perturb
 
 TINY = EsmShape(layers=2, dim=48, heads=4)
@@ -94,6 +96,35 @@ def test_what_is_no_pretrained_encoder_is_refused(tmp_path: Path) -> None:
         open_source(partly, ENCODER)
     with pytest.raises(ValueError, match="nowhere: no transformers model can be read there"):
         open_source(tmp_path / "nowhere", ENCODER)
+
+
+@pytest.mark.parametrize("name", ["runs/nope", "./nope", "~/nope", "runs/own/export", "own", "lab/model.safetensors"])
+def test_a_path_that_does_not_exist_is_not_asked_for_on_the_hub(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "nopes").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with local_hub(tmp_path) as hub, pytest.raises(ValueError, match="there is no such folder") as refused:
+        open_source(name, ENCODER)
+    assert not hub.faulty.requests
+    assert ("; the nearest is 'runs/nopes'" in str(refused.value)) == (name == "runs/nope")
+
+
+def test_a_hub_that_cannot_be_reached_is_named_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "lap" / "model").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with local_hub(tmp_path) as hub:
+        pass
+    with local_hub(tmp_path):
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/{revision}/{filename}")
+        with pytest.raises(ValueError, match="lab/model: no transformers model can be read there") as refused:
+            open_source("lab/model", ENCODER)
+    assert f"The Hub at {hub.url} cannot be reached: [Errno 111] Connection refused" in str(refused.value)
+    assert "; the nearest is 'lap/model'; give" in str(refused.value)
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
