@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from httpx2 import HTTPError
 from huggingface_hub import _CACHED_NO_EXIST, constants, try_to_load_from_cache
 from huggingface_hub.errors import StrictDataclassError
 from huggingface_hub.utils import logging as hub_logging
@@ -92,6 +91,8 @@ def config_of(source: str | Path) -> EsmConfig | EsmcConfig:
     try:
         config: EsmConfig | EsmcConfig = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError, StrictDataclassError) as error:
+        from httpx2 import HTTPError
+
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, HTTPError):
             cause = cause.__cause__ or cause.__context__
