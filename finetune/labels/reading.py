@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.labels.conditions import outputs_by_condition
 from finetune.labels.labels import Labels
 from finetune.labels.numbers import numbers_of
 from finetune.labels.placed import Column, Rows, placed
@@ -80,12 +81,15 @@ def read_task(tables: Sequence[Rows], settings: TaskSettings, decimal: str = "au
         censoring = [np.zeros(len(of_column), np.int8) for of_column in values]
         if is_binary(settings):
             said.append(f"{settings.name}: {classes[1]!r} is positive, {classes[0]!r} is negative")
+    of_labels = [np.full(len(cells.rows), column.output) for column, cells in zip(found, each_placed, strict=True)]
+    if settings.conditions:
+        outputs, of_labels = outputs_by_condition(found, each_placed, outputs, settings)
     of_tables = [next(i for i, rows in enumerate(tables) if rows is column.rows) for column in found]
     rows_of = [cells.rows for cells in each_placed]
     measured = Measurements(
         np.concatenate([rows + firsts[of] for rows, of in zip(rows_of, of_tables, strict=True)]),
         np.concatenate([tables[of].records[rows] + bases[of] for rows, of in zip(rows_of, of_tables, strict=True)]),
-        np.concatenate([np.full(len(rows), column.output) for rows, column in zip(rows_of, found, strict=True)]),
+        np.concatenate(of_labels),
         np.concatenate(values),
         np.concatenate(censoring),
         None if settings.level == "sequence" else np.concatenate([_positions(cells) for cells in each_placed]),

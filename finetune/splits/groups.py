@@ -4,8 +4,6 @@ In: records, settings. Out: the group of each record, and notes. Kept: nothing h
 the store. rdkit (https://rdkit.org) reads molecules, and only `scaffolds` imports it.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ from numpy.typing import NDArray
 from finetune.splits.parts import in_order_of_first
 from finetune.splits.records import Records
 from finetune.splits.settings import SplitSettings
+from finetune.tables.molecules import quiet_rdkit
 
 
 def by_group(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int64], list[str]]:
@@ -95,25 +94,15 @@ def scaffolds(smiles: list[str]) -> list[str | None]:
         ValueError: rdkit is not installed.
     """
     try:
-        from rdkit import Chem, RDLogger
+        from rdkit import Chem
         from rdkit.Chem.Scaffolds.MurckoScaffold import MurckoScaffoldSmiles
     except ImportError:
         raise ValueError("split.by = 'scaffold' needs rdkit: pip install 'zymogen[molecules]'") from None
     scaffold_of: Any = MurckoScaffoldSmiles
     known: dict[str, str | None] = {}
-    with _quiet(RDLogger):
+    with quiet_rdkit():
         for text in smiles:
             if text not in known:
                 molecule = Chem.MolFromSmiles(text) if text else None
                 known[text] = None if molecule is None else scaffold_of(mol=molecule)
     return [known[text] for text in smiles]
-
-
-@contextmanager
-def _quiet(logger: Any) -> Iterator[None]:
-    """Keep rdkit from writing a line for each molecule that it cannot read."""
-    logger.DisableLog("rdApp.*")
-    try:
-        yield
-    finally:
-        logger.EnableLog("rdApp.*")

@@ -41,6 +41,12 @@ class TaskSettings(Section):
     replicates: Replicates = setting(
         IDENTITY, "what becomes of several measurements of one sequence: their mean, median, or an error", "mean"
     )
+    conditions: tuple[str, ...] = setting(
+        IDENTITY,
+        "columns of conditions, such as 'pH' or 'SMILES': one output for each distinct value, as labels that were "
+        "measured under different conditions are no replicates",
+        (),
+    )
     classes: tuple[str, ...] = setting(
         IDENTITY,
         "names of the classes, in their order if they are ordinal; of two, the second one is positive; without any, "

@@ -1,0 +1,97 @@
+"""Conditions of measurements: one output of an objective for each distinct value of some columns, such as a pH.
+
+In: the columns of a task with their labels, columns of conditions. Out: names of outputs, the output of each label.
+Kept: nothing. rdkit (https://rdkit.org), where it is installed, tells equal molecules apart from different ones.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.labels.placed import Column
+from finetune.tables.molecules import canonical_smiles, is_molecules
+from finetune.tables.table import Table
+from finetune.tasks.cells import Cells, written
+from finetune.tasks.settings import TaskSettings
+
+_MOST = 5000
+_NOT_GIVEN = "not given"
+
+
+def outputs_by_condition(
+    columns: Sequence[Column], placed: Sequence[Cells], names: Sequence[str], settings: TaskSettings
+) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
+    """One output for each of `names` and each value of the conditions under which it was measured.
+
+    Numbers are equal where they have one value (7 and 7.0), molecules where they have one canonical SMILES, other texts
+    where they are the same. An empty cell is a value too, "not given". Outputs are in the order of `names`, then of
+    values, numbers by size, whatever the order of rows.
+
+    Args:
+        columns: columns of labels.
+        placed: the labels of each.
+        names: outputs without conditions; `Column.output` is an index of them.
+        settings: of the task.
+
+    Returns:
+        Names of the outputs, and for each column (labels,) the output of each label.
+
+    Raises:
+        ValueError: a table has no such column, or there are too many values.
+    """
+    of_tables: dict[int, list[list[str]]] = {}
+    for column in columns:
+        table = column.rows.table
+        if id(table) not in of_tables:
+            for name in settings.conditions:
+                table.require(name, f"tasks: {settings.name!r}: conditions")
+            of_tables[id(table)] = [values_of(table, name) for name in settings.conditions]
+    found: list[list[tuple[int, *tuple[str, ...]]]] = []
+    for column, cells in zip(columns, placed, strict=True):
+        values = of_tables[id(column.rows.table)]
+        found.append([(column.output, *(each[row] for each in values)) for row in cells.rows.tolist()])
+    distinct = sorted({key for keys in found for key in keys}, key=_order)
+    if len(distinct) > _MOST:
+        raise ValueError(
+            f"tasks: {settings.name!r}: too many conditions: {', '.join(map(repr, settings.conditions))} have "
+            f"{len(distinct):,} combinations of values, each of which is an output, and at most {_MOST:,} are allowed; "
+            "name columns with fewer values, or leave rows out"
+        )
+    number = {key: at for at, key in enumerate(distinct)}
+    outputs = tuple(
+        ", ".join([names[output], *map(" ".join, zip(settings.conditions, values, strict=True))])
+        for output, *values in distinct
+    )
+    return outputs or tuple(names), [np.array([number[key] for key in keys], np.int64) for keys in found]
+
+
+def values_of(table: Table, column: str) -> list[str]:
+    """(rows,) the cells of a column, equal where they mean the same; "not given" for an empty one."""
+    cells = written(table, column)
+    texts: Sequence[str] = [_as_number(text) for text in cells.texts]
+    if is_molecules(column, cells.texts):
+        texts = [smiles or text for smiles, text in zip(canonical_smiles(cells.texts), cells.texts, strict=True)]
+    found = [_NOT_GIVEN] * table.num_rows
+    for row, which in zip(cells.rows.tolist(), cells.which.tolist(), strict=True):
+        found[row] = texts[which]
+    return found
+
+
+def _number(text: str) -> float | None:
+    with suppress(ValueError):
+        if np.isfinite(found := float(text)):
+            return found
+    return None
+
+
+def _as_number(text: str) -> str:
+    number = _number(text)
+    return text if number is None else f"{number:.12g}"
+
+
+def _order(key: tuple[int, *tuple[str, ...]]) -> tuple[object, ...]:
+    """Outputs in their order, then numbers by size before other texts."""
+    numbers = [(text, _number(text)) for text in key[1:]]
+    return key[0], *((np.inf, text) if number is None else (number, "") for text, number in numbers)
