@@ -22,6 +22,7 @@ from pretrain.engine.settings import Inference
 from pretrain.run.settings import RunSettings
 
 if TYPE_CHECKING:
+    from pretrain.engine.engine import Engine
     from pretrain.ship.source import Source
 
 
@@ -53,7 +54,7 @@ def _embed(options: argparse.Namespace) -> None:
             pooling=options.pooling,
             layers=_layers(options.layers, source),
             dtype=options.dtype,
-            is_bfloat16=options.compute == "bfloat16",
+            compute=compute_type(options.compute, engine),
             too_long=options.too_long,
             max_tokens=_max_tokens(options.max_tokens, source),
             bin_tokens=bin_tokens,
@@ -63,6 +64,13 @@ def _embed(options: argparse.Namespace) -> None:
         line = job.run(engine)
         if engine.is_main:
             print(line, flush=True)
+
+
+def compute_type(asked: str, engine: "Engine") -> str:
+    """What the encoder computes in, for `auto`: bfloat16 on a GPU, unless the launch asks for another precision."""
+    if asked != "auto":
+        return asked
+    return "bfloat16" if engine.device.type == "cuda" and engine.precision == "bf16" else "float32"
 
 
 def _layers(asked: list[int] | None, source: "Source") -> tuple[int, ...]:
@@ -99,7 +107,8 @@ def _parser() -> Parser:
     add("--pooling", choices=["mean", "begin", "residue"], default="mean", help="mean of residues, or which token")
     add("--layers", type=int, nargs="+", metavar="N", help="0: the embedding, N: after layer N; the last one without")
     add("--dtype", choices=["float32", "float16"], default="float32", help="of the numbers in the file")
-    add("--compute", choices=["float32", "bfloat16"], default="float32", help="what the encoder computes in")
+    help_of_compute = "of the encoder; auto: that of the launch (bfloat16) on a GPU, float32 on a CPU"
+    add("--compute", choices=["auto", "float32", "bfloat16"], default="auto", help=help_of_compute)
     add("--too-long", choices=["refuse", "windows"], default="refuse", help="what becomes of sequences above the limit")
     add("--max-tokens", type=positive, help="longest document, begin and end counted; 1,026 for ESM-2, 2,048 ESM C")
     add("--bin-tokens", type=positive, help="slots of one forward pass; 4,096 on a CPU, 16,384 on a GPU")

@@ -52,8 +52,8 @@ class Job:
     layers: tuple[int, ...]
     dtype: str
     """Type of the numbers in the table: float32 or float16."""
-    is_bfloat16: bool
-    """Whether the encoder computes in bfloat16, under autocast."""
+    compute: str
+    """What the encoder computes in: float32, or bfloat16 under autocast."""
     too_long: TooLong
     max_tokens: int
     """Longest document, begin and end token counted."""
@@ -128,7 +128,7 @@ class Job:
             "pooling": self.pooling,
             "layers": list(self.layers),
             "dtype": self.dtype,
-            "compute": "bfloat16" if self.is_bfloat16 else "float32",
+            "compute": self.compute,
             "too_long": self.too_long,
             "max_tokens": self.max_tokens,
             "bin_tokens": self.bin_tokens,
@@ -171,7 +171,8 @@ class Job:
 
     def _compute(self, engine: Engine, plan: Plan, parts: Parts) -> tuple[int, int]:
         """Write this rank's parts; the tokens that were computed, and the number of parts that were there."""
-        embedder = Embedder(encoder_of(self.source, engine.device), self.layers, self.pooling, self.is_bfloat16)
+        encoder = encoder_of(self.source, engine.device)
+        embedder = Embedder(encoder, self.layers, self.pooling, self.compute == "bfloat16")
         longest = np.minimum(plan.residues + SPECIAL_TOKENS, self.max_tokens)
         contents = PlainContents(Shelves([plan.store.folder]), BinSize.holding(longest, self.bin_tokens))
         mine = list(enumerate(plan.parts))[engine.data_rank :: engine.data_world_size]
@@ -224,4 +225,7 @@ class Job:
         distinct = f", {sequences:,} distinct" if sequences < records else ""
         there = f"; {found:,} of {len(plan.parts):,} parts were there" if found else ""
         rate = f", {tokens / seconds:,.0f} tokens/s" if tokens else ""
-        return f"{self.out}: {records:,} sequences{distinct}{there}; {tokens:,} tokens in {seconds:,.1f} s{rate}"
+        return (
+            f"{self.out}: {records:,} sequences{distinct}{there}; {tokens:,} tokens in {seconds:,.1f} s{rate}, "
+            f"computed in {self.compute}"
+        )

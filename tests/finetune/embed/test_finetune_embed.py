@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from transformers import AutoTokenizer, EsmModel
 
 from finetune.embed import job as jobs
 from finetune.embed import table as tables
-from finetune.embed.__main__ import main
+from finetune.embed.__main__ import _parser, compute_type, main
 from finetune.embed.parts import Parts
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.presets import EsmShape
@@ -127,7 +128,7 @@ def test_equal_sequences_are_computed_once(embed: Callable[..., Path], capfd: py
     tokens = sum(len(letters) + 2 for letters in distinct)
     said = capfd.readouterr().out
     assert f"{out}: 25 sequences, 23 distinct; {tokens:,} tokens in " in said
-    assert said.strip().endswith("tokens/s")
+    assert said.strip().endswith("tokens/s, computed in float32")
     found = rows_of(out)
     assert np.array_equal(found[3], found[23])
     assert np.array_equal(found[0], found[24])
@@ -138,6 +139,31 @@ def test_what_it_was_made_of_stands_in_the_file(embed: Callable[..., Path]) -> N
     assert found["model"] == "tiny"
     assert (found["pooling"], found["layers"], found["dtype"]) == ("mean", [2], "float32")
     assert len(found["weights"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "precision", "taken"),
+    [
+        ("auto", "cuda", "bf16", "bfloat16"),
+        ("auto", "cuda", "no", "float32"),
+        ("auto", "cuda", "fp16", "float32"),
+        ("auto", "cpu", "bf16", "float32"),
+        ("bfloat16", "cpu", "no", "bfloat16"),
+        ("float32", "cuda", "bf16", "float32"),
+    ],
+)
+def test_compute_is_that_of_the_launch_on_a_gpu(asked: str, device: str, precision: str, taken: str) -> None:
+    engine: Any = SimpleNamespace(device=torch.device(device), precision=precision)
+    assert _parser().parse_args(["m", "in", "out"]).compute == "auto"
+    assert compute_type(asked, engine) == taken
+
+
+def test_bfloat16_stands_in_the_file(embed: Callable[..., Path], capfd: pytest.CaptureFixture[str]) -> None:
+    plain, rounded = embed(), embed("--compute", "bfloat16", name="rounded.parquet")
+    assert ["float32" in line for line in capfd.readouterr().out.splitlines()] == [True, False]
+    for path, compute, above, below in ((plain, "float32", -1, 1e-9), (rounded, "bfloat16", 1e-4, 0.1)):
+        assert json.loads(pq.read_schema(path).metadata[b"zymogen.embedding"])["compute"] == compute
+        assert above < off(np.stack(rows_of(path)), np.stack(rows_of(plain))) < below
 
 
 def test_a_long_sequence_is_read_in_windows(
