@@ -23,8 +23,7 @@ from finetune.losses.loss import TaskLoss
 from finetune.losses.settings import LossSettings
 from finetune.metrics.predictions import Predictions, Rows
 from finetune.metrics.scores import Scores
-from finetune.metrics.scoring import score
-from finetune.metrics.validation import FineTuneScores
+from finetune.metrics.validation import FineTuneScores, ranked
 from finetune.tasks.objective import Objective
 from pretrain.engine.engine import Engine
 
@@ -55,7 +54,7 @@ def evaluate(
     settings: LossSettings,
     engine: Engine,
 ) -> FineTuneScores:
-    """Score the model on some records; collective. Rank 0 computes the scores for all ranks.
+    """Rank some records of each task; collective. Rank 0 computes the scores for all ranks.
 
     Args:
         model: a `FineTuneModel` as the engine prepared it; its mode stays as it was.
@@ -69,8 +68,7 @@ def evaluate(
     predictions, losses = predict_together(model, assays, objectives, records, settings, engine)
 
     def scored() -> FineTuneScores:
-        groups = assays.parts.group
-        each = [score(o, p, groups, resamples=0) for o, p in zip(objectives, predictions, strict=True)]
+        each = [ranked(o, p) for o, p in zip(objectives, predictions, strict=True)]
         return FineTuneScores(Scores.joined(each), losses, part)
 
     return engine.on_main(scored)

@@ -60,7 +60,7 @@ class TaskScore:
     labels: int
     """Labels that the metric is made of."""
     groups: int
-    """Groups that were resampled: clusters of the split, or proteins."""
+    """Groups that were resampled: clusters of the split, or proteins; 0 in a validation, which resamples nothing."""
     values: Mapping[str, float] = field(default_factory=dict)
     """Other metrics by name, what chance gives among them."""
     class_counts: Mapping[str, int] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class TaskScore:
     def numbers(self) -> dict[str, float]:
         """All that is a number, by name."""
         known = {} if self.value is None else {self.metric: self.value}
-        ends = {"low": self.low, "high": self.high, "labels": float(self.labels), "groups": float(self.groups)}
+        ends = {"low": self.low, "high": self.high, "labels": float(self.labels), "groups": float(self.groups) or None}
         return {**known, **{name: value for name, value in ends.items() if value is not None}, **self.values}
 
 

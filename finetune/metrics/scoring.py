@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.labels.labels import ABOVE, BELOW, EXACT
-from finetune.metrics import concordance, weighted
+from finetune.metrics import concordance, ranking, weighted
 from finetune.metrics.calibration import expected_calibration_error
 from finetune.metrics.enrichment import bedroc, enrichment, random_bedroc, top_gain, top_recall
 from finetune.metrics.predictions import Predictions, is_exact
@@ -204,7 +204,7 @@ def _of_numbers(truth: Floats, prediction: Floats, scale: Scale | None) -> dict[
     if len(truth) < FEWEST_LABELS or (truth == truth[0]).all():
         return values
     varies = bool((prediction != prediction[0]).any())
-    values["spearman"] = float(stats.spearmanr(truth, prediction).statistic) if varies else 0.0
+    values["spearman"] = float(ranking.spearman(np.zeros(len(truth), np.int64), truth, prediction, 1)[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.NearConstantInputWarning)
         pearson = float(stats.pearsonr(truth, prediction).statistic) if varies else 0.0
@@ -224,7 +224,8 @@ def _binary(made: Made, undefined: str, truth: Floats, prediction: Floats, *, in
         return made("auroc", None, class_counts=counts, undefined=undefined, in_mean=in_mean)
     positive, called = truth == 1, prediction >= 0.5
     values = screening(positive, prediction)
-    value = values.pop("auroc")
+    del values["auroc"]
+    value = float(ranking.auroc(np.zeros(len(truth), np.int64), positive, prediction, 1)[0])
     values["mcc"] = float(matthews_corrcoef(positive, called))
     values["f1"] = float(f1_score(positive, called, zero_division=0.0))
     values["calibration_error"] = expected_calibration_error(truth, prediction)
@@ -235,8 +236,7 @@ def _binary(made: Made, undefined: str, truth: Floats, prediction: Floats, *, in
 def _classes(
     objective: Objective, output: int, made: Made, undefined: str, truth: Floats, prediction: Floats
 ) -> TaskScore:
-    from scipy import stats
-    from sklearn.metrics import cohen_kappa_score, f1_score, matthews_corrcoef, roc_auc_score
+    from sklearn.metrics import cohen_kappa_score, f1_score, matthews_corrcoef
 
     ordinal = objective.settings.type == "ordinal"
     metric = "kendall" if ordinal else "macro_auroc"
@@ -266,13 +266,12 @@ def _classes(
     }
     notes = ("all predictions are equal",) if (prediction == prediction[0]).all() else ()
     if not ordinal:
-        scores = [roc_auc_score(index == label, prediction[:, label]) for label in present.tolist()]
+        value = float(ranking.macro_auroc(np.zeros(len(index), np.int64), index, prediction, 1)[0])
         statistic = weighted.macro_auroc(index.astype(np.float64), prediction, present)
-        value = float(np.mean(scores))
         return made(metric, value, statistic, kept=kept, cells_a_row=len(present), values=values, notes=notes, **fields)
     # The order of the expected class; rounding keeps equal probabilities equal.
     expected = np.round(prediction @ np.arange(len(trained)), 12)
-    tau = float(stats.kendalltau(index, expected).statistic) if (expected != expected[0]).any() else 0.0
+    tau = ranking.kendall(index.astype(np.float64), prediction)
     kappa = cohen_kappa_score(index, called, weights="quadratic", labels=np.arange(len(trained)))
     values["quadratic_kappa"] = float(kappa)
     statistic = weighted.kendall(index.astype(np.float64), expected)

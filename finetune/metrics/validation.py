@@ -1,14 +1,20 @@
 """Scores of a validation, as the loop reads them.
 
-In: scores of all tasks, mean losses. Out: numbers for metrics.jsonl, a line, the number that chooses a checkpoint.
-Kept: nothing.
+In: predictions of each objective, mean losses. Out: numbers for metrics.jsonl, a line, the number that chooses a
+checkpoint. Kept: nothing.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from finetune.metrics.scores import Scores
+import numpy as np
+
+from finetune.metrics import concordance, ranking
+from finetune.metrics.predictions import Predictions, is_exact
+from finetune.metrics.scores import Scores, TaskScore
+from finetune.metrics.scoring import FEWEST_LABELS
+from finetune.tasks.objective import Objective
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +48,60 @@ class FineTuneScores:
         """
         skill = self.tasks.stopping_metric
         return math.fsum(self.losses.values()) if math.isnan(skill) else 1.0 - skill
+
+
+def ranked(objective: Objective, predictions: Predictions) -> Scores:
+    """The ranking metric of each task alone, the same to the last bit as that of `finetune.metrics.scoring.score`.
+
+    Binary columns and numbers take a few sorts together, however many there are; only columns with bounds or with
+    grades are taken one by one.
+
+    Raises:
+        ValueError: a prediction is not a finite number or not a probability, or a label is none of the task's.
+    """
+    predictions.require(objective)
+    rows, kind, count = predictions.rows, objective.settings.type, len(objective.outputs)
+    outputs, truth, prediction = rows.outputs, rows.truth, predictions.prediction
+    is_defined = np.bincount(outputs, minlength=count) >= FEWEST_LABELS
+    is_defined &= (objective.num_labels is None or objective.num_labels > 0) & (objective.is_trained.sum(1) != 1)
+    if prediction.ndim == 2:
+        kept = objective.is_trained[outputs, truth.astype(np.int64)]
+        outputs, truth, prediction = outputs[kept], truth[kept], prediction[kept]
+    labels = np.bincount(outputs, minlength=count)
+    is_defined &= labels >= FEWEST_LABELS
+    metrics = ["auroc"] * count
+    if kind == "regression":
+        metrics, values = ["spearman"] * count, ranking.spearman(outputs, truth, prediction, count)
+        for output in np.unique(outputs[~is_exact(rows)]).tolist():
+            mine = outputs == output
+            metrics[output] = "concordance"
+            bounds = np.zeros(0, np.int8) if rows.censoring is None else rows.censoring[mine]
+            values[output], _ = concordance.concordance(truth[mine], bounds, prediction[mine])
+    elif kind == "multiclass":
+        metrics = ["macro_auroc"] * count
+        values = ranking.macro_auroc(outputs, truth.astype(np.int64), prediction, count)
+    elif kind == "ordinal":
+        metrics, values = ["kendall"] * count, np.full(count, np.nan)
+        for output in np.flatnonzero(is_defined).tolist():
+            values[output] = ranking.kendall(truth[outputs == output], prediction[outputs == output])
+    else:
+        values = ranking.auroc(outputs, truth == 1, prediction, count)
+    is_defined &= np.isfinite(values)
+    in_mean, settings = kind != "multilabel", objective.settings
+    tasks = [
+        TaskScore(
+            name, settings.name, kind, metric, value if has_one else None, None, None, number, 0, in_mean=in_mean,
+            undefined="" if has_one else "its labels are few, are all equal, or have none to learn from",
+        )
+        for name, metric, value, has_one, number in zip(
+            objective.outputs, metrics, values.tolist(), is_defined.tolist(), labels.tolist(), strict=True
+        )
+    ]  # fmt: skip
+    if kind == "multilabel":
+        mean = float(np.mean(values[is_defined])) if is_defined.any() else None
+        why_not = "" if mean is not None else "none of its columns is defined"
+        found = TaskScore(
+            settings.name, settings.name, kind, "mean_auroc", mean, None, None, len(rows), 0, undefined=why_not
+        )
+        tasks.append(found)
+    return Scores(tuple(tasks))

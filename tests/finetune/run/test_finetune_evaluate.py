@@ -12,10 +12,11 @@ from torch import Tensor
 from data.batches.batch import Batch
 from data.recipe.toml_file import read
 from finetune.assays import Assays, open_assays, prepare
-from finetune.evaluate import predict, predict_together
+from finetune.evaluate import evaluate, predict, predict_together
 from finetune.heads.predicted import predicted
 from finetune.labels.columns import LabelColumns
 from finetune.metrics.scores import Scores
+from finetune.metrics.scoring import score
 from finetune.metrics.validation import FineTuneScores
 from finetune.model import FineTuneModel
 from finetune.recipe import Recipe
@@ -47,6 +48,9 @@ class Rank:
     def gather(self, value: Any) -> list[Any]:
         self.given.append(value)
         return self.given
+
+    def on_main(self, work: Any) -> Any:
+        return work()
 
     def sum_over_ranks(self, values: Tensor) -> Tensor:
         return values
@@ -125,6 +129,16 @@ def test_an_objective_without_a_label_has_no_loss_and_the_others_still_choose_a_
     metric = FineTuneScores(Scores(()), losses, "test").rank_metric
     assert metric == pytest.approx(sum(losses.values()))
     assert np.isfinite(metric)
+
+
+def test_a_validation_takes_the_ranking_metric_alone(model: FineTuneModel, assays: Assays, recipe: Recipe) -> None:
+    given = model, assays, assays.objectives, assays.records(TEST)
+    found = evaluate(*given, "test", recipe.losses, Rank(0, 1, []))  # type: ignore[arg-type]
+    predictions, losses = predict_together(*given, recipe.losses, Rank(0, 1, []))  # type: ignore[arg-type]
+    full = Scores.joined(score(o, p, resamples=0) for o, p in zip(assays.objectives, predictions, strict=True))
+    assert [task.value for task in found.tasks.tasks] == [task.value for task in full.tasks]
+    assert not any(task.values for task in found.tasks.tasks)
+    assert found.losses == losses
 
 
 @pytest.mark.parametrize(("bin_tokens", "ranks"), [(64, 1), (1000, 1), (128, 2), (1000, 3)])
