@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from data import draw
 from data.batches.packed import bins_of
 from data.corpus.shelves import Shelves
 from data.order.plan import SPECIAL_TOKENS, Bin, Plan
@@ -107,6 +108,17 @@ class Assays:
     def records(self, part: int) -> NDArray[np.int64]:
         """The records of a part that have a label, rising."""
         return np.flatnonzero((self.parts.part == part) & self.is_labelled)
+
+    @property
+    def chosen_on(self) -> str:
+        """What chooses the checkpoint: "validation", or "training" where no validation record has a label."""
+        return "validation" if len(self.records(VALIDATION)) else "training"
+
+    def drawn_of_training(self, seed: int, most: int) -> NDArray[np.int64]:
+        """At most so many labelled training records, by a keyed draw, rising."""
+        records = self.records(TRAIN)
+        order = np.argsort(draw.hashes(draw.key(seed, draw.MEMBER), records), kind="stable")
+        return np.sort(records[order[:most]])
 
     @cached_property
     def shelves(self) -> Shelves:

@@ -33,7 +33,7 @@ from finetune.metrics.scores import Scores
 from finetune.metrics.scoring import score
 from finetune.recipe import Recipe
 from finetune.report import page
-from finetune.results import predictions_file
+from finetune.results import predictions_file, words
 from finetune.results.beside import Clock, Found, Vectors, beside
 from finetune.results.calibrated import checked, fitted
 from finetune.results.joined import Joined, joined_predictions, objective_of_folds, over_folds
@@ -81,10 +81,12 @@ def end(
         joined = [over_folds(of_folds) for of_folds in zip(*(fold.tested for fold in folds), strict=True)]
         scores = _scored(assays, objectives, [each.predictions for each in joined])
     tested, notes = NAMES[folds[0].part], list[str]()
-    if folds[0].part == VALIDATION and not len(assays.records(VALIDATION)):
-        notes.append("Nothing that is held out has a label: nothing is scored. Training records chose the checkpoint.")
+    members = tuple(fact for fold in folds for fact in fold.members)
+    if folds[0].part == VALIDATION and folds[0].assays.chosen_on == "training":
+        notes.append("Nothing that is held out has a label: nothing is scored.")
     elif folds[0].part == VALIDATION:
         notes.append("No record is tested: these are scores of validation, which also chose the checkpoint.")
+    notes += words.chosen_on_training(members)
     found = None if folds[0].part == VALIDATION else _audited(recipe, assays)
     of_validation = len(folds) == 1 and folds[0].part != VALIDATION
     results = Results(
@@ -92,7 +94,7 @@ def end(
         scores=scores,
         validation=_validation(assays, folds[0]) if of_validation else None,
         baselines=_baselines(assays, trained[0].job, folds, objectives, device, kept),
-        members=tuple(fact for fold in folds for fact in fold.members),
+        members=members,
         seeds=_of_seeds(assays, folds, objectives),
         ceilings=_ceilings(assays, objectives, joined),
         calibrations=_calibrations(folds, objectives, joined),

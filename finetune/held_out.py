@@ -16,6 +16,7 @@ from finetune.evaluate import predict
 from finetune.job import FineTuneJob
 from finetune.members import Member
 from finetune.metrics.predictions import Predictions
+from finetune.metrics.scores import NO_VALIDATION
 from finetune.results.calibrated import Calibration, fitted, none_for
 from finetune.results.joined import Joined, over_seeds, with_calibration
 from finetune.results.kept import Kept
@@ -71,14 +72,13 @@ def of_fold(trained: Sequence[Trained], device: torch.device, kept: Kept) -> Fol
     for number, objective in enumerate(objectives):
         mean, spread = over_seeds(objective, [validated[number] for _, validated, _ in each])
         of_tested, spread_of_tested = over_seeds(objective, [of_part[number] for _, _, of_part in each])
-        why_not = "the split has no validation part"
-        has_validation = len(assays.records(VALIDATION)) > 0
-        of_output = fitted(objective, mean) if has_validation else none_for(objective, why_not)
+        has_validation = assays.chosen_on == "validation"
+        of_output = fitted(objective, mean) if has_validation else none_for(objective, NO_VALIDATION)
         maps.append(of_output)
         validation.append(with_calibration(objective, mean, spread, of_output))
         tested.append(with_calibration(objective, of_tested, spread_of_tested, of_output))
     facts = (
-        MemberFacts(one.member.name, one.member.recipe.run.seed, one.member.fold, step)
+        MemberFacts(one.member.name, one.member.recipe.run.seed, one.member.fold, step, assays.chosen_on)
         for one, (step, _, _) in zip(trained, each, strict=True)
     )
     return Fold(

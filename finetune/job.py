@@ -5,6 +5,7 @@ In: a recipe and the assays of one fold. Out: as in `pretrain.job.Job`. Kept: no
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from data import draw
 from data.batches.loader import Loader, Step
 from data.order.plan import Cursor, Seen
 from data.progress_line import WorkLine
@@ -29,10 +29,11 @@ from finetune.bundle.folder import write_bundle
 from finetune.bundle.manifest import Inputs, Manifest, ReadingSettings, TaskRecord
 from finetune.evaluate import evaluate
 from finetune.heads.inputs import InputScale
+from finetune.metrics.scores import NO_VALIDATION
 from finetune.metrics.validation import FineTuneScores
 from finetune.model import FineTuneModel
 from finetune.recipe import Recipe
-from finetune.splits.parts import NAMES, TRAIN, VALIDATION
+from finetune.splits.parts import TRAIN, VALIDATION
 from finetune.tables.mutations import read_wild_types
 from pretrain.checkpoint.best import best_valid
 from pretrain.checkpoint.files.reading import read_tensors
@@ -52,7 +53,7 @@ from pretrain.step import Reading
 _MEASURED = 2000
 """Most training records of which the vectors are measured that heads standardise."""
 _SCORED_OF_TRAINING = 500
-"""Most training records that are scored where the split has none for validation."""
+"""Most training records that choose the checkpoint where no validation record has a label."""
 
 
 class FineTuneJob(Job[FineTuneScores]):
@@ -182,9 +183,7 @@ class FineTuneJob(Job[FineTuneScores]):
             return {name: InputScale.from_dict(scale) for name, scale in described["inputs"].items()}
         if self.recipe.heads.inputs == "as_they_are":
             return {}
-        records = self.assays.records(TRAIN)
-        drawn = np.argsort(draw.hashes(draw.key(self.recipe.run.seed, draw.MEMBER), records), kind="stable")
-        chosen = np.sort(records[drawn[:_MEASURED]])
+        chosen = self.assays.drawn_of_training(self.recipe.run.seed, _MEASURED)
         levels = {task.settings.level for task in self.tasks}
         poolings: dict[str, Pooling] = {}
         if "sequence" in levels:
@@ -228,6 +227,9 @@ class FineTuneJob(Job[FineTuneScores]):
         recipe, own = self.recipe, cast(FineTuneModel, model)
         self.num_trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         lines = [*self.lines, *self.assays.said]
+        if self.scored_part == "training":
+            scored = f"{len(self._scored):,} of them are scored"
+            lines.append(f"validation: {NO_VALIDATION}; the checkpoint is chosen on training rows, {scored}")
         if own.encoder is not None:
             slots = recipe.data.bin_tokens * recipe.data.bins_per_forward
             lines += set_up_encoder(own.encoder, self.engine, recipe.compute, recipe.parallel.exchange, slots)
@@ -257,15 +259,25 @@ class FineTuneJob(Job[FineTuneScores]):
         return times * encoder_flops(self.shape, step.num_tokens, step.squared_lengths, read)
 
     def evaluate(self, model: nn.Module) -> FineTuneScores:
-        """Scores of the validation part, or of training records where the split has none; collective."""
-        records, part = self.assays.records(VALIDATION), VALIDATION
-        if not len(records):
-            records, part = self.assays.records(TRAIN)[:_SCORED_OF_TRAINING], TRAIN
-        return evaluate(model, self.assays, self.tasks, records, NAMES[part], self.recipe.losses, self.engine)
+        """Scores of the validation part, or of training records where nothing of it has a label; collective."""
+        part = "validation" if self.scored_part == "validation" else "training rows"
+        return evaluate(model, self.assays, self.tasks, self._scored, part, self.recipe.losses, self.engine)
+
+    @property
+    def scored_part(self) -> str:
+        """What chooses the checkpoint, as metrics.jsonl names it."""
+        return self.assays.chosen_on
+
+    @cached_property
+    def _scored(self) -> NDArray[np.int64]:
+        """The records that choose the checkpoint, rising."""
+        if self.scored_part == "validation":
+            return self.assays.records(VALIDATION)
+        return self.assays.drawn_of_training(self.recipe.run.seed, _SCORED_OF_TRAINING)
 
     def validation_tokens(self) -> float:
         """A third of the tokens that are scored: there is no backward pass, which takes twice as long as the other."""
-        return sum(bin_.num_tokens for bin_ in self.assays.bins(self.assays.records(VALIDATION))) / 3
+        return sum(bin_.num_tokens for bin_ in self.assays.bins(self._scored)) / 3
 
     def require(self, entries: Mapping[str, Mapping[str, Any]], cursor: Cursor) -> None:
         """Nothing to check: a table is whole before the first step, and its fingerprint covers it."""
@@ -298,6 +310,7 @@ class FineTuneJob(Job[FineTuneScores]):
             split_method=assays.division.method,
             training_residues=(int(lengths.min()), int(lengths.max())),
             step=step,
+            chosen_on=self.scored_part,
             validation=scored[-1] if scored else {},
             versions=versions(),
         )

@@ -146,6 +146,8 @@ def _write(
         note += "_predicted"
     if not calibrated:
         said.append("there is no calibration of this model or of these models together: no intervals are written")
+    reasons = [each.calibration.why_not for each in of_tasks if each.calibration.why_not]
+    said += [f"no intervals or calibration of {reasons.count(each)} tasks: {each}" for each in dict.fromkeys(reasons)]
     pairs = [objective.settings.name for objective in objectives if objective.settings.level == "pair"]
     if pairs:
         said.append(f"tasks about pairs of residues are not written: {', '.join(pairs)}")

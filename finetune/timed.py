@@ -13,18 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from data import draw
 from data.order.plan import SPECIAL_TOKENS
 from data.recipe.toml_file import read
 from finetune.adaptation.features import CachedFeatures, vectors_of
-from finetune.assays import Assays, open_on_every_rank
+from finetune.assays import open_on_every_rank
 from finetune.heads.inputs import InputScale
 from finetune.job import FineTuneJob
 from finetune.members import members
 from finetune.recipe import Recipe
-from finetune.splits.parts import TRAIN
 from pretrain.engine.command import Parser, answered
 from pretrain.engine.engine import Engine
 from pretrain.engine.launch import launch
@@ -69,7 +66,7 @@ def timed(recipe: Recipe, engine: Engine, seconds: float) -> dict[str, object]:
     """
     recipe = replace(recipe, data=replace(recipe.data, workers=0))
     member = next(iter(members(recipe, open_on_every_rank(recipe, engine))))
-    rows = _drawn(member.assays, recipe.run.seed)
+    rows = member.assays.drawn_of_training(recipe.run.seed, ROWS)
     documents = member.assays.shelves.num_residues(rows) + SPECIAL_TOKENS
     job = TimedJob(member.recipe, engine, member.assays)
     what = job.source, job.documents(), member.assays.shelves, recipe.data
@@ -88,13 +85,6 @@ def timed(recipe: Recipe, engine: Engine, seconds: float) -> dict[str, object]:
         "memory_bytes": most_bytes(engine.device),
         "device": engine.device.type,
     }
-
-
-def _drawn(assays: Assays, seed: int) -> NDArray[np.int64]:
-    """Numbers of at most `ROWS` training records, rising."""
-    records = assays.records(TRAIN)
-    order = np.argsort(draw.hashes(draw.key(seed, draw.MEMBER), records), kind="stable")
-    return np.sort(records[order[:ROWS]])
 
 
 def main(arguments: list[str] | None = None) -> int:

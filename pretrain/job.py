@@ -163,6 +163,11 @@ class Job(Protocol[S]):
         """Hash of what `evaluate` scores, for metrics.jsonl; empty where there is none; called on rank 0 alone."""
         return ""
 
+    @property
+    def scored_part(self) -> str:
+        """Name under which metrics.jsonl has what `evaluate` finds: "training" where training records are scored."""
+        return "validation"
+
     def validation_tokens(self) -> float:
         """About how many tokens are trained on in the time of an evaluation; 0 where that is not known."""
         return 0.0

@@ -77,8 +77,9 @@ class Log:
         """Write what a validation found, and send it to the trackers."""
         numbers = scores.numbers()
         scored = self._job.scored_set() if self._engine.is_main else ""
-        self.line(state, {"validation": numbers, **({"set": scored} if scored else {})})
-        flat = {f"validation/{name}/{key}": value for name, of in numbers.items() for key, value in of.items()}
+        part = self._job.scored_part
+        self.line(state, {part: numbers, **({"set": scored} if scored else {})})
+        flat = {f"{part}/{name}/{key}": value for name, of in numbers.items() for key, value in of.items()}
         self._engine.track(flat, state.step)
 
 

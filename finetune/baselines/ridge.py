@@ -2,9 +2,9 @@
 
 In: features, labels. Out: a `Baseline`. Kept: nothing.
 
-How strongly the weights are held back is chosen on the validation part, by the same loss that is fitted. One-hot
-residues of variants with a ridge are hard to beat (Hsu et al. 2022, doi:10.1038/s41587-021-01146-5); so are frozen
-features of a model.
+How strongly the weights are held back is chosen on the validation part, by the same loss that is fitted; a task without
+a label there takes the default. One-hot residues of variants with a ridge are hard to beat (Hsu et al. 2022,
+doi:10.1038/s41587-021-01146-5); so are frozen features of a model.
 """
 
 import time
@@ -20,6 +20,7 @@ from finetune.baselines.baseline import Baseline, Floats, Parts, by_labelled, co
 from finetune.baselines.features import Features
 from finetune.labels.labels import Labels
 from finetune.metrics.predictions import Predictions, Rows, rows_of
+from finetune.metrics.scores import NO_VALIDATION
 from finetune.tasks.objective import Objective
 
 ALPHAS = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
@@ -70,6 +71,8 @@ def linear(name: str, objective: Objective, labels: Labels, parts: Parts, featur
     standard = _Standard(features, train)
     fit = _ridges if objective.settings.type == "regression" else _logistics
     chosen: list[float] = []
+    judged = {*valid.outputs.tolist()}
+    by_default = 0
     for outputs, rows in by_labelled(train, len(objective.outputs)):
         kept = rows[:, _sample(rows.shape[1])]
         matrix = standard.rows(features.rows(train)[kept[0]])
@@ -81,23 +84,30 @@ def linear(name: str, objective: Objective, labels: Labels, parts: Parts, featur
             fits = fit(objective, matrix, truth)
             best = _best(objective, fits, standard, features, valid, of)
             chosen += [fits[number].alpha for number in best]
+            by_default += len({*of.tolist()} - judged)
             for number in set(best):
                 mine = of[np.array(best) == number]
                 _predict(fits[number].predict, standard, features, asked, of, mine, prediction)
-    return Baseline(name, _said(objective, features, chosen, train), Predictions(asked, prediction), _since(began))
+    said = _said(objective, features, chosen, by_default, train)
+    return Baseline(name, said, Predictions(asked, prediction), _since(began))
 
 
 def _since(began: float) -> float:
     return time.perf_counter() - began
 
 
-def _said(objective: Objective, features: Features, chosen: Sequence[float], train: Rows) -> str:
+def _said(objective: Objective, features: Features, chosen: Sequence[float], by_default: int, train: Rows) -> str:
     kind = "ridge" if objective.settings.type == "regression" else "logistic"
     penalty = f"penalty {min(chosen):g} to {max(chosen):g}" if len(set(chosen)) > 1 else ""
     penalty = penalty or (f"penalty {chosen[0]:g}" if chosen else "nothing to fit")
+    if by_default < len(chosen):
+        penalty += ", chosen on the validation part"
+    if by_default:
+        of = f" of {by_default} of {len(chosen)} tasks" if by_default < len(chosen) else ""
+        penalty += f", the default{of}, as {NO_VALIDATION}"
     most = int(np.bincount(train.outputs).max()) if len(train) else 0
     sampled = f"; on {MOST_LABELS:,} of {most:,} training labels, chosen by hash" if most > MOST_LABELS else ""
-    return f"{kind} regression on {features.description}; {penalty}, chosen on the validation part{sampled}"
+    return f"{kind} regression on {features.description}; {penalty}{sampled}"
 
 
 def _sample(count: int) -> NDArray[np.int64]:

@@ -98,7 +98,10 @@ def _text(
         ("fingerprint of proteins and labels", f"`{manifest.labels}`"),
         ("split", literal(manifest.split_method)),
         ("fingerprint of the split", f"`{manifest.split}`"),
-        ("step with the best validation", f"{manifest.step}"),
+        (
+            f"step, chosen on {'validation' if manifest.chosen_on == 'validation' else 'training rows'}",
+            f"{manifest.step}",
+        ),
         ("energy", NOT_MEASURED),
     ]
     parts = {

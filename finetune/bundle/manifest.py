@@ -145,9 +145,11 @@ class Manifest:
     training_residues: tuple[int, int]
     """Residues of the shortest and of the longest protein that trained."""
     step: int
-    """Optimizer steps of the checkpoint, the one with the best validation."""
+    """Optimizer steps of the checkpoint, the one with the best scores of `chosen_on`."""
+    chosen_on: str
+    """What chose it: "validation", or "training" where no validation record has a label."""
     validation: dict[str, dict[str, float | None]]
-    """Its scores: task -> name of a number -> number; None for one that is not defined."""
+    """Its scores of validation: task -> name of a number -> number; None for one that is not defined."""
     versions: dict[str, str]
     files: dict[str, str] = field(default_factory=dict)
     """SHA-256 of each of `FILES` that the folder has."""

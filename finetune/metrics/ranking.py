@@ -49,7 +49,7 @@ def auroc(outputs: Ints, positive: NDArray[np.bool_], scores: Floats, count: int
     doubled = np.bincount(blocks.output, hits * (2 * blocks.before(misses) + misses), count)
     of_positive, rows = np.bincount(outputs, positive, count), np.bincount(outputs, minlength=count)
     pairs = 2 * of_positive * (rows - of_positive)
-    return ratio(doubled, pairs)
+    return ratio(np.asarray(doubled, np.float64), np.asarray(pairs, np.float64))
 
 
 def macro_auroc(outputs: Ints, index: Ints, probabilities: Floats, count: int) -> Floats:

@@ -40,6 +40,8 @@ TITLES = {
     "calibration_error": "calibration error",
 }
 """Names of metrics as readers see them."""
+NO_VALIDATION = "no validation row has a label"
+"""Why there is no calibration, a default penalty, and a checkpoint that is chosen on training rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,10 +115,11 @@ def _learning(history: History) -> list[Section]:
     skill = np.array([np.nan if value is None else value for value in values], np.float64)
     drawings = [loss] if loss else []
     if np.isfinite(skill).any():
+        of_training = any(validation.part == "training" for validation in history.validations)
         drawings.append(
             Chart(
                 name="skill",
-                title="Skill in validation",
+                title="Skill on training rows, which choose the checkpoint" if of_training else "Skill in validation",
                 lines=(Line("", tokens, skill, "orange", marked=True),),
                 x_title=X_TITLE,
                 y_title="mean over tasks; 0 by chance, 1 perfect",

@@ -43,7 +43,9 @@ class MemberFacts:
     seed: int
     fold: int | None
     step: int
-    """Step of the checkpoint that predicts: the one with the best validation."""
+    """Step of the checkpoint that predicts."""
+    chosen_on: str
+    """What chose it: "validation", or "training" where no validation record has a label."""
 
 
 @dataclass(frozen=True, slots=True)

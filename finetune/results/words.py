@@ -3,9 +3,11 @@
 In: `Results`. Out: lines for a console and sentences for a report. Kept: nothing.
 """
 
+from collections.abc import Sequence
+
 from data.progress_line import in_columns
-from finetune.metrics.scores import TITLES, TaskScore
-from finetune.results.results import Results
+from finetune.metrics.scores import NO_VALIDATION, TITLES, TaskScore
+from finetune.results.results import MemberFacts, Results
 
 _MOST_TASKS = 12
 """Tasks in the table of a console; of more the first are shown, all stand in scores.json."""
@@ -35,6 +37,16 @@ def table(results: Results) -> list[str]:
     lines = in_columns(rows)
     more = len(results.scores.defined) - len(defined)
     return lines + ([f"{more:,} more tasks are in scores.json"] if more > 0 else [])
+
+
+def chosen_on_training(members: Sequence[MemberFacts]) -> list[str]:
+    """A sentence where checkpoints are chosen on training rows."""
+    names = [member.name for member in members if member.chosen_on == "training"]
+    if not names:
+        return []
+    which = "The checkpoint is" if len(members) == 1 else f"The checkpoints of {', '.join(names)} are"
+    said = "overfitting goes unnoticed, and predictions have no calibration"
+    return [f"{which} chosen on training rows, as {NO_VALIDATION}: {said}."]
 
 
 def compared(results: Results) -> list[str]:

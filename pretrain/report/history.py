@@ -34,6 +34,8 @@ class Validation:
     scores: Mapping[str, Mapping[str, float | None]]
     set: str = ""
     """Hash of the frozen set; empty of a job without one."""
+    part: str = "validation"
+    """What was scored: "training" where a job has nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +106,10 @@ def read_history(root: Path) -> History:
         tokens=max((line["tokens"] for line in kept), default=0),
         course=course(kept, trained_as(described.recipe.get("data", {}).get("mask", {}))),
         validations=tuple(
-            Validation(line["step"], line["tokens"], seconds(line["time"]), line["validation"], line.get("set", ""))
+            Validation(line["step"], line["tokens"], seconds(line["time"]), line[part], line.get("set", ""), part)
             for line in kept
-            if "validation" in line
+            for part in ("validation", "training")
+            if part in line
         ),
         starts=tuple(all_starts),
         saves=tuple(seconds(line["time"]) for line in lines if "checkpoint_s" in line),

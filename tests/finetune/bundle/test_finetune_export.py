@@ -83,6 +83,7 @@ def bundle_of(
         split_method="m",
         training_residues=(1, 60),
         step=1,
+        chosen_on="validation",
         validation={},
         versions={},
     )

@@ -72,7 +72,7 @@ def results_of(*kinds: tuple[Objective, Predictions]) -> tuple[Results, list[Obj
             BaselineScores("ridge on residues", better, {}, {}, 2.0),
             BaselineScores("nearest neighbour", Scores(()), {}, {o.settings.name: "too slow" for o in objectives}, 0.0),
         ),
-        members=(MemberFacts("", 0, None, 20),),
+        members=(MemberFacts("", 0, None, 20, "validation"),),
         seeds=(),
         ceilings=(Ceiling(objectives[0].settings.name, objectives[0].outputs[0], 12, 0.5, 0.81),),
         calibrations=tuple(calibrations),

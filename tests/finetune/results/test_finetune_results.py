@@ -234,7 +234,7 @@ def results() -> Results:
         scores=model,
         validation=None,
         baselines=(BaselineScores("ridge on residues", ridge, {"t": "ridge"}, {}, 1.5),),
-        members=(MemberFacts("seed-0", 0, None, 20), MemberFacts("seed-1", 1, None, 40)),
+        members=(MemberFacts("seed-0", 0, None, 20, "validation"), MemberFacts("seed-1", 1, None, 40, "validation")),
         seeds=tuple(SeedScores(n, Scores((scored("a", value),))) for n, value in enumerate((0.6, 0.8))),
         ceilings=(Ceiling("t", "a", 12, 0.5, 0.81),),
         calibrations=(CalibratedTask("t", "a", rising, {"coverage": 0.85}),),

@@ -6,10 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from data.recipe.toml_file import read
 from finetune.__main__ import main
+from finetune.assays import open_assays, prepare
+from finetune.predict import main as predict
+from finetune.recipe import Recipe
+from finetune.splits.parts import TRAIN
 from support.assays.small_run import Rows, write
 
 TASK = '[[tasks]]\nname = "affinity_b"\ntype = "regression"\n\n'
+
+CHOSEN = (
+    "The checkpoint is chosen on training rows, as no validation row has a label: overfitting goes unnoticed, and "
+    "predictions have no calibration."
+)
 
 
 def recipe_of(folder: Path, labelled: str, split: str) -> Path:
@@ -50,5 +60,61 @@ def test_a_test_part_without_labels_is_scored_by_nothing(tmp_path: Path, capsys:
     recipe = recipe_of(tmp_path, "abc", split)
     assert main([str(recipe)]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert "Nothing that is held out has a label: nothing is scored. Training records chose the checkpoint." in said
+    assert "Nothing that is held out has a label: nothing is scored." in said
+    assert CHOSEN in said
     assert "Undefined in validation: affinity_b: no label." in said
+
+
+@pytest.mark.usefixtures("last_report")
+@pytest.mark.parametrize("words", ["", pytest.param('validation = ["c"]\n', marks=pytest.mark.slow)])
+def test_what_chose_on_training_rows_says_so_everywhere(
+    words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column of train and test; and one whose validation rows have no label."""
+    monkeypatch.setenv("PATH", str(tmp_path))  # without MMseqs2
+    is_there = bool(words)
+    train, labelled = ('["a", "b"]', "abd") if is_there else ('["a", "b", "c"]', "abcd")
+    split = f'by = "column"\ncolumn = "side"\ntrain = {train}\n{words}test = ["d"]'
+    assert main([str(recipe_of(tmp_path, labelled, split))]) == 0
+    said, run = "".join(capfd.readouterr()), tmp_path / "run"
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    scored = [line["training"] for line in lines if "training" in line]
+    assert scored
+    assert all("skill" in line["all_tasks"] for line in scored)
+    assert not any("validation" in line for line in lines)
+    records = 24 if is_there else 36
+    start = f"no validation row has a label; the checkpoint is chosen on training rows, {records} of them are scored"
+    assert f"validation: {start}" in said
+    assert "training rows: skill" in said
+    assert f"{CHOSEN}\n" in said
+    bundle = json.loads((run / "bundle/bundle.json").read_text())
+    assert (bundle["chosen_on"], bundle["validation"]) == ("training", {})
+    scores = json.loads((run / "scores.json").read_text())
+    assert scores["notes"] == bundle["evaluation"]["notes"] == [CHOSEN]
+    assert scores["validation"] is None
+    assert [member["chosen_on"] for member in scores["members"]] == ["training"]
+    assert {each["calibration"]["why_not"] for each in scores["calibrations"]} == {"no validation row has a label"}
+    ridges = [each["descriptions"]["affinity_b"] for each in scores["baselines"] if "ridge" in each["name"]]
+    assert len(ridges) == 2
+    assert all(each.endswith("penalty 10, the default, as no validation row has a label") for each in ridges)
+    card = (run / "bundle/README.md").read_text()
+    assert "| step, chosen on training rows |" in card
+    assert CHOSEN in card
+    report = (run / "report.html").read_text()
+    assert CHOSEN in report
+    assert "Skill on training rows, which choose the checkpoint" in report
+    assert not any("Skill in validation" in text or "chosen on validation" in text for text in (card, report, said))
+    assert predict([str(run / "bundle"), str(tmp_path / "assays.csv"), "-o", str(tmp_path / "out.csv")]) == 0
+    assert "no intervals or calibration of 1 tasks: no validation row has a label" in capfd.readouterr().err
+
+
+def test_training_rows_that_choose_a_checkpoint_are_a_keyed_sample(tmp_path: Path) -> None:
+    recipe = read(Recipe, write(tmp_path))
+    assays = open_assays(recipe, prepare(recipe))
+    training = assays.records(TRAIN)
+    drawn = assays.drawn_of_training(0, 20)
+    assert drawn.tolist() == sorted({*drawn.tolist()} & {*training.tolist()})
+    assert len(drawn) == 20
+    assert drawn[-1] > training[20]
+    assert drawn.tolist() == assays.drawn_of_training(0, 20).tolist() != assays.drawn_of_training(1, 20).tolist()
+    assert assays.drawn_of_training(0, len(training) + 1).tolist() == training.tolist()
