@@ -210,6 +210,8 @@ class Assays:
 def prepare(recipe: Recipe) -> Prepared:
     """Read the tables, build their stores, or find them, and divide them; called by one process of each node.
 
+    Rows are divided before labels are read, so that a row that is in no part gives none.
+
     Raises:
         ValueError: a table, a task or the split is wrong; the message names file, row and column.
     """
@@ -219,20 +221,22 @@ def prepare(recipe: Recipe) -> Prepared:
         needed = ((column, f"split.{name}") for name in _DIVIDING if (column := getattr(recipe.split, name)))
         table = joined(tables, settings, list(needed))
         proteins = proteins_of(table, settings, settings.crop_tokens, settings.ingest)
-        rows = [Rows(table, proteins.record_of_row, proteins.num_records, proteins, proteins.ids)]
-        tasks = [read_task(rows, task, settings.decimal) for task in recipe.tasks]
     source = proteins.source(settings.ingest)
     store = open_or_build([source], Path(settings.store_dir), settings.unknown_letters, settings.ingest)
-    labels = write([store], {task.settings.name: task.labels for task in tasks}, proteins.linkers)
     records = Records(table, proteins.record_of_row, np.asarray(store.digests), store)
     with WorkLine("dividing the records", after_s=2.0):
         mutations = None
         if proteins.mutated is not None and proteins.wild_types is not None:
             mutations = of_rows(records, proteins.mutated, proteins.wild_types)
         division = divide(recipe.split, records, proteins.ids, mutations)
+    of_row = np.where(division.used, proteins.record_of_row, -1)
+    with WorkLine("reading the labels", after_s=2.0):
+        rows = [Rows(table, of_row, proteins.num_records, proteins, proteins.ids)]
+        tasks = [read_task(rows, task, settings.decimal) for task in recipe.tasks]
+    labels = write([store], {task.settings.name: task.labels for task in tasks}, proteins.linkers)
     opened = tuple(OpenTask(task.settings, task.outputs, task.classes, task.unit, task.said) for task in tasks)
     said = (*table.said, *proteins.said, *(line for task in tasks for line in task.said), *division.notes)
-    return Prepared(store.folder, labels.folder, opened, division, said, _of_tables(table, proteins.record_of_row))
+    return Prepared(store.folder, labels.folder, opened, division, said, _of_tables(table, of_row))
 
 
 def _of_tables(table: Table, record_of_row: NDArray[np.int64]) -> tuple[TableRecords, ...]:

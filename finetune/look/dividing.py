@@ -208,7 +208,10 @@ def _tried(opened: Opened, settings: dict[str, Any], mutations: Mutations | None
         name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
     }
     split = SplitSettings(**given)
-    parts = divide(split, opened.records, opened.proteins.ids, mutations).parts
+    division = divide(split, opened.records, opened.proteins.ids, mutations)
+    parts, has_record = division.parts, opened.records.of_row >= 0
+    if (has_record & ~division.used).any():
+        opened = opened.of_rows(division.used)
     labelled = opened.is_labelled
     for each in [parts.of_fold(fold) for fold in range(parts.num_folds)] or [parts]:
         objectives(opened.tasks, each.part == TRAIN)

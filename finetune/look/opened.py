@@ -40,6 +40,13 @@ class Opened:
     """Column -> why it cannot be learned."""
     records: Records
     store: Store
+    rows: Rows
+    decimal: str
+
+    def of_rows(self, used: NDArray[np.bool_]) -> "Opened":
+        """The same with the labels of some rows alone; (rows,) booleans."""
+        rows = replace(self.rows, records=np.where(used, self.rows.records, -1))
+        return replace(self, rows=rows, tasks=[read_task([rows], task.settings, self.decimal) for task in self.tasks])
 
     @property
     def is_labelled(self) -> NDArray[np.bool_]:
@@ -111,7 +118,7 @@ def opened(table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequen
         raise ValueError(f"{table.name}: has proteins, and needs a column of what was measured of them; {said[0]}")
     store = open_or_build([proteins.source(ingest)], Path(store_dir), settings.unknown_letters, ingest)
     records = Records(table, proteins.record_of_row, np.asarray(store.digests), store)
-    return Opened(proteins, tasks, kept, left_out, records, store)
+    return Opened(proteins, tasks, kept, left_out, records, store, rows[0], settings.decimal)
 
 
 def _read(rows: Sequence[Rows], guess: Guess, decimal: str) -> tuple[TaskLabels, Guess]:

@@ -1,6 +1,6 @@
 """Parts that a column names: 'train', 'valid', 'test', or the words that the recipe gives.
 
-In: records, settings. Out: the part of each record, and notes. Kept: nothing.
+In: records, settings. Out: the part of each record, the rows that are in it, and notes. Kept: nothing.
 """
 
 import difflib
@@ -22,13 +22,13 @@ USUAL = {
 _TRUE, _FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0", "nan", "na")
 
 
-def by_column(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int8], list[str]]:
+def by_column(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int8], NDArray[np.bool_], list[str]]:
     """The part of each record by `split.column`, and of those of training that validate by `split.validation_column`.
 
     An empty cell is in no part, and so is a record all of whose rows are.
 
     Returns:
-        (N,) parts, and a note on what was left out or decided.
+        (N,) parts; (rows,) whether a row is in the part of its record; and notes on what was left out or decided.
 
     Raises:
         ValueError: a value is no part; or a record is in two and `split.conflict` is "refuse". The message names rows.
@@ -38,21 +38,21 @@ def by_column(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int
     notes = []
     empty = np.flatnonzero((of_row == UNUSED) & (records.of_row >= 0))
     if len(empty):
-        notes.append(f"{len(empty):,} rows are in no part ({records.rows(empty)})")
-    part = np.full(records.count, UNUSED, np.int8)
-    used = np.flatnonzero((of_row != UNUSED) & (records.of_row >= 0))
-    # The part that is held out most is the highest number, so a record's part is the greatest of its rows'.
-    np.maximum.at(part, records.of_row[used], of_row[used])
-    torn = np.unique(records.of_row[used[of_row[used] != part[records.of_row[used]]]])
+        notes.append(f"{len(empty):,} rows are in no part and give no label ({records.rows(empty)})")
+    part, used = records.most_held_out(of_row)
+    others = (of_row != UNUSED) & (records.of_row >= 0) & ~used
+    torn = np.unique(records.of_row[others])
     if not len(torn):
-        return part, notes
+        return part, used, notes
     if settings.conflict == "refuse":
         raise ValueError(_conflict(records, settings.column, of_row, torn))
     if settings.conflict == "unused":
         part[torn] = UNUSED
-    became = "are in none" if settings.conflict == "unused" else "are in the part that is held out more"
+    became = "are in none"
+    if settings.conflict == "held_out":
+        became = f"are in the part that is held out more; their {np.count_nonzero(others):,} other rows give no label"
     notes.append(f"{len(torn):,} sequences have rows in two parts and {became}")
-    return part, notes
+    return part, used, notes
 
 
 def _of_rows(records: Records, settings: SplitSettings) -> NDArray[np.int8]:

@@ -5,7 +5,7 @@ except clusters beside the store.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +41,8 @@ class Division:
     """Whether relatives were found by shared words, as MMseqs2 could not run."""
     notes: tuple[str, ...]
     """Sentences for the user: what was left out, or decided."""
+    used: NDArray[np.bool_] = field(default_factory=lambda: np.ones(1, np.bool_))
+    """(rows,) whether a row gives labels: its record has a part, and the row is in it. No other rows do."""
 
 
 def divide(
@@ -68,7 +70,8 @@ def divide(
     wanted = ["train", "test"] if given else [name for name, share in named if share]
     advice = "choose fewer folds or a larger table" if settings.folds else "choose other split.fractions"
     require_filled(division.parts, wanted, _ADVICE.get(settings.by, advice), settings.folds)
-    return division
+    has_part = np.append(division.parts.part != UNUSED, False)  # the last one is that of rows without a record
+    return replace(division, used=division.used & has_part[records.of_row])
 
 
 def _divided(settings: SplitSettings, records: Records, ids: Sequence[str], mutations: Mutations | None) -> Division:
@@ -77,23 +80,25 @@ def _divided(settings: SplitSettings, records: Records, ids: Sequence[str], muta
         parts, listed = split_file.read(Path(settings.file), ids, records.digests)
         return Division(parts, f"taken from {settings.file}", False, tuple(listed))
     if settings.by in ("column", "time"):
-        part, notes = (by_column if settings.by == "column" else by_time)(records, settings)
-        return Division(parts_of(records.digests, part), f"{settings.by} {settings.column!r}", False, tuple(notes))
+        part, used, notes = (by_column if settings.by == "column" else by_time)(records, settings)
+        by = f"{settings.by} {settings.column!r}"
+        return Division(parts_of(records.digests, part), by, False, tuple(notes), used)
     if settings.by in ("position", "distance"):
         return _of_variants(settings, records, mutations)
     group, method, notes, is_used = np.arange(records.count), "drawn at random", [], np.ones(records.count, np.bool_)
-    is_approximate = False
+    is_approximate, used = False, np.ones(len(records.of_row), np.bool_)
     if settings.by == "group":
         group, notes = by_group(records, settings)
         method = f"groups of column {settings.column!r}"
     elif settings.by == "scaffold":
-        group, notes, is_used = by_scaffold(records, settings)
+        group, notes, used = by_scaffold(records, settings)
+        is_used = np.isin(np.arange(records.count), records.of_row[used])
         method = f"Bemis-Murcko scaffolds of column {settings.column!r}"
     elif settings.by == "homology":
         group, method, is_approximate = by_homology(records, settings)
     side = _dealt(settings, records, group, is_used)
     notes.append(_in_words(group[is_used]))
-    return Division(_sides(settings, records, side, group), method, is_approximate, tuple(notes))
+    return Division(_sides(settings, records, side, group), method, is_approximate, tuple(notes), used)
 
 
 def _with_validation(

@@ -31,7 +31,8 @@ def by_scaffold(records: Records, settings: SplitSettings) -> tuple[NDArray[np.i
     """(N,) groups by the Bemis-Murcko scaffold of the molecules in `split.column`.
 
     Molecules without a ring have one scaffold, the empty one, as is the custom. Records of which no row has a molecule
-    that can be read are unused: the third array, (N,), tells which; a note counts them and names rows.
+    that can be read are unused. The third array, (rows,), tells which rows have one. Others give no label; a note
+    counts them and names rows.
 
     Raises:
         ValueError: rdkit is not installed.
@@ -46,10 +47,10 @@ def by_scaffold(records: Records, settings: SplitSettings) -> tuple[NDArray[np.i
     notes = []
     if unreadable:
         notes.append(
-            f"{len(unreadable):,} rows have no SMILES that can be read in {settings.column!r}, and do not decide a "
-            f"part ({records.rows(unreadable)}); {np.count_nonzero(~has_one):,} records are unused for it"
+            f"{len(unreadable):,} rows have no SMILES that can be read in {settings.column!r}, and give no label "
+            f"({records.rows(unreadable)}); {np.count_nonzero(~has_one):,} records are unused for it"
         )
-    return joined(records, found), notes, has_one
+    return joined(records, found), notes, read
 
 
 def by_homology(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int64], str, bool]:

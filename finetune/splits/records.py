@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.splits.parts import UNUSED
 from finetune.tables.table import Table
 
 if TYPE_CHECKING:
@@ -48,6 +49,23 @@ class Records:
         shown = ", ".join(self.table.shown(int(row)) for row in rows[:_SHOWN])
         more = f" and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
         return f"{self.table.name}: {self.table.row_word}{'s' if len(rows) > 1 else ''} {shown}{more}"
+
+    def most_held_out(self, of_row: NDArray[np.int8]) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
+        """The part of each record from those of its rows, and which rows are in the part of their record.
+
+        A record is in the part that is held out most: test, then validation, then training.
+
+        Args:
+            of_row: (rows,) the part of each row, `UNUSED` for one that is in none.
+
+        Returns:
+            (N,) parts, `UNUSED` for a record none of whose rows has one; (rows,) which rows may give labels.
+        """
+        part = np.full(self.count, UNUSED, np.int8)
+        used = (of_row != UNUSED) & (self.of_row >= 0)
+        np.maximum.at(part, self.of_row[used], of_row[used])  # the part that is held out most has the highest number
+        used[used] = of_row[used] == part[self.of_row[used]]
+        return part, used
 
     def rows_of(self, record: int) -> NDArray[np.int64]:
         """The rows of a record, rising."""

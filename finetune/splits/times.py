@@ -1,6 +1,6 @@
 """Parts by time: what was measured earlier trains, what was measured later is tested.
 
-In: a column of dates or numbers. Out: the part of each record, and notes. Kept: nothing.
+In: a column of dates or numbers. Out: the part of each record, the rows that are in it, and notes. Kept: nothing.
 """
 
 import re
@@ -20,13 +20,15 @@ _DAY_S = 86_400.0
 _ADVICE = "write dates as 2021-04-03, or numbers that rise with time"
 
 
-def by_time(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int8], list[str]]:
+def by_time(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int8], NDArray[np.bool_], list[str]]:
     """The part of each record by the time of its *last* row, so that no row that trains is later than a cut.
+
+    Rows of the record that are earlier than the beginning of its part give no label, nor do rows without a time.
 
     Without `split.cuts`, times are cut where `split.fractions` come closest; records of one time stay together.
 
     Returns:
-        (N,) parts; `UNUSED` for a record without a time; and notes.
+        (N,) parts, `UNUSED` for a record without a time; (rows,) whether a row is in the part of its record; and notes.
 
     Raises:
         ValueError: a cell is no date or number, or may be two dates; the message names its row.
@@ -34,19 +36,25 @@ def by_time(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int8]
     assert settings.column is not None
     texts = records.texts(settings.column, "split.column")
     read = _Reader(records, settings.column, texts)
-    last = np.full(records.count, -np.inf)
+    last, time = np.full(records.count, -np.inf), np.full(len(texts), -np.inf)
     rows = np.array([row for row, text in enumerate(texts) if text and records.of_row[row] >= 0], np.int64)
-    np.maximum.at(last, records.of_row[rows], np.array([read(texts[row] or "", row) for row in rows.tolist()]))
+    time[rows] = [read(texts[row] or "", row) for row in rows.tolist()]
+    np.maximum.at(last, records.of_row[rows], time[rows])
     timed = np.isfinite(last)
+    undated = np.flatnonzero((records.of_row >= 0) & np.isinf(time))
     notes = [f"{np.count_nonzero(~timed):,} records have no time and are unused"] if not timed.all() else []
+    notes += [f"{len(undated):,} rows have no time and give no label ({records.rows(undated)})"] if len(undated) else []
     cuts = [read(text, None) for text in settings.cuts] or _cuts(last[timed], settings.fractions)
     if sorted(cuts) != cuts:
         raise ValueError(f"split.cuts is {settings.cuts!r}; validation must begin before test does")
     test, validation = cuts[-1], cuts[0] if len(cuts) == 2 else np.inf
-    part = np.where(last >= test, TEST, np.where(last >= validation, VALIDATION, TRAIN))
+    of_row = np.where(time >= test, TEST, np.where(time >= validation, VALIDATION, TRAIN))
+    part, used = records.most_held_out(np.where(np.isinf(time), UNUSED, of_row).astype(np.int8))
+    if early := np.count_nonzero(~used & np.isfinite(time)):
+        notes.append(f"{early:,} rows are earlier than the part of their sequence and give no label")
     shown = " and ".join(read.shown(cut) for cut in cuts if np.isfinite(cut))
     notes.append(f"by {settings.column}: cut at {shown}")
-    return np.where(timed, part, UNUSED).astype(np.int8), notes
+    return part, used, notes
 
 
 def _cuts(times: NDArray[np.float64], fractions: tuple[float, ...]) -> list[float]:

@@ -47,7 +47,8 @@ def test_flips_set_and_validation() -> None:
     )
     division = divide(SplitSettings(by="column", column="set", validation_column="validation"), records)
     assert division.parts.part.tolist() == [VALIDATION, TRAIN, TEST, TEST, UNUSED, TRAIN]
-    assert division.notes == ("1 rows are in no part (assays.csv: row 6)",)
+    assert division.notes == ("1 rows are in no part and give no label (assays.csv: row 6)",)
+    assert division.used.tolist() == [True] * 4 + [False, True]
 
 
 def test_words_of_ones_own() -> None:
@@ -62,8 +63,14 @@ def test_words_of_ones_own() -> None:
         divide(SplitSettings(by="column", column="flod"), records)
 
 
-@pytest.mark.parametrize(("conflict", "part"), [("held_out", [TEST, VALIDATION, TRAIN]), ("unused", [-1, -1, TRAIN])])
-def test_a_sequence_in_two_parts(conflict: str, part: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("conflict", "part", "used"),
+    [
+        ("held_out", [TEST, VALIDATION, TRAIN], [0, 0, 1, 1, 1, 1, 1]),
+        ("unused", [-1, -1, TRAIN], [0, 0, 1, 0, 0, 1, 1]),
+    ],
+)
+def test_a_sequence_in_two_parts(conflict: str, part: list[int], used: list[int]) -> None:
     # a trains and is tested, b trains and validates, c trains twice; d is tested, so that a part is not empty.
     of_rows = ["train", "train", "train", "test", "valid", "train", "test"]
     records = named_records("abcabcd", set=of_rows)
@@ -73,6 +80,7 @@ def test_a_sequence_in_two_parts(conflict: str, part: list[int]) -> None:
         divide(SplitSettings(by="column", column="set"), records)
     division = divide(SplitSettings(by="column", column="set", conflict=conflict), records)
     assert division.parts.part.tolist() == [*part, TEST]
+    assert division.used.tolist() == list(map(bool, used))
     assert division.notes[0].startswith("2 sequences have rows in two parts")
 
 
@@ -92,8 +100,11 @@ def test_later_is_tested_and_the_last_row_of_a_record_counts() -> None:
     records = named_records("abcdae", date=dates)  # a was measured in 2019, and again in 2022
     division = divide(SplitSettings(by="time", column="date", cuts=("2021-01-01", "2022-01-01")), records)
     assert division.parts.part.tolist() == [TEST, VALIDATION, TEST, TRAIN, UNUSED]
+    assert division.used.tolist() == [False, True, True, True, True, False]  # a's row of 2019 would train
     assert division.notes == (
         "1 records have no time and are unused",
+        "1 rows have no time and give no label (assays.csv: row 7)",
+        "1 rows are earlier than the part of their sequence and give no label",
         "by date: cut at 2021-01-01 and 2022-01-01",
     )
 
@@ -165,8 +176,9 @@ def test_scaffolds() -> None:
     division = divide(SplitSettings(by="scaffold", column="smiles", fractions=HALVES), records)
     assert division.parts.group.tolist() == [0, 0, 0, 1, 1, 2, 2, 3, 4]
     assert division.parts.part[7:].tolist() == [UNUSED, UNUSED]
+    assert division.used.tolist() == [True] * 7 + [False] * 2
     assert division.notes[0] == (
-        "2 rows have no SMILES that can be read in 'smiles', and do not decide a part (assays.csv: rows 9, 10); "
+        "2 rows have no SMILES that can be read in 'smiles', and give no label (assays.csv: rows 9, 10); "
         "2 records are unused for it"
     )
     assert division.notes[1] == "7 records in 3 groups, the largest of 3"
