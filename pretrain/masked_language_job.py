@@ -167,7 +167,7 @@ class MaskedLanguageJob(Job[MaskedLanguageScores]):
         """Perplexities on held-out proteins; collective."""
         corpora, how = self.corpora, (self.recipe.data, self.recipe.run.validation_sequences)
         scores = evaluate(model, corpora, *how, self.engine, self.unigram)
-        self.predictions = predict(model, corpora, self.recipe.data, self.engine)
+        self.predictions = predict(model, corpora, self.recipe.data, self.engine, self.unigram)
         if corpora.families:
             scores = self.engine.on_main(lambda: with_floor(scores, corpora, *how))
         return MaskedLanguageScores(scores, self._held_out)

@@ -6,6 +6,7 @@ In: a `Summary` and how the run was started. Out: text. Each command in it works
 import itertools
 import json
 import math
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,8 @@ from pretrain.run.records import read_metrics
 
 PEPTIDE = "MKTAYIAKQRQISFVKSHFSRQ<mask>EERLGLIEVQ"
 """An example to fill in: the start of asparagine synthetase A of E. coli, with a leucine hidden."""
+
+_PUBLISHED = "facebook/esm2_t6_8M_UR50D"
 
 Command = tuple[str, str]
 """(what it does, the command)."""
@@ -116,7 +119,8 @@ def closing_words(summary: Summary[MaskedLanguageScores], start: Start) -> str:
         interval = "unknown" if math.isnan(s.low) else f"{shown(s.low)} to {shown(s.high)}"
         lines.append(f"    {TITLES[name]:12}{shown(s.perplexity):>8}{interval:>18}{shown(s.unigram):>10}{floor}")
     taken = lasting(read_metrics(summary.run.metrics), starts(AttemptRecords.read(summary.run)))
-    found = verdict(judged, course(taken, trained_as(recipe["data"]["mask"])), scores.held_out)
+    of_run = course(taken, trained_as(recipe["data"]["mask"]))
+    found = verdict(judged, of_run, scores.held_out, scores.evaluations["80_10_10"])
     lines += [
         "",
         *found.sentences,
@@ -146,7 +150,14 @@ def next_commands(
     directory, preset = recipe["run"]["directory"], recipe["model"]["preset"]
     folder = json.dumps(str(export), ensure_ascii=False)
     fill_in = f'from transformers import pipeline; print(pipeline("fill-mask", {folder})("{PEPTIDE}")[0])'
-    commands = [("fill in a hidden residue, with transformers alone:", f"{_python()} -c {shlex.quote(fill_in)}")]
+    python = start.launcher.removesuffix(" -m pretrain")
+    python = python if re.search(r"python[\d.]*$", python) else _python()
+    commands = [("fill in a hidden residue, with transformers alone:", f"{python} -c {shlex.quote(fill_in)}")]
+    sources = recipe["data"].get("sources")
+    diverged = found.advice is Advice.LOWER_RATE
+    if found.is_little and not diverged and sources and recipe["model"].get("init") is None:
+        words = shlex.join([*sources, f"model.init={_PUBLISHED}", f"run.directory={directory}_continued"])
+        commands.append(("continue from a published model on the same sequences:", f"{start.launcher} {words}"))
     schedule = recipe["schedule"]
     total = schedule["total_tokens"]
     if found.advice is Advice.LOWER_RATE:
@@ -171,6 +182,16 @@ def next_commands(
             commands.append(_train_larger(start, recipe, preset, larger))
     if is_embedded:
         commands.append(("train on your own sequences:", f"{start.launcher} your.fasta.gz"))
+    elif found.judgement is Judgement.BETTER and not found.is_little:
+        run = shlex.quote(directory)
+        commands += [
+            (
+                "score variants:",
+                f"{python} -m finetune.score {run} variants.csv --targets wild.fasta -o scored.csv",
+            ),
+            ("embed proteins:", f"{python} -m finetune.embed {run} proteins.fasta embedded.parquet"),
+            ("fine-tune on a table:", f"{python} -m finetune.look assays.csv --init {run} -o assays.toml"),
+        ]
     return commands
 
 

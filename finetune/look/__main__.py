@@ -8,6 +8,7 @@ In: a table, options. Out: words, a recipe with a reason for every value; exit s
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from data.recipe.setting import require_word
@@ -42,11 +43,25 @@ def main(arguments: list[str] | None = None) -> int:
             tuple(options.sequence),
             measures=not options.no_timing,
         )
+        if options.init:
+            print(*_remark(Path(options.init)), sep="", end="")
         found = propose(request, lambda lines: print(*lines, sep="\n", flush=True) if lines else None)
         write(path, found.recipe)
         print("", f"written: {path}", f"to train: python -m finetune {path}", sep="\n", flush=True)
 
     return answered(attempt)
+
+
+def _remark(init: Path) -> Iterator[str]:
+    """What the report of a pretraining run says against its encoder, as lines; `init` is the run or its export."""
+    from pretrain.report.facts import verdict_on
+    from pretrain.report.history import read_history
+
+    for root in (init, init.absolute().parent):
+        found = verdict_on(read_history(root)) if (root / "run.json").is_file() else None
+        if found and found.is_little:
+            yield f"note: {init} learned little or nothing beyond residue frequencies: its vectors may be no better "
+            yield "than those of random weights. A published model may be: --init facebook/esm2_t6_8M_UR50D\n"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -157,7 +157,7 @@ def _before(request: Request) -> list[str]:
 def _parts(
     request: Request, data: dict[str, Any], place: Place, found: Opened, split: Divided, chosen: Sizes, takes: Expected
 ) -> list[Table]:
-    name = name_of(request.table)
+    name = name_of(request.recipe.stem)
     run = [
         Choice("directory", f"{request.runs}/{name}", "where the run is kept"),
         Choice("evaluate_every", chosen.evaluate_every, "steps between two validations, about a pass"),

@@ -37,7 +37,9 @@ _SEED = 0
 
 
 @torch.no_grad()
-def predict(model: nn.Module, corpora: Corpora, settings: DataSettings, engine: Engine) -> list[Prediction]:
+def predict(
+    model: nn.Module, corpora: Corpora, settings: DataSettings, engine: Engine, unigram: NDArray[np.float64]
+) -> list[Prediction]:
     """Predict every residue of a few held-out proteins; collective.
 
     Args:
@@ -45,6 +47,7 @@ def predict(model: nn.Module, corpora: Corpora, settings: DataSettings, engine: 
         corpora: the corpora whose validation side is read.
         settings: sizes of crop and bin.
         engine: the engine to whose ranks the bins are dealt.
+        unigram: (33,) loss of each token id under residue frequencies.
     """
     chosen = corpora.validation
     chosen = chosen[np.argsort(draw.hashes(_SEED, chosen), kind="stable")[:PROTEINS]]
@@ -53,8 +56,10 @@ def predict(model: nn.Module, corpora: Corpora, settings: DataSettings, engine: 
     tokens = np.split(corpora.shelves.tokens(Bin(chosen, passes, starts, lengths, 0)), np.cumsum(lengths)[:-1])
     nats = _hidden_in_turn(model, tokens, settings, engine)
     return [
-        _prediction(int(sample), int(of), int(start), true, losses)
-        for sample, of, start, true, losses in zip(chosen, whole, starts, tokens, nats, strict=True)
+        _prediction(int(sample), int(of), int(start), true, losses, name, unigram)
+        for sample, of, start, true, losses, name in zip(
+            chosen, whole, starts, tokens, nats, corpora.names(chosen), strict=True
+        )
     ]
 
 
@@ -99,11 +104,18 @@ class _Copies(Contents):
 
 
 def _prediction(
-    sample: int, whole: int, start: int, tokens: NDArray[np.uint8], nats: NDArray[np.float64]
+    sample: int,
+    whole: int,
+    start: int,
+    tokens: NDArray[np.uint8],
+    nats: NDArray[np.float64],
+    name: str,
+    unigram: NDArray[np.float64],
 ) -> Prediction:
     """The protein without its begin and end token."""
     inside = slice(1 if start == 0 else 0, len(tokens) - 1 if start + len(tokens) == whole + 2 else len(tokens))
     letters = [text if len(text) == 1 else "X" for text in (TOKENS[token] for token in tokens[inside].tolist())]
     probabilities = [None if np.isnan(loss) else float(np.exp(-loss)) for loss in nats[inside]]
     corpus, record = sample >> CORPUS_BITS, sample & ((1 << CORPUS_BITS) - 1)
-    return Prediction(corpus, record, whole, max(start - 1, 0), "".join(letters), probabilities)
+    by_frequencies = float(np.exp(-unigram[tokens[~np.isnan(nats)]]).mean()) if np.isfinite(nats).any() else 0.0
+    return Prediction(corpus, record, whole, max(start - 1, 0), "".join(letters), probabilities, name, by_frequencies)

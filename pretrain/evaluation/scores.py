@@ -38,10 +38,7 @@ class HeldOut(StrEnum):
             return f"Perplexity on {number} training {proteins}, because none is held out"
         if self is HeldOut.CLUSTERS:
             return f"Validation perplexity on {number} {proteins} of held-out clusters"
-        return (
-            f"Validation perplexity on {number} held-out {proteins}; relatives of theirs may have trained, which makes "
-            "it look better than it is"
-        )
+        return f"Validation perplexity on {number} held-out {proteins}"
 
 
 def kind_of(held_out: str | None) -> str:
@@ -148,6 +145,10 @@ class Prediction:
     """True residues of the slice, one letter each."""
     probabilities: list[float | None]
     """The model's probability of each true residue while that is hidden; None for a letter that is no target."""
+    name: str
+    """First word of the protein's header."""
+    by_frequencies: float
+    """Mean probability of the same residues by residue frequencies of the training side; 0 where there are none."""
 
     def __post_init__(self) -> None:
         if len(self.residues) != len(self.probabilities):
@@ -158,5 +159,5 @@ class Prediction:
 class Predictions:
     """Content of predictions.json (`data.recipe.json_file`)."""
 
-    format: str = "zymogen.predictions/1"
+    format: str = "zymogen.predictions/2"
     proteins: tuple[Prediction, ...]

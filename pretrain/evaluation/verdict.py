@@ -10,7 +10,7 @@ Where nothing is held out, nothing is claimed about other proteins, and the cour
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -26,6 +26,8 @@ _SKIPPED = 1e-3
 _ABOVE_A_GUESS = math.log(64) + 0.1
 """A loss above that of a guess among all token ids, in either architecture: no untrained model has it."""
 _MOST_TIMES = 16
+_LITTLE = 0.1
+"""Nats a residue: a smaller gain over residue frequencies is that of perplexity 16.4 against 18.1 at most."""
 
 
 class Judgement(StrEnum):
@@ -60,21 +62,32 @@ class Verdict:
     """How many times as long to train, for `Advice.LONGER`."""
     best_tokens: int | None = None
     """Tokens at which the validation loss was lowest, if that was well before the end."""
+    is_little: bool = False
+    """Whether the model learned little or nothing beyond residue frequencies."""
+    caveats: tuple[str, ...] = ()
+    """What a reader of the scores has to know, a sentence each."""
 
     @property
     def sentences(self) -> list[str]:
         """What is said, each a line."""
-        return [self.finding, self.reason] if self.reason else [self.finding]
+        return [self.finding, *self.caveats, *([self.reason] if self.reason else [])]
 
 
-def verdict(scores: Evaluation, course: Course, held_out: HeldOut) -> Verdict:
+def verdict(scores: Evaluation, course: Course, held_out: HeldOut, corrupted: Evaluation | None = None) -> Verdict:
     """Judge a run.
 
     Args:
         scores: of its last weights, every target masked.
         course: of the run, up to these weights.
         held_out: what the scored proteins are.
+        corrupted: scores of the same weights under 80/10/10, where they are shown.
     """
+    found = _advised(scores, course, held_out)
+    little = scores.floor is None and (scores.gain < _LITTLE or scores.gain_low <= 0) and math.isfinite(scores.gain)
+    return replace(found, is_little=little, caveats=tuple(_caveats(scores, held_out, corrupted, little)))
+
+
+def _advised(scores: Evaluation, course: Course, held_out: HeldOut) -> Verdict:
     judgement, finding = _judged(scores, held_out)
     diverged = _diverged(course)
     if held_out is HeldOut.NOTHING:  # scores of training proteins are no second opinion
@@ -104,10 +117,16 @@ def _judged(s: Evaluation, held_out: HeldOut) -> tuple[Judgement, str]:
         said = f"All validation proteins {of_one}, so there is no interval and nothing is claimed: raise "
         return Judgement.UNDECIDED, f"{said}data.validation_fraction."
     if s.gain_low > 0:
+        by = f"{s.gain:.3f} nats a residue (at least {s.gain_low:.3f}, bootstrap 95 %)"
         said = (
-            f"It beats residue frequencies by {s.gain:.3f} nats a residue (at least {s.gain_low:.3f}, bootstrap 95 %): "
-            f"perplexity {s.perplexity:.1f}, against {s.unigram:.1f} for residue frequencies (1 would be certainty)."
+            f"It beats residue frequencies by {by}: perplexity {s.perplexity:.1f}, against {s.unigram:.1f} for residue "
+            "frequencies (1 would be certainty)."
         )
+        if s.gain < _LITTLE and s.floor is None:
+            said = (
+                f"It learned little beyond residue frequencies, which it beats by {by}: perplexity {s.perplexity:.2f}, "
+                f"against {s.unigram:.2f} for residue frequencies."
+            )
         if s.floor is None:
             return Judgement.BETTER, said
         share = s.gain / (math.log(s.unigram) - math.log(s.floor))
@@ -121,6 +140,21 @@ def _judged(s: Evaluation, held_out: HeldOut) -> tuple[Judgement, str]:
         f"It cannot be told from residue frequencies: the gain of {s.gain:.3f} nats a residue lies between "
         f"{s.gain_low:.3f} and {s.gain_high:.3f} (bootstrap 95 %)."
     )
+
+
+def _caveats(s: Evaluation, held_out: HeldOut, corrupted: Evaluation | None, is_little: bool) -> Iterator[str]:
+    if held_out is HeldOut.SEQUENCES:
+        yield "Relatives of these proteins may have trained, which makes the model look better than it is."
+    if corrupted and corrupted.perplexity > corrupted.unigram:
+        yield (
+            "80/10/10 is above residue frequencies because a model that trains on masks alone trusts the wrong "
+            "residues that it shows; judge by mask-all."
+        )
+    if is_little:
+        yield (
+            "As an encoder it may be no better than random weights: it learned little or nothing beyond residue "
+            "frequencies. Start from a published model instead (model.init)."
+        )
 
 
 # What the course shows ----------------------------------------------------------------------------

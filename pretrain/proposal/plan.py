@@ -264,12 +264,12 @@ def _validation(
 
 
 def _evaluate_every(one_s: float, budget_s: float, given: Mapping[str, Any]) -> Interval:
-    """The default interval between validations, or a longer one if these would take more than their share."""
+    """The default interval, a shorter one for a curve in a short run, a longer one where these exceed their share."""
     if "run.evaluate_every" in given:
         return interval("run.evaluate_every", given["run.evaluate_every"])
     most = max(1, int(rules.VALIDATION_TIME * budget_s / one_s)) if one_s else math.inf
-    seconds = max(_default_s("run.evaluate_every"), budget_s / most)
-    unit = 60 if seconds < 7200 else 3600
+    seconds = max(min(_default_s("run.evaluate_every"), budget_s / rules.VALIDATIONS), budget_s / most)
+    unit = 1 if seconds < 60 else 60 if seconds < 7200 else 3600
     return Interval(None, float(math.ceil(seconds / unit) * unit))
 
 

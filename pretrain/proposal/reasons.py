@@ -105,7 +105,8 @@ def _of_the_data(
     )
     yield Choice("run.validation_sequences", plan.scored, words)
     seconds = plan.evaluate_every.seconds or 0
-    evaluate_every = f"{seconds / 3600:.0f} h" if seconds >= 7200 else f"{seconds / 60:.0f} min"
+    shown_s = f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.0f} min"
+    evaluate_every = f"{seconds / 3600:.0f} h" if seconds >= 7200 else shown_s
     for name, words in (
         ("run.log_every", "between two lines of metrics; the first and the last step have one, too"),
         ("run.evaluate_every", "between two validations; the last step has one, too"),

@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from data.recipe.setting import flat
-from pretrain.evaluation.corruptions import TITLES
+from data.safe_text import printable
+from pretrain.evaluation.corruptions import CORRUPTIONS, TITLES
 from pretrain.evaluation.scores import Evaluation, Prediction, shown
-from pretrain.evaluation.verdict import verdict
+from pretrain.evaluation.verdict import Verdict, verdict
 from pretrain.report.figures import short
 from pretrain.report.history import History
 from pretrain.report.section import Key
@@ -68,11 +69,17 @@ def state(history: History) -> str:
 
 def judged(history: History) -> list[str]:
     """The verdict on a finished run, line by line; none before that."""
-    if not (history.is_finished and history.validations and history.held_out):
-        return []
-    scores = Evaluation.read(history.validations[-1].scores["mask_all"])
-    found = verdict(scores, history.course, history.held_out)
-    return [line for sentence in found.sentences for line in sentence.splitlines()]
+    found = verdict_on(history)
+    return [line for sentence in found.sentences for line in sentence.splitlines()] if found else []
+
+
+def verdict_on(history: History) -> Verdict | None:
+    """The verdict on a finished pretraining run; None before its end."""
+    scores = history.validations[-1].scores if history.validations else {}
+    if not (history.is_finished and history.held_out and "mask_all" in scores):
+        return None
+    judged, corrupted = (Evaluation.read(scores[name]) for name in CORRUPTIONS)
+    return verdict(judged, history.course, history.held_out, corrupted)
 
 
 def keys(history: History) -> list[Key]:
@@ -128,9 +135,10 @@ def _protein(found: Prediction) -> Protein:
     part = f", residues {first + 1} to {first + len(residues)} of {whole}" if len(residues) < whole else ""
     corpus = f"corpus {found.corpus + 1}, " if found.corpus else ""
     return Protein(
-        title=f"{corpus}record {found.record:,}{part or f', {whole} residues'}",
+        title=f"{corpus}{printable(found.name)}{part or f', {whole} residues'}",
         blocks=tuple((first + at + 1, tuple(cells[at : at + 10])) for at in range(0, len(cells), 10)),
-        summary=f"Probability of the true residue: {sum(scored) / len(scored):.2f} on average; by chance 0.05."
+        summary=f"Probability of the true residue: {sum(scored) / len(scored):.3f} on average; by residue frequencies "
+        f"{found.by_frequencies:.3f}."
         if scored
         else "No residue was predicted.",
     )

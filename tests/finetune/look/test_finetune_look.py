@@ -7,10 +7,12 @@ import pytest
 
 from data.homology import program
 from data.recipe.toml_file import read
+from finetune.look.__main__ import _remark
 from finetune.look.__main__ import main as look
 from finetune.look.proposal import Proposal, Request, propose
 from finetune.recipe import Recipe
 from support.assays.messy_tables import TABLES, lines, numbers, proteins, saved
+from support.inputs.written_runs import WrittenRun
 from support.places import REAL
 
 DATA = REAL.parent
@@ -149,3 +151,20 @@ def test_each_recipe_trains_twenty_steps(name: str, tmp_path: Path, monkeypatch:
         summary = train(member.recipe, partial(FineTuneJob, assays=member.assays), engine)
     assert summary.state.step >= 20
     assert summary.scores.rank_metric == summary.scores.rank_metric
+
+
+def test_the_run_is_named_after_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    table, *_ = TABLES["forty_rows"](tmp_path)
+    for name, run in (("bind.toml", "runs/bind"), ("second try.toml", "runs/second_try")):
+        assert look([str(table), "-o", name, "--no-timing"]) == 0
+        assert read(Recipe, Path(name)).run.directory == run
+
+
+def test_an_encoder_that_learned_little_is_remarked_on(tmp_path: Path) -> None:
+    little, learned = (WrittenRun(unigram=each).write(tmp_path / str(each)) for each in (7.9, 17.8))
+    for init in (little, little / "export"):
+        (first, second) = _remark(init)
+        assert first.startswith(f"note: {init} learned little or nothing beyond residue frequencies: its vectors")
+        assert second.endswith("--init facebook/esm2_t6_8M_UR50D\n")
+    assert not [*_remark(learned), *_remark(tmp_path / "nowhere")]

@@ -24,6 +24,9 @@ SETTINGS = DataSettings(
 )
 
 
+UNIGRAM = 0.05 * np.arange(33)
+
+
 @pytest.fixture(scope="module")
 def corpora(families_files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Corpora:
     fasta, clusters = families_files
@@ -80,7 +83,7 @@ def by_place(batch: Batch) -> Tensor:
 
 
 def predicted(corpora: Corpora, engine: Any, settings: DataSettings = SETTINGS) -> list[Prediction]:
-    return predict(Fake(by_place), corpora, settings, engine)
+    return predict(Fake(by_place), corpora, settings, engine, UNIGRAM)
 
 
 def test_each_residue_has_the_probability_of_the_model(corpora: Corpora) -> None:
@@ -98,12 +101,15 @@ def test_each_residue_has_the_probability_of_the_model(corpora: Corpora) -> None
             for place, letter in enumerate(protein.residues)
         ]
         assert protein.probabilities == pytest.approx(by_hand, rel=1e-6)
+        frequencies = [np.exp(-0.05 * TOKENS.index(letter)) for letter in protein.residues]
+        assert protein.by_frequencies == pytest.approx(np.mean(frequencies), rel=1e-9)
+        assert [protein.name] == corpora.names(np.array([protein.record]))
     assert len({protein.record for protein in proteins}) == PROTEINS
 
 
 def test_a_seventh_is_hidden_at_a_time_and_everything_once(corpora: Corpora) -> None:
     model = Fake(by_place)
-    proteins = predict(model, corpora, SETTINGS, Ranks())
+    proteins = predict(model, corpora, SETTINGS, Ranks(), UNIGRAM)
     copies = [
         (batch.tokens[a:b], set(batch.targets[0].slots.tolist()) & set(range(a, b)))
         for batch in model.seen
@@ -129,10 +135,10 @@ def test_ranks_predict_what_one_does(corpora: Corpora, share: bool) -> None:
 def test_a_bin_for_each_rank_and_more_ranks_than_bins(corpora: Corpora) -> None:
     """Ranks without a bin of their own compute an idle one, and predict nothing."""
     alone = Fake(by_place)
-    predict(alone, corpora, SETTINGS, one := Ranks())
+    predict(alone, corpora, SETTINGS, one := Ranks(), UNIGRAM)
     assert one.asked == len(alone.seen)
     idle, world = Fake(by_place), len(alone.seen) + 1
-    predict(idle, corpora, SETTINGS, last := Ranks(world - 1, world))
+    predict(idle, corpora, SETTINGS, last := Ranks(world - 1, world), UNIGRAM)
     assert len(idle.seen) == 1
     assert last.given == []
 
@@ -156,6 +162,6 @@ def test_what_is_no_target_has_no_probability_and_a_long_protein_is_cropped(tmp_
 def test_the_mode_is_given_back(corpora: Corpora, training: bool) -> None:
     model = Fake(by_place)
     model.train(training)
-    predict(model, corpora, SETTINGS, Ranks())
+    predict(model, corpora, SETTINGS, Ranks(), UNIGRAM)
     assert model.training == training
     assert torch.is_grad_enabled()

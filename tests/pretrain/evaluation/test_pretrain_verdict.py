@@ -80,6 +80,21 @@ def test_each_finding_is_said_only_where_it_holds() -> None:
     assert "diverged" in judged(replace(WORSE, gain=math.nan)).finding
 
 
+def test_what_was_learned_little_of_is_named_with_every_caveat() -> None:
+    """0.1 nats over residue frequencies, and beyond their interval."""
+    borders = [(0.099, 0.05, True), (0.1, 0.05, False), (0.3, 0.001, False), (0.3, 0.0, True), (-0.33, -0.4, True)]
+    for gain, low, is_little in borders:
+        found = judged(replace(BETTER, gain=gain, gain_low=low, gain_high=gain + 0.1))
+        assert found.is_little == is_little
+        assert any("no better than random weights" in each for each in found.sentences) == is_little
+        assert not judged(replace(BETTER, gain=gain, gain_low=low, floor=4.5)).is_little
+    assert not judged(replace(WORSE, gain=math.nan)).is_little  # it has diverged
+    assert judged(BETTER, held_out=HeldOut.SEQUENCES).caveats[0].startswith("Relatives of these proteins may have")
+    flattered = verdict(BETTER, Course(), HeldOut.CLUSTERS, replace(BETTER, perplexity=18.1))
+    assert flattered.caveats[0].startswith("80/10/10 is above residue frequencies because")
+    assert verdict(BETTER, Course(), HeldOut.CLUSTERS, BETTER).caveats == ()
+
+
 def test_the_share_of_what_can_be_learned() -> None:
     """From 18 towards 4.5 is two halvings; half of that way is one. It is no praise for a model that is worse."""
     half = replace(BETTER, gain=math.log(2), floor=4.5)
@@ -154,7 +169,7 @@ def test_the_advice_follows_from_the_course(
 ) -> None:
     found = judged(scores, course_of_run)
     assert (found.advice, said in found.reason) == (advice, True), found.reason
-    assert found.sentences == [found.finding, *([found.reason] if advice else [])]
+    assert found.sentences == [found.finding, *found.caveats, *([found.reason] if advice else [])]
 
 
 FITS = "It is 0.693 nats a residue better than residue frequencies on proteins that it was trained on: that says how "

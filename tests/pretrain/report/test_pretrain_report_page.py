@@ -254,9 +254,10 @@ def test_a_run_ends_with_its_report(recipe_in, tmp_path: Path, capsys: pytest.Ca
     said = capsys.readouterr().out.splitlines()
     assert f"The run in pictures: {report}" in said
     found = checked(report)
-    (sentence,) = (line for line in said if line.startswith(("It beats ", "It is worse ", "It cannot ")))
+    (sentence,) = (line for line in said if line.startswith(("It beats ", "It learned ", "It is worse ", "It cannot ")))
     assert sentence in found.text
     assert "Finished at step 6, 100% of its 4k tokens." in found.text
     assert "1 attempt, 2 checkpoints saved, 0 failed saves, 1 validation." in found.text
-    assert found.text.count("Probability of the true residue: 0.") == 3
+    of_proteins = re.findall(r"true residue: 0\.\d{3} on average; by residue frequencies (0\.0\d{2})\.", found.text)
+    assert len(of_proteins) == 3
     assert "esm2_60k" in found.text

@@ -30,7 +30,10 @@ WORSE = replace(SCORES, gain=-0.3, gain_low=-0.4, gain_high=-0.2)
 RECIPE: dict[str, Any] = {
     "run": {"directory": "runs/x"},
     "model": {"preset": "esm2_60k"},
-    "data": {"mask": {"select_prob": 0.15, "mask_prob": 0.8, "random_prob": 0.1, "select_stages": []}},
+    "data": {
+        "sources": ["a b.fasta"],
+        "mask": {"select_prob": 0.15, "mask_prob": 0.8, "random_prob": 0.1, "select_stages": []},
+    },
     "schedule": {"total_tokens": 1000, "peak_lr": None},
 }
 START = Start(Path("r.toml"), ["run.seed=1", "data.sources=['a b.fasta']", "schedule.total_tokens=1000"], "go")
@@ -44,12 +47,13 @@ def words(
     start: Start = START,
     preset: str | None = "esm2_60k",
     folder: Path = Path("absent"),
+    corrupted: Evaluation = SCORES,
 ) -> str:
     run = RunDirectory(folder)
     recipe = RECIPE | {"model": {"preset": preset}}
     object.__setattr__(run, "read", lambda: RunRecord(recipe=recipe))
     summary: Any = SimpleNamespace(
-        scores=MaskedLanguageScores({"mask_all": scores, "80_10_10": scores}, held_out),
+        scores=MaskedLanguageScores({"mask_all": scores, "80_10_10": corrupted}, held_out),
         state=SimpleNamespace(tokens_seen=1024, step=10, cursor=Cursor(window=3).as_dict()),
         run=run,
         seconds=3.0,
@@ -58,9 +62,17 @@ def words(
     return closing_words(summary, start)
 
 
+USES = ("score variants", "embed proteins", "fine-tune on a table")
+
+
 def proposed(said: str) -> dict[str, str]:
     """What the words propose: what it does, and the command."""
     return dict(re.findall(r"^  (\S.*):\n {4}(\S.*)$", said.partition("Try next:")[2], re.M))
+
+
+def next_runs(said: str) -> list[str]:
+    """What they propose to train next."""
+    return [what for what in proposed(said) if what not in USES][1:]
 
 
 def test_scores_as_the_loop_reads_them() -> None:
@@ -103,12 +115,11 @@ def test_one_cluster_gives_no_interval_and_no_claim() -> None:
 def test_clusters_are_named_only_where_there_were_clusters() -> None:
     assert "on 40 proteins of held-out clusters:" in words()
     said = words(held_out=HeldOut.SEQUENCES)
-    assert (
-        "on 40 held-out proteins; relatives of theirs may have trained, which makes it look better than it is:" in said
-    )
+    assert "on 40 held-out proteins:" in said
+    assert "Relatives of these proteins may have trained, which makes the model look better than it is." in said
     assert "cluster" not in said
     one = words(replace(SCORES, sequences=1), held_out=HeldOut.SEQUENCES)
-    assert "on 1 held-out protein; relatives of theirs may have trained, which makes it look better than it is:" in one
+    assert "on 1 held-out protein:" in one
     assert "Perplexity on 40 training proteins, because none is held out:" in words(held_out=HeldOut.NOTHING)
 
 
@@ -151,6 +162,43 @@ def test_commands_repeat_what_was_given() -> None:
     assert embedded == "go your.fasta.gz"
 
 
+def test_a_model_that_learned_little_is_not_praised_and_a_published_one_is_offered() -> None:
+    """Numbers of a run on 147 variants of one protein."""
+    little = replace(SCORES, perplexity=17.75, unigram=18.13, gain=0.021, gain_low=0.012, gain_high=0.03)
+    said = words(little)
+    assert (
+        "It learned little beyond residue frequencies, which it beats by 0.021 nats a residue (at least 0.012" in said
+    )
+    assert "perplexity 17.75, against 18.13" in said
+    assert "It beats" not in said
+    assert "As an encoder it may be no better than random weights" in said
+    assert next_runs(said)[0] == "continue from a published model on the same sequences"
+    assert not {*USES} & proposed(said).keys()
+    again = "go 'a b.fasta' model.init=facebook/esm2_t6_8M_UR50D run.directory=runs/x_continued"
+    assert proposed(said)["continue from a published model on the same sequences"] == again
+    undecided = words(replace(little, gain_low=-0.01))
+    assert "learned little or nothing beyond residue frequencies" in undecided
+    assert "published" not in str(next_runs(words(replace(little, floor=7.0))))  # of synthetic proteins
+    for gain, is_little in ((0.0999, True), (0.1, False)):
+        assert ("learned little" in words(replace(SCORES, gain=gain, gain_low=0.09))) == is_little
+
+
+def test_the_uses_of_a_model_that_learned_something_are_offered() -> None:
+    said = proposed(words(start=replace(START, launcher=".venv/bin/python -m pretrain")))
+    assert [said[what] for what in USES] == [
+        ".venv/bin/python -m finetune.score runs/x variants.csv --targets wild.fasta -o scored.csv",
+        ".venv/bin/python -m finetune.embed runs/x proteins.fasta embedded.parquet",
+        ".venv/bin/python -m finetune.look assays.csv --init runs/x -o assays.toml",
+    ]
+    assert said["fill in a hidden residue, with transformers alone"].startswith(".venv/bin/python -c ")
+
+
+def test_a_perplexity_above_that_of_frequencies_is_explained() -> None:
+    explained = "80/10/10 is above residue frequencies because a model that trains on masks alone trusts"
+    assert explained in words(corrupted=replace(SCORES, perplexity=23.6))
+    assert explained not in words()
+
+
 def test_the_launch_is_repeated() -> None:
     python = "/somewhere/bin/python -m pretrain"
     assert launcher(f"{python} r.toml run.seed=1") == python
@@ -164,14 +212,14 @@ def test_the_launch_is_repeated() -> None:
 def test_fewer_passes_have_a_warm_up_that_fits() -> None:
     schedule = {"total_tokens": 1000, "warmup_tokens": 600, "peak_lr": None}
     found = Verdict(Judgement.BETTER, "", Advice.MORE_DATA, best_tokens=300)
-    (_, (_, command)) = next_commands(START, found, RECIPE | {"schedule": schedule}, Path("e"), is_embedded=False)
+    (_, (_, command), *_) = next_commands(START, found, RECIPE | {"schedule": schedule}, Path("e"), is_embedded=False)
     assert command.endswith("schedule.total_tokens=300 run.directory=runs/x_shorter schedule.warmup_tokens=180")
 
 
 def test_any_path_can_be_pasted() -> None:
     """The command to fill a mask, as a shell and as Python read it."""
     export = Path('my runs/it\'s "$HOME" `x` \\ ü!/export')
-    ((_, command),) = next_commands(
+    ((_, command), *_) = next_commands(
         START,
         Verdict(Judgement.BETTER, "", Advice.LARGER),
         RECIPE | {"model": {"preset": None}},
@@ -209,28 +257,27 @@ def test_no_command_speaks_against_the_verdict(tmp_path: Path) -> None:
             records.append(folder / "metrics.jsonl", {**where, "validation": {"mask_all": scores, "80_10_10": scores}})
         return folder
 
-    fill = "fill in a hidden residue, with transformers alone"
     diverged = words(WORSE, folder=metrics(tmp_path / "a", [3.0, 500.0] * 20, [20.0, 600.0] * 20))
     assert "lower schedule.peak_lr" in diverged
-    (lower,) = [command for what, command in proposed(diverged).items() if what != fill]
+    (lower,) = (proposed(diverged)[what] for what in next_runs(diverged))
     assert lower.endswith("schedule.total_tokens=1000 schedule.peak_lr=4e-05 run.directory=runs/x_lower")
 
     losses = [2.9 - 0.05 * n for n in range(40)]
     learned_by_heart = words(folder=metrics(tmp_path / "b", losses, [9.0 + abs(n - 20) / 10 for n in range(40)]))
     assert "train on more proteins" in learned_by_heart
-    (fewer,) = [command for what, command in proposed(learned_by_heart).items() if what != fill]
+    (fewer,) = (proposed(learned_by_heart)[what] for what in next_runs(learned_by_heart))
     assert fewer.endswith("schedule.total_tokens=2_100 run.directory=runs/x_shorter")
 
     gap = words(folder=metrics(tmp_path / "c", [1.0] * 40, [9.0 - n / 100 for n in range(40)]))
     assert "or make fewer passes over these" in gap
-    assert list(proposed(gap))[1:] == ["train again with fewer passes, half as many"]
+    assert next_runs(gap) == ["train again with fewer passes, half as many"]
     assert proposed(gap)["train again with fewer passes, half as many"].endswith(
         "schedule.total_tokens=500 run.directory=runs/x_shorter"
     )
 
     flat = words(folder=metrics(tmp_path / "d", [2.2] * 40, [9.0] * 40))
     assert "no longer falls (+0.000 nats over the last half of the training): a larger model can learn more." in flat
-    assert list(proposed(flat))[1:] == [
+    assert next_runs(flat) == [
         "train a larger model, esm2_800k, on 20 tokens for each parameter (some 200,000 times the time of this run)"
     ]
 

@@ -62,7 +62,8 @@ class WrittenRun:
         probabilities = [None if letter == "X" else 0.5 for letter in self.residues]
         protein = {"corpus": 0, "record": 7, "whole": len(self.residues), "first": 0}
         protein |= {"residues": self.residues, "probabilities": probabilities}
-        predictions = {"format": "zymogen.predictions/1", "proteins": [protein]}
+        protein |= {"name": "P00044", "by_frequencies": 0.0616}
+        predictions = {"format": "zymogen.predictions/2", "proteins": [protein]}
         (root / "predictions.json").write_text(json.dumps(predictions))
         return root
 
