@@ -33,6 +33,8 @@ class Column:
     """Every cell that is not blank."""
     decimal: Decimal | None = None
     """The decimal sign, where the cells of the column do not show it."""
+    is_text: bool = False
+    """Whether digits are letters, such as a label for each residue."""
 
     @cached_property
     def not_measured(self) -> tuple[str, ...]:
@@ -52,7 +54,7 @@ class Column:
         import pyarrow
 
         cells = self.all.without(self.not_measured)
-        if not len(cells.rows):
+        if not len(cells.rows) or self.is_text:
             return None
         counts = np.bincount(cells.which, minlength=len(cells.texts))
         shown = list(zip(cells.texts, counts.tolist(), strict=True))

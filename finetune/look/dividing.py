@@ -161,7 +161,7 @@ def _candidates(
     folds: dict[str, Any] = {"folds": FOLDS} if labelled < LEAST_WITHOUT_FOLDS else {}
     few = f"; {labelled:,} labelled proteins are few, so that each is predicted once, in one of {FOLDS} folds"
     if roles.part is not None:
-        settings: dict[str, Any] = {"by": "column", "column": roles.part}
+        settings: dict[str, Any] = {"by": "column", "column": roles.part, **roles.part_words}
         settings |= {"validation_column": roles.validation} if roles.validation else {}
         yield (settings, "the table says which rows train and which are tested")
         said = "the table says which rows train and which are tested; a sequence in two parts is in the tested one"

@@ -24,6 +24,9 @@ _DECADES = 100.0
 """Largest positive number over the smallest one from which on a logarithm is proposed."""
 _POLAR = {word for pair in OPPOSITES for word in pair}
 _CASES = 0.95
+_SAMPLE = 300
+_LEAST_ALONG = 8
+"""Residues of a protein from which on as many digits are labels of its residues."""
 
 
 @dataclass
@@ -37,18 +40,19 @@ class Guess:
     reason: str
 
 
-def guess(column: Column, residues: NDArray[np.int64]) -> Guess | None:
+def guess(column: Column, residues: NDArray[np.int64], *, is_named: bool = False) -> Guess | None:
     """The task that a column may be; None for one that holds nothing to learn.
 
     Args:
         column: the column.
         residues: (R,) residues of each row's protein, 0 for a row without one.
+        is_named: whether the user named it; then it may have any number of classes.
     """
     if not column.num_measured:
         return None
     found = _of_residues(column, residues)
     if found is None:
-        found = _of_numbers(column) if column.numbers is not None else _of_words(column)
+        found = _of_numbers(column) if column.numbers is not None else _of_words(column, is_named)
     if found is not None and column.missing:
         from finetune.tasks.settings import MISSING
 
@@ -56,6 +60,17 @@ def guess(column: Column, residues: NDArray[np.int64]) -> Guess | None:
         shown = ", ".join(map(repr, column.missing[:6]))
         found.reason += f"; {shown} {'is' if len(column.missing) == 1 else 'are'} taken for not measured"
     return found
+
+
+def is_along(column: Column, residues: NDArray[np.int64]) -> bool:
+    """Whether cells are digits, one for each residue, and so no numbers."""
+    cells = column.all
+    if not len(cells.rows) or not all(text.replace("-", "").isdigit() for text in cells.texts[:_SAMPLE]):
+        return False
+    lengths = residues[cells.rows]
+    usable = lengths >= _LEAST_ALONG
+    per_text = np.array([len(text) for text in cells.texts], np.int64)[cells.which]
+    return bool(usable.any() and (per_text[usable] == lengths[usable]).mean() >= _CASES)
 
 
 def _of_residues(column: Column, residues: NDArray[np.int64]) -> Guess | None:
@@ -125,15 +140,15 @@ def _of_numbers(column: Column) -> Guess | None:
     return Guess((column.name,), settings, name, said)
 
 
-def _of_words(column: Column) -> Guess | None:
+def _of_words(column: Column, is_named: bool) -> Guess | None:
     texts, counts = column.texts, column.counts
     folded: dict[str, int] = {}
     for text, count in zip(texts, counts.tolist(), strict=True):
         folded[text.casefold()] = folded.get(text.casefold(), 0) + count
     total, name = int(counts.sum()), column.name
-    if len(folded) < 2 or len(folded) > _MOST_CLASSES or total < min(_LEAST_OF_A_CLASS, 2) * len(folded):
+    if len(folded) < 2 or (not is_named and len(folded) > _MOST_CLASSES) or total < 1.5 * len(folded):
         return None
-    if any(len(text) > 60 for text in texts) or all(is_number(text) for text in texts):
+    if (not is_named and any(len(text) > 60 for text in texts)) or all(is_number(text) for text in texts):
         return None
     shown = ", ".join(f"{text} {count / total:.0%}" for text, count in _ordered(folded)[:5])
     more = f" and {len(folded) - 5} more" if len(folded) > 5 else ""
@@ -143,13 +158,16 @@ def _of_words(column: Column) -> Guess | None:
     if scale is not None and len(folded) > 2 and len(texts) == len(folded):
         order = sorted(texts, key=lambda text: scale.index(text.casefold()))
         return Guess((column.name,), {"type": "ordinal", "classes": order}, name, f"grades in an order: {shown}{more}")
-    if total < _LEAST_OF_A_CLASS * len(folded) and len(folded) > 2:
+    if not is_named and total < _LEAST_OF_A_CLASS * len(folded) and len(folded) > 2:
         return None
     if len(folded) == 2:
         rare, often = (next(text for text in texts if text.casefold() == each) for each, _ in _ordered(folded)[::-1])
         said = f"two classes: {shown}; {rare!r} is called positive, as it is rarer, which is a guess"
         return Guess((column.name,), {"type": "binary", "classes": [often, rare]}, name, said)
     said = f"{len(texts)} classes: {shown}{more}"
+    if len(folded) > _MOST_CLASSES:
+        sizes = list(folded.values())
+        said += f"; the smallest class has {min(sizes)}, and half of them at most {int(np.median(sizes))}"
     if len(texts) != len(folded):
         said += "; some differ only in upper and lower case and count as two: correct the table if they are one"
     return Guess((column.name,), {"type": "multiclass"}, name, said)

@@ -91,7 +91,9 @@ def propose(request: Request, say: Callable[[Sequence[str]], None] = lambda line
         data["decimal"] = signs.pop()
         place.reasons["decimal"] = "some columns do not show what their comma is; others of the table do"
     proteins = proteins_for(table, data, place.reasons)
-    roles = roles_of(columns, place.roles, proteins.whole_residues, request.tasks)
+    if "unknown_letters" in place.reasons:
+        place.notes.append(place.reasons["unknown_letters"])
+    roles = roles_of(columns, place.roles, proteins.whole_residues, request.tasks, proteins.record_of_row)
     crop = crop_of(proteins.num_residues, may_cut=len(place.settings.get("sequence") or "") != 2 or "mutation" in data)
     if isinstance(data.get("sequence"), list):
         crop = crop_of(proteins.num_residues, may_cut=False)
@@ -101,6 +103,8 @@ def propose(request: Request, say: Callable[[Sequence[str]], None] = lambda line
         place.reasons["too_long"] = f"{num:,} proteins are longer than crop_tokens; their beginning is kept"
     found = opened(table, data, crop, roles.tasks, request.store_dir)
     for name, why in found.left_out.items():
+        if name in request.tasks:
+            raise ValueError(f"{table.name}: --task {name!r}: cannot be learned: {why}")
         roles.of[name] = "not learned", why
     say([*of_columns(table, columns, roles), *of_proteins(table, found, place)])
     split = divided(found, roles)

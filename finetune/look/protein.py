@@ -57,7 +57,7 @@ def place_of(table: Table, columns: Sequence[Column], wild_type: str | None, nam
     """
     for name in named:
         table.require(name, "--sequence")
-    sequences = [column for column in columns if _is_sequence(column)]
+    sequences = _without_labels([column for column in columns if _is_sequence(column)])
     mutated = [column for column in columns if column not in sequences and _is_mutation(column)]
     mutated.sort(key=lambda column: words.MUTATION.search(column.name) is None)
     roles: dict[str, tuple[str, str]] = {}
@@ -203,6 +203,23 @@ def _is_sequence(column: Column) -> bool:
         least = _LEAST_SHORT
     enough_kinds = len(kinds) >= min(_KINDS_OF_LETTERS, max(3, sum(lengths) // 4))
     return bool(np.median(lengths) >= least and enough_kinds)
+
+
+def _without_labels(sequences: Sequence[Column]) -> list[Column]:
+    """Columns of proteins without those of labels: as long as a protein row by row, and of half as many letters."""
+    lengths = {column.name: np.zeros(column.num_rows, np.int64) for column in sequences}
+    letters = {column.name: len(set("".join(column.texts[:_SAMPLE]).upper())) for column in sequences}
+    for column in sequences:
+        lengths[column.name][column.cells.rows] = np.array([len(text) for text in column.texts])[column.cells.which]
+    return [
+        column
+        for column in sequences
+        if not any(
+            letters[other.name] >= 2 * letters[column.name]
+            and np.array_equal(lengths[other.name], lengths[column.name])
+            for other in sequences
+        )
+    ]
 
 
 def _nucleotides(column: Column) -> str:

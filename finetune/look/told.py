@@ -22,6 +22,9 @@ from pretrain.proposal.machine import Machine
 from pretrain.proposal.reasons import count, duration
 
 _WIDTH = 110
+_MOST_TASKS = 20
+_FEW_LABELS = 30
+"""Labels below which a task has words of warning."""
 
 
 def of_columns(table: Table, columns: Sequence[Column], roles: Roles) -> list[str]:
@@ -35,13 +38,20 @@ def of_columns(table: Table, columns: Sequence[Column], roles: Roles) -> list[st
     shown: dict[tuple[str, str], list[str]] = {}
     for name, of in roles.of.items():
         shown.setdefault(of if of[0] != "task" else (name, ""), []).append(name)
+    tasks = [name for name, (kind, _) in roles.of.items() if kind == "task"]
     for names in shown.values():
+        if names[0] in tasks[_MOST_TASKS:]:
+            continue
         name, (kind, reason) = names[0], roles.of[names[0]]
+        if "by its name" in reason and "guess" not in reason:
+            reason += "; a guess"
         if len(names) > 1:
             reason += f" (and {len(names) - 1} more such column{'s' * (len(names) > 2)}, the last {names[-1]!r})"
         missing = by_name[name].share_missing
         more = f"; {missing:.0%} missing" if missing >= 0.005 and kind == "task" else ""
         lines += _wrapped(f"{_short(name, width):{width}}  {kind:{kind_width}}", reason + more)
+    if len(tasks) > _MOST_TASKS:
+        lines += _wrapped("", f"and {len(tasks) - _MOST_TASKS:,} more tasks, the last {tasks[-1]!r}")
     return lines
 
 
@@ -60,8 +70,17 @@ def of_proteins(table: Table, found: Opened, place: Place) -> list[str]:
     rows = [("proteins", f"{proteins.num_records:,} distinct, {span}{duplicates}{without}")]
     repeated = f"{used} rows are of {proteins.num_records} distinct proteins"  # said above
     rows += [("note", text) for text in (*proteins.said, *place.notes) if text != repeated]
-    for guess, task in zip(found.guesses, found.tasks, strict=True):
+    for guess, task in zip(found.guesses[:_MOST_TASKS], found.tasks[:_MOST_TASKS], strict=True):
         rows.append(("task", f"{task.settings.name}: {_labels(guess, task.labels)}"))
+        if len(task.outputs) > 1 and guess.settings.get("conditions"):
+            columns = " and ".join(map(repr, guess.settings["conditions"]))
+            rows.append(("", f"{len(task.outputs):,} outputs, one for each value of {columns}"))
+    if len(found.tasks) > _MOST_TASKS:
+        rows.append(("", f"and {len(found.tasks) - _MOST_TASKS:,} more tasks"))
+    few = [task.settings.name for task in found.tasks if len(task.labels.values) < _FEW_LABELS]
+    if few:
+        said = f"too few labels to judge a model by: fewer than {_FEW_LABELS} of {', '.join(map(repr, few[:5]))}"
+        rows.append(("note", f"{said}{f' and {len(few) - 5} more' if len(few) > 5 else ''}"))
     return ["", "found", *_lines(rows)]
 
 

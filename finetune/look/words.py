@@ -28,54 +28,94 @@ SCALES = (
 )
 """Classes in their order, from the lowest."""
 
+BOUNDS: dict[str, int | None] = {
+    **dict.fromkeys((">", ">=", "≥", ">>", "gt", "ge", "greater", "greater than", "more than", "above", "at least"), 1),
+    **dict.fromkeys(("<", "<=", "≤", "<<", "lt", "le", "less", "less than", "below", "at most", "under"), -1),
+    **dict.fromkeys(("over", "lower bound", "right", "right censored", "right-censored"), 1),
+    **dict.fromkeys(("upper bound", "left", "left censored", "left-censored"), -1),
+    **dict.fromkeys(("=", "==", "~", "≈", "exact", "none", "equal", "equals", "equal to", "measured", "uncensored"), 0),
+    **dict.fromkeys(("upper", "lower", "censored"), None),
+}
+"""Word of a column of bounds -> 1: the true value is above, -1: below, 0: exact, None: the numbers show which."""
+FLAGS = {"0": 0, "no": 0, "false": 0, "n": 0, "f": 0, "1": None, "yes": None, "true": None, "y": None, "t": None}
+"""The same of a column that is called censored."""
+
+
+def plain(name: str) -> str:
+    """A name in lower-case words, such as 'adj p val' of 'adj.P.Val'; patterns of names are matched with these."""
+    return re.sub(r"(?:[^\w%±]|_)+", " ", re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", " ", name).lower()).strip()
+
+
 PREDICTED = re.compile(
     r"(?:^|[^a-z])(?:esm\w*|vae\w*|eve|evmutation|deepsequence|tranception\w*|proteinmpnn|mpnn|gemme|progen\w*|unirep"
-    r"|sift\w*|polyphen\w*|provean|foldx\w*|rosetta\w*|plddt|alphafold\w*|prot_?t5|protbert|ankh|saprot|msa_transformer"
-    r"|trancepteve|site_independent|wavenet|carp\w*|rita\w*|pppl|pll|llr|blosum\w*|netmhc\w*|camsol|aggrescan)"
-    r"(?:$|[^a-z])|predict|(?:^|_)(?:pred|zero_?shot|log_?likelihood)(?:$|_)",
-    re.I,
+    r"|sift\w*|polyphen\w*|provean|foldx\w*|rosetta\w*|plddt|alphafold\w*|prot ?t5|protbert|ankh|saprot"
+    r"|msa ?transformer|trancepteve|site ?independent|wavenet|carp\w*|rita\w*|pppl|pll|llr|blosum\w*|netmhc\w*|camsol"
+    r"|aggrescan)(?:$|[^a-z])|predict|\b(?:pred|zero ?shot|log ?likelihood)\b"
 )
 """Names of what a model predicted, or computed from the sequence."""
 
-UNCERTAINTY = re.compile(
-    r"(?:^|[\s_.(±-])(?:sd|std|stdev|sem|se|stderr|err|error|ci|ci95|cv|variance|uncertainty)\)?$", re.I
+PROBABILITY = re.compile(
+    r"\b[pq] ?(?:val(?:ue)?s?|adj(?:usted)?)\b|\badj(?:usted)? ?[pq]\b|\bfdr\b|\bbonferroni\b|^[pq]$"
 )
+UNCERTAINTY = re.compile(
+    r"\b(?:sd|std|stdev|std ?dev\w*|sem|se|std ?err\w*|stderr|err|errors?|(?:\d\d%? ?)?ci ?(?:\d\d)?%?|cv|var|variance"
+    r"|conf\w* (?:int\w*|limits?|bounds?)|uncertainty|sigma|mad|iqr|(?:lower|upper) (?:bound|limit|ci))(?:\b|$)|±"
+)
+SIGNED = re.compile(r"ci\b|ci ?\d|conf|bound|limit|±")
+"""Names of uncertainties that may be below 0: ends of an interval."""
 COUNTS = re.compile(
-    r"^(?:n|count|counts|reads|n_?reads|num_?reads|n_?rep\w*|replicates|n_?obs|n_?mut\w*|num_?mut\w*|mutations"
-    r"|hamming\w*|edit_?distance|rank|order)$|(?:^|[\s_])(?:reads|counts|n)$",
-    re.I,
+    r"^(?:n|count|counts|reads|n ?reads|num ?reads|n ?rep\w*|replicates|n ?obs|n ?mut\w*|num ?mut\w*|mutations"
+    r"|hamming\w*|edit ?distance|rank|order|depth|coverage)$|\b(?:reads|counts|n)$|^(?:n|num|number|nr) (?:of )?\w+$"
 )
 DESCRIPTORS = re.compile(
-    r"^(?:len|length|seq_?len\w*|n?_?residues|mw|mol\w*[\s_]weight|mass|pi|charge|net_charge|gravy|alogp|logp|tpsa"
-    r"|pos|position|site|resi|residue_?number|start|end|row|col|well|plate|year|passage|cycle|num_h_\w+)$",
-    re.I,
+    r"^(?:len|length|seq ?len\w*|n ?residues|mw|mol\w* weight|mass|pi|charge|net charge|gravy|a?logp|tpsa|num h \w+)$"
 )
+PLACES = re.compile(
+    r"^(?:(?:mut\w*|aa|seq\w*|pdb|uniprot|residue|res) ?)?(?:pos|position|site|resi|residue|res ?num|res ?id|number|num"
+    r"|index|codon)(?: ?(?:number|num|no|index|id|pdb|uniprot))?$"
+    r"|^(?:start|end|begin|stop|row|col|column|well|plate|year|passage|cycle|ptm ?site|residue ?number)$"
+)
+"""Names of whole numbers that say where or what a row is."""
+INDEX = re.compile(
+    r"^(?:column \d+|unnamed(?: \d+)?(?: level \d+)*|index|idx|level \d|row ?(?:id|index|num\w*|nr|no)?|nr|no|x|#|)$"
+)
+RESIDUE = re.compile(
+    r"wild|\b(?:wt|mut|mt|mutant|ref|alt|from|to|old|new|orig\w*|aa\d?|residue|res|amino ?acid|letter)(?:\b|aa|res)"
+)
+"""Names of columns of single residues."""
+MASK = re.compile(r"\b(?:mask\w*|resolved|observed)\b")
 META = re.compile(
-    r"(?:^|[\s_-])(?:comments?|notes?|remarks?|operator|user|author|person|plate|well|lab|source|reference|ref|doi|pmid"
-    r"|url|file|vector|host|strain|barcode|gene|uniprot|pdb|description|desc|title|buffer|media|medium|project|protocol"
-    r"|instrument|assay_?id|instructions?|codon\w*|primer\w*|supplier|vendor|tag)(?:$|[\s_-])",
-    re.I,
+    r"\b(?:comments?|notes?|remarks?|operator|user|author|person|plate|well|lab|source|reference|refs?|doi|pmids?|pubmed"
+    r"|url|file|vector|host|strain|barcode|gene|uniprot|pdb|pdb ?id|description|desc|title|journal|publication|paper"
+    r"|project|protocol|instrument|assay ?id|instructions?|codon\w*|primer\w*|supplier|vendor|tag|accession|tax ?id"
+    r"|link)\b"
 )
+CONDITION = re.compile(
+    r"^(?:assay |exp\w* |measurement |reaction |buffer )?(?:ph|t|temp(?:erature)?)"
+    r"(?: (?:c|k|celsius|kelvin|value|deg\w*))?$"
+    r"|^(?:assay|conc(?:entration)?|dose|time(?: ?point)?|salt|nacl|ionic strength|pressure)$"
+    r"|\b(?:assay (?:type|name|conditions?|method|ph|temp\w*)|buffer|method|technique|conditions?|substrate|ligand"
+    r"|inhibitor|drug|compound|cofactor|solvent|additive|media|medium|antigen|allele|hla|mhc|cell ?line)\b"
+)
+"""Names of what an experimenter set, or a partner of the protein: under which a number was measured."""
 GROUP = re.compile(
-    r"(?:^|[\s_-])(?:cluster\w*|famil(?:y|ies)|group|clan|superfamily|organism|species|taxon\w*|genus|parent|scaffold"
-    r"|campaign|batch|lot|round|construct|template|backbone|clade|kingdom|series|library|experiment|target)"
-    r"(?:$|[\s_-])",
-    re.I,
+    r"\b(?:cluster\w*|famil(?:y|ies)|group|clan|superfamily|organism|species|taxon\w*|genus|parent|scaffold|campaign"
+    r"|batch|lot|round|construct|template|backbone|clade|kingdom|series|library|experiment|wt ?(?:name|id|pdb)?"
+    r"|wild ?type ?(?:name|id)?)\b"
 )
-PART = re.compile(r"^(?:set|split|part|partition|stage|subset|fold_?type|data_?set|dataset|phase)$", re.I)
-FOLD = re.compile(r"^(?:cv_?)?folds?(?:_?(?:id|index|number))?$|^cv$", re.I)
-VALIDATION = re.compile(r"^(?:is_?)?(?:validation|valid|val)$", re.I)
+LABEL = re.compile(r"\btargets?\b")
+"""Names of labels that are names of groups where other columns are labels and the cells are words."""
+PART = re.compile(r"\b(?:set|split|part|partition|stage|subset|fold ?type|data ?set|phase|usage|split ?id)\b")
+FOLD = re.compile(r"\b(?:cv|folds?|partition|split|set|part)(?: ?(?:id|index|number|no))?$")
+IS_PART = re.compile(r"^(?:is |in )?(?P<part>train(?:ing)?|test(?:ing)?|hold ?out|held ?out)(?: set)?$")
+"""Names of columns that are true in the rows of one part."""
+VALIDATION = re.compile(r"^(?:is |in )?(?:validation|valid|val)$")
 IDENTIFIER = re.compile(
-    r"(?:^|[\s_-])(?:id|ids|name|variant|clone|entry|accession|identifier|label|construct|protein_?id|key|code|mol_id"
-    r"|sample|header)(?:$|[\s_\d-])",
-    re.I,
+    r"\b(?:id|ids|name|variant|clone|entry|accession|identifier|label|construct|key|code|sample|header)\d*\b"
 )
-FITTED = re.compile(r"^(?:k_?m|v_?max|k_?cat|ec_?50|ic_?50|hill\w*|slope|auc|top|bottom|b_?max|intercept)$", re.I)
+FITTED = re.compile(r"^(?:k ?m|v ?max|k ?cat|ec ?50|ic ?50|hill\w*|slope|auc|top|bottom|b ?max|intercept)$")
 """Constants that are fitted to a series of doses; on their own they are what was measured."""
 
-SMILES = re.compile(r"smiles|inchi", re.I)
-MOLECULE = re.compile(r"[A-Za-z0-9@+\-\[\]()=#$/\\%.:*~]*[=#()\[\]@][A-Za-z0-9@+\-\[\]()=#$/\\%.:*~]*")
-"""A molecule as SMILES that has a bond, a branch or a bracket."""
 SEQUENCE = re.compile(
     r"seq|protein|peptide|(?:^|[\s_-])(?:vh|vl|heavy|light|chain\w*|primary|aa|cdr\w*|fv|hc|lc)(?:$|[\s_-])", re.I
 )

@@ -93,7 +93,8 @@ def roles_in_order(table: Table, order: list[str], case: dict[str, Any], folder:
         place.settings["wild_type"] = str(folder / "of_table.fasta")
         (folder / "of_table.fasta").write_text(f">{place.wild_type[0]}\n{place.wild_type[1]}\n")
     data = {name: value for name, value in place.settings.items() if value is not None}
-    return roles_of(columns, place.roles, proteins_for(table, data, {}).whole_residues, named).of
+    proteins = proteins_for(table, data, {})
+    return roles_of(columns, place.roles, proteins.whole_residues, named, proteins.record_of_row).of
 
 
 @pytest.mark.parametrize("case", ACCEPTED, ids=[case["name"] for case in ACCEPTED])

@@ -1,0 +1,122 @@
+"""The split that a table brings along: a column of parts, one of validation, one of folds.
+
+In: columns. Out: `OwnSplit`. Kept: nothing. Such a column is never learned, whether or not the recipe reads it.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from finetune.look.column import Column
+from finetune.look.words import FOLD, IS_PART, PART, VALIDATION, plain
+from finetune.splits.columns import USUAL
+
+_FALSE = ("false", "f", "no", "n", "0", "0.0")
+_TRUE = ("true", "t", "yes", "y", "1", "1.0")
+_TESTED = (
+    "pred",
+    "predict",
+    "prediction",
+    "holdout",
+    "heldout",
+    "hold",
+    "held",
+    "ood",
+    "external",
+    "blind",
+    "independent",
+)
+"""Words that mean a tested part where another word means training."""
+_MOST_PARTS, _MOST_FOLDS, _MOST_UNKNOWN = 12, 20, 0.5
+_Names = dict[str, list[str]]
+
+
+@dataclass
+class OwnSplit:
+    """The split of a table."""
+
+    roles: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Column -> (role, reason)."""
+    part: str | None = None
+    part_words: _Names = field(default_factory=dict)
+    """Setting of `[split]`, such as "test" -> texts, where these are not the usual words."""
+    validation: str | None = None
+    fold: str | None = None
+
+
+def own_split(columns: Sequence[Column]) -> OwnSplit:
+    """The split of columns that are in an order of their own, whatever that of the table is."""
+    found = OwnSplit()
+    parts = {column.name: of for column in columns if (of := _parts(column))}
+    folds = [column.name for column in columns if column.name not in parts and _is_fold(column)]
+    flags = [column.name for column in columns if VALIDATION.search(plain(column.name)) and _is_flag(column)]
+    for name in (*parts, *folds):
+        found.roles[name] = "part of a split", f"another one; split.column = {name!r} reads it instead"
+    if parts:
+        found.part = min(parts, key=lambda name: (PART.fullmatch(plain(name)) is None, "validation" not in parts[name]))
+        found.part_words = {part: texts for part, texts in parts[found.part].items() if not _are_usual(part, texts)}
+        said = "; ".join(f"{part}: {', '.join(texts)}" for part, texts in parts[found.part].items())
+        found.roles[found.part] = "part of a split", said
+    if folds:
+        found.fold = min(folds, key=lambda name: "random" in plain(name))
+        number = len(next(column for column in columns if column.name == found.fold).texts)
+        found.roles[found.fold] = "part of a split", f"{number} folds"
+    for name in flags:
+        said = "true in the training rows that validate" if parts else "no column says which rows train"
+        found.roles[name] = "part of a split", said
+        found.validation = found.validation or (name if parts and "validation" not in parts[found.part or ""] else None)
+    for column in columns:
+        if column.name not in found.roles and _is_flag(column) and PART.fullmatch(plain(column.name)):
+            said = f"{column.texts[0]} and {column.texts[1]} do not say which rows train: name them in split.train"
+            found.roles[column.name] = "part of a split", said
+    return found
+
+
+def _parts(column: Column) -> _Names | None:
+    """Part -> texts of the column; None if it is no column of parts."""
+    found: _Names = {}
+    is_part = IS_PART.search(plain(column.name))
+    if is_part and _is_flag(column):
+        held_out = not is_part["part"].startswith("train")
+        for text in column.texts:
+            found.setdefault("test" if (text.casefold() in _TRUE) == held_out else "train", []).append(text)
+        return found
+    if not 2 <= len(column.texts) <= _MOST_PARTS or column.numbers is not None:
+        return None
+    unknown = 0
+    for text, count in zip(column.texts, column.counts.tolist(), strict=True):
+        part = _part(text)
+        unknown += 0 if part else count
+        found.setdefault(part or "unused", []).append(text)
+    if "train" not in found or not {"test", "validation"} & found.keys():
+        return None
+    named = PART.search(plain(column.name)) is not None
+    return found if unknown <= (_MOST_UNKNOWN if named else 0) * column.num_measured else None
+
+
+def _part(text: str) -> str | None:
+    """The part that a text such as 'test2' or 'hold-out' names."""
+    folded = text.casefold()
+    words = {folded, *re.findall(r"[a-z]+", folded)}
+    found = {part for part, usual in (*USUAL.items(), ("test", _TESTED)) if words & set(usual)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _are_usual(part: str, texts: Sequence[str]) -> bool:
+    return all(text.casefold() in USUAL[part] for text in texts)
+
+
+def _is_fold(column: Column) -> bool:
+    """Whether a column numbers folds: 3 to 20 whole numbers without a gap, or words under a name of folds."""
+    name = plain(column.name)
+    if not FOLD.search(name) or not 3 <= len(column.texts) <= min(_MOST_FOLDS, column.num_measured // 2):
+        return False
+    if column.numbers is None:
+        return "fold" in name or name.startswith("cv")
+    numbers = sorted(column.numbers.values[column.numbers.values == column.numbers.values].tolist())
+    return numbers[0] in (0, 1) and numbers == [numbers[0] + each for each in range(len(numbers))]
+
+
+def _is_flag(column: Column) -> bool:
+    folded = {text.casefold() for text in column.texts}
+    return len(folded) == 2 and folded <= {*_TRUE, *_FALSE}

@@ -1,0 +1,235 @@
+"""How columns of numbers belong together: units, bounds, copies, replicates, constants that are fitted to a series.
+
+In: columns, in an order of their own. Out: which column belongs to which. Kept: nothing.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.look import words
+from finetune.look.column import Column
+from finetune.tables.units import is_unit, name_and_unit
+
+_REPLICATES_AGREE = 0.5
+"""Correlation from which on columns of one name with numbers are replicates of each other."""
+_SUMMARY = 0.9
+_FEW = 10
+"""Rows below which a correlation means nothing, and names alone decide."""
+_SERIES = 3
+"""Columns whose names are numbers that make a series of doses or times."""
+_TOLERANCE = 1e-3
+"""Largest relative difference of two numbers that are one, written with other digits."""
+_ONE = 1 - 1e-6
+"""Correlation of two columns of which one follows from the other."""
+_MOST_COMPARED = 60
+"""Columns of numbers up to which each is compared with each; of more, equal ones are found alone."""
+_COMPANION = re.compile(
+    r"\b(?:units?|relations?|signs?|qualifiers?|operators?|modifiers?|prefix|censor\w*|is|bounds?|type|values?|limit)\b"
+)
+"""Words that a number's name and that of its unit or bound do not share."""
+
+
+def units_and_bounds(
+    columns: Sequence[Column], numbers: Sequence[Column]
+) -> tuple[dict[str, tuple[str, str]], dict[str, str], dict[str, tuple[str, dict[str, int]]]]:
+    """Columns that say of another one what its unit is, or which of its numbers are bounds.
+
+    Args:
+        columns: that may be of units or bounds.
+        numbers: of numbers that may be labels.
+
+    Returns:
+        Column -> (role, reason); number -> column of its units; number -> column of its bounds, and the direction of
+        each text there: 1 where the true value is above the number, -1 below.
+    """
+    roles: dict[str, tuple[str, str]] = {}
+    units: dict[str, str] = {}
+    bounds: dict[str, tuple[str, dict[str, int]]] = {}
+    for column in columns:
+        name, texts = words.plain(column.name), column.texts
+        is_called = words.UNIT.search(name) is not None
+        owner = _owner(column, [number for number in numbers if number is not column])
+        if texts and all(map(is_unit, texts)) and column.numbers is None and (is_called or min(map(len, texts)) > 1):
+            roles[column.name] = "unit", f"of each number in {owner.name!r}" if owner else "of which number is not said"
+            units |= {owner.name: column.name} if owner else {}
+        elif directions := _directions(column, name):
+            roles[column.name] = "bound", "which numbers are bounds; tasks.bound_column reads it with its number"
+            if owner is not None:
+                found = _resolved(column, directions, owner)
+                said = ", ".join(f"{text!r} above" if found[text] > 0 else f"{text!r} below" for text in found)
+                roles[column.name] = "bound", f"of {owner.name!r}, where the true value is: {said}"
+                bounds[owner.name] = column.name, found
+    return roles, units, bounds
+
+
+def _directions(column: Column, name: str) -> dict[str, int | None]:
+    """Text -> 1, -1, or None where numbers show which, of a column of bounds; empty if it is none."""
+    texts = [text for text in column.all.texts if text.casefold() not in words.NOT_MEASURED or text == "none"]
+    known = words.BOUNDS | (words.FLAGS if re.search(r"censor|\bbound|saturat|off ?scale|\blo[dq]\b", name) else {})
+    found = {text: known.get(text.strip("'\" ").casefold(), 2) for text in texts}
+    if 2 in found.values() or not any(direction != 0 for direction in found.values()):
+        return {}
+    return {text: direction for text, direction in found.items() if direction != 0}
+
+
+def _resolved(column: Column, directions: Mapping[str, int | None], owner: Column) -> dict[str, int]:
+    """Directions, where a word such as 'upper' is of the end of the numbers at which its rows are."""
+    found = {}
+    for text, direction in directions.items():
+        mine = np.zeros(column.num_rows, np.bool_)
+        mine[column.all.rows[column.all.which == column.all.texts.index(text)]] = True
+        known = ~np.isnan(owner.values)
+        above = np.median(owner.values[mine & known]) if (mine & known).any() else np.inf
+        others = np.median(owner.values[~mine & known]) if (~mine & known).any() else -np.inf
+        found[text] = direction if direction is not None else (1 if above >= others else -1)
+    return found
+
+
+def _owner(column: Column, numbers: Sequence[Column]) -> Column | None:
+    """The column of numbers that another one is about: by their names, or as it is the only one."""
+    base = _base(column.name)
+    named = [each for each in numbers if base and _base(each.name) == base]
+    named = named or [each for each in numbers if base and _base(each.name).startswith(f"{base} ")]
+    return named[0] if len(named) == 1 else numbers[0] if len(numbers) == 1 else None
+
+
+def _base(name: str) -> str:
+    return " ".join(_COMPANION.sub(" ", words.plain(name_and_unit(name)[0])).split())
+
+
+def copies(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
+    """Columns whose numbers are those of another one: equal, in another unit, or their logarithm.
+
+    The one that is kept has bounds, or is the logarithm, or has the shorter name.
+    """
+    roles: dict[str, tuple[str, str]] = {}
+    kept: dict[bytes, list[Column]] = {}
+    numeric = [column for column in columns if column.numbers is not None]
+    for column in sorted(numeric, key=lambda each: (not each.num_censored, len(each.name))):
+        near = kept.setdefault(b"" if len(numeric) <= _MOST_COMPARED else column.values.tobytes(), [])
+        for at, other in enumerate(near):
+            relation = _relation(column.values, other.values)
+            if relation == "the logarithm of" and not other.num_censored:
+                roles[other.name] = "copy", f"its logarithm is in {column.name!r}"
+                near[at] = column
+            elif relation:
+                said = "the same numbers as in" if relation == "equal to" else f"its numbers are {relation} those in"
+                roles[column.name] = "copy", f"{said} {other.name!r}"
+            else:
+                continue
+            break
+        else:
+            near.append(column)
+    return roles
+
+
+def _relation(values: NDArray[np.float64], others: NDArray[np.float64]) -> str:
+    """What numbers are to others, in words; empty if they are something else."""
+    known = ~np.isnan(values)
+    if not np.array_equal(known, ~np.isnan(others)) or known.sum() < 3:
+        return ""
+    a, b = values[known], others[known]
+    if np.array_equal(a, b):
+        return "equal to"
+    if len(a) < _FEW or len(np.unique(a)) < _FEW:
+        return ""
+    ratio = np.median(a[b != 0] / b[b != 0]) if (b != 0).any() else 0.0
+    if ratio > 0 and np.allclose(a, ratio * b, rtol=_TOLERANCE, atol=0):
+        return "a multiple of"
+    if np.allclose(a, b + 273.15) or np.allclose(a, b - 273.15):
+        return "kelvin or °C of"
+    for first, second, said in ((a, b, "the logarithm of"), (b, a, "a power of")):
+        if second.min() > 0 and abs(_correlation(first, np.log(second))) > _ONE > abs(_correlation(first, second)):
+            return said
+    return ""
+
+
+def replicates(columns: Sequence[Column]) -> tuple[list[tuple[str, list[Column]]], dict[str, tuple[str, str]]]:
+    """Groups of columns that repeat one measurement, and the roles of those that another column sums up."""
+    roles: dict[str, tuple[str, str]] = {}
+    numeric = [column for column in columns if column.numbers is not None]
+    by_name = {name_and_unit(column.name)[0].strip(): column for column in numeric}
+    families: dict[str, list[Column]] = {}
+    said_so: set[str] = set()
+    for column in numeric:
+        found = words.REPLICATE.fullmatch(name_and_unit(column.name)[0].strip())
+        if found is None or not found["base"].strip(" _-.#("):
+            continue
+        base = found["base"].strip(" _-.#(")
+        if base.isdigit() and not any(sign in column.name for sign in "_-. #"):
+            continue
+        families.setdefault(base, []).append(column)
+        said_so |= {base} if found["word"] and len(found["word"]) > 2 else set()
+    groups: list[tuple[str, list[Column]]] = []
+    gone: set[str] = set()
+    summarized = 0
+    for base, members in families.items():
+        own = by_name.get(base)
+        everyone = [*([own] if own is not None else []), *members]
+        if len(everyone) < 2 or not _agree(everyone, base in said_so):
+            continue
+        if own is not None and _is_summary(own, members):
+            summarized += 1
+            for member in members:
+                roles[member.name] = "replicate", f"of {own.name!r}, which sums them up"
+            gone |= {member.name for member in members}
+        else:
+            groups.append((base, everyone))
+            gone |= {member.name for member in everyone}
+    for base, members in families.items():
+        if len(members) == 1 and base not in by_name and summarized > 1 and members[0].name not in gone:
+            roles[members[0].name] = "replicate", f"of {base!r}, which has no column of its own as the others have"
+            gone.add(members[0].name)
+    return groups, roles
+
+
+def _agree(columns: Sequence[Column], said_so: bool) -> bool:
+    """Whether columns rise and fall together; of few rows, whether their names call them replicates."""
+    first = columns[0].values
+    for column in columns[1:]:
+        both = ~np.isnan(first) & ~np.isnan(column.values)
+        if both.sum() < _FEW:
+            if not said_so:
+                return False
+            continue
+        if not _correlation(first[both], column.values[both]) > (0.2 if said_so else _REPLICATES_AGREE):
+            return False
+    return True
+
+
+def _is_summary(column: Column, members: Sequence[Column]) -> bool:
+    """Whether a column is the mean of others, or nearly so."""
+    values = np.array([member.values for member in members])
+    counts = (~np.isnan(values)).sum(axis=0)
+    means = np.where(counts > 0, np.nansum(values, axis=0) / np.maximum(counts, 1), np.nan)
+    both = ~np.isnan(means) & ~np.isnan(column.values)
+    if len(members) < 2 or not both.any():
+        return False
+    equal = np.isclose(means[both], column.values[both], rtol=1e-4, atol=1e-6).mean()
+    return bool(equal > _SUMMARY or (both.sum() >= _FEW and _correlation(means[both], column.values[both]) > _SUMMARY))
+
+
+def _correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    if not np.ptp(a) or not np.ptp(b):
+        return 0.0
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def fits(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
+    """Constants that were fitted to a series of doses in the same table."""
+    series = [column.name for column in columns if column.numbers is not None and _is_plain(column.name)]
+    if len(series) < _SERIES:
+        return {}
+    said = f"fitted to the series {series[0]}, ..., {series[-1]}, which is learned itself; --task reads it instead"
+    return {
+        column.name: ("fit", said)
+        for column in columns
+        if column.numbers is not None and words.FITTED.search(words.plain(column.name))
+    }
+
+
+def _is_plain(name: str) -> bool:
+    return name.strip().replace(".", "", 1).isdigit()
