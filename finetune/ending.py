@@ -29,6 +29,7 @@ from finetune.held_out import Fold, Trained, by_fold, of_fold
 from finetune.job import FineTuneJob
 from finetune.labels.replicates import agreement
 from finetune.metrics.predictions import Predictions
+from finetune.metrics.resampling import RESAMPLES
 from finetune.metrics.scores import Scores
 from finetune.metrics.scoring import score
 from finetune.recipe import Recipe
@@ -38,7 +39,16 @@ from finetune.results.beside import Clock, Found, Vectors, beside
 from finetune.results.calibrated import checked, fitted
 from finetune.results.joined import Joined, joined_predictions, objective_of_folds, over_folds
 from finetune.results.kept import Kept
-from finetune.results.results import FILE, FORMAT, BaselineScores, CalibratedTask, Ceiling, Results, SeedScores
+from finetune.results.results import (
+    FILE,
+    FORMAT,
+    BaselineScores,
+    CalibratedTask,
+    Ceiling,
+    Ensemble,
+    Results,
+    SeedScores,
+)
 from finetune.splits import split_file
 from finetune.splits.audit import Audit, audit
 from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION
@@ -68,49 +78,74 @@ def end(
         ValueError: MMseqs2 failed; a file in the run directory cannot be written.
     """
     root, inputs = Path(recipe.run.directory), _inputs(recipe, assays, trained)
-    before = None if again else _complete(root, inputs)
-    if before is not None:
-        _evaluated(trained, before)  # into bundles that the start of the run has written
+    before = [] if again else _complete(root, trained, inputs)
+    if before:
+        _evaluated(trained, before[0], before[1:] or before)  # into bundles that the start of the run has written
         said = f"{root / FILE} holds the results of these models on these labels; --again computes them once more"
         print(said, flush=True)
-        return before
+        return before[0]
     kept = Kept(root, inputs, again=again)
     with WorkLine("predicting what was held out", after_s=2.0):
         folds = [of_fold(members, device, kept) for members in by_fold(trained, recipe.run.seeds)]
-        objectives = [objective_of_folds(of_folds) for of_folds in zip(*(f.objectives for f in folds), strict=True)]
-        joined = [over_folds(of_folds) for of_folds in zip(*(fold.tested for fold in folds), strict=True)]
-        scores = _scored(assays, objectives, [each.predictions for each in joined])
-    tested, notes = NAMES[folds[0].part], list[str]()
-    members = tuple(fact for fold in folds for fact in fold.members)
-    if folds[0].part == VALIDATION and folds[0].assays.chosen_on == "training":
-        notes.append("Nothing that is held out has a label: nothing is scored.")
-    elif folds[0].part == VALIDATION:
-        notes.append("No record is tested: these are scores of validation, which also chose the checkpoint.")
-    notes += words.chosen_on_training(members)
+        objectives, joined = _together(folds)
     found = None if folds[0].part == VALIDATION else _audited(recipe, assays)
-    of_validation = len(folds) == 1 and folds[0].part != VALIDATION
-    results = Results(
-        part="all folds" if assays.parts.num_folds else tested,
-        scores=scores,
-        validation=_validation(assays, folds[0]) if of_validation else None,
-        baselines=_baselines(assays, trained[0].job, folds, objectives, device, kept),
-        members=members,
-        seeds=_of_seeds(assays, folds, objectives),
-        ceilings=_ceilings(assays, objectives, joined),
-        calibrations=_calibrations(folds, objectives, joined),
-        split=in_words(recipe.split, assays.division, found),
-        split_fingerprint=assays.division.parts.fingerprint,
-        audit=found,
-        notes=tuple(notes),
-        inputs=inputs,
-    )
+    fits = _fits(assays, trained[0].job, folds, objectives, device, kept)
+
+    def results_of(some: Sequence[Fold], part: str, notes: Sequence[str] = ()) -> Results:
+        of_some, predicted = _together(some)
+        members = tuple(fact for fold in some for fact in fold.members)
+        of_validation = len(some) == 1 and some[0].part != VALIDATION
+        resamples = RESAMPLES if some is folds else 0
+        return Results(
+            part=part,
+            scores=_scored(assays, of_some, [each.predictions for each in predicted]),
+            validation=_validation(assays, some[0]) if of_validation else None,
+            baselines=_baselines(fits, of_some, [fold.number for fold in some], assays.parts.group, resamples),
+            members=members,
+            seeds=_of_seeds(assays, some, of_some),
+            ceilings=_ceilings(assays, of_some, [each.predictions.rows.records for each in predicted]),
+            calibrations=_calibrations(some, of_some, predicted),
+            split=in_words(recipe.split, assays.division, found),
+            split_fingerprint=assays.division.parts.fingerprint,
+            audit=found,
+            notes=(*notes, *_nothing_tested(some[0]), *words.chosen_on_training(members)),
+            inputs=inputs,
+        )
+
+    results = results_of(folds, "all folds" if assays.parts.num_folds else NAMES[folds[0].part])
+    of_members = [results]
+    if len(trained) > 1:
+        alone = [of_fold([one], device, kept) for one in trained]
+        several = f"one of the {len(trained)} models of the run"
+        of_members = [
+            results_of([fold], results.part if fold.number is None else f"fold {fold.number}", [
+                f"These are the scores of {fold.members[0].name} alone, {several}."
+            ])
+            for fold in alone
+        ]  # fmt: skip
+        for one, each in zip(trained, of_members, strict=True):
+            each.write(one.run.root / FILE)
     _write(root, assays, folds, joined)
-    _evaluated(trained, results)
+    _evaluated(trained, results, of_members)
     with WorkLine("drawing the report", after_s=2.0):
         page.write(root, trained[0].run.root, results, objectives, joined)
     results.write(root / FILE)  # last: it is there only where everything else is
     kept.remove()
     return results
+
+
+def _together(folds: Sequence[Fold]) -> tuple[list[Objective], list[Joined]]:
+    """Objectives, and what was predicted of each, of several folds as those of one."""
+    objectives = [objective_of_folds(of_folds) for of_folds in zip(*(fold.objectives for fold in folds), strict=True)]
+    return objectives, [over_folds(of_folds) for of_folds in zip(*(fold.tested for fold in folds), strict=True)]
+
+
+def _nothing_tested(fold: Fold) -> list[str]:
+    if fold.part != VALIDATION:
+        return []
+    if fold.assays.chosen_on == "training":
+        return ["Nothing that is held out has a label: nothing is scored."]
+    return ["No record is tested: these are scores of validation, which also chose the checkpoint."]
 
 
 def _inputs(recipe: Recipe, assays: Assays, trained: Sequence[Trained]) -> str:
@@ -127,25 +162,25 @@ def _inputs(recipe: Recipe, assays: Assays, trained: Sequence[Trained]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _complete(root: Path, inputs: str) -> Results | None:
-    """The results of the same inputs, if all files are there."""
+def _complete(root: Path, trained: Sequence[Trained], inputs: str) -> list[Results]:
+    """The results of the same inputs, of the run and then of each of several members, if all files are there."""
     files = (predictions_file.FILE, split_file.FILE, RunDirectory(root).report.name)
     if not all((root / name).is_file() for name in (FILE, *files)):
-        return None
+        return []
     try:
-        results = Results.read(root / FILE)
+        found = [Results.read(folder / FILE) for folder in dict.fromkeys([root, *(one.run.root for one in trained)])]
     except ValueError:
-        return None
-    return results if results.inputs == inputs else None
+        return []
+    return found if all(results.inputs == inputs for results in found) else []
 
 
-def _evaluated(trained: Sequence[Trained], results: Results) -> None:
-    """Write what was found into the bundle of each member."""
-    evaluation = replace(results, inputs="")
-    if results.part == "all folds":  # the model of each fold would need a calibration of its own
-        evaluation = replace(evaluation, calibrations=())
-    for one in trained:
-        with_evaluation(one.run.root / "bundle", evaluation)
+def _evaluated(trained: Sequence[Trained], results: Results, of_members: Sequence[Results]) -> None:
+    """Write into the bundle of each member what was found of it alone, and of all of them together."""
+    # The mean of the models of folds was judged by no label.
+    calibrations = () if results.part == "all folds" else results.calibrations
+    ensemble = Ensemble(results.members, calibrations) if len(trained) > 1 else None
+    for one, evaluation in zip(trained, of_members, strict=True):
+        with_evaluation(one.run.root / "bundle", replace(evaluation, inputs=""), ensemble)
 
 
 def _scored(assays: Assays, objectives: Sequence[Objective], predictions: Sequence[Predictions]) -> Scores:
@@ -181,14 +216,16 @@ def _audited(recipe: Recipe, assays: Assays) -> Audit:
     return audit(assays.store, parts, settings.audited_identities, pretrained, settings.search_pretraining)
 
 
-def _ceilings(assays: Assays, objectives: Sequence[Objective], joined: Sequence[Joined]) -> tuple[Ceiling, ...]:
+def _ceilings(
+    assays: Assays, objectives: Sequence[Objective], tested_of: Sequence[NDArray[np.int64]]
+) -> tuple[Ceiling, ...]:
     """How well replicates agree among the tested records."""
     found = []
-    for objective, task, of in zip(objectives, assays.tasks, joined, strict=True):
+    for objective, task, records in zip(objectives, assays.tasks, tested_of, strict=True):
         if not objective.settings.is_number:
             continue
         tested = np.zeros(assays.store.num_records, np.bool_)
-        tested[of.predictions.rows.records] = True
+        tested[records] = True
         for output, name in enumerate(objective.outputs):
             if agreed := agreement(task.labels, output, tested):
                 ceiling = Ceiling(objective.settings.name, name, agreed.num_replicated, agreed.icc, agreed.ceiling)
@@ -216,17 +253,20 @@ def _calibrations(
     return tuple(found)
 
 
-def _baselines(
+_Fits = dict[str, dict[int, dict[int | None, Found]]]
+"""Name of a baseline -> number of an objective -> fold -> the baseline, or why there is none."""
+
+
+def _fits(
     assays: Assays,
     job: FineTuneJob,
     folds: Sequence[Fold],
     objectives: Sequence[Objective],
     device: torch.device,
     kept: Kept,
-) -> tuple[BaselineScores, ...]:
+) -> _Fits:
     """All baselines on the labels that the models are scored on, of several folds each fitted on the fold's own."""
-    store, groups, clock = assays.store, assays.parts.group, Clock()
-    folds = [fold for fold in folds if len(fold.assays.records(fold.part))]
+    store, clock, found = assays.store, Clock(), _Fits()
 
     def search(asked: NDArray[np.int64], train: NDArray[np.int64]) -> Hits:
         return hits(store, asked, store, train)  # the audit's, and kept: one alignment serves all tasks
@@ -234,38 +274,45 @@ def _baselines(
     with WorkLine("baselines", after_s=2.0):
         vectors = _vectors(assays, job, device)
         sequences = [FASTA_LETTERS[store.residues(n)].tobytes().decode("ascii") for n in range(store.num_records)]
-        found: dict[str, list[tuple[Objective, list[Found]]]] = {}
-        for number, objective in enumerate(objectives):
-            labels, of_names = assays.tasks[number].labels, dict[str, list[Found]]()
-            for at, fold in enumerate(folds):
-                step = partial(_step, kept, number, at)
+        for number in range(len(objectives)):
+            labels = assays.tasks[number].labels
+            for fold in folds:
+                if not len(fold.assays.records(fold.part)):
+                    continue
+                step = partial(_step, kept, number, fold.number or 0)
                 parts = Parts(*(fold.assays.records(part) for part in (TRAIN, VALIDATION, fold.part)))
                 for each in beside(fold.objectives[number], labels, parts, sequences, vectors, clock, search, step):
-                    of_names.setdefault(each.name, []).append(each)
-            for name, of_folds in of_names.items():
-                found.setdefault(name, []).append((objective, of_folds))
-        return tuple(_of_baseline(name, of_objectives, groups) for name, of_objectives in found.items())
+                    found.setdefault(each.name, {}).setdefault(number, {})[fold.number] = each
+    return found
 
 
 def _step(kept: Kept, objective: int, fold: int, name: str, fit: Callable[[], Baseline]) -> Baseline:
     return kept.baseline(f"{name}-{objective}-{fold}", fit)
 
 
-def _of_baseline(
-    name: str, of_objectives: Sequence[tuple[Objective, Sequence[Found]]], groups: NDArray[np.int64]
-) -> BaselineScores:
-    """One baseline of all objectives that it could be fitted to in every fold."""
-    scores, descriptions, why_not, seconds = [], {}, {}, 0.0
-    for objective, of_folds in of_objectives:
-        task = objective.settings.name
-        fitted = [each.baseline for each in of_folds if each.baseline is not None]
-        seconds += sum(each.seconds for each in fitted)
-        if len(fitted) < len(of_folds):
-            why_not[task] = next(each.why_not for each in of_folds if each.baseline is None)
-            continue
-        descriptions[task] = fitted[0].description
-        scores.append(score(objective, joined_predictions([each.predictions for each in fitted]), groups))
-    return BaselineScores(name, Scores.joined(scores), descriptions, why_not, round(seconds, 3))
+def _baselines(
+    fits: _Fits,
+    objectives: Sequence[Objective],
+    folds: Sequence[int | None],
+    groups: NDArray[np.int64],
+    resamples: int,
+) -> tuple[BaselineScores, ...]:
+    """The scores of the baselines in some folds, each of all objectives that it could be fitted to in every fold."""
+    found = []
+    for name, of_objectives in fits.items():
+        scores, descriptions, why_not, seconds = [], dict[str, str](), dict[str, str](), 0.0
+        for number, of_folds in of_objectives.items():
+            task, each = objectives[number].settings.name, [of_folds[fold] for fold in folds if fold in of_folds]
+            fitted = [one.baseline for one in each if one.baseline is not None]
+            seconds += sum(one.seconds for one in fitted)
+            if len(fitted) < len(each):
+                why_not[task] = next(one.why_not for one in each if one.baseline is None)
+            elif fitted:
+                descriptions[task] = fitted[0].description
+                predictions = joined_predictions([one.predictions for one in fitted])
+                scores.append(score(objectives[number], predictions, groups, resamples=resamples))
+        found.append(BaselineScores(name, Scores.joined(scores), descriptions, why_not, round(seconds, 3)))
+    return tuple(found)
 
 
 def _vectors(assays: Assays, job: FineTuneJob, device: torch.device) -> Vectors:

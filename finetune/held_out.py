@@ -51,6 +51,11 @@ class Fold:
     of_seeds: tuple[tuple[Predictions, ...], ...]
     """For each seed, predictions of the tested part."""
 
+    @property
+    def number(self) -> int | None:
+        """Which fold it is; None where there are none."""
+        return self.members[0].fold
+
 
 def by_fold(trained: Sequence[Trained], seeds: int) -> Iterator[Sequence[Trained]]:
     """The members of each fold, one for each seed; all of them where there are no folds."""

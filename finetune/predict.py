@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from finetune.bundle.relatives import Trained
     from finetune.bundle.rows import CheckedRows
     from finetune.predictor import Predictor
+    from finetune.results.results import Ensemble, Results
     from finetune.tables.proteins import Proteins
     from finetune.tables.table import Table
     from pretrain.engine.engine import Engine
@@ -134,11 +135,14 @@ def _write(
 
     objectives, members = predictors[0].objectives, len(predictors)
     own, said = rows.parts.columns, [*rows.said, *(trained.said if trained else ())]
-    evaluations = [predictor.bundle.manifest.evaluation for predictor in predictors]
-    # A calibration is of the mean of all models of a run.
-    results = evaluations[0]
-    is_common = all(each is not None and each == results and len(each.members) == members for each in evaluations)
-    of_tasks = results.calibrations if results and is_common else ()
+    manifests = [predictor.bundle.manifest for predictor in predictors]
+    # A calibration is of one model alone, or of the mean of all models of a run.
+    results: Results | Ensemble | None = manifests[0].evaluation
+    if members > 1:
+        results = manifests[0].ensemble
+        is_whole = results is not None and len(results.members) == members
+        results = results if is_whole and all(each.ensemble == results for each in manifests) else None
+    of_tasks = results.calibrations if results else ()
     calibrated = {(each.objective, each.task): each.calibration for each in of_tasks}
     tasks = task_columns(objectives, calibrated, members, own)
     note = _NOTE

@@ -20,7 +20,7 @@ from data.durable import workspace
 from data.recipe.json_file import as_json
 from finetune.bundle.card import CARD, bundle_card, write_pictures
 from finetune.bundle.manifest import FILES, MANIFEST, SPLIT, WEIGHTS, WILD_TYPES, Manifest, parsed
-from finetune.results.results import Results
+from finetune.results.results import Ensemble, Results
 from finetune.splits import split_file
 from finetune.splits.parts import Parts
 from pretrain.ship.checksums import is_as_written, put, sha256_of
@@ -88,8 +88,8 @@ def write_bundle(
         _put(building, folder, whole, work / "old")
 
 
-def with_evaluation(folder: Path, evaluation: Results | None) -> None:
-    """Add the results of a run to its bundle: scores of the tested part, and the calibration.
+def with_evaluation(folder: Path, evaluation: Results | None, ensemble: Ensemble | None = None) -> None:
+    """Add to a bundle the results of its model, scores of the tested part and calibration, and those of all models.
 
     A bundle that has them stays; of another one a copy with them is written, as by `write_bundle`.
 
@@ -97,7 +97,7 @@ def with_evaluation(folder: Path, evaluation: Results | None) -> None:
         ValueError: it is no bundle, or cannot be written.
     """
     before = _manifest(folder)
-    manifest = replace(before, evaluation=evaluation)
+    manifest = replace(before, evaluation=evaluation, ensemble=ensemble)
     if as_json(manifest) == as_json(before):
         return
     with workspace(folder, _REMEDY) as work, refusal(folder, _REMEDY):
@@ -164,4 +164,4 @@ def _holds(folder: Path, manifest: Manifest) -> bool:
         here = _manifest(folder)
     except ValueError:
         return False
-    return as_json(here) == as_json(replace(manifest, evaluation=here.evaluation))
+    return as_json(here) == as_json(replace(manifest, evaluation=here.evaluation, ensemble=here.ensemble))

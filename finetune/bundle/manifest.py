@@ -15,7 +15,7 @@ from finetune.adaptation.settings import AdaptationSettings
 from finetune.heads.inputs import InputScale
 from finetune.heads.settings import HeadSettings
 from finetune.losses.settings import LossSettings
-from finetune.results.results import Results
+from finetune.results.results import Ensemble, Results
 from finetune.tables.settings import TableSettings
 from finetune.tasks.objective import Objective
 from finetune.tasks.settings import TaskSettings
@@ -154,7 +154,9 @@ class Manifest:
     files: dict[str, str] = field(default_factory=dict)
     """SHA-256 of each of `FILES` that the folder has."""
     evaluation: Results | None = None
-    """Scores of the tested part and calibration, once a run has come to its end; None before."""
+    """Scores of the tested part and calibration of this model alone, once a run has come to its end; None before."""
+    ensemble: Ensemble | None = None
+    """All models of the run, once it has come to its end; None where this is the only one."""
     format: str = FORMAT
 
 

@@ -82,11 +82,20 @@ class CalibratedTask:
 
 
 @dataclass(frozen=True, slots=True)
+class Ensemble:
+    """All models of a run together, whose mean predicts."""
+
+    members: tuple[MemberFacts, ...]
+    calibrations: tuple[CalibratedTask, ...]
+    """Calibrations of their mean."""
+
+
+@dataclass(frozen=True, slots=True)
 class Results:
-    """What a run found."""
+    """What a run found, or one of its models alone."""
 
     part: str
-    """What was scored: "test", "all folds", or "validation" where no record is tested."""
+    """What was scored: "test", "all folds", "fold 0" of the model of one, "validation" where no record is tested."""
     scores: Scores
     validation: Scores | None
     """Those of the part that chose the checkpoint; None with folds, where it is tested by another model."""
@@ -106,6 +115,11 @@ class Results:
     inputs: str = ""
     """Hash of everything on which all of this depends; empty in a bundle."""
     format: str = FORMAT
+
+    @property
+    def scored(self) -> str:
+        """What was scored, in words."""
+        return self.part if "fold" in self.part else f"the {self.part} part"
 
     def of_baselines(self, task: TaskScore) -> dict[str, float]:
         """Name of each baseline that has a value of a task's metric -> that value."""

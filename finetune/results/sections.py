@@ -36,7 +36,7 @@ def scores(results: Results, most: int | None = None) -> Section:
         reasons = tuple((task.task, task.undefined or "not measured") for task in undefined)
         sheets.append(Sheet("Tasks without a score", ("Task", "Why"), reasons))
     return Section(
-        f"Scores of {'all folds' if results.part == 'all folds' else f'the {results.part} part'}",
+        f"Scores of {results.scored}",
         ("Baselines are fitted on the same training labels and scored on the same labels as the model.",),
         tuple(sheets),
     )

@@ -128,7 +128,7 @@ def calibrated(results: Results) -> list[str]:
 
 def closing(results: Results) -> list[str]:
     """All of it, for a console."""
-    scored = {"all folds": "out-of-fold predictions of all folds"}.get(results.part, f"the {results.part} part")
+    scored = {"all folds": "out-of-fold predictions of all folds"}.get(results.part, results.scored)
     title = f"scores of {scored}, beside baselines on the same labels"
     of_table = table(results)
     lines = [title, *of_table] if of_table else [f"{title}: no task could be scored"]
