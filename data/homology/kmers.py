@@ -5,6 +5,7 @@ In: records of stores. Out: pairs of records that share words; clusters. Kept: n
 Two sequences that agree in a share p of their positions agree in about p**5 of their words, so the shared words over
 all words, to the power 1/5, estimate the identity. Pairs that share no more words than chance gives are not related:
 of two proteins of 300 residues, relatives below about 45 % identity are not found, of shorter ones even closer ones.
+`data.homology.peptides` compares the shortest.
 """
 
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ _LETTERS = len(STANDARD_IDS)
 
 def similar(
     store: "Store", records: NDArray[np.int64], against: "Store", targets: NDArray[np.int64]
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]:
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64], NDArray[np.bool_]]:
     """Pairs of a query and a target that share more words than chance gives.
 
     Args:
@@ -43,10 +44,14 @@ def similar(
 
     Returns:
         For each pair, by rising query: place of the query, place of the target, estimated identity of the query.
+        And for each query, whether it has enough words to be found itself.
     """
-    found = [*_pairs(_words(store, records), _words(against, targets))]
+    of_queries = _words(store, records)
+    found = [*_pairs(of_queries, _words(against, targets))]
     query, target, shared, words = (np.concatenate(column) for column in zip(*found, strict=True))
-    return query.astype(np.int32), target.astype(np.int32), (shared / words) ** (1 / LENGTH)
+    sizes = _sizes(of_queries)
+    is_found = sizes >= _least_shared(sizes, sizes)
+    return query.astype(np.int32), target.astype(np.int32), (shared / words) ** (1 / LENGTH), is_found
 
 
 def clusters(store: "Store", min_identity: float) -> NDArray[np.uint64]:
@@ -118,7 +123,11 @@ def _pairs(queries: Any, targets: Any) -> Iterator[_Pairs]:
     for start in range(0, queries.shape[0], _ROWS):
         block = (queries[start : start + _ROWS] @ of_words).tocoo()
         query, target, shared = block.row + start, block.col, block.data.astype(np.int64)
-        by_chance = _CHANCE * sizes[query] * target_sizes[target]
-        enough = shared >= _LEAST_SHARED + 3 * by_chance
+        enough = shared >= _least_shared(sizes[query], target_sizes[target])
         query, target = query[enough].astype(np.int64), target[enough].astype(np.int64)
         yield _Pairs(query, target, shared[enough], sizes[query])
+
+
+def _least_shared(sizes: NDArray[np.int64], target_sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Shared words from which on two sequences of so many words share more than chance gives."""
+    return np.asarray(_LEAST_SHARED + 3 * _CHANCE * sizes * target_sizes)

@@ -6,7 +6,8 @@ are removed.
 
 MMseqs2: Steinegger and Soeding 2017, doi:10.1038/nbt.3988. Clusters are connected components of the pairs that it
 finds similar: greedy clusters would cut a chain of relatives. Up to `EXHAUSTIVE` sequences are searched all against all
-in one step, as MMseqs2's cascades miss some pairs. docs/data.md has the figures.
+in one step, as MMseqs2's cascades miss some pairs. docs/data.md has the figures. Peptides are compared by position
+besides (`data.homology.peptides`), where they are few enough.
 """
 
 import heapq
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from data.disk_error import refusal
 from data.durable import published, replaced, workspace
-from data.homology import name_table, program
+from data.homology import name_table, peptides, program
 from data.homology.clusters import Clusters, Members, open_clusters, write_clustering
 from data.homology.record_names import names
 from data.progress_line import WorkLine
@@ -69,23 +70,34 @@ def cluster_by_identity(store: "Store", min_identity: float) -> Clusters:
         clusters = Clusters(store, found)
         if clusters.facts:  # of any version of MMseqs2: another version could give other clusters, and no run resume
             return clusters
-    version = program.version("data.split_identity")
+    distinct, (num_peptides, comparisons) = open_clusters(store, None).members, peptides.count(store)
+    has_longer = num_peptides < store.num_records
+    version = program.version("data.split_identity") if has_longer else "position"
     folder = kept_at(store, f"{name}{version}")
-    distinct = open_clusters(store, None).members
+    tool = f"MMseqs2 {version}" if has_longer else peptides.NAME
+    are_few = comparisons <= peptides.MOST_COMPARISONS
+    if num_peptides and has_longer:
+        tool += f"; {peptides.NAME}" if are_few else f"; {num_peptides:,} peptides are too many to be compared"
     criteria = ("--min-seq-id", str(min_identity), "-c", str(COVERAGE), "--cov-mode", "0")
     options = (*criteria, *_options(len(distinct.clusters)))
-    text = f"clustering {len(distinct.clusters):,} distinct sequences with MMseqs2, at identity {min_identity}"
+    text = f"clustering {len(distinct.clusters):,} distinct sequences by {tool}, at identity {min_identity}"
     with (
         published(folder) as building,
         tempfile.TemporaryDirectory(prefix=".mmseqs-", dir=building) as work,
         WorkLine(text, after_s=0.0),
     ):
-        program.write_fasta(store, Path(work) / "in.fasta", enumerate(_firsts(distinct)))
-        program.run(Path(work), "easy-cluster", "in.fasta", "out", "tmp", *options)
-        of_distinct = _representatives(Path(work), distinct.clusters)
+        of_distinct = np.asarray(distinct.clusters)
+        if has_longer:
+            program.write_fasta(store, Path(work) / "in.fasta", enumerate(_firsts(distinct)))
+            program.run(Path(work), "easy-cluster", "in.fasta", "out", "tmp", *options)
+            of_distinct = _representatives(Path(work), distinct.clusters)
+        if num_peptides and are_few:
+            pairs = peptides.links(store, np.fromiter(_firsts(distinct), np.int64), min_identity)
+            ends = of_distinct[np.searchsorted(distinct.clusters, store.digests[pairs])]
+            of_distinct = peptides.joined(of_distinct, ends)
         facts = {
-            "description": f"MMseqs2 {version}: identity {min_identity}, coverage {COVERAGE}",
-            "tool": f"MMseqs2 {version}",
+            "description": f"{tool}: identity {min_identity}, coverage {COVERAGE}",
+            "tool": tool,
             "command": " ".join(["mmseqs easy-cluster", *options]),
             "min_identity": min_identity,
             "distinct_sequences": len(of_distinct),

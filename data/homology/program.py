@@ -57,9 +57,9 @@ def version(asked_by: str) -> str:
 
 
 def write_fasta(store: "Store", path: Path, records: Iterator[tuple[int, int]]) -> int:
-    """Write sequences as FASTA from pairs (number for its header, record); return how many."""
+    """Append sequences to a FASTA file from pairs (number for its header, record); return how many."""
     count = 0
-    with path.open("wb", buffering=1 << 20) as file:
+    with path.open("ab", buffering=1 << 20) as file:
         for number, record in records:
             file.write(b">%d\n%s\n" % (number, FASTA_LETTERS[store.residues(record)].tobytes()))
             count += 1

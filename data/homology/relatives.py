@@ -1,11 +1,12 @@
 """Relatives: for each sequence of one set the most similar one of another; and clusters of relatives.
 
 In: records of stores. Out: `Hits`, `Nearest`, clusters, and what found them. Kept: what `data.homology.mmseqs` keeps of
-clusters; what a search by MMseqs2 found, at the place that `data.store.derived` gives, in ``hits-HASH.npz``, so that
+clusters; what a search found, at the place that `data.store.derived` gives, in ``hits-HASH.npz``, so that
 nobody who asks the same sequences against the same others waits again. Files that MMseqs2 writes meanwhile are removed.
 
-MMseqs2 finds them; where it is not installed, shared words stand in for it (`data.homology.kmers`), and the result says
-so.
+Peptides are compared by position (`data.homology.peptides`). MMseqs2 finds the relatives of longer sequences; where it
+is not installed, shared words stand in for it (`data.homology.kmers`), and the result says so. No hit is no proof that
+there is no relative: each search also tells which queries it finds when it looks for them, its positive control.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.durable import replaced
-from data.homology import kmers, name_table, program
+from data.homology import kmers, name_table, peptides, program
 from data.homology.mmseqs import COVERAGE, cluster_by_identity
 from data.progress_line import WorkLine
 from data.store.derived import found_at, kept_at
@@ -34,7 +35,9 @@ SEARCH = ("-s", "7.5", "-e", "1e-3", "--max-seqs", "1000")
 _BLOCK = 1 << 20
 _WITHIN = ("-s", "7.5", "--max-seqs", "1000", "-e", "1e-3", "-c", str(COVERAGE), "--cov-mode", "0")
 """Options with which `groups_within` searches: those of the clusters."""
-_FORMAT = "zymogen.hits/1"
+_FORMAT = "zymogen.hits/2"
+_CROWDED = 0.9
+"""Share of the most hits of a query from which on its relatives among the queries may hide those among the targets."""
 
 
 class Nearest(NamedTuple):
@@ -44,6 +47,9 @@ class Nearest(NamedTuple):
     """(queries,) record number of the target; -1 where none was found."""
     identity: NDArray[np.float64]
     """(queries,) share of equal positions, in (0, 1]; 0 where none was found."""
+    is_searchable: NDArray[np.bool_]
+    """(queries,) whether it equals a target, or the search finds it when it is among the targets: of another, nothing
+    is known where none was found."""
 
 
 class Hits(NamedTuple):
@@ -58,7 +64,9 @@ class Hits(NamedTuple):
     coverage: NDArray[np.float64]
     """Share of the query that is aligned; 1 where shared words found the pair."""
     score: NDArray[np.float32]
-    """The higher, the more similar: bits of the alignment, or the estimated identity of shared words."""
+    """The higher, the more similar: bits of the alignment, or the identity by position or by shared words."""
+    is_searchable: NDArray[np.bool_]
+    """(queries,) whether the search finds each query when it is among the targets."""
 
 
 class Clustering(NamedTuple):
@@ -73,12 +81,18 @@ class Clustering(NamedTuple):
 
 
 def related(store: "Store", min_identity: float) -> Clustering:
-    """Clusters of sequences of at least `min_identity`, by MMseqs2 or, where it cannot run, by shared words."""
-    if not program.obstacle() or found_at(store, f"clusters-mmseqs-{min_identity!r}-"):
+    """Clusters of sequences of at least `min_identity`, by MMseqs2 or, where it cannot run, by shared words.
+
+    Peptides are compared by position (`data.homology.peptides`).
+    """
+    records = np.arange(store.num_records)
+    is_long = not program.obstacle() or store.num_residues(records) >= peptides.SHORT
+    if not program.obstacle() or found_at(store, f"clusters-mmseqs-{min_identity!r}-") or not np.any(is_long):
         clusters = cluster_by_identity(store, min_identity)
         return Clustering(np.asarray(clusters.of_records), clusters.description, False)
     description = f"{kmers.NAME}: identity {min_identity}; {program.obstacle()}"
-    return Clustering(kmers.clusters(store, min_identity), description, True)
+    hashes = kmers.clusters(store, min_identity)
+    return Clustering(peptides.joined(hashes, hashes[peptides.links(store, records, min_identity)]), description, True)
 
 
 def groups_within(
@@ -106,7 +120,7 @@ def groups_within(
     if not len(records):
         return {each: np.zeros(0, np.int64) for each in identities}
     if program.obstacle():
-        return {each: np.unique(kmers.clusters(store, each)[records], return_inverse=True)[1] for each in identities}
+        return {each: np.unique(related(store, each).hashes[records], return_inverse=True)[1] for each in identities}
     distinct, of_distinct = np.unique(np.asarray(store.digests)[records], return_inverse=True)
     first = np.zeros(len(distinct), np.int64)
     first[of_distinct[::-1]] = records[::-1]
@@ -120,7 +134,10 @@ def groups_within(
         rows = np.loadtxt(work / "out.tsv", ndmin=2).reshape(-1, 3)
     found = {}
     for identity in identities:
+        place = np.zeros(store.num_records, np.int64)
+        place[first] = np.arange(len(first))
         pairs = rows[rows[:, 2] >= identity - 1e-9, :2].astype(np.int64)
+        pairs = np.concatenate([pairs, place[peptides.links(store, first, identity)].T])
         graph = coo_array((np.ones(len(pairs), np.bool_), (pairs[:, 0], pairs[:, 1])), shape=(len(first),) * 2)
         found[identity] = connected_components(graph, directed=False)[1].astype(np.int64)[of_distinct]
     return found
@@ -129,8 +146,8 @@ def groups_within(
 def searched_by() -> str:
     """What `nearest` searches with on this machine."""
     if program.obstacle():
-        return kmers.NAME
-    return f"MMseqs2 {program.version('a search')} easy-search {' '.join(SEARCH)}"
+        return f"{kmers.NAME}; {peptides.NAME}"
+    return f"MMseqs2 {program.version('a search')} easy-search {' '.join(SEARCH)}; {peptides.NAME}"
 
 
 def nearest(
@@ -155,7 +172,7 @@ def nearest(
         ValueError: MMseqs2 failed; the message has the end of its output.
     """
     record = equal(store, records, against, among)
-    identity = np.where(record >= 0, 1.0, 0.0)
+    identity, is_searchable = np.where(record >= 0, 1.0, 0.0), record >= 0
     if (record < 0).any():
         found = hits(store, records, against, among)
         kept = (found.coverage >= min_coverage) & (record[found.query] < 0)
@@ -163,11 +180,12 @@ def nearest(
         order = np.lexsort((target, -found.identity[kept], query))
         rows, first = np.unique(query[order], return_index=True)
         record[rows], identity[rows] = target[order][first], found.identity[kept][order][first]
-    return Nearest(record, identity)
+        is_searchable = is_searchable | found.is_searchable
+    return Nearest(record, identity, is_searchable)
 
 
 def hits(store: "Store", records: NDArray[np.int64], against: "Store", among: NDArray[np.int64] | None = None) -> Hits:
-    """All pairs of a query and a target that a search finds similar; a search by MMseqs2 is kept beside `store`.
+    """All pairs of a query and a target that a search finds similar; they are kept beside `store`.
 
     Args:
         store: the store of the queries.
@@ -180,21 +198,39 @@ def hits(store: "Store", records: NDArray[np.int64], against: "Store", among: ND
     """
     targets = _numbers(against, among)
     if not len(records) or not len(targets):
-        return _typed(np.zeros((5, 0)))
-    if program.obstacle():
-        query, target, identity = kmers.similar(store, records, against, targets)
-        return _typed((query, target, identity, np.ones(len(query)), identity))
-    key = hashlib.blake2b(json.dumps([_FORMAT, program.version("a search"), *SEARCH]).encode(), digest_size=16)
+        return _typed((*np.zeros((5, 0)), np.ones(len(records))))
+    longer = np.flatnonzero(store.num_residues(records) >= peptides.SHORT)
+    searched = searched_by() if len(longer) else peptides.NAME
+    key = hashlib.blake2b(json.dumps([_FORMAT, searched]).encode(), digest_size=16)
     for of, numbers in ((store, records), (against, targets)):
         key.update(len(numbers).to_bytes(8, "little") + np.asarray(of.digests)[numbers].astype("<u8").tobytes())
     path = kept_at(store, f"hits-{key.hexdigest()}.npz")
     with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile), np.load(path) as kept:  # or not whole
         return _typed([kept[name] for name in Hits._fields])
-    found = _aligned(store, records, against, targets)
+    by_position = peptides.similar(store, records, against, targets)
+    found, ones = _of_longer(store, records[longer], against, targets), np.ones(len(by_position.query))
+    is_searchable = by_position.is_compared.copy()
+    is_searchable[longer] &= found.is_searchable
+    is_of_two = against.num_residues(targets)[found.target] >= peptides.SHORT
+    of_longer: list[NDArray[Any]] = [longer[found.query], *found[1:5]]
+    of_peptides: list[NDArray[Any]] = [*by_position[:3], ones, by_position.identity]
+    columns = [np.concatenate([one[is_of_two], other]) for one, other in zip(of_longer, of_peptides, strict=True)]
+    order = np.lexsort((columns[1], -columns[4], columns[0]))
+    joined = _typed((*(column[order] for column in columns), is_searchable))
     # What cannot be kept, for want of space or of a right, is searched again.
     with suppress(OSError, ValueError), replaced(path) as new, new.open("wb") as file:
-        np.savez(file, **found._asdict())
-    return found
+        np.savez(file, **joined._asdict())
+    return joined
+
+
+def _of_longer(store: "Store", records: NDArray[np.int64], against: "Store", targets: NDArray[np.int64]) -> Hits:
+    """The pairs of queries that are no peptides."""
+    if not len(records):
+        return _typed(np.zeros((6, 0)))
+    if not program.obstacle():
+        return _aligned(store, records, against, targets)
+    query, target, identity, is_searchable = kmers.similar(store, records, against, targets)
+    return _typed((query, target, identity, np.ones(len(query)), identity, is_searchable))
 
 
 def _numbers(store: "Store", among: NDArray[np.int64] | None) -> NDArray[np.int64]:
@@ -222,11 +258,12 @@ def equal(
 
 
 def _aligned(store: "Store", records: NDArray[np.int64], against: "Store", targets: NDArray[np.int64]) -> Hits:
-    """What MMseqs2 finds."""
+    """What MMseqs2 finds. The queries are among the targets too, as the positive control."""
     with tempfile.TemporaryDirectory(prefix="zymogen-mmseqs-") as folder:
         work = Path(folder)
         program.write_fasta(store, work / "queries.fasta", enumerate(records.tolist()))
         program.write_fasta(against, work / "targets.fasta", enumerate(targets.tolist()))
+        program.write_fasta(store, work / "targets.fasta", enumerate(records.tolist(), len(targets)))
         text = f"searching for relatives of {len(records):,} sequences among {len(targets):,} with MMseqs2"
         with WorkLine(text, after_s=0.0):
             program.run(
@@ -234,15 +271,20 @@ def _aligned(store: "Store", records: NDArray[np.int64], against: "Store", targe
                 *("easy-search", "queries.fasta", "targets.fasta", "out.tsv", "tmp", *SEARCH),
                 *("--format-output", "query,target,fident,qcov,bits"),
             )
-        columns = {name: "DOUBLE" if number > 1 else "INTEGER" for number, name in enumerate(Hits._fields)}
+        columns = {name: "DOUBLE" if number > 1 else "INTEGER" for number, name in enumerate(Hits._fields[:5])}
         source, parameters = name_table.rows(work / "out.tsv", columns)
-        best = f"SELECT {', '.join(columns)} FROM {source} ORDER BY query, score DESC, target"
+        count = len(targets)
+        best = f"SELECT {', '.join(columns)} FROM {source} WHERE target < {count} ORDER BY query, score DESC, target"
+        itself = f"count(*) FILTER (target = query + {count}) > 0"
+        is_hidden = f"min(target) >= {count} AND count(*) >= {_CROWDED * int(SEARCH[-1])}"
+        control = f"SELECT query FROM {source} GROUP BY query HAVING {itself} AND NOT ({is_hidden})"
         with name_table.session(work) as connection:
             batches = [tuple(batch) for batch in name_table.batches(connection, best, parameters)]
+            searchable = [batch for (batch,) in name_table.batches(connection, control, parameters)]
     joined = [np.concatenate(column) for column in zip(*batches, strict=True)] if batches else np.zeros((5, 0))
-    return _typed(joined)
+    return _typed((*joined, np.isin(np.arange(len(records)), np.concatenate([np.zeros(0, int), *searchable]))))
 
 
 def _typed(columns: Iterable[NDArray[Any]]) -> Hits:
-    types = np.int32, np.int32, np.float64, np.float64, np.float32
+    types = np.int32, np.int32, np.float64, np.float64, np.float32, np.bool_
     return Hits(*(column.astype(dtype) for column, dtype in zip(columns, types, strict=True)))

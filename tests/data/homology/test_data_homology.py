@@ -203,7 +203,7 @@ def test_exact_duplicates_of_a_real_proteome(tmp_path: Path, capsys: pytest.Capt
 
 def test_without_mmseqs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    store = store_of(tmp_path, [("p1", "MKT"), ("p2", "GGG")])
+    store = store_of(tmp_path, [("p1", "MKT" * 10), ("p2", "GGG" * 10)])
     with pytest.raises(ValueError, match=r"data\.split_identity needs MMseqs2.*apt install mmseqs2.*bioconda mmseqs2"):
         cluster_by_identity(store, 0.3)
     with pytest.raises(ValueError, match=r"python -m data decontaminate needs MMseqs2"):
@@ -223,7 +223,7 @@ def failing(folder: Path) -> None:
 def test_what_mmseqs_said_is_passed_on_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failing(tmp_path / "bin")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/bin:/usr/bin")
-    store = store_of(tmp_path / "a", [("p1", "MKT"), ("p2", "GGG")])
+    store = store_of(tmp_path / "a", [("p1", "MKT" * 10), ("p2", "GGG" * 10)])
     with pytest.raises(ValueError, match="mmseqs easy-cluster ended with status 3: No space left on the moon"):
         cluster_by_identity(store, 0.3)
     folders = [path.name for path in store.folder.iterdir() if path.is_dir()]

@@ -59,7 +59,7 @@ def test_words_find_close_relatives_and_no_strangers(tmp_path: Path, monkeypatch
     assert found.identity[3] == pytest.approx((146 / 296) ** 0.2)
     among = nearest(store, np.arange(4), against, np.array([1, 8, 3]))
     assert among.record.tolist() == [3, -1, -1, 8]
-    assert relatives.searched_by() == kmers.NAME
+    assert relatives.searched_by() == f"{kmers.NAME}; position below 30 residues"
 
 
 def test_clusters_by_words_are_connected_and_do_not_depend_on_order(
@@ -130,6 +130,10 @@ def test_a_search_is_kept_and_what_is_not_whole_is_searched_again(
     assert hits(store, asked, store, others).target.tolist() == [1, 0]
     assert hits(store, asked, store, np.array([4, 0])).query.tolist() == [0, 2]  # other targets are another search
     assert runs == ["easy-search"] * 3
+    assert first.is_searchable.all()
+    # Two queries fill each other's list of hits, which may hide a target.
+    monkeypatch.setattr(relatives, "SEARCH", (*relatives.SEARCH[:-1], "2"))
+    assert hits(store, np.array([0, 2, 4]), store, np.array([1])).is_searchable.tolist() == [False, False, True]
 
 
 @pytest.mark.prove
