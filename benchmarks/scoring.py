@@ -27,8 +27,8 @@ from data.recipe.settings import IngestSettings
 from finetune.score.model import Scorer
 from finetune.score.rows import read_variants
 from finetune.score.schemes import Scheme, Variant
-from finetune.tables.mutations import read_wild_types
 from finetune.tables.read import read_table
+from finetune.tables.wild_types import named_wild_types, read_wild_types
 from pretrain.model.build import first_model
 from pretrain.model.masked_language_model import MaskedLanguageModel
 from pretrain.model.settings import ModelSettings
@@ -94,7 +94,8 @@ def blat(data: Path) -> tuple[str, list[Variant]]:
     """The wild type of a beta-lactamase, and the 4,996 single mutants of an assay."""
     proteins = read_wild_types(str(data / PROTEINS), IngestSettings())
     target = next(letters for name, letters in proteins.items() if "_P20P|" in name)
-    rows = read_variants(read_table(str(data / ASSAY)), {"BLAT": target}, mutation="mutant")
+    table = read_table(str(data / ASSAY))
+    rows = read_variants(table, named_wild_types(table, None, {"BLAT": target}, PROTEINS), mutation=["mutant"])
     return target, [variant for variant in rows.variants if variant is not None]
 
 

@@ -34,8 +34,7 @@ from finetune.splits.records import Records
 from finetune.splits.variants import of_rows
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
-from finetune.tables.several import joined
-from finetune.tables.table import Table
+from finetune.tables.table import Table, joined
 from finetune.tasks.objective import Objective
 from finetune.tasks.settings import TaskSettings
 from pretrain.engine.engine import Engine

@@ -34,7 +34,7 @@ from finetune.metrics.validation import FineTuneScores
 from finetune.model import FineTuneModel
 from finetune.recipe import Recipe
 from finetune.splits.parts import TRAIN, VALIDATION
-from finetune.tables.mutations import read_wild_types
+from finetune.tables.wild_types import read_wild_types
 from pretrain.checkpoint.best import best_valid
 from pretrain.checkpoint.files.reading import read_tensors
 from pretrain.engine.encoder_setup import set_up_encoder

@@ -93,20 +93,24 @@ def _reading(
     options: argparse.Namespace, reading: ReadingSettings, wild_types: Path, columns: Sequence[str]
 ) -> ReadingSettings:
     """Where the proteins of a table with these columns are."""
-    plain: dict[str, Any] = {"mutation": None, "wild_type": None, "protein": None, "numbering_offset": None}
+    plain: dict[str, Any] = {"mutation": (), "wild_type": None, "protein": None, "numbering_offset": None}
     changed: dict[str, Any] = {"id": None}
-    if options.sequence:
+    mutation = tuple(options.mutation or ()) or (reading.mutation if {*reading.mutation} <= {*columns} else ())
+    own = tuple(options.sequence or ()) or (reading.sequence if reading.mutation else ())
+    if mutation and (options.mutation or not options.sequence) and not options.wild_type and {*own} & {*columns}:
+        changed |= {"mutation": mutation, "sequence": own, "wild_type": None, "protein": None}
+    elif options.sequence:
         changed |= plain | {"sequence": tuple(options.sequence)}
-    elif options.mutation or (reading.mutation in columns):
-        changed |= {"sequence": (), "mutation": options.mutation or reading.mutation}
+    elif mutation:
+        changed |= {"sequence": (), "mutation": mutation}
         changed["wild_type"] = options.wild_type or (str(wild_types) if wild_types.is_file() else None)
-    elif reading.mutation is not None:
+    elif reading.mutation:
         changed |= plain
     elif len(reading.sequence) == 1 and reading.sequence[0] not in columns:
         changed["sequence"] = ()
     if options.too_long:
         changed["too_long"] = options.too_long
-    if options.leave_out:
+    if options.rows_without_protein:
         changed["rows_without_protein"] = "leave_out"
     return replace(reading, **changed)
 
@@ -117,7 +121,9 @@ def _training(name: str, bundle: "Bundle") -> "Proteins":
     from finetune.tables.read import read_table
 
     table, reading = read_table(name), bundle.manifest.reading
-    unasked = argparse.Namespace(sequence=None, mutation=None, wild_type=None, too_long=None, leave_out=True)
+    unasked = argparse.Namespace(
+        sequence=None, mutation=None, wild_type=None, too_long=None, rows_without_protein="leave_out"
+    )
     settings = _reading(unasked, reading, bundle.wild_types, table.columns)
     settings = replace(settings, id=reading.id if reading.id in table.columns else None)
     return proteins_of(table, settings, None if reading.too_long == "refuse" else reading.crop_tokens)
@@ -259,13 +265,19 @@ def _parser() -> Parser:
     parser.add_argument("--overwrite", action="store_true", help="replace the output file where it exists")
     parser.add_argument("--base", help="folder or Hub name of the weights that the bundle was trained on")
     parser.add_argument("--sequence", nargs="+", metavar="COLUMN", help="column of sequences, or two of two chains")
-    parser.add_argument("--mutation", metavar="COLUMN", help="column of mutations such as A123T")
+    parser.add_argument(
+        "--mutation", nargs="+", metavar="COLUMN", help="column of mutations such as A123T; with --sequence, of its own"
+    )
     parser.add_argument("--wild-type", metavar="FASTA", help="proteins that mutations change; else those of training")
     parser.add_argument("--nearest", metavar="TABLE", help=f"table that it trained on: adds {_IDENTITY}")
     words = TooLong.__args__  # type: ignore[attr-defined]
     parser.add_argument("--too-long", choices=words, help="what becomes of a protein longer than the model was told")
     parser.add_argument(
-        "--leave-out", action="store_true", help="a row without a protein stays without predictions, and is no error"
+        "--leave-out",
+        dest="rows_without_protein",
+        action="store_const",
+        const="leave_out",
+        help="a row without a protein stays without predictions, and is no error",
     )
     return parser
 

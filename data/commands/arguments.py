@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from data.recipe.option import use_options
 from data.recipe.setting import expanded, in_words
 from data.recipe.settings import DataSettings, IngestSettings
 from data.safe_text import remembered
@@ -18,7 +19,7 @@ from data.safe_text import remembered
 class PathParser(argparse.ArgumentParser):
     """A parser whose words may have the home folder as ``~`` where a shell leaves it: ``--output=~/x``, ``a.b=~/x``.
 
-    URLs lose their secrets (`data.safe_text`).
+    URLs lose their secrets (`data.safe_text`), and errors name settings by its options (`data.recipe.option`).
     """
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -27,6 +28,7 @@ class PathParser(argparse.ArgumentParser):
         Raises:
             ValueError: a URL holds a user or a password.
         """
+        use_options(self)
         words = [_prepared(word) for word in (sys.argv[1:] if args is None else args)]
         if args is None:
             sys.argv[1:] = words
@@ -36,6 +38,11 @@ class PathParser(argparse.ArgumentParser):
 def _prepared(word: str) -> str:
     name, path = re.fullmatch(r"([\w.-]+=)?(.*)", word, re.S).groups("")  # type: ignore[union-attr]
     return remembered(f"{name}{expanded(path)}", "on the command line")
+
+
+def forget_options() -> None:
+    """Have errors name settings as a recipe does again."""
+    use_options(None)
 
 
 def parsers() -> tuple[PathParser, dict[str, PathParser]]:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.alphabet import LETTER_IDS, REFUSED, UNK
+from data.recipe.option import in_words
 from data.recipe.settings import IngestSettings, LetterPolicy
 from data.sources.block import Block, Kind
 
@@ -125,7 +126,8 @@ def refusal(
     return Refusal(
         "inner stop codon" if is_stop else "unknown letter",
         f"has {shown(letter)} at residue {at + 1}, {what} (allowed: ACDEFGHIKLMNPQRSTVWY, BJOUXZ and one trailing '*' "
-        "or '.'); correct the record, or set data.unknown_letters = 'count' to read such letters as <unk>",
+        "or '.'); correct the record"
+        + in_words("data.unknown_letters", "count", ", or read such letters as <unk> with "),
     )
 
 
@@ -172,7 +174,6 @@ _LEAST_TRIPLETS = 10
 """Fewest triplets that are checked for three-letter codes. One in 300 triplets of residues is a code by chance."""
 _PIR_HEADER = re.compile(rb"(?:P1|F1|D1|DL|DC|RL|RC|N1|N3|XX);\S")
 _CODES = "ALA ARG ASN ASP CYS GLN GLU GLY HIS ILE LEU LYS MET PHE PRO SER THR TRP TYR VAL SEC PYL ASX GLX XAA UNK MSE"
-_INSIST = "if it holds proteins nevertheless, set data.ingest.content = 'any'"
 
 
 def _ids(letters: str) -> NDArray[np.uint8]:
@@ -192,23 +193,24 @@ def mistaken(block: Block) -> str:
         block: the first records of the source. Only these are checked, so the result does not depend on where reading
             was interrupted or on how many processes read.
     """
+    insist = in_words("data.ingest.content", "any", ", or, if it holds proteins nevertheless, set ")
     num_records = len(block.lengths) + len(block.rejected)
     num_pir = sum(_PIR_HEADER.match(header) is not None for header in _headers(block))
     if num_pir > _SHARE * num_records:
         return (
             f"is PIR, not FASTA: {num_pir} of its first {num_records} headers begin like '>P1;', and the line after "
             "each is a title, whose letters would become residues; convert it, for example with "
-            f"Bio.SeqIO.convert('x.pir', 'pir', 'x.fasta', 'fasta'), or, {_INSIST}"
+            f"Bio.SeqIO.convert('x.pir', 'pir', 'x.fasta', 'fasta'){insist}"
         )
     if (share := _share_of_codes(block)) > _SHARE:
         return (
             f"is written in three-letter codes: {share:.1%} of the first {len(block.tokens)} letters, read in threes, "
-            f"are codes such as MET, ALA, LYS; write one letter a residue (Bio.SeqUtils.seq1), or, {_INSIST}"
+            f"are codes such as MET, ALA, LYS; write one letter a residue (Bio.SeqUtils.seq1){insist}"
         )
     if (num_nucleic := block.rejected_kinds["nucleotides"]) > _SHARE * num_records:
         return (
             f"holds nucleotides: {num_nucleic} of its first {num_records} records are DNA or RNA, whose letters all "
-            f"pass for amino acids; give the translated proteins (.faa), or, {_INSIST}"
+            f"pass for amino acids; give the translated proteins (.faa){insist}"
         )
     if len(block.tokens) < _LEAST_RESIDUES:
         return ""
@@ -217,8 +219,8 @@ def mistaken(block: Block) -> str:
     num_gaps = dashes + (dots if dashes or np.ptp(block.lengths) == 0 else 0)
     if num_gaps > (1 - _SHARE) * len(block.tokens):
         return (
-            f"is an alignment: {num_gaps} of its first {len(block.tokens)} letters are gaps ('-' or '.'), which "
-            f"data.unknown_letters = 'count' reads as <unk>; remove the gaps, or, {_INSIST}"
+            f"is an alignment: {num_gaps} of its first {len(block.tokens)} letters are gaps ('-' or '.'); remove the "
+            f"gaps{insist}"
         )
     counts = np.bincount(block.tokens, minlength=256)[_BASES]
     share = float(counts.sum() / len(block.tokens))
@@ -226,7 +228,7 @@ def mistaken(block: Block) -> str:
     if share > _SHARE and min(adenine, cytosine, guanine, thymine + uracil) > _LEAST_BASE * counts.sum():
         return (
             f"holds nucleotides: {share:.1%} of its first {len(block.tokens)} letters are A, C, G, T, U or N, which "
-            f"all pass for amino acids; give the translated proteins (.faa), or, {_INSIST}"
+            f"all pass for amino acids; give the translated proteins (.faa){insist}"
         )
     return ""
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from data.recipe.settings import IngestSettings
-from finetune.tables.mutations import Numbering, numbering_of, read_wild_types
+from finetune.tables.mutations import numbering_of
 from finetune.tables.parts import TableParts
-from finetune.tables.proteins import LEAVE_OUT, SPECIAL_TOKENS, Proteins, proteins_of
+from finetune.tables.proteins import SPECIAL_TOKENS, Proteins, proteins_of
 from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
+from finetune.tables.wild_types import Numbering
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +49,8 @@ def checked_rows(parts: TableParts, settings: TableSettings, crop_tokens: int) -
         ValueError: as for `finetune.tables.proteins.proteins_of`.
     """
     said, numbering = [*parts.said], None
-    if settings.mutation is not None:
-        assert settings.wild_type is not None
-        numbering, more = numbering_of(
-            parts,
-            settings.mutation,
-            read_wild_types(settings.wild_type, IngestSettings()),
-            protein=settings.protein,
-            offset=settings.numbering_offset,
-            wild_type_file=settings.wild_type,
-        )
+    if settings.mutation:
+        numbering, more = numbering_of(parts, settings, IngestSettings())
         said += more
     lenient = replace(settings, rows_without_protein="leave_out")
     most = crop_tokens - SPECIAL_TOKENS
@@ -102,8 +95,5 @@ def _place(part: Table, index: int) -> str:
 def _refuse(part: Table, index: int, settings: TableSettings, numbering: Numbering | None) -> None:
     """Raise for a row without a protein, with the reason."""
     row = Table(part.name, part.cells.slice(index, 1), part.number(index), None, (), part.row_word)
-    try:
-        proteins_of(row, settings, None, is_part=True, numbering=numbering)
-    except ValueError as error:  # its remedy is a setting of a recipe, which a prediction does not have
-        raise ValueError(str(error).replace(LEAVE_OUT, "give --leave-out")) from None
+    proteins_of(row, settings, None, is_part=True, numbering=numbering)
     raise AssertionError("it has no protein")

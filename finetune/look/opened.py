@@ -84,7 +84,7 @@ def _proteins(table: Table, data: dict[str, Any], crop_tokens: int | None = None
 
 def _settings(data: dict[str, Any]) -> TableSettings:
     given: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in data.items()}
-    for name in ("sequence", "table"):
+    for name in ("sequence", "mutation", "table"):
         if isinstance(given.get(name), str):
             given[name] = (given[name],)
     return TableSettings(**given)

@@ -15,12 +15,15 @@ from data.sources.protein import letters_of, refusal
 from data.sources.tables import SEQUENCE_COLUMNS
 from finetune.look import words
 from finetune.look.column import Column
-from finetune.tables.mutations import NoSubstitution, read_wild_types, record_named, substitutions, variants
+from finetune.look.mutations import Mutations, changed, mutations_of
+from finetune.tables.mutations import variants
 from finetune.tables.table import Table
+from finetune.tables.wild_types import named_wild_types, read_wild_types, record_named
 
 _SAMPLE = 300
 """Distinct texts of a column that are looked at."""
 _SHARE = 0.8
+_SHOWN = 3
 _LEAST_LETTERS, _LEAST_NAMED, _LEAST_SHORT = 15, 10, 3
 """Median length from which on letters are taken for a protein: in a column of any name, in one of a usual name, and in
 one that is called a sequence or peptide; 'protein' and 'chain' stand above names, too."""
@@ -58,8 +61,7 @@ def place_of(table: Table, columns: Sequence[Column], wild_type: str | None, nam
     for name in named:
         table.require(name, "--sequence")
     sequences = _without_labels([column for column in columns if _is_sequence(column)])
-    mutated = [column for column in columns if column not in sequences and _is_mutation(column)]
-    mutated.sort(key=lambda column: words.MUTATION.search(column.name) is None)
+    mutated = mutations_of(table, [column for column in columns if column not in sequences])
     roles: dict[str, tuple[str, str]] = {}
     for column in columns:
         if column not in sequences and (said := _nucleotides(column)):
@@ -73,14 +75,24 @@ def place_of(table: Table, columns: Sequence[Column], wild_type: str | None, nam
         return _of_mutations(table, columns, mutated[0], wild_type, roles)
     if wild_type is not None:
         raise ValueError(f"{table.name}: --wild-type is given, and no column holds mutations such as 'A123T' or 'WT'")
-    if others:
-        place = _of_sequences(_chosen(others), sequences, roles, "")
-        for column in mutated:
-            place.roles.setdefault(column.name, ("mutation", "said by the sequence too, which is read"))
+    chosen = _chosen(others) if others else []
+    found, offset = changed(table, chosen[0], mutated) if len(chosen) == 1 and mutated else (None, 0)
+    if found is not None and len(chosen[0].texts) > 1:
+        place = _of_sequences(chosen, sequences, roles, "")
+        _add_mutations(place, found)
+        place.roles[chosen[0].name] = "wild type", "of each row: it has the residues that the row's mutations replace"
+        place.reasons["sequence"] = "the column of each row's wild type"
+        place.settings |= {"numbering_offset": offset} if offset else {}
         return place
+    if others and found is None:
+        place = _of_sequences(chosen, sequences, roles, "")
+        for each in (each for each in mutated if len(each.names) == 1):
+            place.roles.setdefault(each.names[0], ("mutation", "said by the sequence too, which is read"))
+        return place
+    wild = chosen if found is not None else wild
     if mutated and wild:
         letters = letters_of(wild[0].texts[0].encode()).upper().decode()
-        place = _of_mutations(table, columns, mutated[0], None, roles, ("wild_type", letters))
+        place = _of_mutations(table, columns, found or mutated[0], None, roles, ("wild_type", letters))
         place.roles[wild[0].name] = "wild type", "one sequence in all rows, which the mutations change"
         return place
     if wild:
@@ -109,45 +121,55 @@ def _of_sequences(
 def _of_mutations(
     table: Table,
     columns: Sequence[Column],
-    column: Column,
+    mutated: Mutations,
     file: str | None,
     roles: dict[str, tuple[str, str]],
     wild_type: tuple[str, str] | None = None,
 ) -> Place:
     """The place where rows are mutations of a wild type, whose numbering is tried out."""
     records = {wild_type[0]: wild_type[1]} if wild_type else read_wild_types(str(file), IngestSettings())
-    settings: dict[str, Any] = {"mutation": column.name}
-    reasons = {"mutation": "the column whose cells are substitutions of the wild type"}
-    said = f"cells such as {column.texts[0]!r}"
-    protein = None
+    place = Place({}, roles)
+    _add_mutations(place, mutated)
     if len(records) > 1:
-        protein = next((each for each in columns if each is not column and _names_records(each, records)), None)
+        protein = next(
+            (each for each in columns if each.name not in mutated.names and _names_records(each, records)), None
+        )
         if protein is not None:
-            settings["protein"] = protein.name
-            reasons["protein"] = "the column that names the record of the wild type's file that a row changes"
+            place.settings["protein"] = protein.name
+            place.reasons["protein"] = "the column that names the record of the wild type's file that a row changes"
             roles[protein.name] = "protein", "names the record of the wild types' file that the row changes"
         else:
-            wild_type = _parent(table, column, records, str(file))
-            records = dict([wild_type])
-            reasons["wild_type"] = f"of {file}, the sequence that most of its records have, which all mutations fit"
-    unusable = _unusable(column)
-    settings["wild_type"] = file if wild_type is None else None
-    roles[column.name] = "mutation", f"{said}, which change the wild type"
-    place = Place(settings, roles, reasons, wild_type)
-    if unusable or column.num_measured < column.num_rows:
-        settings["rows_without_protein"] = "leave_out"
-        reasons["rows_without_protein"] = "rows without a substitution of the wild type have no sequence here"
-        if unusable:
-            place.notes.append(f"rows that are no substitutions, such as {unusable[0]!r}, are left out")
+            wild_type = _parent(table, mutated, records, str(file))
+            place.reasons["wild_type"] = (
+                f"of {file}, the sequence that most of its records have, which all mutations fit"
+            )
+    place.settings["wild_type"] = file if wild_type is None else None
+    place.wild_type = wild_type
     return place
 
 
-def _parent(table: Table, column: Column, records: dict[str, str], file: str) -> tuple[str, str]:
+def _add_mutations(place: Place, mutated: Mutations) -> None:
+    """Add the columns of mutations to a place, and what becomes of cells that are none."""
+    names, column = mutated.names, mutated.column
+    place.settings["mutation"] = list(names) if len(names) > 1 else names[0]
+    place.reasons["mutation"] = "the column whose cells are substitutions of the wild type"
+    said = f"cells such as {column.texts[0]!r}{', the columns joined' * (len(names) > 1)}"
+    place.roles |= dict.fromkeys(names, ("mutation", f"{said}, which change the wild type"))
+    unusable = mutated.unreadable
+    if unusable or column.num_measured < column.num_rows:
+        place.settings["rows_without_protein"] = "leave_out"
+        place.reasons["rows_without_protein"] = "rows without a substitution of the wild type have no sequence here"
+    if unusable:
+        shown = ", ".join(map(repr, list(unusable)[:_SHOWN]))
+        place.notes.append(f"rows that are no substitutions are left out: {sum(unusable.values()):,}, such as {shown}")
+
+
+def _parent(table: Table, mutated: Mutations, records: dict[str, str], file: str) -> tuple[str, str]:
     """The record that mutations change, of a file of variants: the most frequent sequence that fits all of them."""
     letters, counts = np.unique(np.array(list(records.values()), object), return_counts=True)
     for at in np.argsort(-counts, kind="stable")[:3].tolist():
         try:
-            variants(table, column.name, {"wild_type": letters[at]}, empty_is_wild_type=True)
+            variants(table, mutated.names, named_wild_types(table, None, {"wild_type": letters[at]}, file))
         except ValueError:
             continue
         return "wild_type", str(letters[at])
@@ -234,47 +256,11 @@ def _nucleotides(column: Column) -> str:
     return ""
 
 
-def _is_mutation(column: Column) -> bool:
-    """Whether most cells are mutations."""
-    texts = column.all.texts[:_SAMPLE]
-    if not texts or column.numbers is not None:
-        return False
-    read = 0
-    for text in texts:
-        try:
-            read += len(substitutions(text)) > 0 or text.strip().lower() in ("wt", "wild-type", "wildtype")
-        except NoSubstitution:
-            read += 1
-        except ValueError:
-            continue
-    changes = any(_changes(text) for text in texts)
-    return changes and read >= _SHARE * len(texts)
-
-
-def _changes(text: str) -> bool:
-    try:
-        return len(substitutions(text)) > 0
-    except ValueError:
-        return False
-
-
-def _unusable(column: Column) -> list[str]:
-    """Cells that describe no substitution."""
-    found = []
-    for text in column.all.texts:
-        try:
-            substitutions(text)
-        except NoSubstitution:
-            found.append(text)
-        except ValueError:
-            continue
-    return found
-
-
-def _without_protein(table: Table, mutated: Sequence[Column], roles: dict[str, tuple[str, str]]) -> str:
+def _without_protein(table: Table, mutated: Sequence[Mutations], roles: dict[str, tuple[str, str]]) -> str:
     if mutated:
+        column = mutated[0].column
         return (
-            f"{table.name}: column {mutated[0].name!r} holds mutations such as {mutated[0].texts[0]!r}, and nothing "
+            f"{table.name}: column {column.name!r} holds mutations such as {column.texts[0]!r}, and nothing "
             "says of which protein; name a FASTA file of it with --wild-type"
         )
     if roles:
@@ -283,8 +269,7 @@ def _without_protein(table: Table, mutated: Sequence[Column], roles: dict[str, t
             f"{table.name}: has nucleotides in column {name!r} and no protein; translate them into a column "
             "'sequence' first"
         )
-    shown = ", ".join(table.columns[:12]) + (", ..." if len(table.columns) > 12 else "")
     return (
         f"{table.name}: has no protein: it needs a column of sequences, or one of mutations such as 'A123T' and "
-        f"--wild-type FILE; its columns are {shown}"
+        f"--wild-type FILE; its columns are {table.shown_columns}"
     )

@@ -20,9 +20,10 @@ from finetune.proteingym.figures import NAN, Figures, Floats, figures_of
 from finetune.proteingym.reference import Assay, by_target
 from finetune.score.rows import MUTATION, SEQUENCE, read_variants
 from finetune.score.schemes import Scheme, Variant, column
+from finetune.score.written import write_with_columns
 from finetune.tables.read import read_table
 from finetune.tables.table import Table
-from finetune.tables.written import write_with_columns
+from finetune.tables.wild_types import named_wild_types
 
 if TYPE_CHECKING:
     from finetune.score.model import Scorer
@@ -73,11 +74,12 @@ class Folder:
         """
         names = table.columns
         sequence = SEQUENCE if SEQUENCE in names else None
-        mutation = MUTATION if MUTATION in names else None
+        mutation = [MUTATION] if MUTATION in names else []
         # Tables of insertions and deletions repeat the sequence in the column of mutations.
-        if mutation and sequence and table.column(mutation) == table.column(sequence):
-            mutation = None
-        rows = read_variants(table, {assay.protein: assay.target}, mutation=mutation, sequence=sequence)
+        if mutation and sequence and table.column(MUTATION) == table.column(sequence):
+            mutation = []
+        target = named_wild_types(table, None, {assay.protein: assay.target}, "")
+        rows = read_variants(table, target, mutation=mutation, sequence=sequence)
         for row, note in rows.notes.items():
             raise ValueError(f"{table.row(row)}: {note}")
         return [variant for variant in rows.variants if variant is not None]

@@ -11,19 +11,19 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from data.progress_line import WorkLine
 from data.recipe.packing import bin_tokens_on
 from data.recipe.settings import IngestSettings
 from data.safe_text import tell
-from finetune.score.rows import MUTATION, SEQUENCE, TARGET, Rows, read_target, read_variants
+from finetune.score.rows import MUTATIONS, SEQUENCE, TARGET, Rows, read_target, read_variants
 from finetune.score.schemes import MARGINALS, SCHEMES, Scheme, column
 from finetune.score.windows import WINDOW_TOKENS
-from finetune.tables.mutations import read_wild_types
+from finetune.score.written import write_with_columns
 from finetune.tables.read import read_table
 from finetune.tables.table import Table
-from finetune.tables.written import write_with_columns
+from finetune.tables.wild_types import WildTypes, named_wild_types, own_wild_types, read_wild_types
 from pretrain.engine.command import Parser, answered, importing_torch, positive, require_free
 
 if TYPE_CHECKING:
@@ -41,17 +41,17 @@ def _score(options: argparse.Namespace) -> None:
     _require_place(options.output, options.overwrite)
     schemes: list[Scheme] = list(dict.fromkeys(options.scheme))
     table = read_table(options.table)
-    targets, file = _targets(options)
+    found = _targets(options, table)
+    targets = found.letters
     rows = read_variants(
         table,
-        targets,
-        mutation=options.mutations or _present(table, MUTATION, options.sequences is None),
-        sequence=options.sequences or _present(table, SEQUENCE, options.mutations is None),
-        target=options.target_column or _present(table, TARGET, len(targets) > 1),
-        offset=options.offset,
-        targets_file=file,
+        found,
+        mutation=options.mutation or _present(table, MUTATIONS, options.sequence is None),
+        sequence=options.sequence or next(iter(_present(table, [SEQUENCE], options.mutation is None)), None),
+        offset=options.numbering_offset,
+        leaves_out=options.rows_without_protein is not None,
     )
-    if not options.leave_out:
+    if options.rows_without_protein is None:
         _require_scored(table, rows, schemes)
     with importing_torch():
         import torch
@@ -64,7 +64,7 @@ def _score(options: argparse.Namespace) -> None:
     names = [column(scorer.name, scheme) for scheme in schemes]
     if taken := [name for name in names if name in table.columns]:
         raise ValueError(f"{table.name}: has a column {taken[0]!r} already; give the table without it")
-    long = sum(len(targets[name]) + 2 > WINDOW_TOKENS for name in set(rows.target_of))
+    long = sum(len(targets[name]) + 2 > WINDOW_TOKENS for name in set(rows.target_of) - {""})
     if long:
         how = "whole" if window is None else "in the optimal window around what is scored"
         tell(f"{long} target(s) of more than {WINDOW_TOKENS - 2:,} residues are read {how}")
@@ -108,15 +108,22 @@ def _require_place(out: Path, overwrites: bool) -> None:
     require_free(out, overwrites=overwrites)
 
 
-def _targets(options: argparse.Namespace) -> tuple[dict[str, str], str]:
-    """Name -> letters of what the rows are variants of, and where that was said."""
-    if options.targets:
-        return read_wild_types(options.targets, IngestSettings()), options.targets
-    return {"the target": read_target(options.target_seq, "--target-seq")}, "--target-seq"
+def _targets(options: argparse.Namespace, table: Table) -> WildTypes:
+    """What each row is a variant of."""
+    if options.target_sequences:
+        return own_wild_types(table, options.target_sequences, IngestSettings())
+    if not options.wild_type:
+        letters = {"the target": read_target(options.target_seq, "--target-seq")}
+        return named_wild_types(table, options.protein, letters, "--target-seq")
+    letters = read_wild_types(options.wild_type, IngestSettings())
+    usual = _present(table, [TARGET], len(letters) > 1)
+    return named_wild_types(table, options.protein or next(iter(usual), None), letters, options.wild_type)
 
 
-def _present(table: Table, name: str, is_wanted: bool) -> str | None:
-    return name if is_wanted and name in table.columns else None
+def _present(table: Table, names: Sequence[str], is_wanted: bool) -> list[str]:
+    """The column that has the first of some names that a table has, as it is written there."""
+    by_name = {column.strip().lower(): column for column in reversed(table.columns)}
+    return [by_name[name] for name in names if is_wanted and name in by_name][:1]
 
 
 def _require_scored(table: Table, rows: Rows, schemes: Sequence[Scheme]) -> None:
@@ -143,18 +150,38 @@ def _parser() -> Parser:
     parser.add_argument("table", help="table of variants: CSV, TSV, Excel, Parquet, ...")
     of = parser.add_mutually_exclusive_group(required=True)
     of.add_argument("--target-seq", metavar="LETTERS", help="sequence of the wild type of every row")
-    of.add_argument("--targets", metavar="FASTA", help="wild types; a column of the table names that of each row")
-    parser.add_argument("--target-column", metavar="NAME", help=f"which one; {TARGET!r} where there is such a column")
-    parser.add_argument("--mutations", metavar="NAME", help=f"column such as A1P:D2N; {MUTATION!r} where there is one")
-    parser.add_argument("--sequences", metavar="NAME", help=f"column of sequences; {SEQUENCE!r} where there is one")
+    add: Any = parser.add_argument
+    of.add_argument(
+        "--targets", dest="wild_type", metavar="FASTA", help="wild types; a column of the table names that of each row"
+    )
+    of.add_argument("--target-sequences", metavar="NAME", help="column that holds the wild type of each row")
+    add("--target-column", dest="protein", metavar="NAME", help=f"which one; {TARGET!r} where there is such a column")
+    add(
+        "--mutations",
+        dest="mutation",
+        nargs="+",
+        metavar="NAME",
+        help=f"column such as A1P:D2N, or wild-type residue, number and residue; {', '.join(MUTATIONS)} without it",
+    )
+    add("--sequences", dest="sequence", metavar="NAME", help=f"column of sequences; {SEQUENCE!r} where there is one")
     parser.add_argument("--scheme", nargs="+", choices=SCHEMES, default=[SCHEMES[1]], help=f"{SCHEMES[1]} without it")
     parser.add_argument(
-        "--offset", type=int, default=0, help="added to numbers of mutations to count the wild type's residues from 1"
+        "--offset",
+        dest="numbering_offset",
+        type=int,
+        default=0,
+        help="added to numbers of mutations to count the wild type's residues from 1",
     )
     parser.add_argument(
         "--window", choices=["optimal", "whole"], default="optimal", help="what is read of more than 1,022 residues"
     )
-    parser.add_argument("--leave-out", action="store_true", help="rows without a score stay, with a note")
+    add(
+        "--leave-out",
+        dest="rows_without_protein",
+        action="store_const",
+        const="leave_out",
+        help="rows without a score stay, with a note",
+    )
     parser.add_argument("--bin-tokens", type=positive, help="slots of a forward pass; 4,096 on a CPU, 16,384 on a GPU")
     parser.add_argument("-o", "--output", type=Path, required=True, help="file to write, .csv or .tsv")
     parser.add_argument("--overwrite", action="store_true", help="replace the output file where it exists")

@@ -3,18 +3,20 @@
 In: a table, targets by name. Out: a variant for each row, or why it has none. Kept: nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from data.recipe.settings import IngestSettings
 from data.sources.protein import is_missing, letters_of, refusal
 from finetune.score.schemes import Variant, variant_of
-from finetune.tables.mutations import Asked, variants, wild_types_of_rows
+from finetune.tables.mutations import mutation_cells, variants
 from finetune.tables.table import Table
+from finetune.tables.wild_types import WildTypes
 
 MUTATION, SEQUENCE, TARGET = "mutant", "mutated_sequence", "target"
-"""Columns where nothing else is asked for; the first two are ProteinGym's."""
-ASKED = Asked("--mutations", "--target-column", "--offset {}", "write WT for the wild type")
+"""Columns where nothing else is asked for, in upper or lower case; the first two are ProteinGym's."""
+MUTATIONS = (MUTATION, "mutations", "mutation", "variant")
+"""Usual names of a column of mutations, from the first that a table has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +50,12 @@ def read_target(letters: str, asked_by: str) -> str:
 
 def read_variants(
     table: Table,
-    targets: Mapping[str, str],
+    targets: WildTypes,
     *,
-    mutation: str | None = None,
+    mutation: Sequence[str] = (),
     sequence: str | None = None,
-    target: str | None = None,
     offset: int = 0,
-    targets_file: str = "--targets",
+    leaves_out: bool = False,
 ) -> Rows:
     """The variants of a table.
 
@@ -62,50 +63,61 @@ def read_variants(
 
     Args:
         table: the table.
-        targets: name -> letters.
-        mutation: column of mutations, such as ``A1P:D2N``; None where sequences are given alone.
+        targets: of its rows.
+        mutation: columns of mutations, such as ``A1P:D2N``; none where sequences are given alone.
         sequence: column of whole sequences, of any length.
-        target: column that names the target; without it there is one target.
         offset: what is added to the numbers of mutations to count residues of the target from 1.
-        targets_file: for errors.
+        leaves_out: whether single rows that contradict their target have no variant; otherwise they are refused.
 
     Raises:
-        ValueError: there is neither column; a target has another residue than a row says; a row names no target; a
-            sequence is no protein, or not what the mutations of its row make.
+        ValueError: there is neither column; a target has another residue than a row says.
     """
-    if mutation is None and sequence is None:
+    if not mutation and sequence is None:
         raise ValueError(
             f"{table.name}: has no column {MUTATION!r} of mutations and none {SEQUENCE!r} of sequences, only "
-            f"{', '.join(map(repr, table.columns))}; name one with --mutations or --sequences"
+            f"{table.shown_columns}; name one with --mutations or --sequences"
         )
-    for name, asked_by in ((mutation, "--mutations"), (sequence, "--sequences"), (target, "--target-column")):
-        if name is not None:
-            table.require(name, asked_by)
-    notes: dict[int, str] = {}
+    notes = dict(targets.unusable)
     found: list[Variant | None] = [None] * table.num_rows
-    if mutation is not None:
-        read = variants(
-            table, mutation, targets, protein=target, offset=offset, wild_type_file=targets_file, asked_by=ASKED
-        )
-        names, notes = list(read.wild_types), dict(read.unusable)
+    if mutation:
+        read = variants(table, mutation, targets, offset=offset, leaves_out=leaves_out)
+        notes = dict(read.unusable)
         for row, (whole, mutated) in enumerate(zip(read.sequences, read.mutated, strict=True)):
             found[row] = None if whole is None else Variant(whole, mutated)
-    else:
-        names = wild_types_of_rows(table, target, targets, targets_file, ASKED)
-    for row, text in enumerate(table.column(sequence)) if sequence is not None else ():
-        letters = letters_of((text or "").encode("utf-8", "replace")).upper()
-        if is_missing(letters):
-            if found[row] is None:
-                notes.setdefault(row, f"its column {sequence!r} {f'says {text!r}' if letters else 'is empty'}")
-            continue
-        if refused := refusal(b"variant", letters, "refuse", IngestSettings()):
-            raise ValueError(f"{table.row(row)}, column {sequence!r}: {refused.reason}")
-        own = variant_of(targets[names[row]], letters.decode())
-        if (known := found[row]) is not None and known.sequence != own.sequence:
-            raise ValueError(
-                f"{table.row(row)}: its column {sequence!r} is not what {table.column(mutation or '')[row]!r} makes of "
-                f"{names[row]}; correct one of the two, or read one with --mutations or --sequences"
-            )
-        found[row] = own
-        notes.pop(row, None)
-    return Rows(tuple(names), tuple(found), notes)
+    if sequence is not None:
+        table.require(sequence, "--sequences")
+        written = mutation_cells(table, mutation) if mutation else [None] * table.num_rows
+        for row, (text, changes) in enumerate(zip(table.column(sequence), written, strict=True)):
+            if row not in targets.unusable:
+                _read_sequence(row, text, sequence, changes, targets, found, notes)
+    return Rows(tuple(targets.of_rows), tuple(found), notes)
+
+
+def _read_sequence(
+    row: int,
+    text: str | None,
+    column: str,
+    changes: str | None,
+    targets: WildTypes,
+    found: list[Variant | None],
+    notes: dict[int, str],
+) -> None:
+    """Give a row the variant that its column of sequences holds, or a note."""
+    letters = letters_of((text or "").encode("utf-8", "replace")).upper()
+    if is_missing(letters):
+        if found[row] is None:
+            notes.setdefault(row, f"its column {column!r} {f'says {text!r}' if letters else 'is empty'}")
+        return
+    known, found[row] = found[row], None
+    if refused := refusal(b"variant", letters, "refuse", IngestSettings()):
+        notes[row] = f"its column {column!r} {refused.reason}"
+        return
+    own = variant_of(targets.letters[targets.of_rows[row]], letters.decode())
+    if known is not None and known.sequence != own.sequence:
+        notes[row] = (
+            f"its column {column!r} is not what {changes!r} makes of {targets.of_rows[row]}; correct one of the two, "
+            "or read one with --mutations or --sequences"
+        )
+        return
+    found[row] = own
+    notes.pop(row, None)

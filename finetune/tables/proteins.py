@@ -12,21 +12,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from data.recipe.option import in_words
 from data.recipe.settings import IngestSettings, LetterPolicy
 from data.sources.block import START, Block, Position
 from data.sources.entries import Entry, entry_blocks
 from data.sources.protein import is_missing, letters_of, refusal
-from data.sources.tables import ID_COLUMNS, SEQUENCE_COLUMNS
-from finetune.tables.mutations import Numbering, read_wild_types, variants
+from data.sources.tables import ID_COLUMNS
+from finetune.tables.mutations import variants
 from finetune.tables.settings import TableSettings, TooLong
-from finetune.tables.table import Table
+from finetune.tables.table import Table, sequence_column
+from finetune.tables.wild_types import Numbering, wild_types_of
 
 SPECIAL_TOKENS = 2
 """Begin and end, which a document has beside its residues."""
 _MOST_ROWS = 3
 """How many rows an error names."""
-LEAVE_OUT = "set data.rows_without_protein = 'leave_out'"
-"""What an error about a row without a protein offers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,29 +155,27 @@ def proteins_of(
     wild_types: tuple[str, ...] | None = None
     unusable: dict[int, str] = {}
     chains: list[list[str | None]]
-    if settings.mutation is not None:
-        assert settings.wild_type is not None
-        table.require(settings.mutation, "data.mutation")
+    if settings.mutation:
+        parents = wild_types_of(table, settings, limits)
         found = variants(
             table,
             settings.mutation,
-            read_wild_types(settings.wild_type, limits),
-            protein=settings.protein,
+            parents,
             empty_is_wild_type=settings.empty_mutation == "wild_type",
             offset=settings.numbering_offset,
-            wild_type_file=settings.wild_type,
+            leaves_out=settings.rows_without_protein == "leave_out",
             numbering=numbering,
         )
-        columns: tuple[str, ...] = (settings.mutation,)
-        chains, mutated, wild_types = [list(found.sequences)], found.mutated, found.wild_types
+        columns = settings.mutation[:1]
+        chains, mutated, wild_types = [list(found.sequences)], found.mutated, tuple(parents.of_rows)
         unusable |= found.unusable
         said += found.said
     else:
         columns = settings.sequence or (sequence_column(table),)
         for column in columns:
-            table.require(column, "data.sequence")
+            table.require(column, in_words("data.sequence") or "column")
         chains = [table.column(column) for column in columns]
-    cleaned = _cleaned(table, columns, chains, unusable, settings.unknown_letters, limits)
+    cleaned = _cleaned(table, columns, chains, unusable, settings, limits)
     _leave_out(table, unusable, settings, said, is_part=is_part)
     most = None if crop_tokens is None else crop_tokens - SPECIAL_TOKENS
     return _records(table, cleaned, settings, most, said, mutated, wild_types, limits)
@@ -204,23 +202,6 @@ def in_memory(name: str, sequences: Sequence[str]) -> Proteins:
     )
 
 
-def sequence_column(table: Table) -> str:
-    """The column that has a usual name of a sequence.
-
-    Raises:
-        ValueError: there is none, or more than one.
-    """
-    found = [column for column in table.columns if column.strip().lower() in SEQUENCE_COLUMNS]
-    if len(found) == 1:
-        return found[0]
-    shown = ", ".join(table.columns[:12]) + (", ..." if len(table.columns) > 12 else "")
-    raise ValueError(
-        f"{table.name}: which column is the protein? {len(found)} of its columns have one of the usual names "
-        f"({', '.join(SEQUENCE_COLUMNS)}); it has {shown}. Name one with data.sequence, or, for mutations, "
-        "data.mutation with data.wild_type"
-    )
-
-
 def kept_ends(kept: int, policy: TooLong) -> tuple[int, int]:
     """How many of `kept` residues are from the beginning of a protein that was cut, and how many from its end."""
     head = {"start": kept, "end": 0, "ends": (kept + 1) // 2}.get(policy, kept)
@@ -232,13 +213,13 @@ def _cleaned(
     columns: Sequence[str],
     chains: Sequence[Sequence[str | None]],
     unusable: dict[int, str],
-    unknown_letters: LetterPolicy,
+    settings: TableSettings,
     limits: IngestSettings,
 ) -> list[tuple[str, ...]]:
     """Upper-case letters of each chain of each row; rows without one are added to `unusable`.
 
     Raises:
-        ValueError: a cell holds something else than a protein.
+        ValueError: a cell holds something else than a protein, and such rows are refused.
     """
     known: dict[str, str] = {}
     cleaned = []
@@ -251,8 +232,11 @@ def _cleaned(
                 if is_missing(raw):
                     unusable.setdefault(index, f"its column {column!r} {f'says {cell!r}' if raw else 'is empty'}")
                     break
-                if refused := refusal(b"protein", raw, unknown_letters, limits):
-                    raise ValueError(f"{table.row(index)}, column {column!r}: {refused.reason}")
+                if refused := refusal(b"protein", raw, settings.unknown_letters, limits):
+                    if settings.rows_without_protein == "refuse":
+                        raise ValueError(f"{table.row(index)}, column {column!r}: {refused.reason}")
+                    unusable.setdefault(index, f"its column {column!r} {refused.reason}")
+                    break
                 letters = known[cell or ""] = raw.decode("ascii")
             row.append(letters)
         cleaned.append(tuple(row) if index not in unusable else ())
@@ -268,7 +252,8 @@ def _leave_out(
     first = min(unusable)
     if settings.rows_without_protein == "refuse":
         more = f"; so have {len(unusable) - 1} more rows" if len(unusable) > 1 else ""
-        raise ValueError(f"{table.row(first)}: has no protein: {unusable[first]}{more}. Fill it, or {LEAVE_OUT}")
+        way = in_words("data.rows_without_protein", "leave_out", ", or leave such rows out with ")
+        raise ValueError(f"{table.row(first)}: has no protein: {unusable[first]}{more}. Fill it{way}")
     if len(unusable) == table.num_rows and not is_part:
         raise ValueError(
             f"{table.name}: no row has a protein; in {table.row_word} {table.shown(first)}, {unusable[first]}"
@@ -359,10 +344,10 @@ def _ids(table: Table, settings: TableSettings, first_rows: Sequence[int], said:
     """A name for each record: from the column that is named, or a usual one that tells records apart, or its row."""
     named = settings.id
     if named is not None:
-        table.require(named, "data.id")
+        table.require(named, in_words("data.id") or "column")
     by_name = {column.strip().lower(): column for column in reversed(table.columns)}
     usual = [by_name[name] for name in ID_COLUMNS if name in by_name]
-    for column in [named] if named else [*usual, *filter(None, [settings.mutation])]:
+    for column in [named] if named else [*usual, *settings.mutation[:1]]:
         cells = table.column(column)
         ids = [" ".join((cells[index] or "").split()) for index in first_rows]
         of_id = Counter(ids)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from data.alphabet import LETTER_IDS, REFUSED
+from data.recipe.option import in_words
 from data.recipe.setting import IDENTITY, OPERATIONAL, Section, require, setting
 from data.recipe.settings import LetterPolicy
 
@@ -33,12 +34,15 @@ class TableSettings(Section):
     )
     sequence: tuple[str, ...] = setting(
         IDENTITY,
-        "column of the protein's sequence, or the two columns of two chains that are joined; without it, the column "
-        "with a usual name",
+        "column of the protein's sequence, or the two columns of two chains that are joined; with `mutation`, of each "
+        "row's wild type; without it, the column with a usual name",
         (),
     )
-    mutation: str | None = setting(
-        IDENTITY, "column of mutations such as 'A123T' or 'A1P:D2N', in place of a sequence; needs wild_type", None
+    mutation: tuple[str, ...] = setting(
+        IDENTITY,
+        "column of mutations such as 'A123T' or 'A1P:D2N', or several whose cells make one together, such as wild-type "
+        "residue, number and residue; they change wild_type, or the sequence of each row",
+        (),
     )
     wild_type: str | None = setting(
         OPERATIONAL,
@@ -49,7 +53,7 @@ class TableSettings(Section):
     protein: str | None = setting(IDENTITY, "column that names the record of wild_type that a row changes", None)
     numbering_offset: int | None = setting(
         IDENTITY,
-        "what is added to the numbers of mutations to count residues of wild_type from 1; without it, it is found",
+        "what is added to the numbers of mutations to count residues of the wild type from 1; without it, it is found",
         None,
     )
     empty_mutation: EmptyMutation = setting(
@@ -66,7 +70,8 @@ class TableSettings(Section):
     )
     rows_without_protein: RowPolicy = setting(
         IDENTITY,
-        "a row without a sequence, or whose mutation is no substitution: 'refuse' the table, or 'leave_out' the row",
+        "a row without a sequence that can be read, or whose mutation is no substitution, or contradicts the wild type "
+        "where nearly all others fit it: 'refuse' the table, or 'leave_out' the row",
         "refuse",
     )
     unknown_letters: LetterPolicy = setting(
@@ -88,13 +93,20 @@ class TableSettings(Section):
             self.linker,
             "it consists of amino acid letters, such as 25 G",
         )
-        if self.mutation is None:
+        mutation, own = f"{self.section}.mutation", list(self.mutation)
+        if not self.mutation:
             for setting_name in ("wild_type", "protein", "numbering_offset"):
                 value = getattr(self, setting_name)
-                said = f"it belongs to {self.section}.mutation, which names the column of mutations and is not given"
+                said = f"it belongs to {mutation}, which names the column of mutations and is not given"
                 require(value is None, f"{self.section}.{setting_name}", value, said)
+        elif self.sequence:
+            said = "data.sequence is given too, and is the wild type of each row then; leave one of them out"
+            require(self.wild_type is None, f"{self.section}.wild_type", self.wild_type, said)
+            require(self.protein is None, f"{self.section}.protein", self.protein, said)
+            require(
+                len(self.sequence) == 1, name, list(self.sequence), "mutations change one sequence; name one column"
+            )
         else:
-            said = f"{self.section}.sequence is given too: a row's protein is one of the two; leave one of them out"
-            require(not self.sequence, f"{self.section}.mutation", self.mutation, said)
-            said = "it needs data.wild_type, a FASTA file of the protein that is mutated"
-            require(self.wild_type is not None, f"{self.section}.mutation", self.mutation, said)
+            wild_type = in_words("data.wild_type", after=", a FASTA file of the protein that is mutated")
+            column = in_words("data.sequence", after=", the column of the wild type of each row")
+            require(self.wild_type is not None, mutation, own, f"it needs {wild_type}, or {column}")

@@ -1,16 +1,27 @@
 """A table of assays as text: every cell as it was written, every row with its number in the file.
 
-In: nothing; this is the type. Kept: nothing.
+In: cells; or several tables, and the columns that each must have. Out: a `Table`, whose rows know which table they are
+of, and every column that one of them has. Kept: nothing. A sequence that stands in two tables is thus one record, and a
+column of one name is one column of labels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from data.recipe.option import in_words
 from data.recipe.setting import no_such_word
+from data.sources.tables import SEQUENCE_COLUMNS
+from finetune.tables.location import Location
+from finetune.tables.settings import TableSettings
 
 if TYPE_CHECKING:
     import pyarrow
+
+
+_SHOWN_COLUMNS, _NAME = 12, 40
+"""Names of columns that an error shows, and the letters of each: a file without a header has cells for names."""
 
 
 class Origin(NamedTuple):
@@ -49,6 +60,12 @@ class Table:
     def columns(self) -> list[str]:
         """Names of the columns, in the order of the file; no two are the same."""
         return list(self.cells.column_names)
+
+    @property
+    def shown_columns(self) -> str:
+        """The first names of columns, each cut to a few words, for errors."""
+        more = ", ..." if len(self.columns) > _SHOWN_COLUMNS else ""
+        return ", ".join(map(_cut, self.columns[:_SHOWN_COLUMNS])) + more
 
     @property
     def num_rows(self) -> int:
@@ -106,4 +123,85 @@ class Table:
             ValueError: there is no such column; the nearest one is named.
         """
         if name not in self.cells.column_names:
-            raise ValueError(f"{self.name}: {no_such_word(asked_by, name, self.columns)}")
+            raise ValueError(f"{self.name}: {no_such_word(asked_by, name, [_cut(each) for each in self.columns])}")
+
+
+def sequence_column(table: Table) -> str:
+    """The column that has a usual name of a sequence.
+
+    Raises:
+        ValueError: there is none, or more than one.
+    """
+    found = [column for column in table.columns if column.strip().lower() in SEQUENCE_COLUMNS]
+    if len(found) == 1:
+        return found[0]
+    raise ValueError(
+        f"{table.name}: which column is the protein? {len(found)} of its columns have one of the usual names "
+        f"({', '.join(SEQUENCE_COLUMNS)}); it has {table.shown_columns}. Name one"
+        f"{in_words('data.sequence', before=' with ')}, or the column of mutations"
+        f"{in_words('data.mutation', before=' with ')}{in_words('data.wild_type', before=' and ')}"
+    )
+
+
+def joined(tables: Sequence[Table], settings: TableSettings, needed: Collection[tuple[str, str]] = ()) -> Table:
+    """One table of all rows; a cell of a column that a row's table lacks is not there.
+
+    Args:
+        tables: at least one; a single one is returned as it is.
+        settings: which columns say what a row's protein is: each table must have them.
+        needed: (column, setting that names it) of other columns that each table must have.
+
+    Raises:
+        ValueError: a table is named twice, or lacks a column that all must have; the message names table and column.
+    """
+    if len(tables) == 1:
+        return tables[0]
+    names = [table.name for table in tables]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"data.table names {name} {names.count(name)} times; name each table once")
+    _require(tables, settings, needed)
+    import pyarrow as pa
+
+    cells = pa.concat_tables([table.cells for table in tables], promote_options="default")
+    shorts = [_short(name) for name in names]
+    if len(set(shorts)) < len(shorts):
+        shorts = [f"table-{number}" for number in range(1, len(tables) + 1)]
+    origins: list[Origin] = []
+    lines: list[int] = []
+    for table, short in zip(tables, shorts, strict=True):
+        origins.append(Origin(table.name, short, table.row_word, len(lines)))
+        lines += [table.number(row) for row in range(table.num_rows)]
+    said = tuple(f"{table.name}: {line}" for table in tables for line in table.said)
+    words = {table.row_word for table in tables}
+    return Table(" and ".join(names), cells, 1, lines, said, words.pop() if len(words) == 1 else "row", tuple(origins))
+
+
+def _require(tables: Sequence[Table], settings: TableSettings, needed: Collection[tuple[str, str]]) -> None:
+    """Refuse a table that lacks a column which decides a row's protein, or one of those that are needed."""
+    columns = [*needed]
+    columns += [(name, "data.sequence") for name in settings.sequence]
+    columns += [(name, "data.mutation") for name in settings.mutation]
+    for setting in ("protein", "id"):
+        if (name := getattr(settings, setting)) is not None:
+            columns.append((name, f"data.{setting}"))
+    for table in tables:
+        for name, asked_by in columns:
+            table.require(name, asked_by)
+    if not (settings.mutation or settings.sequence):
+        found = {sequence_column(table): table.name for table in reversed(tables)}
+        if len(found) > 1:
+            shown = ", ".join(f"{column!r} in {table}" for column, table in reversed(found.items()))
+            raise ValueError(
+                f"data.table: the column of sequences is {shown}; one name must hold for all tables: rename it in one"
+            )
+
+
+def _short(name: str) -> str:
+    """The name of a table's file without folder and suffix."""
+    location = Location.of(name)
+    return Path(location.member or location.place).name.split(".")[0]
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."

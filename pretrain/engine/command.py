@@ -20,6 +20,7 @@ from data.commands.arguments import PathParser
 from data.disk_error import CLOSED, FULL, one_line
 from data.environment import use_standard_streams, use_writable_caches
 from data.progress_line import WorkLine
+from data.recipe.option import use_options
 from data.recipe.origin import COMMAND_LINE
 from data.resources import resources
 from data.safe_text import tell, tell_error
@@ -67,6 +68,8 @@ def answered(body: Callable[[], None], *, is_alone: bool = False) -> int:
     except Exception as error:
         is_line = isinstance(error, OutsideError) or class_of(error) in (INPUT, STORAGE)
         return _mistake(error, rank) if is_line else _report(error, rank)
+    finally:
+        use_options(None)
     return 0
 
 

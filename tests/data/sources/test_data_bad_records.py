@@ -29,6 +29,7 @@ from finetune.score.rows import read_variants
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
 from finetune.tables.settings import TableSettings
+from finetune.tables.wild_types import named_wild_types
 from support.inputs.seeded_source import contents
 
 LIMITS = IngestSettings()
@@ -156,7 +157,8 @@ def test_tables_of_assays_are_judged_by_the_same_rules(tmp_path: Path, suffix: s
             assert proteins_of(table, left_out, None).record_of_row.tolist() == [0, -1], what
             if not letters.isalpha():
                 continue
-            notes = read_variants(table, {"t": GOOD}, sequence="sequence").notes
+            target = named_wild_types(table, None, {"t": GOOD}, "t.fasta")
+            notes = read_variants(table, target, sequence="sequence").notes
             assert notes == {1: f"its column 'sequence' says {letters!r}"}, what
     for header, letters in KEPT.values():
         path.write_bytes(FORMATS[suffix](header, letters))

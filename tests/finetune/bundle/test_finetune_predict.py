@@ -80,7 +80,7 @@ def test_a_row_without_a_protein_is_named_or_left_out(
     assert predict(arguments) == 78
     said = capfd.readouterr().err
     assert "row 3" in said
-    assert "Fill it, or give --leave-out" in said
+    assert "Fill it, or leave such rows out with --leave-out" in said
     assert not (tmp_path / "out.csv").exists()
     assert predict([*arguments, "--leave-out"]) == 0
     assert [(row["n"], row["kd"] != "", row["note"]) for row in rows(tmp_path / "out.csv")] == [

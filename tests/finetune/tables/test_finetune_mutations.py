@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 from data.recipe.settings import IngestSettings
-from finetune.tables.mutations import NoSubstitution, Substitution, Variants, read_wild_types, substitutions, variants
+from finetune.tables.mutations import NoSubstitution, Variants, substitutions, variants
 from finetune.tables.table import Table
+from finetune.tables.wild_types import Substitution, named_wild_types, own_wild_types, read_wild_types
 
 WILD_TYPE = "MKTAYIAKQRQISFVKSHFSRQ"
 
@@ -19,7 +20,8 @@ def table(*mutations: str | None, **columns: list[str]) -> Table:
 
 
 def of(*mutations: str | None, **options: object) -> Variants:
-    return variants(table(*mutations), "mutant", {"P": WILD_TYPE}, **options)  # type: ignore[arg-type]
+    given = table(*mutations)
+    return variants(given, ["mutant"], named_wild_types(given, None, {"P": WILD_TYPE}, "P.fasta"), **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,13 @@ def of(*mutations: str | None, **options: object) -> Variants:
         ("A12=", [("A", 12, "A")]),
         ("Ala12=", [("A", 12, "A")]),
         ("M-1K", [("M", -1, "K")]),
+        ("A1P_D2N", [("A", 1, "P"), ("D", 2, "N")]),
+        ("A1P-D2N", [("A", 1, "P"), ("D", 2, "N")]),
+        ("p.Ala1Pro_Asp-2Asn", [("A", 1, "P"), ("D", -2, "N")]),
+        ("3F", [("", 3, "F")]),
+        ("3F:D5N", [("", 3, "F"), ("D", 5, "N")]),
+        ("p.[Glu12_Gly14=;Ala1Pro]", [("A", 1, "P")]),
+        *[(text, []) for text in ("_sy", "=", "p.Glu12_Gly14=")],
         *[(text, []) for text in ("WT", "wt", "wild-type", "Wild type", "p.(=)", "p.=", "_wt")],
     ],
 )
@@ -66,10 +75,73 @@ def test_other_changes_are_refused_by_name(text: str, kind: str) -> None:
     assert of("A4C", "K2R", "T3S", text).sequences[3] is None
 
 
-@pytest.mark.parametrize("text", ["123", "A123", "Foo12Bar", "A12B", "hello", "A1P_D2N_"])
+@pytest.mark.parametrize("text", ["123", "Foo12Bar", "ARN12ARN", "A12B", "hello", "A1P_D2N_", "5=", "G9Z"])
 def test_what_is_no_mutation(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^x\.csv: row 3, column 'mutant': .* is no mutation; write"):
-        of("A4C", text)
+    with pytest.raises(ValueError, match=r" is no mutation; write"):
+        substitutions(text)
+    found = of("A4C", text)
+    assert found.sequences == (WILD_TYPE[:3] + "C" + WILD_TYPE[4:], None)
+    assert "in its column 'mutant', " in found.unusable[1]
+
+
+@pytest.mark.parametrize("text", ["NA", "nan", "N/A", "?", "-"])
+def test_missing_words_are_no_mutations(text: str) -> None:
+    found = of("A4C", text, empty_is_wild_type=True)
+    assert (found.sequences[1], found.unusable) == (None, {1: f"its column 'mutant' says {text!r}"})
+
+
+@pytest.mark.parametrize("text", ["p.?", "p.Met1?", "p.0"])
+def test_unknown_effects_are_no_sequence(text: str) -> None:
+    assert "of unknown effect" in of("A4C", text).unusable[1]
+
+
+@pytest.mark.parametrize("text", ["K2", "D40"])
+def test_one_residue_alone_is_ambiguous(text: str) -> None:
+    assert "names one residue, which may be the old or the new one" in of("A4C", text).unusable[1]
+
+
+def test_number_and_new_residue() -> None:
+    found = of("3F", "A4C", "2K")
+    assert found.sequences == ("MKF" + WILD_TYPE[3:], "MKTC" + WILD_TYPE[4:], WILD_TYPE)
+    assert found.mutated == ((2,), (3,), ())
+    assert of("33F", "A34C", "K32R", "T33S").mutated[0] == (2,)  # numbered as those with both residues
+    assert "expects a residue at 40, and P has 22 residues" in of("40F").unusable[0]
+
+
+def test_cells_of_three_columns_are_one_mutation() -> None:
+    cells = {"wt": ["A", "K", "Thr", "M"], "position": ["4.0", "2.0", "3.0", ""], "mut": ["C", "R", "Ser", "L"]}
+    given = Table("x.csv", pa.table(cells), 2)
+    found = variants(given, list(cells), named_wild_types(given, None, {"P": WILD_TYPE}, "P.fasta"))
+    assert found.mutated == ((3,), (1,), (2,), ())
+    assert found.sequences[0] == "MKTC" + WILD_TYPE[4:]
+    assert found.unusable.keys() == {3}
+
+
+def test_each_row_has_its_own_wild_type() -> None:
+    own = [WILD_TYPE, WILD_TYPE.lower(), "GGSGGAA", "GGSGGAA", "NA", "MK1", "GGSGGAA"]
+    given = table("A4C", "K2R", "G11A", "S13A", "A4C", "K2R", "A16C", seq=own)
+    found = variants(given, ["mutant"], own_wild_types(given, "seq", IngestSettings()))
+    mutants = ("MKTC" + WILD_TYPE[4:], "MR" + WILD_TYPE[2:], "AGSGGAA", "GGAGGAA", None, None, "GGSGGCA")
+    assert found.sequences == mutants
+    assert found.mutated == ((3,), (1,), (0,), (2,), (), (), (5,))
+    assert found.unusable[4] == "its column 'seq' says 'NA'"
+    assert "has '1' at residue 3" in found.unusable[5]
+    assert found.said == (
+        "the numbers of its mutations are those of GGSGGAA +10: residue 1 of the wild type is number 11",
+    )
+
+
+def test_one_wrong_row_is_left_out_where_that_is_asked() -> None:
+    right = [f"{letter}{at}C" for at, letter in enumerate(WILD_TYPE, 1)]
+    with pytest.raises(ValueError, match=r"row 24, .* expects W at 5, and P has Y there"):
+        of(*right, "W5C")
+    found = of(*right, "W5C", "A4C:A4D", leaves_out=True)
+    assert found.unusable == {
+        22: "in its column 'mutant', it expects W at 5, and P has Y there",
+        23: "in its column 'mutant', residue 4 is changed twice",
+    }
+    with pytest.raises(ValueError, match="expects A at 1"):
+        of(*[f"A{at}C" for at in range(1, 20)], leaves_out=True)  # another protein
 
 
 @pytest.mark.parametrize("offset", [0, 1, -1, 23, -23, 1000])
@@ -92,12 +164,11 @@ def test_a_wild_type_that_differs_names_row_expected_and_found() -> None:
         ValueError, match=r"^x\.csv: row 5, column 'mutant': expects A at 5, and P has Y there\. .* 3 of 4"
     ):
         of("A4C", "K2R", "T3S", "A5C")
-    with pytest.raises(ValueError, match=r"row 3, .* residue 4 is C here, and A in row 2; one of the two is wrong"):
+    with pytest.raises(ValueError, match=r"row 3, .* expects C at 4, and P has A there\. The numbers of 1 of 2"):
         of("A4C", "C4D")
     with pytest.raises(ValueError, match=r"row 3, .* expects A at 40, and P has 22 residues"):
         of("A4C", "A40C", "K2R", "T3S")
-    with pytest.raises(ValueError, match="changes residue 4 twice"):
-        of("A4C:A4D")
+    assert of("A4C:A4D").unusable == {0: "in its column 'mutant', residue 4 is changed twice"}
     with pytest.raises(ValueError, match=r"shifted by -10, .* too few to be sure; set data\.numbering_offset = -10"):
         of("A14C", "K12R")
     with pytest.raises(ValueError, match="expects A at 14, counted as 9"):
@@ -118,15 +189,16 @@ def test_a_column_names_the_wild_type(tmp_path: Path) -> None:
     both = read_wild_types(str(tmp_path / "wt.fasta"), IngestSettings())
     assert both == {"P": "MKTAYIAK", "Q": "GGSGG"}
     mixed = table("K2R", "G11A", "S13A", "G12D", protein=["P", "Q", "Q", "Q"])
-    found = variants(mixed, "mutant", both, protein="protein")
+    found = variants(mixed, ["mutant"], named_wild_types(mixed, "protein", both, "wt.fasta"))
     assert found.sequences == ("MRTAYIAK", "AGSGG", "GGAGG", "GDSGG")
     assert found.said == ("the numbers of its mutations are those of Q +10: residue 1 of the wild type is number 11",)
     with pytest.raises(ValueError, match=r"holds 2 proteins .P, Q.; name the column"):
-        variants(mixed, "mutant", both)
-    with pytest.raises(ValueError, match=r"x\.csv: row 2: protein is 'PQ'; the nearest is '[PQ]'"):
-        variants(table("K2R", protein=["PQ"]), "mutant", both, protein="protein")
+        named_wild_types(mixed, None, both, "wt.fasta")
+    unknown = named_wild_types(table("K2R", protein=["PQ"]), "protein", both, "wt.fasta")
+    assert unknown.unusable[0].startswith("its protein is 'PQ'; the nearest is ")
     accessions = {"sp|P1|A_HUMAN": "MKTAY", "sp|P2|B_HUMAN": "GGSGG"}
-    found = variants(table("K2R", "S3A", protein=["P1", "sp|P2|B_HUMAN"]), "mutant", accessions, protein="protein")
+    given = table("K2R", "S3A", protein=["P1", "sp|P2|B_HUMAN"])
+    found = variants(given, ["mutant"], named_wild_types(given, "protein", accessions, "wt.fasta"))
     assert found.sequences == ("MRTAY", "GGAGG")
     (tmp_path / "wt.fasta").write_text(">P\nMK-T\n")
     with pytest.raises(ValueError, match="'P' has '-' at residue 3, a gap"):

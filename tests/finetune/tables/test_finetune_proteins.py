@@ -121,7 +121,9 @@ def test_long_proteins_are_refused_or_cut_as_the_policy_says() -> None:
 
 def test_mutations_of_a_wild_type(tmp_path: Path) -> None:
     (tmp_path / "wt.fasta").write_text(f">P\n{A}\n")
-    settings = TableSettings(mutation="mutant", wild_type=str(tmp_path / "wt.fasta"), rows_without_protein="leave_out")
+    settings = TableSettings(
+        mutation=("mutant",), wild_type=str(tmp_path / "wt.fasta"), rows_without_protein="leave_out"
+    )
     found = of(None, settings, mutant=["K2R", "WT", "A4del", "T3S:A4C", "WT"])
     assert found.sequences == ("MR" + A[2:], A, "MKSC" + A[4:])
     assert found.record_of_row.tolist() == [0, 1, -1, 2, 1]
@@ -134,12 +136,31 @@ def test_mutations_of_a_wild_type(tmp_path: Path) -> None:
         of(None, replace(settings, rows_without_protein="refuse"), mutant=["K2R", "A4del"])
 
 
+def test_mutations_of_the_sequence_of_each_row() -> None:
+    settings = TableSettings(mutation=("mutant",), sequence=("seq",))
+    found = of(None, settings, seq=[A, A, "MKTAY", "MKTAY", "MKTAY"], mutant=["K2R", "T3S", "K2R", "WT", "K2R"])
+    assert found.sequences == ("MR" + A[2:], "MKS" + A[3:], "MRTAY", "MKTAY")
+    assert found.record_of_row.tolist() == [0, 1, 2, 3, 2]
+    assert found.mutated == ((1,), (2,), (1,), (), (1,))
+    assert found.wild_types == (A, A, "MKTAY", "MKTAY", "MKTAY")
+
+
+def test_a_row_with_letters_of_no_protein_is_left_out_where_that_is_asked() -> None:
+    with pytest.raises(ValueError, match=r"row 3, column 'seq': has '1' at residue 2, which is no amino acid letter"):
+        of(seq=[A, "M1K"])
+    found = of(None, TableSettings(rows_without_protein="leave_out"), seq=[A, "M1K"])
+    assert found.record_of_row.tolist() == [0, -1]
+    assert "its column 'seq' has '1' at residue 2" in found.said[0]
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"mutation": "m"}, "data.mutation is 'm'; it needs data.wild_type"),
+        ({"mutation": ("m",)}, "data.mutation is ['m']; it needs data.wild_type"),
         ({"wild_type": "x"}, "data.wild_type is 'x'; it belongs to data.mutation"),
-        ({"mutation": "m", "wild_type": "x", "sequence": ("s",)}, "data.sequence is given too"),
+        ({"mutation": ("m",), "wild_type": "x", "sequence": ("s",)}, "data.sequence is given too"),
+        ({"mutation": ("m",), "protein": "x", "sequence": ("s",)}, "data.sequence is given too"),
+        ({"mutation": ("m",), "sequence": ("a", "b")}, "mutations change one sequence"),
         ({"sequence": ("a", "b", "c")}, "name one column, or two"),
         ({"sequence": ("a", "a")}, "two different columns"),
         ({"linker": "G-G"}, "data.linker is 'G-G'; it consists of amino acid letters"),

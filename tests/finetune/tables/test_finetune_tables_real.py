@@ -61,7 +61,7 @@ def test_beta_lactamase_from_its_mutations_is_beta_lactamase_from_its_sequences(
     found = {}
     for name, letters in (("precursor", whole), ("mature", whole[23:])):
         (tmp_path / f"{name}.fasta").write_text(f">BLAT\n{letters}\n")
-        settings = TableSettings(mutation="mutant", wild_type=str(tmp_path / f"{name}.fasta"))
+        settings = TableSettings(mutation=("mutant",), wild_type=str(tmp_path / f"{name}.fasta"))
         found[name] = proteins_of(table, settings, 300)
     assert found["precursor"].said == ()
     assert "residue 1 of the wild type is number 24" in found["mature"].said[0]

@@ -4,6 +4,7 @@ import csv
 import functools
 import hashlib
 import io
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -81,6 +82,9 @@ class GeneratedTable:
         if word in ("variant", "mutation"):
             found = [self._mutated(int(rest[0]), 1 + row % int((*rest, 1, 1)[1]), row) for row in range(count)]
             return [letters if word == "variant" else notation for letters, notation in found]
+        if word == "change":
+            pairs = enumerate(self.cells(rest[0]))
+            return [self._change_of(letters, row, int((*rest, 0)[1])) for row, letters in pairs]
         texts: dict[str, Callable[[], list[str]]] = {
             "protein": lambda: [
                 "".join(draw.choice(list(LETTERS), draw.integers(int(rest[0]), int(rest[-1]) + 1)))
@@ -124,6 +128,13 @@ class GeneratedTable:
             notation.append(f"{old}{place + 1}{letters[place]}")
         return "".join(letters), ":".join(notation)
 
+    def _change_of(self, letters: str, row: int, offset: int) -> str:
+        """A substitution in the row's own sequence, numbered from 1 less the offset."""
+        draw = self._draw(f"change {row}")
+        place = int(draw.integers(0, len(letters)))
+        new = draw.choice([letter for letter in LETTERS if letter != letters[place]])
+        return f"{letters[place]}{place + 1 - offset}{new}"
+
     def _changed(self, cells: list[str], words: list[str], column: str) -> list[str]:
         word, rest = words[0], words[1:]
         if word == "at":  # one row
@@ -140,6 +151,8 @@ class GeneratedTable:
             limit, sign = float(rest[0]), ">" if word == "above" else "<"
             past = [(float(cell) > limit) == (word == "above") for cell in cells]
             return [f"{sign}{rest[0]}" if is_past else cell for cell, is_past in zip(cells, past, strict=True)]
+        if word == "piece":  # of a mutation: residue, number, residue
+            return [re.findall(r"[A-Z]|-?\d+", cell)[int(rest[0])] for cell in cells]
         if word == "round":
             return [f"{float(cell):.{rest[0]}f}" for cell in cells]
         return {"repeat": cells, "suffix": [f"{cell}{' '.join(rest)}" for cell in cells]}[word]
