@@ -4,3 +4,9 @@ It takes assay tables in which most cells may be empty, and trains heads for all
 the engines and the checkpoints of pretraining (`pretrain.loop`, docs/jobs.md). `tests/test_imports.py` keeps the
 direction, and which rooms may know each other.
 """
+
+from pathlib import Path
+from runpy import run_path
+
+# By its path, as a `pretrain.py` of the user's would be imported in place of the package.
+run_path(str(Path(__file__).resolve().parents[1] / "pretrain" / "__init__.py"))["require_own"]("data", "pretrain")

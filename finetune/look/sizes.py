@@ -25,9 +25,10 @@ _STEPS_A_PASS = 40
 _LEAST_PROTEINS = 8
 """Proteins of a step at least, and at most where they are short."""
 _MOST_STEP = 16_384
-_MOST_BIN = 4096
+_BINS = 8
+"""Bins of a step, or a multiple of it, so that 1 to 8 processes each have one, and 1, 2, 4 or 8 equally many."""
 _LEAST_STEPS = {"frozen": 400, "lora": 300}
-_PASSES = {"frozen": (20, 200), "lora": (5, 60)}
+_PASSES = {"frozen": (20, 400), "lora": (5, 60)}
 _PATIENCE = {"frozen": 10, "lora": 5}
 
 
@@ -84,8 +85,8 @@ def sizes(
     mean = float(documents.mean())
     tokens = mean * num_training
     wanted = min(max(tokens / _STEPS_A_PASS, _LEAST_PROTEINS * mean), _MOST_STEP, max(tokens / 4, mean))
-    bin_tokens = max(crop, min(_MOST_BIN, rules.power_of_two(wanted)))
-    bins = max(1, round(wanted / bin_tokens))
+    bin_tokens = max(crop, rules.power_of_two(1.4 * wanted / _BINS))
+    bins = _BINS * max(1, round(wanted / (_BINS * bin_tokens)))
     # A bin of long proteins has room for few of them, and is not full.
     fill = min(0.95, max(mean, bin_tokens // mean * mean) / bin_tokens)
     steps = max(1, math.ceil(tokens / (bin_tokens * bins * fill)))

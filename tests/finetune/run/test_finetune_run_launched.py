@@ -5,8 +5,10 @@ import sys
 from pathlib import Path
 from signal import SIGINT
 
+import numpy as np
 import pytest
 
+from finetune.look.__main__ import main as look
 from support.assays.small_run import write
 from support.jobs import fine_tuning_job
 from support.kept_runs import config
@@ -44,6 +46,22 @@ def test_it_runs_as_launched(tmp_path: Path, engine: str) -> None:
     assert "MFU" not in progress
     assert progress.endswith(" | 100 %")
     assert {line["attempt"] for line in lines(tmp_path / "run/attempts.jsonl")} == {1}
+
+
+def test_what_a_look_writes_trains_on_two_processes(
+    pool: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))  # without MMseqs2
+    rng = np.random.default_rng(0)
+    rows = [f"{''.join(rng.choice(list('ACDEFGHIKLMNPQRSTVWY'), 12))},{number % 11}" for number in range(1100)]
+    (tmp_path / "peptides.csv").write_text("\n".join(["sequence,binding", *rows]))
+    assert look([str(tmp_path / "peptides.csv"), "-o", "r.toml", "--no-timing"]) == 0
+    short = ["schedule.passes=none", "schedule.total_tokens=1_500", "run.patience=none"]
+    words = [str(tmp_path / "r.toml"), *short, f'run.directory="{tmp_path}/run"', f'data.store_dir="{tmp_path}/stores"']
+    done = pool.run(2, config("ddp"), words, program=fine_tuning_job.__name__)
+    assert done.status == 0, done.output
+    assert end_of(tmp_path / "run").step >= 2
 
 
 @pytest.mark.prove
