@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.labels.placed import Column
-from finetune.tables.numbers import Decimal, NotOneColumn, Numbers, parse
+from finetune.tables.numbers import EXACT, Decimal, NotOneColumn, Numbers, parse
 from finetune.tables.units import MOLAR, molar, molar_factor
+from finetune.tasks.bounds import direction
 from finetune.tasks.cells import Cells, written
 from finetune.tasks.scale import Scale
 from finetune.tasks.settings import TaskSettings
@@ -53,6 +54,8 @@ def numbers_of(
     values, censoring = [], []
     for column, cells, of_column, texts in zip(columns, placed, numbers, of_rows, strict=True):
         each, bounds = of_column.values[cells.which], of_column.censoring[cells.which]
+        if settings.bound_column is not None:
+            bounds = np.where(bounds == EXACT, _bounds_of_rows(column, cells, settings.bound_column, settings), bounds)
         if texts is not None:
             each = each * _factors(column, cells, texts, unit, settings)
         elif of_column.unit and of_column.unit != unit:
@@ -91,6 +94,27 @@ def _parsed(column: Column, cells: Cells, settings: TaskSettings, decimal: str) 
             f"{column.where(_row(cells, first))}: {cells.texts[first][:60]!r} is no number{rest}; correct it, or add "
             "it to tasks.missing if it means that nothing was measured"
         )
+    return found
+
+
+def _bounds_of_rows(column: Column, cells: Cells, bound_column: str, settings: TaskSettings) -> NDArray[np.int8]:
+    """What the task's column of bounds says of each label; a blank cell says that it is exact.
+
+    Raises:
+        ValueError: a label's row has a text that is no bound.
+    """
+    table = column.rows.table
+    table.require(bound_column, f"tasks: {settings.name!r}: bound_column")
+    bounds = written(table, bound_column)
+    of_rows = np.full(table.num_rows, -1)
+    of_rows[bounds.rows] = bounds.which
+    which = of_rows[cells.rows]
+    found = np.zeros(len(which), np.int8)
+    for text in np.unique(which[which >= 0]).tolist():
+        try:
+            found[which == text] = direction(bounds.texts[text], settings)
+        except ValueError as error:
+            raise ValueError(f"{column.where(int(cells.rows[np.argmax(which == text)]))}: {error}") from None
     return found
 
 

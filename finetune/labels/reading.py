@@ -94,7 +94,7 @@ def read_task(tables: Sequence[Rows], settings: TaskSettings, decimal: str = "au
         np.concatenate(censoring),
         None if settings.level == "sequence" else np.concatenate([_positions(cells) for cells in each_placed]),
     )
-    labels = merged(measured, settings, int(bases[-1]), where, outputs)
+    labels = merged(measured, settings, int(bases[-1]), where, outputs, said)
     return TaskLabels(settings, outputs, classes, unit, labels, tuple(said))
 
 

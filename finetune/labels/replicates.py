@@ -32,6 +32,12 @@ class Measurements(NamedTuple):
     positions: NDArray[np.int32] | None = None
     """(m,) or (m, 2): residue or pair of residues; None for whole sequences."""
 
+    def at(self, which: NDArray[np.int64]) -> "Measurements":
+        """Some of the measurements, by their indices."""
+        positions = None if self.positions is None else self.positions[which]
+        numbers = self.values[which], self.censoring[which]
+        return Measurements(self.rows[which], self.records[which], self.outputs[which], *numbers, positions)
+
 
 def merged(
     measured: Measurements,
@@ -39,6 +45,7 @@ def merged(
     num_records: int,
     where: Callable[[int], str],
     outputs: tuple[str, ...],
+    said: list[str] | None = None,
 ) -> Labels:
     """One label for everything that was measured, whether once or several times.
 
@@ -52,6 +59,7 @@ def merged(
         num_records: number of records, N.
         where: the row of a number for errors, with its file.
         outputs: names of the outputs, for errors.
+        said: gets a sentence on labels that are left out, as their measurements differ.
 
     Raises:
         ValueError: replicates are refused; classes of one thing differ; one measurement of it is ``<v`` and another
@@ -82,6 +90,12 @@ def merged(
         return _empty(num_records, measured.positions)
     lowest, highest = np.minimum.reduceat(values, first), np.maximum.reduceat(values, first)
     below, above = np.minimum.reduceat(censoring, first), np.maximum.reduceat(censoring, first)
+    torn = (lowest != highest) | (below != above)
+    if settings.replicates == "leave_out" and torn.any():
+        if said is not None:
+            said.append(f"{settings.name}: labels left out, as rows of one sequence differ: {int(torn.sum()):,}")
+        rest = measured.at(order[~np.repeat(torn, counts)])
+        return merged(rest, settings, num_records, where, outputs)
     if settings.is_number:
         remedy = "nothing is known of their mean: remove one of them"
         refuse((below == BELOW) & (above == ABOVE), "one measurement is below and another above a number", remedy)

@@ -35,6 +35,10 @@ class Column:
     """The decimal sign, where the cells of the column do not show it."""
     is_text: bool = False
     """Whether digits are letters, such as a label for each residue."""
+    unit: str = ""
+    """The unit of its numbers, where another column has it."""
+    bounds: NDArray[np.int8] | None = None
+    """(R,) 1 where another column says that the true value is above the number, -1 below, 0 where it is exact."""
 
     @cached_property
     def not_measured(self) -> tuple[str, ...]:
@@ -62,7 +66,7 @@ class Column:
             return None
         texts = pyarrow.chunked_array([pyarrow.array(cells.texts, pyarrow.string())])
         try:
-            found = parse(texts, missing=(), unit=name_and_unit(self.name)[1], decimal=self.decimal)
+            found = parse(texts, missing=(), unit=self.unit or name_and_unit(self.name)[1], decimal=self.decimal)
         except NotOneColumn:
             with_unit = self._with_a_unit(texts)
             if with_unit is None:
@@ -120,12 +124,20 @@ class Column:
         return found
 
     @cached_property
+    def censoring(self) -> NDArray[np.int8]:
+        """(R,) 1 where the true value is above the number, such as '>5', -1 below, 0 for an exact one or none."""
+        found = np.zeros(self.num_rows, np.int8)
+        if self.numbers is not None:
+            cells = self.all.without(self.not_measured)
+            found[cells.rows] = self.numbers.censoring[cells.which]
+        if self.bounds is not None:
+            found = np.where((found == 0) & ~np.isnan(self.values), self.bounds, found)
+        return found
+
+    @property
     def num_censored(self) -> int:
-        """How many cells are bounds such as '<5'."""
-        if self.numbers is None:
-            return 0
-        cells = self.all.without(self.not_measured)
-        return int(np.count_nonzero(self.numbers.censoring[cells.which]))
+        """How many cells are bounds."""
+        return int(np.count_nonzero(self.censoring))
 
     @property
     def texts(self) -> Sequence[str]:

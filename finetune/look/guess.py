@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.look import words
 from finetune.look.column import Column
-from finetune.look.words import SCALES
 from finetune.tables.numbers import is_number
 from finetune.tables.units import molar, name_and_unit
 from finetune.tasks.classes import OPPOSITES
@@ -20,8 +20,12 @@ _MOST_CLASSES = 50
 _MOST_GRADES = 7
 _LEAST_OF_A_CLASS = 3
 """Cells that a class has in the mean, in a column of classes."""
-_DECADES = 100.0
+_DECADES = 10**1.5
 """Largest positive number over the smallest one from which on a logarithm is proposed."""
+_SPAN = 3.0
+"""The same where some numbers are bounds such as '>100': the spread at the top is not seen."""
+_LINEAR = ("°C", "C", "K", "%")
+"""Units of which no logarithm is learned."""
 _POLAR = {word for pair in OPPOSITES for word in pair}
 _CASES = 0.95
 _SAMPLE = 300
@@ -129,10 +133,13 @@ def _of_numbers(column: Column) -> Guess | None:
         settings["unit"] = unit
     if column.num_censored:
         said += f", {column.num_censored:,} of them bounds such as '<5'"
-    if distinct[0] > 0 and distinct[-1] >= _DECADES * distinct[0]:
+    has_top = bool((column.censoring > 0).any() and distinct[-1] >= _SPAN * distinct[0])
+    is_log = words.LOGARITHM.search(words.plain(name)) is not None or unit in _LINEAR
+    if distinct[0] > 0 and not is_log and (has_top or distinct[-1] >= _DECADES * distinct[0]):
         settings["transform"] = "p" if molar(unit) else "log10"
         what = "-log10 of mol/l" if molar(unit) else "their logarithm"
-        said += f"; over {np.log10(distinct[-1] / distinct[0]):.1f} decades and positive, so that {what} is learned"
+        said += f"; over {np.log10(distinct[-1] / distinct[0]):.1f} decades and positive"
+        said += f"{', with a bound at the top' * has_top}, so that {what} is learned"
     elif distinct[0] >= 0 and distinct[-1] >= 1000 * max(float(np.median(values)), 1e-300):
         said += "; zeros have no logarithm, so that the numbers themselves are learned"
     for text in column.numbers.said:
@@ -154,7 +161,7 @@ def _of_words(column: Column, is_named: bool) -> Guess | None:
     more = f" and {len(folded) - 5} more" if len(folded) > 5 else ""
     if set(folded) == {"+", "-"} or (set(folded) <= _POLAR and len({_polarity(text) for text in folded}) == 2):
         return Guess((column.name,), {"type": "binary"}, name, f"yes or no: {shown}{more}")
-    scale = next((scale for scale in SCALES if set(folded) <= set(scale)), None)
+    scale = next((scale for scale in words.SCALES if set(folded) <= set(scale)), None)
     if scale is not None and len(folded) > 2 and len(texts) == len(folded):
         order = sorted(texts, key=lambda text: scale.index(text.casefold()))
         return Guess((column.name,), {"type": "ordinal", "classes": order}, name, f"grades in an order: {shown}{more}")

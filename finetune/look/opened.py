@@ -4,7 +4,8 @@ In: a table, settings of `[data]`, guesses of tasks. Out: `Opened`; guesses that
 with the reason. Kept: the token store, which the run uses too.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
 from finetune.tasks.settings import TaskSettings
 
+_FEW_CONFLICTS = 0.05
+"""Share of the labels up to which those of contradicting rows, or of rare classes, are left out."""
+_LEAST_OF_A_CLASS = 3
 _MOST_ALONE = 12
 """Tasks that each get a table of their own in the recipe; more of one kind share one."""
 
@@ -123,16 +127,48 @@ def opened(table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequen
 
 def _read(rows: Sequence[Rows], guess: Guess, decimal: str) -> tuple[TaskLabels, Guess]:
     """The labels of a guess, or of the nearest one that can be read."""
-    mends: tuple[Callable[[Guess, str], Guess | None], ...] = (_of_shares, _without_transform)
     try:
-        return _labels(rows, guess, decimal), guess
+        return _without_rare(rows, guess, decimal)
     except ValueError as error:
         first = error
-    for mend in mends:
-        other = mend(guess, str(first))
-        if other is not None:
-            return _labels(rows, other, decimal), other
-    raise first
+    if "different classes" in str(first):
+        found = re.search(r"\((\d+) labels", str(first))
+        torn = int(found[1]) if found else 1
+        said = "sequence whose rows differ is left out" if torn == 1 else "sequences whose rows differ are left out"
+        settings = {**guess.settings, "replicates": "leave_out"}
+        other = replace(guess, settings=settings, reason=f"{guess.reason}; {torn} {said}")
+        shares = _of_shares(guess)
+        try:
+            labels, other = _without_rare(rows, other, decimal)
+        except ValueError:
+            if shares is None:
+                raise first from None
+        else:
+            if shares is None or torn <= _FEW_CONFLICTS * (torn + len(labels.labels)):
+                return labels, other
+        return _labels(rows, shares, decimal), shares
+    plain = _without_transform(guess, str(first))
+    if plain is None:
+        raise first
+    return _labels(rows, plain, decimal), plain
+
+
+def _without_rare(rows: Sequence[Rows], guess: Guess, decimal: str) -> tuple[TaskLabels, Guess]:
+    """The labels of a guess; of many classes without those of one or two labels, which no split has in all parts."""
+    from finetune.tasks.settings import MISSING
+
+    found = _labels(rows, guess, decimal)
+    if guess.settings["type"] != "multiclass" or guess.settings.get("level", "sequence") != "sequence":
+        return found, guess
+    counts = np.bincount(found.labels.values.astype(np.int64), minlength=len(found.classes))
+    rare = [name for name, count in zip(found.classes, counts.tolist(), strict=True) if count < _LEAST_OF_A_CLASS]
+    few = counts[counts < _LEAST_OF_A_CLASS].sum() <= _FEW_CONFLICTS * counts.sum()
+    if not rare or not few or len(found.classes) - len(rare) < 2:
+        return found, guess
+    settings = {**guess.settings, "missing": [*guess.settings.get("missing", MISSING), *rare]}
+    shown = ", ".join(map(repr, rare[:6])) + (", ..." if len(rare) > 6 else "")
+    other = replace(guess, settings=settings, reason=f"{guess.reason}; left out as too rare: {shown}")
+    return _labels(rows, other, decimal), other
 
 
 def _labels(rows: Sequence[Rows], guess: Guess, decimal: str) -> TaskLabels:
@@ -155,11 +191,11 @@ def task_settings(guess: Guess) -> TaskSettings:
     return TaskSettings(name=guess.name, columns=columns, **given)
 
 
-def _of_shares(guess: Guess, error: str) -> Guess | None:
+def _of_shares(guess: Guess) -> Guess | None:
     """Zeros and ones that differ between the rows of one sequence, as the share of ones."""
     of_sequences = guess.settings.get("level", "sequence") == "sequence"
     has_numbers = guess.settings["type"] in ("binary", "ordinal") and "classes" not in guess.settings
-    if "different classes" not in error or not of_sequences or not has_numbers or "yes or no" in guess.reason:
+    if not of_sequences or not has_numbers or "yes or no" in guess.reason:
         return None
     settings = {**guess.settings, "type": "regression"}
     said = "rows of one sequence differ, so that their mean is learned as a number"

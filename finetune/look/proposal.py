@@ -102,6 +102,7 @@ def propose(request: Request, say: Callable[[Sequence[str]], None] = lambda line
         num = int((proteins.num_residues + SPECIAL_TOKENS > crop).sum())
         place.reasons["too_long"] = f"{num:,} proteins are longer than crop_tokens; their beginning is kept"
     found = opened(table, data, crop, roles.tasks, request.store_dir)
+    roles.of |= {each.columns[0]: ("task", each.reason) for each in found.guesses if len(each.columns) == 1}
     for name, why in found.left_out.items():
         if name in request.tasks:
             raise ValueError(f"{table.name}: --task {name!r}: cannot be learned: {why}")

@@ -17,6 +17,8 @@ from finetune.look.columns.evidence import of_text, own_role
 from finetune.look.columns.own_split import own_split
 from finetune.look.columns.relations import copies, fits, replicates, units_and_bounds
 from finetune.look.guess import Guess, guess, is_along
+from finetune.tables.units import molar
+from finetune.tasks.bounds import USUAL, bare
 
 _WEAK = ("group", "condition", "descriptor", "residue")
 """Roles by names, of which the first that holds labels is learned where nothing else is."""
@@ -76,11 +78,15 @@ def roles_of(
     others = [column for column in others if column.name not in split.roles]
     own = {column.name: own_role(column, residues) for column in others}
     free = [column for column in columns if column.name in named or (column.name in own and own[column.name] is None)]
-    companions, units, _bounds = units_and_bounds(others, [column for column in free if column.numbers is not None])
+    companions, units, bounds = units_and_bounds(others, [column for column in free if column.numbers is not None])
     roles = Roles(known | split.roles | {name: role for name, role in own.items() if role} | companions)
     roles.part, roles.part_words = split.part, split.part_words
     roles.validation, roles.fold = split.validation, split.fold
-    free = [column for column in free if column.name not in roles.of or column.name in named]
+    free = [
+        _completed(column, units.get(column.name), bounds.get(column.name))
+        for column in free
+        if column.name not in roles.of or column.name in named
+    ]
     if any(column.numbers is not None for column in free):
         roles.of |= {
             column.name: ("condition", "the rows of one sequence differ in it")
@@ -100,9 +106,18 @@ def roles_of(
     for task in roles.tasks:
         if roles.conditions:
             task.settings["conditions"] = roles.conditions
-        if task.columns[0] in units:
-            task.settings["unit_column"] = units[task.columns[0]]
+        of_units = units.get(task.columns[0])
+        if of_units is not None and len(of_units.texts) > 1:
+            task.settings["unit_column"] = of_units.name
             task.settings.pop("unit", None)
+            if "transform" in task.settings and all(map(molar, of_units.texts)):
+                task.settings["transform"] = "p"
+        if task.columns[0] in bounds:
+            of_bounds, directions = bounds[task.columns[0]]
+            task.settings["bound_column"] = of_bounds.name
+            for setting, sign in (("lower_bounds", 1), ("upper_bounds", -1)):
+                texts = [text for text, at in directions.items() if at == sign and bare(text) not in USUAL]
+                task.settings |= {setting: texts} if texts else {}
         for name in task.columns:
             roles.of[name] = "task", task.reason
     roles.groups = [column.name for column in columns if roles.of[column.name][0] == "group"]
@@ -110,6 +125,18 @@ def roles_of(
     roles.tasks.sort(key=lambda task: order.index(task.columns[0]))
     _distinct_names(roles.tasks)
     return roles
+
+
+def _completed(column: Column, units: Column | None, bounds: tuple[Column, dict[str, int]] | None) -> Column:
+    """A column of numbers with what other columns say of it."""
+    if units is not None and len(units.texts) == 1:
+        column = replace(column, unit=units.texts[0])
+    if bounds is None:
+        return column
+    cells, directions = bounds[0].all, bounds[1]
+    of_rows = np.zeros(column.num_rows, np.int8)
+    of_rows[cells.rows] = np.array([directions.get(text, 0) for text in cells.texts], np.int8)[cells.which]
+    return replace(column, bounds=of_rows)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

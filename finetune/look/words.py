@@ -28,18 +28,6 @@ SCALES = (
 )
 """Classes in their order, from the lowest."""
 
-BOUNDS: dict[str, int | None] = {
-    **dict.fromkeys((">", ">=", "≥", ">>", "gt", "ge", "greater", "greater than", "more than", "above", "at least"), 1),
-    **dict.fromkeys(("<", "<=", "≤", "<<", "lt", "le", "less", "less than", "below", "at most", "under"), -1),
-    **dict.fromkeys(("over", "lower bound", "right", "right censored", "right-censored"), 1),
-    **dict.fromkeys(("upper bound", "left", "left censored", "left-censored"), -1),
-    **dict.fromkeys(("=", "==", "~", "≈", "exact", "none", "equal", "equals", "equal to", "measured", "uncensored"), 0),
-    **dict.fromkeys(("upper", "lower", "censored"), None),
-}
-"""Word of a column of bounds -> 1: the true value is above, -1: below, 0: exact, None: the numbers show which."""
-FLAGS = {"0": 0, "no": 0, "false": 0, "n": 0, "f": 0, "1": None, "yes": None, "true": None, "y": None, "t": None}
-"""The same of a column that is called censored."""
-
 
 def plain(name: str) -> str:
     """A name in lower-case words, such as 'adj p val' of 'adj.P.Val'; patterns of names are matched with these."""
@@ -113,6 +101,8 @@ VALIDATION = re.compile(r"^(?:is |in )?(?:validation|valid|val)$")
 IDENTIFIER = re.compile(
     r"\b(?:id|ids|name|variant|clone|entry|accession|identifier|label|construct|key|code|sample|header)\d*\b"
 )
+LOGARITHM = re.compile(r"\b(?:log\w*|ln|p(?:k[a-z]?|ic ?50|ec ?50|h))\b")
+"""Names of numbers that are logarithms."""
 FITTED = re.compile(r"^(?:k ?m|v ?max|k ?cat|ec ?50|ic ?50|hill\w*|slope|auc|top|bottom|b ?max|intercept)$")
 """Constants that are fitted to a series of doses; on their own they are what was measured."""
 

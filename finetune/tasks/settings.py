@@ -11,7 +11,7 @@ from data.recipe.setting import IDENTITY, OPERATIONAL, Section, require, setting
 TaskType = Literal["regression", "binary", "multiclass", "ordinal", "multilabel"]
 Level = Literal["sequence", "residue", "pair"]
 Transform = Literal["none", "log10", "p"]
-Replicates = Literal["mean", "median", "refuse"]
+Replicates = Literal["mean", "median", "refuse", "leave_out"]
 Imbalance = Literal["none", "pos_weight", "focal"]
 ColumnsAre = Literal["tasks", "replicates"]
 
@@ -35,11 +35,21 @@ class TaskSettings(Section):
     level: Level = setting(IDENTITY, "what has a label: a sequence, each residue, each pair of residues", "sequence")
     unit: str = setting(IDENTITY, "unit of the labels, such as 'nM'", "")
     unit_column: str | None = setting(IDENTITY, "column that holds the unit of each row's label", None)
+    bound_column: str | None = setting(
+        IDENTITY, "column that says whether a row's number is exact, or a bound of the true value, such as '>'", None
+    )
+    lower_bounds: tuple[str, ...] = setting(
+        IDENTITY, "texts of bound_column that mean that the true value is above the number, besides words like '>'", ()
+    )
+    upper_bounds: tuple[str, ...] = setting(IDENTITY, "the same where the true value is below, besides '<'", ())
     transform: Transform = setting(
         IDENTITY, "what is learned of a number: itself, its logarithm, or -log10 of it in mol/l ('p')", "none"
     )
     replicates: Replicates = setting(
-        IDENTITY, "what becomes of several measurements of one sequence: their mean, median, or an error", "mean"
+        IDENTITY,
+        "what becomes of several measurements of one sequence: their mean, median, an error, or no label where they "
+        "differ",
+        "mean",
     )
     conditions: tuple[str, ...] = setting(
         IDENTITY,
@@ -81,6 +91,7 @@ class TaskSettings(Section):
                 self.transform == "none", f"{said} transform", self.transform, "only numbers have one; leave it out"
             )
             threshold = f"{said} active_from"
+            require(self.bound_column is None, f"{said} bound_column", self.bound_column, "only numbers have bounds")
             require(self.active_from is None, threshold, self.active_from, "only numbers have one; leave it out")
         else:
             require(not self.classes, f"{said} classes", list(self.classes), "a number has none; leave them out")

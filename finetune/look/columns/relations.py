@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from finetune.look import words
 from finetune.look.column import Column
 from finetune.tables.units import is_unit, name_and_unit
+from finetune.tasks.bounds import USUAL, bare
 
 _REPLICATES_AGREE = 0.5
 """Correlation from which on columns of one name with numbers are replicates of each other."""
@@ -26,6 +27,9 @@ _ONE = 1 - 1e-6
 """Correlation of two columns of which one follows from the other."""
 _MOST_COMPARED = 60
 """Columns of numbers up to which each is compared with each; of more, equal ones are found alone."""
+_ENDS = ("upper", "lower", "censored")
+_FLAGS = (*_ENDS, "1", "yes", "true", "y", "t")
+"""Words of bounds whose direction the numbers show."""
 _COMPANION = re.compile(
     r"\b(?:units?|relations?|signs?|qualifiers?|operators?|modifiers?|prefix|censor\w*|is|bounds?|type|values?|limit)\b"
 )
@@ -34,7 +38,7 @@ _COMPANION = re.compile(
 
 def units_and_bounds(
     columns: Sequence[Column], numbers: Sequence[Column]
-) -> tuple[dict[str, tuple[str, str]], dict[str, str], dict[str, tuple[str, dict[str, int]]]]:
+) -> tuple[dict[str, tuple[str, str]], dict[str, Column], dict[str, tuple[Column, dict[str, int]]]]:
     """Columns that say of another one what its unit is, or which of its numbers are bounds.
 
     Args:
@@ -46,33 +50,32 @@ def units_and_bounds(
         each text there: 1 where the true value is above the number, -1 below.
     """
     roles: dict[str, tuple[str, str]] = {}
-    units: dict[str, str] = {}
-    bounds: dict[str, tuple[str, dict[str, int]]] = {}
+    units: dict[str, Column] = {}
+    bounds: dict[str, tuple[Column, dict[str, int]]] = {}
     for column in columns:
         name, texts = words.plain(column.name), column.texts
         is_called = words.UNIT.search(name) is not None
         owner = _owner(column, [number for number in numbers if number is not column])
         if texts and all(map(is_unit, texts)) and column.numbers is None and (is_called or min(map(len, texts)) > 1):
             roles[column.name] = "unit", f"of each number in {owner.name!r}" if owner else "of which number is not said"
-            units |= {owner.name: column.name} if owner else {}
+            units |= {owner.name: column} if owner else {}
         elif directions := _directions(column, name):
             roles[column.name] = "bound", "which numbers are bounds; tasks.bound_column reads it with its number"
             if owner is not None:
                 found = _resolved(column, directions, owner)
                 said = ", ".join(f"{text!r} above" if found[text] > 0 else f"{text!r} below" for text in found)
                 roles[column.name] = "bound", f"of {owner.name!r}, where the true value is: {said}"
-                bounds[owner.name] = column.name, found
+                bounds[owner.name] = column, found
     return roles, units, bounds
 
 
 def _directions(column: Column, name: str) -> dict[str, int | None]:
     """Text -> 1, -1, or None where numbers show which, of a column of bounds; empty if it is none."""
     texts = [text for text in column.all.texts if text.casefold() not in words.NOT_MEASURED or text == "none"]
-    known = words.BOUNDS | (words.FLAGS if re.search(r"censor|\bbound|saturat|off ?scale|\blo[dq]\b", name) else {})
-    found = {text: known.get(text.strip("'\" ").casefold(), 2) for text in texts}
-    if 2 in found.values() or not any(direction != 0 for direction in found.values()):
+    unclear = _FLAGS if re.search(r"censor|\bbound|saturat|off ?scale|\blo[dq]\b", name) else _ENDS
+    if not all(bare(text) in USUAL or bare(text) in unclear for text in texts):
         return {}
-    return {text: direction for text, direction in found.items() if direction != 0}
+    return {text: found for text in texts if (found := USUAL.get(bare(text))) != 0}
 
 
 def _resolved(column: Column, directions: Mapping[str, int | None], owner: Column) -> dict[str, int]:
