@@ -17,7 +17,15 @@ from data.alphabet import LETTER_IDS
 from data.compiled import compiled
 from data.recipe.settings import IngestSettings, LetterPolicy
 from data.sources.block import START, Block, Position, Rejected
-from data.sources.fasta_text import Piece, from_first_record, from_record, pieces, within_line_cap
+from data.sources.fasta_text import (
+    Piece,
+    from_first_record,
+    from_record,
+    label_lines,
+    lines_below,
+    pieces,
+    within_line_cap,
+)
 from data.sources.protein import WHITESPACE, letters_of, refusal, shown, token_ids
 from data.transport.broken_stream import BrokenOff, BrokenStream
 from data.transport.byte_stream import STANDARD_INPUT, ByteStream, OneFile
@@ -25,6 +33,8 @@ from data.transport.byte_stream import STANDARD_INPUT, ByteStream, OneFile
 BLOCK_BYTES = 15 << 18
 """Bytes of text for one block, about. For arrays of 4 MB or more NumPy requests huge pages, and clearing those takes as
 long as parsing."""
+_JUDGED_BYTES = 1 << 16
+"""Bytes of the first records that show whether labels stand below the sequences."""
 _MARGIN = 64
 """Bytes that the compiled parser may write after the end of its output."""
 
@@ -96,6 +106,8 @@ class _Reading:
         building: _Building | None = None
         try:
             for piece in pieces(chunks, offset, self.limits.max_residues):
+                if self.num_records == 0 and self.limits.content == "protein":
+                    self._require_no_labels(piece)
                 room = piece.end - piece.begin
                 if building and not building.has_room(room):
                     yield building.block(Position(self.num_records, piece.offset), self.stream.bytes_read)
@@ -113,6 +125,17 @@ class _Reading:
             yield building.block(Position(self.num_records, offset), self.stream.bytes_read)
         elif self.num_records == 0:
             raise ValueError(f"{name}: no FASTA record in it (empty file); remove it from data.sources or fill it")
+
+    def _require_no_labels(self, piece: Piece) -> None:
+        """Refuse a source whose first records have a line of labels below the sequence."""
+        end = min(piece.end, piece.begin + _JUDGED_BYTES)
+        last = piece.text.rfind(b"\n>", piece.begin, end) if end < piece.end else end
+        if kinds := label_lines(lines_below(piece.text[piece.begin : max(last, piece.begin)])):
+            raise ValueError(
+                f"{self.stream.name}: labels stand below the sequences, a letter for each residue "
+                f"({', '.join(chr(kind) for kind in kinds)}), and would be read as residues; give the file without "
+                "these lines"
+            )
 
     def _parse(self, piece: Piece, building: "_Building") -> None:
         most = (piece.end - piece.begin) // 4 + 1

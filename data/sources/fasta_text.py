@@ -6,7 +6,7 @@ file. Kept: the beginning of the record that the last chunk holds only in part.
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from data.sources.protein import WHITESPACE, shown
@@ -19,6 +19,9 @@ _WIDE = (b"\xff\xfe", b"\xfe\xff", b">\0", b"\0>", b"\0\0")
 
 
 _ALIGNMENT = "an alignment in {} format: convert it with Bio.AlignIO, to FASTA, and remove the gaps"
+_LABEL_KINDS, _LEAST_LABELS = 10, 40
+"""Most distinct letters of labels, and fewest of them that show it. Of 40 residues of a real protein some 15 differ."""
+_LABELLED_SHARE = 0.9
 _OTHER_FORMATS = {
     rb"ID +\S+ +(Reviewed|Unreviewed);": "a flat file of UniProt: give it the suffix .dat",
     rb"ID +\S": "EMBL: convert it with Bio.SeqIO to GenBank (suffix .gb), whose CDS have translations",
@@ -47,6 +50,33 @@ class Piece(NamedTuple):
     """Where the first record begins in the decompressed stream, in bytes."""
     num_bytes: int
     """Bytes of these records in the stream; more than ``end - begin`` if line ends were dropped."""
+
+
+def label_lines(records: Sequence[Sequence[bytes]]) -> bytes:
+    """The kinds of letters of the labels, where records have a sequence and below it a line with a label a residue.
+
+    SignalP, DeepTMHMM and TMbed write such files. Their labels are letters of amino acids, too.
+
+    Args:
+        records: the lines below the header of each, without blank ones.
+    """
+    pairs = [lines for lines in records if len(lines) == 2 and len(lines[0]) == len(lines[1])]
+    residues, labels = (set(b"".join(lines[at] for lines in pairs)) for at in (0, 1))
+    is_labelled = (
+        len(pairs) >= _LABELLED_SHARE * len(records)
+        and sum(len(lines[1]) for lines in pairs) >= _LEAST_LABELS
+        and len(labels) <= _LABEL_KINDS
+        and len(labels) < len(residues)
+    )
+    return bytes(sorted(labels)) if is_labelled else b""
+
+
+def lines_below(text: bytes) -> list[list[bytes]]:
+    """The lines below the header of each record of a text that begins with one, without blank ones."""
+    records = (text[1:].translate(None, b"\r")).split(b"\n>")
+    return [
+        [line.strip(WHITESPACE) for line in record.split(b"\n")[1:] if line.strip(WHITESPACE)] for record in records
+    ]
 
 
 def within_line_cap(chunks: Iterator[bytes], name: str, max_line_bytes: int) -> Iterator[bytes]:

@@ -6,13 +6,19 @@ nothing. Headers may be written as
     >Sequence0 TARGET=1.0 SET=train VALIDATION=False      as FLIP and biotrainer write them: a column for each name
     >Q9H400 Cell.membrane-M test                          as DeepLoc writes them: location, and membrane M, S or U
     >0|beta-lactamase_P20P|1.581                          fields between bars: header 1, header 2, header 3
+
+Where nearly all records have a second line as long as the sequence and of few kinds of letters, it is the column
+``labels``, as SignalP, DeepTMHMM and TMbed write it.
 """
 
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, dropwhile
+from dataclasses import replace
+from itertools import chain, dropwhile, islice
+from typing import NamedTuple
 
+from data.sources.fasta_text import label_lines
 from finetune.tables.table import Table
 
 ID, SEQUENCE, LABELS, MASK = "id", "sequence", "labels", "mask"
@@ -21,7 +27,19 @@ UNLABELLED = "-"
 
 _ATTRIBUTE = re.compile(r"(?:^|\s)([A-Za-z_]\w*)=(.*?)(?=\s+[A-Za-z_]\w*=|\s*$)")
 _DEEPLOC = re.compile(r"(?P<location>\S+)-(?P<membrane>[MSU])(?:\s+(?P<rest>.*))?")
-_UNIPROT = ("sp", "tr", "gi", "ref", "pdb", "gb", "UniRef")
+_UNIPROT = ("sp|", "tr|", "gi|", "ref|", "pdb|", "gb|", "UniRef")
+_JUDGED = 1000
+"""Records that show whether labels stand below the sequences."""
+
+
+class Record(NamedTuple):
+    """A record of a FASTA file."""
+
+    header: str
+    letters: str
+    """As they are written, without whitespace."""
+    labels: str | None = None
+    """The line below the sequence, a letter for each residue."""
 
 
 def fasta_table(name: str, text: str) -> Table:
@@ -32,67 +50,88 @@ def fasta_table(name: str, text: str) -> Table:
     """
     records = fasta_records(name, text)
     layout = HeaderLayout()
-    for header, _ in records:
-        layout.add(header)
-    return record_table(name, records, layout, 1)
+    for record in records:
+        layout.add(record)
+    return replace(record_table(name, records, layout, 1), said=layout.said)
 
 
-def record_table(name: str, records: Sequence[tuple[str, str]], layout: "HeaderLayout", first: int) -> Table:
+def record_table(name: str, records: Sequence[Record], layout: "HeaderLayout", first: int) -> Table:
     """Some records of a FASTA file as rows.
 
     Args:
         name: the file, for errors.
-        records: (header, letters), one after another in the file.
+        records: one after another in the file.
         layout: of all headers of the file.
         first: number of the first of them, from 1.
     """
     import pyarrow as pa
 
     columns: dict[str, list[str | None]] = {
-        ID: [_id(header) for header, _ in records],
-        SEQUENCE: [letters for _, letters in records],
+        ID: [_id(record.header) for record in records],
+        SEQUENCE: [record.letters for record in records],
     }
-    columns |= layout.columns([header for header, _ in records])
+    columns |= layout.columns([record.header for record in records])
+    if layout.has_labels:
+        columns[LABELS] = [record.labels for record in records]
     arrays = {column: pa.array(cells, pa.string()) for column, cells in columns.items()}
     return Table(name, pa.table(arrays), first, row_word="record")
 
 
-def fasta_records(name: str, text: str) -> list[tuple[str, str]]:
-    """(header, letters) of each record, letters as they are written, without whitespace.
+def fasta_records(name: str, text: str) -> list[Record]:
+    """Each record.
 
     Raises:
         ValueError: it is empty or no FASTA; a record has no id, or one that another record has.
     """
     seen: dict[str, int] = {}
     records = []
-    for number, (header, letters) in enumerate(fasta_stream(name, io.StringIO(text.lstrip())), 1):
-        record_id = _id(header)
+    for number, record in enumerate(fasta_stream(name, io.StringIO(text.lstrip())), 1):
+        record_id = _id(record.header)
         if record_id in seen:
             raise ValueError(
                 f"{name}: records {seen[record_id]} and {number} are both called {record_id!r}; give each its own id"
             )
         seen[record_id] = number
-        records.append((header, letters))
+        records.append(record)
     return records
 
 
-def fasta_stream(name: str, lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """(header, letters) of each record as they come; two of them may have one id.
+def fasta_stream(name: str, lines: Iterable[str]) -> Iterator[Record]:
+    """Each record as they come; two of them may have one id.
 
     Raises:
-        ValueError: it is empty or no FASTA; a record has no id.
+        ValueError: it is empty or no FASTA; a record has no id, or labels that are not as many as its residues.
     """
-    from Bio.SeqIO.FastaIO import SimpleFastaParser
-
     filled = dropwhile(lambda line: not line.strip(), lines)
     begin = next(filled, "").lstrip()
     if not begin.startswith(">"):
         first = repr(begin.partition("\n")[0][:60]) if begin else "nothing: it is empty"
         raise ValueError(f"{name}: not FASTA: the first line is {first}, but a FASTA file starts with '>'")
-    for number, (header, letters) in enumerate(SimpleFastaParser(chain([begin], filled)), 1):  # type: ignore[no-untyped-call]
-        if not header.strip():
+    raw = _raw_records(chain([begin], filled))
+    judged = list(islice(raw, _JUDGED))
+    has_labels = bool(label_lines([[line.encode("utf-8") for line in below] for _, below in judged]))
+    for number, (header, below) in enumerate(chain(judged, raw), 1):
+        if not header:
             raise ValueError(f"{name}: record {number} has no id; write one after '>'")
-        yield header.strip(), letters
+        if has_labels and len(below) > 1 and list(map(len, below)) != [len(below[0])] * 2:
+            raise ValueError(
+                f"{name}: record {number}, {header[:60]!r}, has lines of {', '.join(str(len(line)) for line in below)} "
+                "letters, where others have a sequence and as many labels; write one line of each, or no labels"
+            )
+        yield Record(header, *below[:2]) if has_labels and below else Record(header, "".join(below))
+
+
+def _raw_records(lines: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """The header of each record, and the lines below it without whitespace and without blank ones."""
+    header, below = "", list[str]()
+    for number, line in enumerate(lines):
+        if line.startswith(">"):
+            if number:
+                yield header, below
+            header, below = line[1:].strip(), []
+        elif bare := "".join(line.split()):
+            below.append(bare)
+    yield header, below
 
 
 def _id(header: str) -> str:
@@ -209,9 +248,13 @@ class HeaderLayout:
         self._are_uniprot = True
         self._has_words = False
         self._has_words_of_deeploc = False
+        self.has_labels = False
+        """Whether labels stand below a sequence."""
 
-    def add(self, header: str) -> None:
-        """Count one more header of the file."""
+    def add(self, record: Record) -> None:
+        """Count one more record of the file."""
+        header = record.header
+        self.has_labels |= record.labels is not None
         record_id, rest = _id(header), _rest(header)
         words = _ATTRIBUTE.sub("", rest).strip()
         match = _DEEPLOC.fullmatch(words)
@@ -222,6 +265,11 @@ class HeaderLayout:
         self._has_words_of_deeploc |= match is not None and bool((match["rest"] or "").strip())
         self._bars.add(record_id.count("|"))
         self._are_uniprot &= record_id.startswith(_UNIPROT)
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What was decided, for the user."""
+        return (f"labels stand below the sequences; they are the column {LABELS!r}",) * self.has_labels
 
     def columns(self, headers: Sequence[str]) -> dict[str, list[str | None]]:
         """The columns of some headers, each of which was added."""

@@ -172,8 +172,8 @@ def _fasta_parts(text: _Text, rows: int) -> TableParts:
     name = text.location.name
     layout = HeaderLayout()
     columns: list[str] = []
-    for header, _ in fasta_stream(name, text.lines(None)):
-        layout.add(header)
+    for record in fasta_stream(name, text.lines(None)):
+        layout.add(record)
     for first in fasta_stream(name, text.lines(None)):
         columns = record_table(name, [first], layout, 1).columns
         break
@@ -184,7 +184,7 @@ def _fasta_parts(text: _Text, rows: int) -> TableParts:
             yield record_table(name, some, layout, first)
             first += len(some)
 
-    return TableParts(name, columns, tuple(text.said), read)
+    return TableParts(name, columns, (*text.said, *layout.said), read)
 
 
 def _delimited_parts(text: _Text, rows: int) -> TableParts:

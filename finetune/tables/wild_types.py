@@ -61,7 +61,7 @@ def read_wild_types(location: str, limits: IngestSettings) -> dict[str, str]:
     """
     text, _ = decoded(Location.of(location).read(limits), location)
     found: dict[str, str] = {}
-    for header, letters in fasta_records(location, text):
+    for header, letters, _ in fasta_records(location, text):
         cleaned = letters_of(letters.encode("utf-8", "replace")).upper()
         if refused := refusal(header.encode(), cleaned, "refuse", limits):
             raise ValueError(f"{location}: {header.split()[0]!r} {refused.reason}")

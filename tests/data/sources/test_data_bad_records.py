@@ -165,6 +165,24 @@ def test_tables_of_assays_are_judged_by_the_same_rules(tmp_path: Path, suffix: s
         assert proteins_of(read_table(str(path)), TableSettings(), None).num_records == 2
 
 
+def test_labels_below_sequences_are_no_residues(tmp_path: Path) -> None:
+    labelled = "".join(f">p{at}\n{GOOD}\n{'SO' * 11}\n" for at in range(20))
+    path = tmp_path / "x.fasta"
+    for text in (labelled, labelled.replace("\n", "\r\n"), labelled + f">last\n{GOOD}\n"):
+        path.write_text(text, newline="")
+        source = FastaSource(str(path), "refuse", IngestSettings())
+        with pytest.raises(
+            ValueError, match=r"x\.fasta: labels stand below the sequences, .* \(O, S\), and would be read"
+        ):
+            list(source.blocks())
+        any_content = FastaSource(str(path), "refuse", IngestSettings(content="any"))
+        assert sum(len(block.lengths) for block in any_content.blocks()) >= 20
+    wrapped = "".join(f">p{at}\n{GOOD}\n{GOOD}\n" for at in range(20))
+    path.write_text(wrapped)
+    (block,) = FastaSource(str(path), "refuse", IngestSettings()).blocks()
+    assert block.lengths.tolist() == [2 * len(GOOD)] * 20
+
+
 # Counts and the budget ----------------------------------------------------------------------------
 
 

@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from data.recipe.settings import IngestSettings
+from finetune.tables.parts import table_parts
 from finetune.tables.read import read_table
+from finetune.tables.wild_types import read_wild_types
 
 
 def write(folder: Path, **files: str) -> None:
@@ -82,3 +85,59 @@ def test_files_that_do_not_fit_together(tmp_path: Path, labels: str, mask: str, 
     with pytest.raises(ValueError, match=r".+") as caught:
         read_table(f"{tmp_path}/s.fasta?labels=l.fasta" + ("&mask=m.fasta" if mask else ""))
     assert said in str(caught.value)
+
+
+FIRST, SECOND = "MKTAYIAKQRQISFVKSHFSRQ", "GDLVQHNWEKCPIRTYMSFA"
+LABELLED = f">t1|SP\n{FIRST}\n{'S' * 10}{'O' * 12}\n\n>t2|TM\n{SECOND.lower()}\n{'I' * 5}{'M' * 15}\n"
+
+
+def test_labels_below_the_sequence_are_labels_of_residues(tmp_path: Path) -> None:
+    write(tmp_path, x=LABELLED + f">t3|SP\n{FIRST}\n")
+    expected = {
+        "id": ["t1|SP", "t2|TM", "t3|SP"],
+        "sequence": [FIRST, SECOND.lower(), FIRST],
+        "header 1": ["t1", "t2", "t3"],
+        "header 2": ["SP", "TM", "SP"],
+        "labels": ["S" * 10 + "O" * 12, "I" * 5 + "M" * 15, None],
+    }
+    write(tmp_path, x=LABELLED)
+    assert cells(tmp_path / "x.fasta") == {name: texts[:2] for name, texts in expected.items()}
+    assert read_table(str(tmp_path / "x.fasta")).said == (
+        "labels stand below the sequences; they are the column 'labels'",
+    )
+    many = "".join(LABELLED.replace("t1", f"a{n}").replace("t2", f"b{n}") for n in range(5))
+    write(tmp_path, many=f"{many}>t3|SP\n{FIRST}\n")
+    assert cells(tmp_path / "many.fasta")["labels"][-2:] == ["I" * 5 + "M" * 15, None]
+    parts = table_parts(str(tmp_path / "many.fasta"), 4)
+    assert [part.column("labels") for part in parts] == [
+        cells(tmp_path / "many.fasta")["labels"][at : at + 4] for at in (0, 4, 8)
+    ]
+    assert parts.said == ("labels stand below the sequences; they are the column 'labels'",)
+    assert read_wild_types(str(tmp_path / "x.fasta"), IngestSettings()) == {"t1|SP": FIRST, "t2|TM": SECOND}
+    write(tmp_path, many=f"{many}>t3|SP\n{FIRST}\nSSS\n")
+    with pytest.raises(
+        ValueError, match=r"record 11, 't3\|SP', has lines of 22, 3 letters, where others have a sequence"
+    ):
+        cells(tmp_path / "many.fasta")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f">a\n{FIRST}{FIRST}\n{SECOND}{SECOND}MKTA\n>b\n{FIRST}\n{FIRST[::-1]}\n",  # wrapped proteins of equal lines
+        f">a\n{FIRST[:11]}\n{'S' * 11}\n",  # too few letters to be sure
+        f">a\n{FIRST}\n{'S' * 22}\n>b\n{FIRST}\n{FIRST[:11]}\n",  # half of the records alone
+    ],
+)
+def test_lines_that_are_no_labels_are_residues(tmp_path: Path, text: str) -> None:
+    write(tmp_path, x=text)
+    found = cells(tmp_path / "x.fasta")
+    assert list(found) == ["id", "sequence"]
+    assert "".join(filter(None, found["sequence"])) == "".join(
+        line for line in text.splitlines() if not line.startswith(">")
+    )
+
+
+def test_ids_that_begin_as_those_of_uniprot_have_fields(tmp_path: Path) -> None:
+    write(tmp_path, x=">sp1|SP\nMKT\n>sp2|TM\nMKA\n")
+    assert cells(tmp_path / "x.fasta")["header 2"] == ["SP", "TM"]
