@@ -127,7 +127,7 @@ def refusal(
         "inner stop codon" if is_stop else "unknown letter",
         f"has {shown(letter)} at residue {at + 1}, {what} (allowed: ACDEFGHIKLMNPQRSTVWY, BJOUXZ and one trailing '*' "
         "or '.'); correct the record"
-        + in_words("data.unknown_letters", "count", ", or read such letters as <unk> with "),
+        + in_words("data.unknown_letters", "count", ", or set ", " to read such letters as <unk>"),
     )
 
 

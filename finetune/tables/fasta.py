@@ -37,7 +37,7 @@ class Record(NamedTuple):
 
     header: str
     letters: str
-    """As they are written, without whitespace."""
+    """Residues as written, without whitespace."""
     labels: str | None = None
     """The line below the sequence, a letter for each residue."""
 

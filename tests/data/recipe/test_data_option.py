@@ -53,7 +53,8 @@ def test_a_command_that_ended_leaves_no_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("main", "expected"), [(embed, ", or read such letters as <unk> with --unknown-letters count"), (predict, "record")]
+    ("main", "expected"),
+    [(embed, ", or set --unknown-letters count to read such letters as <unk>"), (predict, "record")],
 )
 def test_a_refused_letter_has_the_remedy_of_its_program(
     main: object, expected: str, monkeypatch: pytest.MonkeyPatch
