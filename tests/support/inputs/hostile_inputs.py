@@ -199,11 +199,11 @@ INPUTS: dict[str, Hostile] = {
     "UTF-16": bad(PLAIN.decode().encode("utf-16"), "UTF-16", "save it as UTF-8"),
     "UTF-16 without BOM": bad(PLAIN.decode().encode("utf-16-be"), "UTF-16", "save it as UTF-8"),
     "UTF-32": bad(PLAIN.decode().encode("utf-32"), "UTF-32", "save it as UTF-8"),
-    "DNA": bad(of_letters("ACGT"), "holds nucleotides", "give the translated proteins", "data.ingest.content = 'any'"),
+    "DNA": bad(of_letters("ACGT"), "holds nucleotides", "give the translated proteins", "--content any"),
     "RNA": bad(of_letters("ACGU"), "holds nucleotides", "give the translated proteins", name="x.faa"),
     "DNA in a table": bad(
         b"sequence\n" + b"".join(of_letters("ACGT").split(b"\n")[1::2][i] + b"\n" for i in range(40)),
-        *("holds nucleotides", "data.ingest.content = 'any'"),
+        *("holds nucleotides", "--content any"),
         name="x.csv",
     ),
     "three-letter codes": bad(in_codes(), "three-letter codes", "write one letter a residue"),
