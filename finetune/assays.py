@@ -219,10 +219,10 @@ def prepare(recipe: Recipe) -> Prepared:
         tables = [read_table(name, settings.ingest) for name in settings.table]
         needed = ((column, f"split.{name}") for name in _DIVIDING if (column := getattr(recipe.split, name)))
         table = joined(tables, settings, list(needed))
-        proteins = proteins_of(table, settings, settings.crop_tokens, settings.ingest)
+        proteins = proteins_of(table, settings, settings.crop_tokens, settings.ingest).by_content()
     source = proteins.source(settings.ingest)
     store = open_or_build([source], Path(settings.store_dir), settings.unknown_letters, settings.ingest)
-    records = Records(table, proteins.record_of_row, np.asarray(store.digests), store)
+    records = Records(table, proteins.record_of_row, proteins.digests, store)
     with WorkLine("dividing the records", after_s=2.0):
         mutations = None
         if proteins.mutated is not None and proteins.wild_types is not None:

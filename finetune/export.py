@@ -96,8 +96,9 @@ def require_same(bundle: "Bundle", folder: Path, base: str | None = None) -> Non
     from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
     from data.alphabet import CLS, EOS, decode
+    from data.order.plan import SPECIAL_TOKENS
     from finetune.predictor import open_predictor
-    from finetune.tables.proteins import SPECIAL_TOKENS, in_memory
+    from finetune.tables.proteins import in_memory
     from pretrain.ship.reloaded import LENGTHS, loaded, made_up, require_close
 
     predictor = open_predictor(bundle, base)

@@ -94,6 +94,8 @@ def _reading(
 ) -> ReadingSettings:
     """Where the proteins of a table with these columns are."""
     plain: dict[str, Any] = {"mutation": (), "wild_type": None, "protein": None, "numbering_offset": None}
+    if reading.too_long == "window":  # whole sequences do not say which of their residues are mutated
+        plain["too_long"] = "refuse"
     changed: dict[str, Any] = {"id": None}
     mutation = tuple(options.mutation or ()) or (reading.mutation if {*reading.mutation} <= {*columns} else ())
     own = tuple(options.sequence or ()) or (reading.sequence if reading.mutation else ())

@@ -63,8 +63,8 @@ class DelimitedText:
         """How many lines were read."""
         return int(self._reader.line_num)
 
-    def rows(self, sequence: int) -> Iterator[tuple[list[str], str]]:
-        """The fields of each row in the order of the header, and what is wrong with their number ("" for nothing).
+    def rows(self, sequence: int) -> Iterator[tuple[int, list[str], str]]:
+        """The line in which each row ends, its fields in the order of the header, and what is wrong with their number.
 
         Empty fields after the header's last column, from separators at the end of a row, are dropped. If each of the
         first rows has one field more than the header, as R's write.table writes them, the first field may be the row's
@@ -96,7 +96,7 @@ class DelimitedText:
                     f"has {len(fields)} fields, in line {line}, where {width} are expected by the header; write the "
                     "missing ones, empty if need be, so that no value stands in another's column"
                 )
-            yield fields[names:], wrong
+            yield line, fields[names:], wrong
 
     def _have_names(self, first: list[tuple[int, list[str]]], sequence: int) -> bool:
         """Whether the rows begin with a name that has no column.

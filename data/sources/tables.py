@@ -233,11 +233,13 @@ class TableSource(OneFile):
                     raise self._no_row()
                 sequence, name = self._sequence_column(text.columns), self._id_column(text.columns)
                 letters_at, name_at = map(text.columns.index, (sequence, name or sequence))
-                for row, wrong in text.rows(letters_at):
+                for line, row, wrong in text.rows(letters_at):
                     number += 1
                     if number > skip:
                         letters, label = (row[at] if at < len(row) else "" for at in (letters_at, name_at))
-                        entry = self._entry(number, letters, ... if name is None else label, sequence, name)
+                        # As `finetune` numbers rows; lines of several files would not tell them apart.
+                        shown = line if len(places) == 1 else number
+                        entry = self._entry(shown, letters, ... if name is None else label, sequence, name)
                         yield entry._replace(refusal=Refusal("misaligned row", wrong)) if wrong else entry
             except BrokenStream as error:
                 lines = f"after line {text.line}" if text else "in its header"

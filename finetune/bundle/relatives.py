@@ -43,16 +43,16 @@ class Trained:
         """The proteins of a table that trained.
 
         Args:
-            proteins: of the table, with ids as in training.
-            splits: split.csv of each bundle. Where they list exactly these proteins, those that trained one of the
-                models are taken; of another table, all of them.
+            proteins: of the table.
+            splits: split.csv of each bundle. Where they list exactly these proteins, by their digests, those that
+                trained one of the models are taken; of another table, all of them.
             work: an empty folder.
         """
         store = _stored(proteins, work / "trained")
-        of_ids = [split_file.part_of_ids(path) for path in splits]
-        everything = np.arange(proteins.num_records)
-        if all(each.keys() == {*proteins.ids} for each in of_ids):
-            has_trained = [any(each[name] == TRAIN for each in of_ids) for name in proteins.ids]
+        parts = [{line.digest: line.part for line in split_file.lines_of(path).values()} for path in splits]
+        everything, digests = np.arange(proteins.num_records), split_file.digest_texts(proteins.digests)
+        if all(each.keys() == {*digests} for each in parts):
+            has_trained = [any(each[digest] == TRAIN for each in parts) for digest in digests]
             records = everything[has_trained]
             said = f"the {len(records):,} proteins of {proteins.name} that trained"
         else:

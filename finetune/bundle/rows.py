@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from data.order.plan import SPECIAL_TOKENS
 from data.recipe.settings import IngestSettings
 from finetune.tables.mutations import numbering_of
 from finetune.tables.parts import TableParts
-from finetune.tables.proteins import SPECIAL_TOKENS, Proteins, proteins_of
+from finetune.tables.proteins import Proteins, proteins_of
 from finetune.tables.settings import TableSettings
 from finetune.tables.table import Table
 from finetune.tables.wild_types import Numbering
@@ -54,14 +55,15 @@ def checked_rows(parts: TableParts, settings: TableSettings, crop_tokens: int) -
         said += more
     lenient = replace(settings, rows_without_protein="leave_out")
     most = crop_tokens - SPECIAL_TOKENS
+    crop = None if settings.too_long == "refuse" or len(settings.sequence) > 1 else crop_tokens
     num_rows = num_without = num_long = longest = 0
     first_without = first_long = row_of_longest = ""
     for part in parts:
-        proteins = proteins_of(part, lenient, None, is_part=True, numbering=numbering)
+        proteins = proteins_of(part, lenient, crop, is_part=True, numbering=numbering)
         without = np.flatnonzero(proteins.record_of_row < 0)
         if len(without):
             if settings.rows_without_protein == "refuse":
-                _refuse(part, int(without[0]), settings, numbering)
+                _refuse(part, int(without[0]), settings, crop, numbering)
             first_without = first_without or _place(part, int(without[0]))
         long = np.flatnonzero(proteins.whole_residues > most)
         if len(long):
@@ -83,7 +85,8 @@ def checked_rows(parts: TableParts, settings: TableSettings, crop_tokens: int) -
         if len(settings.sequence) > 1:
             raise ValueError(f"{parts.name}: {found}. Joined chains are not cut; leave these rows out")
         if settings.too_long == "refuse":
-            raise ValueError(f"{parts.name}: {found}. Say what is kept of them with --too-long: start, end or ends")
+            ways = "window, start, end or ends" if settings.mutation else "start, end or ends"
+            raise ValueError(f"{parts.name}: {found}. Say what is kept of them with --too-long: {ways}")
         said.append(f"{found}; what is kept of them: {settings.too_long}")
     return CheckedRows(parts, num_rows, tuple(said), settings, crop_tokens, numbering)
 
@@ -92,8 +95,10 @@ def _place(part: Table, index: int) -> str:
     return f"{part.row_word} {part.number(index)}"
 
 
-def _refuse(part: Table, index: int, settings: TableSettings, numbering: Numbering | None) -> None:
+def _refuse(
+    part: Table, index: int, settings: TableSettings, crop_tokens: int | None, numbering: Numbering | None
+) -> None:
     """Raise for a row without a protein, with the reason."""
     row = Table(part.name, part.cells.slice(index, 1), part.number(index), None, (), part.row_word)
-    proteins_of(row, settings, None, is_part=True, numbering=numbering)
+    proteins_of(row, settings, crop_tokens, is_part=True, numbering=numbering)
     raise AssertionError("it has no protein")

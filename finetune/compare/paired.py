@@ -74,7 +74,8 @@ def _difference(name: str, first: Predicted, second: Predicted) -> Difference:
     differing = [key for key, cell in theirs.items() if key not in ours or ours[key].truth != cell.truth]
     differing += [key for key in ours if key not in theirs]
     if differing:
-        shown, position = differing[0]
+        digest, position = differing[0]
+        shown = (first if differing[0] in theirs else second).ids.get(digest, digest)
         place = f", residue {position}" if position else ""
         raise ValueError(
             f"{first.root} and {second.root} have different labels of task {name!r} for {len(differing):,} of "

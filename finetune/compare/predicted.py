@@ -5,7 +5,7 @@ In: a run, or a bundle that lies in one. Out: `Predicted`. Kept: nothing. Number
 
 import csv
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,9 +37,11 @@ class Predicted:
     results: Results
     objectives: tuple[Objective, ...]
     tasks: Mapping[str, Mapping[tuple[str, str], Cell]]
-    """Name of a task -> (id, position) of each label -> label and prediction."""
+    """Name of a task -> (digest of the sequence, position) of each label -> label and prediction."""
     groups: Mapping[str, str]
-    """Id -> group of the split."""
+    """Digest -> group of the split."""
+    ids: Mapping[str, str] = field(default_factory=dict)
+    """Digest -> id."""
 
 
 def read(path: Path) -> Predicted:
@@ -60,26 +62,25 @@ def read(path: Path) -> Predicted:
     results = Results.read(root / FILE)
     manifest = bundles_at(root)[0] / MANIFEST
     objectives = tuple(task.objective for task in parsed(manifest.read_bytes(), str(manifest)).tasks)
-    return Predicted(root, results, objectives, _tasks(root / predictions_file.FILE), _groups(root / split_file.FILE))
+    lines = split_file.lines_of(root / split_file.FILE)
+    tasks = _tasks(root / predictions_file.FILE, {name: line.digest for name, line in lines.items()})
+    groups = {line.digest: line.group or f"alone {line.digest}" for line in lines.values()}
+    return Predicted(root, results, objectives, tasks, groups, {line.digest: name for name, line in lines.items()})
 
 
-def _tasks(path: Path) -> dict[str, dict[tuple[str, str], Cell]]:
+def _tasks(path: Path, digests: Mapping[str, str]) -> dict[str, dict[tuple[str, str], Cell]]:
     """Labels of the tested part; of validation where nothing was tested."""
     found: dict[str, dict[str, dict[tuple[str, str], Cell]]] = {}
     try:
         with path.open(encoding="utf-8", newline="") as file:
             for line in csv.DictReader(file):
                 name, part, task, position, *cell = (line[column] for column in _COLUMNS)
-                of_task = found.setdefault(part, {}).setdefault(task, {})
-                if (name, position) in of_task:
+                of_task, key = found.setdefault(part, {}).setdefault(task, {}), (digests[name], position)
+                if key in of_task:
                     raise ValueError(f"it has two predictions of task {task!r} for {name!r}")
-                of_task[name, position] = Cell(*cell)
+                of_task[key] = Cell(*cell)
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}; start the run again to write it") from None
     except (KeyError, TypeError, ValueError, csv.Error) as error:
         raise ValueError(f"{path} holds no predictions of a run: {error}; start the run again to write it") from None
     return found.get(_TEST) or next(iter(found.values()), {})
-
-
-def _groups(path: Path) -> dict[str, str]:
-    return {name: group or f"alone {name}" for name, group in split_file.group_of_ids(path).items()}

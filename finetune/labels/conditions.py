@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.labels.placed import Column
-from finetune.tables.molecules import canonical_smiles, is_molecules
 from finetune.tables.table import Table
 from finetune.tasks.cells import Cells, written
+from finetune.tasks.molecules import canonical_smiles, is_molecules
 from finetune.tasks.settings import TaskSettings
 
 _MOST = 5000

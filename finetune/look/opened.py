@@ -61,7 +61,9 @@ class Opened:
         return found
 
 
-def proteins_for(table: Table, data: dict[str, Any], reasons: dict[str, str]) -> Proteins:
+def proteins_for(
+    table: Table, data: dict[str, Any], reasons: dict[str, str], crop_tokens: int | None = None
+) -> Proteins:
     """The proteins of a table; settings that the table needs are added to `data`.
 
     Raises:
@@ -70,7 +72,7 @@ def proteins_for(table: Table, data: dict[str, Any], reasons: dict[str, str]) ->
     data.setdefault("table", [table.name])
     while True:
         try:
-            return _proteins(table, data)
+            return _proteins(table, data, crop_tokens)
         except ValueError as error:
             if "has no protein" in str(error) and "rows_without_protein" not in data:
                 data["rows_without_protein"] = "leave_out"
@@ -83,7 +85,7 @@ def proteins_for(table: Table, data: dict[str, Any], reasons: dict[str, str]) ->
 
 
 def _proteins(table: Table, data: dict[str, Any], crop_tokens: int | None = None) -> Proteins:
-    return proteins_of(table, _settings(data), crop_tokens)
+    return proteins_of(table, _settings(data), crop_tokens).by_content()
 
 
 def _settings(data: dict[str, Any]) -> TableSettings:
@@ -121,7 +123,7 @@ def opened(table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequen
         said = why or [f"none of its columns is one: {shown}; --task COLUMN reads one in spite of its name or cells"]
         raise ValueError(f"{table.name}: has proteins, and needs a column of what was measured of them; {said[0]}")
     store = open_or_build([proteins.source(ingest)], Path(store_dir), settings.unknown_letters, ingest)
-    records = Records(table, proteins.record_of_row, np.asarray(store.digests), store)
+    records = Records(table, proteins.record_of_row, proteins.digests, store)
     return Opened(proteins, tasks, kept, left_out, records, store, rows[0], settings.decimal)
 
 

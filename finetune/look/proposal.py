@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data.order.plan import SPECIAL_TOKENS
 from finetune.look.column import columns_of
 from finetune.look.dividing import Divided, divided
 from finetune.look.opened import Opened, opened, proteins_for
@@ -18,7 +19,6 @@ from finetune.look.sizes import Sizes, crop_of, sizes
 from finetune.look.timing import Expected, bins_of_rows, expected, measured
 from finetune.look.told import of_columns, of_proposal, of_proteins, of_relatives
 from finetune.look.written import Table, recipe_text
-from finetune.tables.proteins import SPECIAL_TOKENS
 from finetune.tables.read import read_table
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.proposal.machine import seen
@@ -98,9 +98,11 @@ def propose(request: Request, say: Callable[[Sequence[str]], None] = lambda line
     if isinstance(data.get("sequence"), list):
         crop = crop_of(proteins.num_residues, may_cut=False)
     if int(proteins.num_residues.max()) + SPECIAL_TOKENS > crop:
-        data["too_long"] = "start"
+        data["too_long"] = "window" if "mutation" in data else "start"
         num = int((proteins.num_residues + SPECIAL_TOKENS > crop).sum())
-        place.reasons["too_long"] = f"{num:,} proteins are longer than crop_tokens; their beginning is kept"
+        kept = "residues around their mutations are" if "mutation" in data else "their beginning is"
+        place.reasons["too_long"] = f"{num:,} proteins are longer than crop_tokens; {kept} kept"
+        proteins_for(table, data, place.reasons, crop)
     found = opened(table, data, crop, roles.tasks, request.store_dir)
     roles.of |= {each.columns[0]: ("task", each.reason) for each in found.guesses if len(each.columns) == 1}
     for name, why in found.left_out.items():

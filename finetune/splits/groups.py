@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from finetune.splits.parts import in_order_of_first
 from finetune.splits.records import Records
 from finetune.splits.settings import SplitSettings
-from finetune.tables.molecules import quiet_rdkit
 
 
 def by_group(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int64], list[str]]:
@@ -97,11 +96,12 @@ def scaffolds(smiles: list[str]) -> list[str | None]:
     try:
         from rdkit import Chem
         from rdkit.Chem.Scaffolds.MurckoScaffold import MurckoScaffoldSmiles
+        from rdkit.rdBase import BlockLogs
     except ImportError:
         raise ValueError("split.by = 'scaffold' needs rdkit: pip install 'zymogen[molecules]'") from None
     scaffold_of: Any = MurckoScaffoldSmiles
     known: dict[str, str | None] = {}
-    with quiet_rdkit():
+    with BlockLogs():  # rdkit writes a line for each text that is no molecule
         for text in smiles:
             if text not in known:
                 molecule = Chem.MolFromSmiles(text) if text else None

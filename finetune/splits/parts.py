@@ -29,9 +29,11 @@ class Parts:
     fold: NDArray[np.int16]
     """(N,) the fold in which the record is predicted; `NO_FOLD` where there is none."""
     group: NDArray[np.int64]
-    """(N,) what is held out together, from 0 in the order of first records; also the unit of a bootstrap."""
+    """(N,) what is held out together, from 0 in the order of lowest digests; also the unit of a bootstrap."""
+    digests: NDArray[np.uint64]
+    """(N,) digest of what makes each record."""
     fingerprint: str
-    """Hash of the records' sequences with all of the above."""
+    """Hash of all of the above, whatever the order of the records."""
 
     @property
     def num_folds(self) -> int:
@@ -61,7 +63,7 @@ class Parts:
         part[self.fold == fold] = TEST
         part[self.fold == (fold + 1) % count] = VALIDATION
         mark = new_hash(f"{self.fingerprint} {fold}".encode()).hexdigest()
-        return Parts(part, self.fold, self.group, mark)
+        return Parts(part, self.fold, self.group, self.digests, mark)
 
 
 def parts_of(
@@ -82,14 +84,16 @@ def parts_of(
         ValueError: a group is on two sides; the message names two of its records, from 0.
     """
     count = len(digests)
-    group = np.arange(count) if group is None else in_order_of_first(group)
+    order = np.argsort(digests)
+    group = np.arange(count) if group is None else group
+    group = in_order_of_first(group[order])[np.argsort(order)]
     fold = np.full(count, NO_FOLD) if fold is None else fold
     part, fold = part.astype(np.int8), fold.astype(np.int16)
     _require_whole_groups(part, fold, group)
-    content = new_hash(b"zymogen.parts/1")
+    content = new_hash(b"zymogen.parts/2")
     for array, dtype in ((digests, "<u8"), (part, "<i1"), (fold, "<i2"), (group, "<i8")):
-        content.update(np.ascontiguousarray(array, dtype).tobytes())
-    return Parts(part, fold, group.astype(np.int64), content.hexdigest())
+        content.update(np.ascontiguousarray(array[order], dtype).tobytes())
+    return Parts(part, fold, group.astype(np.int64), digests, content.hexdigest())
 
 
 def in_order_of_first(values: NDArray[np.generic]) -> NDArray[np.int64]:

@@ -26,7 +26,7 @@ class Records:
     of_row: NDArray[np.int64]
     """(rows,) the record of each row of the table; -1 for a row that is in none."""
     digests: NDArray[np.uint64]
-    """(N,) digest of what makes the record, no two equal; those of the token store where there is one."""
+    """(N,) digest of what makes the record, no two equal; of a protein, before it was cut."""
     store: "Store | None" = None
     """The token store; None for a table without proteins."""
 

@@ -1,12 +1,15 @@
 """split.csv: the part, fold and group of each record by its id, written into runs and bundles and taken back.
 
-In: `Parts`, or a file. Out: a file, or `Parts`. Kept: the file, with the columns id, part, fold, group.
+In: `Parts`, or a file. Out: a file, or `Parts`. Kept: the file, with the columns `COLUMNS`.
+
+An id that is the number of a row says nothing of another table, so that records are then found by their digests.
 """
 
 import csv
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +17,11 @@ from numpy.typing import NDArray
 from data.durable import replaced
 from finetune.splits.columns import USUAL
 from finetune.splits.parts import NAMES, NO_FOLD, TEST, TRAIN, UNUSED, VALIDATION, Parts, in_order_of_first, parts_of
+from finetune.tables.table import are_row_numbers
 
 FILE = "split.csv"
-COLUMNS = ("id", "part", "fold", "group")
+DIGEST = "sequence_digest"
+COLUMNS = ("id", "part", "fold", "group", DIGEST)
 _PARTS = {
     word: part for name, part in zip(NAMES, (TRAIN, VALIDATION, TEST, UNUSED), strict=True) for word in USUAL[name]
 }
@@ -38,15 +43,17 @@ def write(path: Path, ids: Sequence[str], parts: Parts) -> None:
     with replaced(path, "write elsewhere") as new, new.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        of_records = (parts.part.tolist(), parts.fold.tolist(), parts.group.tolist())
-        for name, part, fold, group in zip(ids, *of_records, strict=True):
-            writer.writerow((name, NAMES[part], "" if fold == NO_FOLD else fold, group))
+        of_records = (parts.part.tolist(), parts.fold.tolist(), parts.group.tolist(), digest_texts(parts.digests))
+        for name, part, fold, *rest in zip(ids, *of_records, strict=True):
+            writer.writerow((name, NAMES[part], "" if fold == NO_FOLD else fold, *rest))
 
 
 def read(path: Path, ids: Sequence[str], digests: NDArray[np.uint64]) -> tuple[Parts, list[str]]:
-    """The parts of records from a file that was written here or elsewhere; fold and group may be missing.
+    """The parts of records from a file that was written here or elsewhere; fold, group and digest may be missing.
 
-    Groups are any words. Lines of other ids are ignored and counted, so that the split of a larger table can be used.
+    Records are found by their ids, and a digest in the file must be the record's. Where ids are numbers of rows, of the
+    table or of the file, records are found by their digests alone. Groups are any words. Lines of other records are
+    ignored and counted, so that the split of a larger table can be used.
 
     Args:
         path: a CSV with a header; it may have further columns.
@@ -57,12 +64,19 @@ def read(path: Path, ids: Sequence[str], digests: NDArray[np.uint64]) -> tuple[P
         Parts, and notes.
 
     Raises:
-        ValueError: a record is not listed, or listed twice with different parts; a value is no part or fold; one group
-            is on two sides.
+        ValueError: a record is not listed, or listed twice with different parts; an id is of another sequence there;
+            ids are numbers of rows and the file has no digests; a value is no part or fold; one group is on two sides.
     """
     require_distinct(ids)
-    lines = _lines(path)
-    missing = [name for name in ids if name not in lines]
+    lines, keys = lines_of(path), list(ids)
+    if are_row_numbers(ids) or are_row_numbers(lines):
+        if not all(line.digest for line in lines.values()):
+            raise ValueError(
+                f"{path} has no {DIGEST} for every line, and the ids are numbers of rows, which change with the "
+                "table: name a column of ids with data.id in both, or give the split.csv of a run"
+            )
+        lines, keys = {line.digest: line for line in lines.values()}, digest_texts(digests)
+    missing = [name for name, key in zip(ids, keys, strict=True) if key not in lines]
     if missing:
         near = difflib.get_close_matches(missing[0], list(lines)[:10_000], 1)
         nearest = f"; the nearest is {near[0]!r}" if near else ""
@@ -72,11 +86,17 @@ def read(path: Path, ids: Sequence[str], digests: NDArray[np.uint64]) -> tuple[P
             "this table"
         )
     notes = [f"{len(lines) - len(ids):,} lines of {path} are of other tables"] if len(lines) > len(ids) else []
-    found = [lines[name] for name in ids]
-    part, fold = np.array([line[0] for line in found]), np.array([line[1] for line in found])
+    found = [lines[key] for key in keys]
+    for name, line, digest in zip(ids, found, digest_texts(digests), strict=True):
+        if line.digest not in ("", digest):
+            raise ValueError(
+                f"{path}: {name!r} has another sequence there ({DIGEST} {line.digest}, in the table {digest}); give "
+                "the file of this table, or correct the ids"
+            )
+    part, fold = np.array([line.part for line in found]), np.array([line.fold for line in found])
     numbers: dict[str, int] = {}
     # A record without a group is on its own.
-    words = [line[2] or f"\0{name}" for line, name in zip(found, ids, strict=True)]
+    words = [line.group or f"\0{name}" for line, name in zip(found, ids, strict=True)]
     group = in_order_of_first(np.array([numbers.setdefault(word, len(numbers)) for word in words]))
     try:
         return parts_of(digests, part, group, fold), notes
@@ -84,22 +104,47 @@ def read(path: Path, ids: Sequence[str], digests: NDArray[np.uint64]) -> tuple[P
         raise ValueError(f"{path}: {error}") from None
 
 
-def part_of_ids(path: Path) -> dict[str, int]:
-    """Id -> part of every line of a file.
+class Line(NamedTuple):
+    """A line of a file."""
+
+    part: int
+    fold: int
+    group: str
+    """Empty where there is none."""
+    digest: str
+    """The digest of its sequence; empty where there is none."""
+
+
+def lines_of(path: Path) -> dict[str, Line]:
+    """Id -> line of a file.
 
     Raises:
         ValueError: as for `read`.
     """
-    return {name: part for name, (part, _, _) in _lines(path).items()}
+    found: dict[str, Line] = {}
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            columns = reader.fieldnames or []
+            if "id" not in columns or not {"part", "fold"} & set(columns):
+                raise ValueError(f"{path} has the columns {', '.join(columns)}; it needs id, and part or fold")
+            for line in reader:
+                name, where = (line["id"] or "").strip(), f"{path}: line {reader.line_num}"
+                fold = _fold((line.get("fold") or "").strip(), where)
+                part = _part((line.get("part") or "").strip(), where, fold)
+                group, digest = ((line.get(column) or "").strip() for column in ("group", DIGEST))
+                if found.setdefault(name, Line(part, fold, group, digest))[:2] != (part, fold):
+                    raise ValueError(f"{where}: {name!r} was listed before with another part; leave one line out")
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}; check split.file") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} cannot be read as a CSV in UTF-8: {error}; write it again") from None
+    return found
 
 
-def group_of_ids(path: Path) -> dict[str, str]:
-    """Id -> group of every line of a file; empty where there is none.
-
-    Raises:
-        ValueError: as for `read`.
-    """
-    return {name: group for name, (_, _, group) in _lines(path).items()}
+def digest_texts(digests: NDArray[np.uint64]) -> list[str]:
+    """Digests as they stand in a file."""
+    return [f"{digest:016x}" for digest in digests.tolist()]
 
 
 def require_distinct(ids: Sequence[str]) -> None:
@@ -114,28 +159,6 @@ def require_distinct(ids: Sequence[str]) -> None:
             raise ValueError(
                 f"records {seen[name]} and {record} have one id, {name!r}; give each record an id of its own"
             )
-
-
-def _lines(path: Path) -> dict[str, tuple[int, int, str]]:
-    """Part, fold and group by id."""
-    found: dict[str, tuple[int, int, str]] = {}
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            columns = reader.fieldnames or []
-            if "id" not in columns or not {"part", "fold"} & set(columns):
-                raise ValueError(f"{path} has the columns {', '.join(columns)}; it needs id, and part or fold")
-            for line in reader:
-                name, where = (line["id"] or "").strip(), f"{path}: line {reader.line_num}"
-                fold = _fold((line.get("fold") or "").strip(), where)
-                part = _part((line.get("part") or "").strip(), where, fold)
-                if found.setdefault(name, (part, fold, (line.get("group") or "").strip()))[:2] != (part, fold):
-                    raise ValueError(f"{where}: {name!r} was listed before with another part; leave one line out")
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}; check split.file") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} cannot be read as a CSV in UTF-8: {error}; write it again") from None
-    return found
 
 
 def _fold(text: str, where: str) -> int:

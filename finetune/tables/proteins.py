@@ -1,32 +1,33 @@
 """The proteins of a table: which sequence each row is about, and the distinct ones as records of a token store.
 
 In: a table and the settings that say where its sequences are. Out: `Proteins`; a source for `data.store.build`, whose
-record i is record i. Kept: nothing. A record is one distinct sequence; rows with equal sequences share it.
+record i is record i. Kept: nothing. A record is one distinct sequence of tokens, before anything is cut away; rows with
+equal ones share it.
 """
 
 import hashlib
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data.alphabet import LETTER_IDS, REFUSED, UNK
+from data.order.plan import SPECIAL_TOKENS
 from data.recipe.option import in_words
 from data.recipe.settings import IngestSettings, LetterPolicy
 from data.sources.block import START, Block, Position
 from data.sources.entries import Entry, entry_blocks
 from data.sources.protein import is_missing, letters_of, refusal
-from data.sources.tables import ID_COLUMNS
 from finetune.tables.mutations import variants
 from finetune.tables.settings import TableSettings, TooLong
-from finetune.tables.table import Table, sequence_column
+from finetune.tables.table import Table, ids_of, sequence_column
 from finetune.tables.wild_types import Numbering, wild_types_of
+from finetune.tables.windows import check_lengths, kept_residues
 
-SPECIAL_TOKENS = 2
-"""Begin and end, which a document has beside its residues."""
-_MOST_ROWS = 3
-"""How many rows an error names."""
+_TOKENS = np.where(LETTER_IDS == REFUSED, UNK, LETTER_IDS).astype(np.uint8).tobytes()
+"""Token of each letter: letters that become <unk> do not tell two proteins apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,9 @@ class Proteins:
     name: str
     """The table's location."""
     ids: tuple[str, ...]
-    """(N,) distinct names, of the first row of each: its cell in the id column, else ``row-17``."""
+    """(N,) distinct names: the first of its rows' cells in the id column, else ``row-17``, its first row."""
+    digests: NDArray[np.uint64]
+    """(N,) digest of each protein's tokens and linker, before it was cut; no two are equal."""
     sequences: tuple[str, ...]
     """(N,) upper-case letters, chains joined, cut if they were too long."""
     record_of_row: NDArray[np.int64]
@@ -47,6 +50,8 @@ class Proteins:
     """(R,) residues of each row's protein before it was cut; 0 for a row that was left out."""
     too_long: TooLong
     """What was kept of a protein that was cut."""
+    cuts: NDArray[np.int64]
+    """(N, 2) the residue that the record begins with, and how many follow it; the others are the last ones."""
     mutated: tuple[tuple[int, ...], ...] | None
     """(R,) residues, from 0, in which a row differs from its wild type, before it was cut; None without mutations."""
     wild_types: tuple[str, ...] | None
@@ -75,12 +80,28 @@ class Proteins:
     def places(self, row: int, residues: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where residues of a row's protein, from 0, are in its record; -1 for those that were cut away."""
         whole, record = int(self.whole_residues[row]), int(self.record_of_row[row])
-        kept = len(self.sequences[record])
-        if whole == kept:
-            return residues
-        head, tail = kept_ends(kept, self.too_long)
-        found = np.where(residues < head, residues, residues - (whole - kept))
-        return np.where((residues < head) | (residues >= whole - tail), found, -1)
+        kept, (begin, head) = len(self.sequences[record]), self.cuts[record].tolist()
+        in_head = (residues >= begin) & (residues < begin + head)
+        in_tail = residues >= whole - (kept - head)
+        return np.where(in_head, residues - begin, np.where(in_tail, residues - (whole - kept), -1))
+
+    def of_records(self, records: NDArray[np.int64]) -> "Proteins":
+        """Some records in some order; rows of others are left out."""
+        number = np.full(self.num_records + 1, -1)  # the last one is that of rows without a record
+        number[records] = np.arange(len(records))
+        return replace(
+            self,
+            ids=tuple(self.ids[record] for record in records),
+            digests=self.digests[records],
+            sequences=tuple(self.sequences[record] for record in records),
+            record_of_row=number[self.record_of_row],
+            linkers=self.linkers[records],
+            cuts=self.cuts[records],
+        )
+
+    def by_content(self) -> "Proteins":
+        """The same with records in the order of their digests, so that nothing depends on the order of rows."""
+        return self.of_records(np.argsort(self.digests))
 
     def source(self, limits: IngestSettings | None = None) -> "ProteinSource":
         """The records as a source of a token store."""
@@ -141,7 +162,7 @@ def proteins_of(
         settings: where its proteins are.
         crop_tokens: longest document, begin and end included; None for no limit.
         limits: longest header and longest protein.
-        is_part: whether it is a part of a table, in which all rows may be left out.
+        is_part: whether it is a part of a table, in which all rows may be left out, and two proteins may be read alike.
         numbering: of the mutations of the whole table, for a part of it.
 
     Raises:
@@ -176,9 +197,13 @@ def proteins_of(
             table.require(column, in_words("data.sequence") or "column")
         chains = [table.column(column) for column in columns]
     cleaned = _cleaned(table, columns, chains, unusable, settings, limits)
+    joined = [settings.linker.join(row) for row in cleaned]
+    most = max(map(len, joined), default=0) if crop_tokens is None else crop_tokens - SPECIAL_TOKENS
+    check_lengths(table, joined, settings, most, said, mutated, unusable)
+    cleaned = [() if index in unusable else row for index, row in enumerate(cleaned)]
     _leave_out(table, unusable, settings, said, is_part=is_part)
-    most = None if crop_tokens is None else crop_tokens - SPECIAL_TOKENS
-    return _records(table, cleaned, settings, most, said, mutated, wild_types, limits)
+    proteins = _records(table, cleaned, joined, settings, most, said, mutated, wild_types)
+    return proteins if is_part else _without_equals(table, proteins)
 
 
 def in_memory(name: str, sequences: Sequence[str]) -> Proteins:
@@ -193,19 +218,15 @@ def in_memory(name: str, sequences: Sequence[str]) -> Proteins:
         ids=tuple(f"row-{number}" for number in range(1, len(sequences) + 1)),
         sequences=tuple(sequences),
         record_of_row=np.arange(len(sequences)),
+        digests=np.array([_digest(letters.encode().translate(_TOKENS), 0) for letters in sequences], np.uint64),
         linkers=np.zeros((len(sequences), 2), np.int64),
         whole_residues=np.array([len(letters) for letters in sequences], np.int64),
         too_long="refuse",
+        cuts=np.array([(0, len(letters)) for letters in sequences], np.int64).reshape(-1, 2),
         mutated=None,
         wild_types=None,
         said=(),
     )
-
-
-def kept_ends(kept: int, policy: TooLong) -> tuple[int, int]:
-    """How many of `kept` residues are from the beginning of a protein that was cut, and how many from its end."""
-    head = {"start": kept, "end": 0, "ends": (kept + 1) // 2}.get(policy, kept)
-    return head, kept - head
 
 
 def _cleaned(
@@ -239,7 +260,7 @@ def _cleaned(
                     break
                 letters = known[cell or ""] = raw.decode("ascii")
             row.append(letters)
-        cleaned.append(tuple(row) if index not in unusable else ())
+        cleaned.append(tuple(row) if len(row) == len(columns) else ())
     return cleaned
 
 
@@ -267,52 +288,41 @@ def _leave_out(
 def _records(
     table: Table,
     cleaned: Sequence[tuple[str, ...]],
+    joined: Sequence[str],
     settings: TableSettings,
-    most: int | None,
+    most: int,
     said: list[str],
     mutated: tuple[tuple[int, ...], ...] | None,
     wild_types: tuple[str, ...] | None,
-    limits: IngestSettings,
 ) -> Proteins:
-    records: dict[tuple[str, int], int] = {}
-    linkers: list[tuple[int, int]] = []
-    first_rows: list[int] = []
+    """The distinct proteins, in the order of their first rows."""
+    rows: defaultdict[tuple[bytes, int], list[int]] = defaultdict(list)
+    for index, chains in enumerate(cleaned):
+        if chains:
+            begin = len(chains[0]) if len(chains) > 1 and settings.linker else 0
+            rows[joined[index].encode().translate(_TOKENS), begin].append(index)
     record_of_row = np.full(len(cleaned), -1, np.int64)
-    whole = np.zeros(len(cleaned), np.int64)
-    joined = [settings.linker.join(chains) for chains in cleaned]
-    too_long = [index for index, letters in enumerate(joined) if most is not None and len(letters) > most]
-    if too_long:
-        assert most is not None
-        _require_policy(table, joined, too_long, settings, most)
-        kept = {"start": "the first", "end": "the last", "ends": "the first and last, half each,"}[settings.too_long]
-        said.append(
-            f"rows whose protein has more than {most} residues, of which {kept} {most} are kept: {len(too_long)}; the "
-            f"longest has {max(len(joined[index]) for index in too_long)}"
-        )
-    for index, (chains, letters) in enumerate(zip(cleaned, joined, strict=True)):
-        if not chains:
-            continue
-        whole[index] = len(letters)
-        if most is not None and len(letters) > most:
-            head, tail = kept_ends(most, settings.too_long)
-            letters = letters[:head] + letters[len(letters) - tail :]
-        is_joined = len(chains) > 1 and bool(settings.linker)
-        begin = len(chains[0]) if is_joined else 0
-        record = records.setdefault((letters, begin), len(records))
-        if record == len(linkers):
-            linkers.append((begin, begin + len(settings.linker)) if is_joined else (0, 0))
-            first_rows.append(index)
-        record_of_row[index] = record
-    if (num_rows := int(np.count_nonzero(record_of_row >= 0))) > len(records):
-        said.append(f"{num_rows} rows are of {len(records)} distinct proteins")
+    whole = np.array([len(letters) if chains else 0 for chains, letters in zip(cleaned, joined, strict=True)], np.int64)
+    sequences, cuts = [], []
+    for record, of_record in enumerate(rows.values()):
+        record_of_row[of_record] = record
+        letters = joined[of_record[0]]
+        kept = kept_residues(len(letters), most, settings.too_long, mutated[of_record[0]] if mutated else ())
+        sequences.append(letters[kept.begin : kept.begin + kept.head] + letters[len(letters) - kept.tail :])
+        cuts.append((kept.begin, kept.head))
+    linkers = [(begin, begin + len(settings.linker)) if begin else (0, 0) for _, begin in rows]
+    if (num_rows := int(np.count_nonzero(record_of_row >= 0))) > len(rows):
+        said.append(f"{num_rows} rows are of {len(rows)} distinct proteins")
     return Proteins(
         table.name,
-        _ids(table, settings, first_rows, said),
-        tuple(letters for letters, _ in records),
+        ids_of(table, settings, list(rows.values()), said),
+        np.array([_digest(tokens, begin) for tokens, begin in rows], np.uint64),
+        tuple(sequences),
         record_of_row,
         np.array(linkers, np.int64).reshape(-1, 2),
         whole,
         settings.too_long,
+        np.array(cuts, np.int64).reshape(-1, 2),
         mutated,
         wild_types,
         tuple(said),
@@ -320,52 +330,30 @@ def _records(
     )
 
 
-def _require_policy(
-    table: Table, joined: Sequence[str], too_long: Sequence[int], settings: TableSettings, most: int
-) -> None:
-    longest = max(too_long, key=lambda index: len(joined[index]))
-    shown = ", ".join(table.shown(index) for index in too_long[:_MOST_ROWS])
-    shown += f" and {len(too_long) - _MOST_ROWS} more" if len(too_long) > _MOST_ROWS else ""
+def _digest(tokens: bytes, begin: int) -> int:
+    return int.from_bytes(hashlib.blake2b(b"%d " % begin + tokens, digest_size=8).digest(), "little")
+
+
+def _without_equals(table: Table, proteins: Proteins) -> Proteins:
+    """Leave out proteins that differ only in what was cut away: a model reads them alike, and labels would be mixed.
+
+    Raises:
+        ValueError: no other protein is left.
+    """
+    seen: defaultdict[tuple[bytes, int], list[int]] = defaultdict(list)
+    for record, letters in enumerate(proteins.sequences):
+        seen[letters.encode().translate(_TOKENS), int(proteins.linkers[record, 0])].append(record)
+    equal = [record for records in seen.values() if len(records) > 1 for record in records]
+    if not equal:
+        return proteins
+    stay = np.setdiff1d(np.arange(proteins.num_records), equal)
+    left_out = np.count_nonzero(np.isin(proteins.record_of_row, equal))
+    first = proteins.first_rows[equal[:2]].tolist()
     found = (
-        f"{table.name}: {len(too_long)} of {len(joined)} rows have a protein of more than {most} residues "
-        f"(data.crop_tokens less begin and end), in {table.row_word} {shown}; the longest, in {table.row_word} "
-        f"{table.shown(longest)}, has {len(joined[longest])}"
+        f"proteins that differ only in residues that are cut away: {len(equal)}, in {left_out} rows, such as "
+        f"{table.row_word}s {' and '.join(map(table.shown, first))}"
     )
-    if settings.too_long == "refuse":
-        raise ValueError(
-            f"{found}. Raise data.crop_tokens to {len(joined[longest]) + SPECIAL_TOKENS}, or set data.too_long to "
-            "what is kept of them: 'start', 'end' or 'ends'"
-        )
-    if len(settings.sequence) > 1:
-        raise ValueError(f"{found}. Joined chains are not cut; raise data.crop_tokens, or leave these rows out")
-
-
-def _ids(table: Table, settings: TableSettings, first_rows: Sequence[int], said: list[str]) -> tuple[str, ...]:
-    """A name for each record: from the column that is named, or a usual one that tells records apart, or its row."""
-    named = settings.id
-    if named is not None:
-        table.require(named, in_words("data.id") or "column")
-    by_name = {column.strip().lower(): column for column in reversed(table.columns)}
-    usual = [by_name[name] for name in ID_COLUMNS if name in by_name]
-    for column in [named] if named else [*usual, *settings.mutation[:1]]:
-        cells = table.column(column)
-        ids = [" ".join((cells[index] or "").split()) for index in first_rows]
-        of_id = Counter(ids)
-        if all(ids) and len(of_id) < len(ids) and table.origins:  # an id may be of another protein in another table
-            ids = [table.id_of(index, each) for index, each in zip(first_rows, ids, strict=True)]
-            of_id = Counter(ids)
-        if all(ids) and len(of_id) == len(ids):
-            return tuple(ids)
-        if named is None:
-            continue
-        if not all(ids):
-            raise ValueError(f"{table.row(first_rows[ids.index('')])}: its id, in column {named!r}, is empty; fill it")
-        twice = next(each for each in ids if of_id[each] > 1)
-        first, second, *_ = [first_rows[at] for at, each in enumerate(ids) if each == twice]
-        raise ValueError(
-            f"{table.row(second)}: the id {twice!r}, in column {named!r}, is that of {table.row_word} "
-            f"{table.shown(first)} too, which has another protein; give each protein its own id, or leave data.id out"
-        )
-    if usual and named is None:
-        said.append(f"the column {usual[0]!r} does not tell proteins apart, so that they are called by their rows")
-    return tuple(table.id_of(index) for index in first_rows)
+    if not len(stay):
+        raise ValueError(f"{table.name}: has only {found}; raise data.crop_tokens, or keep another part of them")
+    said = f"{found} are left out; raise data.crop_tokens, or keep another part, to use them"
+    return replace(proteins.of_records(stay), said=(*proteins.said, said))

@@ -11,7 +11,7 @@ from data.recipe.option import in_words
 from data.recipe.setting import IDENTITY, OPERATIONAL, Section, require, setting
 from data.recipe.settings import LetterPolicy
 
-TooLong = Literal["refuse", "start", "end", "ends"]
+TooLong = Literal["refuse", "start", "end", "ends", "window"]
 RowPolicy = Literal["refuse", "leave_out"]
 EmptyMutation = Literal["missing", "wild_type"]
 Decimal = Literal["auto", ".", ","]
@@ -65,7 +65,8 @@ class TableSettings(Section):
     linker: str = setting(IDENTITY, "residues between two chains that are joined; never pooled or labelled", LINKER)
     too_long: TooLong = setting(
         IDENTITY,
-        "a protein longer than crop_tokens: 'refuse' it, or keep its 'start', its 'end', or half of both 'ends'",
+        "a protein longer than crop_tokens: 'refuse' it, or keep its 'start', its 'end', half of both 'ends', or, with "
+        "mutations, a 'window' around them; a mutated residue is never cut away",
         "refuse",
     )
     rows_without_protein: RowPolicy = setting(
@@ -93,6 +94,9 @@ class TableSettings(Section):
             self.linker,
             "it consists of amino acid letters, such as 25 G",
         )
+        said = "it is around mutated residues; name their column with mutation, or keep the 'start', 'end' or 'ends'"
+        is_possible = bool(self.mutation) or self.too_long != "window"
+        require(is_possible, f"{self.section}.too_long", self.too_long, said)
         mutation, own = f"{self.section}.mutation", list(self.mutation)
         if not self.mutation:
             for setting_name in ("wild_type", "protein", "numbering_offset"):

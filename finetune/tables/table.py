@@ -5,14 +5,16 @@ of, and every column that one of them has. Kept: nothing. A sequence that stands
 column of one name is one column of labels.
 """
 
-from collections.abc import Collection, Sequence
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from data.recipe.option import in_words
 from data.recipe.setting import no_such_word
-from data.sources.tables import SEQUENCE_COLUMNS
+from data.sources.tables import ID_COLUMNS, SEQUENCE_COLUMNS
 from finetune.tables.location import Location
 from finetune.tables.settings import TableSettings
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 _SHOWN_COLUMNS, _NAME = 12, 40
 """Names of columns that an error shows, and the letters of each: a file without a header has cells for names."""
+
+_ROW_NUMBER = re.compile(r"(?:.*:)?(?:row|record)-\d+", re.S)
 
 
 class Origin(NamedTuple):
@@ -205,3 +209,53 @@ def _short(name: str) -> str:
 
 def _cut(name: str) -> str:
     return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."
+
+
+def are_row_numbers(ids: Iterable[str]) -> bool:
+    """Whether ids are numbers of rows, which say nothing of another table, or of this one with a row more."""
+    return all(map(_ROW_NUMBER.fullmatch, ids))
+
+
+def ids_of(table: Table, settings: TableSettings, rows: Sequence[Sequence[int]], said: list[str]) -> tuple[str, ...]:
+    """A name for each record: from the column that is named, or a usual one that tells records apart, or its row.
+
+    Of several rows it is the first one in the order of texts, so that it does not depend on the order of rows.
+
+    Args:
+        table: the table.
+        settings: which column names proteins, if any.
+        rows: the rows of each record, rising.
+        said: gets sentences for the user.
+
+    Raises:
+        ValueError: the column that is named has an empty cell, or one id for two proteins.
+    """
+    first_rows = [of_record[0] for of_record in rows]
+    named = settings.id
+    if named is not None:
+        table.require(named, in_words("data.id") or "column")
+    by_name = {column.strip().lower(): column for column in reversed(table.columns)}
+    usual = [by_name[name] for name in ID_COLUMNS if name in by_name]
+    for column in [named] if named else [*usual, *settings.mutation[:1]]:
+        cells = table.column(column)
+        given = [{index: " ".join((cells[index] or "").split()) for index in of_record} for of_record in rows]
+        ids = [min(filter(None, of_record.values()), default="") for of_record in given]
+        of_id = Counter(ids)
+        if all(ids) and len(of_id) < len(ids) and table.origins:  # an id may be of another protein in another table
+            ids = [min(table.id_of(index, each) for index, each in of.items() if each) for of in given]
+            of_id = Counter(ids)
+        if all(ids) and len(of_id) == len(ids):
+            return tuple(ids)
+        if named is None:
+            continue
+        if not all(ids):
+            raise ValueError(f"{table.row(first_rows[ids.index('')])}: its id, in column {named!r}, is empty; fill it")
+        twice = next(each for each in ids if of_id[each] > 1)
+        first, second, *_ = [first_rows[at] for at, each in enumerate(ids) if each == twice]
+        raise ValueError(
+            f"{table.row(second)}: the id {twice!r}, in column {named!r}, is that of {table.row_word} "
+            f"{table.shown(first)} too, which has another protein; give each protein its own id, or leave data.id out"
+        )
+    if usual and named is None:
+        said.append(f"the column {usual[0]!r} does not tell proteins apart, so that they are called by their rows")
+    return tuple(table.id_of(index) for index in first_rows)

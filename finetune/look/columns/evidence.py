@@ -13,7 +13,7 @@ from data.sources.tables import ID_COLUMNS
 from finetune.look import words
 from finetune.look.column import Column
 from finetune.look.guess import guess
-from finetune.tables.molecules import is_molecules
+from finetune.tasks.molecules import is_molecules
 
 _THREE_LETTERS = {
     *("ala", "arg", "asn", "asp", "cys", "gln", "glu", "gly", "his", "ile", "leu", "lys", "met", "phe", "pro", "ser"),

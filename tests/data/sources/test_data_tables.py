@@ -117,7 +117,7 @@ def test_ids_of_any_type(tmp_path: Path) -> None:
 
 def test_row_numbers_go_on_after_a_stop(tmp_path: Path) -> None:
     path = written(tmp_path / "x.csv", b"seq\nMKT\nGG\nWW\n")
-    assert contents(source(path), Position(2)) == [("row-3", "WW")]
+    assert contents(source(path), Position(2)) == [("row-4", "WW")]
     assert contents(source(path), Position(3)) == []
 
 

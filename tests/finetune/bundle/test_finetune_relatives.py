@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from finetune.bundle.relatives import Trained
+from finetune.splits import split_file
 from finetune.tables.proteins import Proteins, proteins_of
 from finetune.tables.read import read_table
 from finetune.tables.settings import TableSettings
@@ -19,8 +20,11 @@ def read(path: Path, sequences: Mapping[str, str] | Sequence[str]) -> Proteins:
     return proteins_of(read_table(str(path)), TableSettings(), None)
 
 
-def split(path: Path, of_ids: Mapping[str, str]) -> Path:
-    path.write_text("id,part\n" + "".join(f"{name},{part}\n" for name, part in of_ids.items()))
+def split(path: Path, table: Proteins, of_ids: Mapping[str, str]) -> Path:
+    """A split.csv under other ids, as row numbers of another table would be."""
+    digests = dict(zip(table.ids, split_file.digest_texts(table.digests), strict=True))
+    lines = [f"x{name},{part},{digests[name]}\n" for name, part in of_ids.items()]
+    path.write_text("id,part,sequence_digest\n" + "".join(lines))
     return path
 
 
@@ -34,8 +38,8 @@ def changed(*places: int) -> str:
 def test_variants_are_compared_by_position_with_those_that_trained(tmp_path: Path) -> None:
     table = read(tmp_path / "train.fasta", {"a": changed(1), "b": changed(1, 2, 3), "c": changed(5, 6, 7, 8)})
     parts = [
-        split(tmp_path / "one.csv", {"a": "train", "b": "test", "c": "validation"}),
-        split(tmp_path / "two.csv", {"a": "validation", "b": "test", "c": "train"}),
+        split(tmp_path / "one.csv", table, {"a": "train", "b": "test", "c": "validation"}),
+        split(tmp_path / "two.csv", table, {"a": "validation", "b": "test", "c": "train"}),
     ]
     asked = read(tmp_path / "in.fasta", [changed(1), changed(1, 2, 3), changed(), changed(5, 6, 7, 8), changed(1, 9)])
     length = len(WILD)
@@ -47,7 +51,7 @@ def test_variants_are_compared_by_position_with_those_that_trained(tmp_path: Pat
     assert one.identities(asked).tolist() == pytest.approx([1 - n / length for n in (0, 2, 1, 5, 1)])
     both = Trained.of(table, parts, tmp_path / "2")  # of several models, what trained one of them
     assert both.identities(asked).tolist() == pytest.approx([1 - n / length for n in (0, 2, 1, 0, 1)])
-    other = split(tmp_path / "other.csv", {"a": "train", "b": "test"})
+    other = split(tmp_path / "other.csv", table, {"a": "train", "b": "test"})
     everything = Trained.of(table, [other], tmp_path / "3")
     assert "all 3 proteins" in everything.said[0]
     assert "which is not the table of the training" in everything.said[0]
@@ -59,7 +63,7 @@ def test_variants_are_compared_by_position_with_those_that_trained(tmp_path: Pat
 def test_others_are_aligned(tmp_path: Path) -> None:
     found = proteins(4, least=80, most=120)
     table = read(tmp_path / "train.fasta", found[:3])
-    parts = [split(tmp_path / "split.csv", {"p0": "train", "p1": "train", "p2": "test"})]
+    parts = [split(tmp_path / "split.csv", table, {"p0": "train", "p1": "train", "p2": "test"})]
     near = found[1].replace("L", "I", 3)
     differ = sum(a != b for a, b in zip(near, found[1], strict=True))
     asked = read(tmp_path / "in.fasta", [found[3], found[0], near, found[2]])

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from data.alphabet import STANDARD_RESIDUES
+from finetune.tables.proteins import in_memory
 
 Rows = list[dict[str, str]]
 
@@ -75,7 +76,7 @@ total_tokens = 12_000
 def rows(count: int = 160, seed: int = 0) -> Rows:
     """Proteins of 12 to 60 residues; each has half of the labels of sequences, and every fourth those of residues.
 
-    All follow from the protein's composition.
+    All follow from the protein's composition. Rows are in the order of their records, so that row i is record i.
     """
     rng = np.random.default_rng(seed)
     made = []
@@ -93,7 +94,9 @@ def rows(count: int = 160, seed: int = 0) -> Rows:
         shown = {name: cell if rng.random() < 0.5 else "" for name, cell in cells.items()}
         states = "".join("h" if letter in "AILMFVW" else "e" if letter in "KRDE" else "-" for letter in residues)
         made.append({"name": f"p{number}", "sequence": residues, **shown, "state": "" if number % 4 else states})
-    return made
+    digests = in_memory("small", [row["sequence"] for row in made]).digests.tolist()
+    in_order = [row for _, row in sorted(zip(digests, made, strict=True), key=lambda each: each[0])]
+    return [{**row, "name": f"p{number}"} for number, row in enumerate(in_order)]
 
 
 def write(folder: Path, change: Callable[[Rows], Rows] = lambda given: given, **how: int) -> Path:

@@ -5,9 +5,8 @@ only equal texts are one molecule.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any
+from collections.abc import Sequence
+from contextlib import suppress
 
 _NAME = re.compile(r"smiles", re.I)
 _SMILES = re.compile(r"[A-Za-z0-9@+\-\[\]()=#$/\\%.:*~]*[=#()\[\]@][A-Za-z0-9@+\-\[\]()=#$/\\%.:*~]*")
@@ -25,26 +24,11 @@ def is_molecules(column: str, texts: Sequence[str]) -> bool:
 
 def canonical_smiles(texts: Sequence[str]) -> list[str | None]:
     """The canonical SMILES of each text; None for one that is no molecule, and for all of them without rdkit."""
-    with suppress(ImportError), quiet_rdkit():
+    with suppress(ImportError):
         from rdkit import Chem
+        from rdkit.rdBase import BlockLogs
 
-        molecules = [Chem.MolFromSmiles(text) if text else None for text in texts]
+        with BlockLogs():  # rdkit writes a line for each text that is no molecule
+            molecules = [Chem.MolFromSmiles(text) if text else None for text in texts]
         return [Chem.MolToSmiles(each) if each is not None else None for each in molecules]
     return [None] * len(texts)
-
-
-@contextmanager
-def quiet_rdkit() -> Iterator[None]:
-    """Keep rdkit from writing a line for each molecule that it cannot read.
-
-    Raises:
-        ImportError: rdkit is not installed.
-    """
-    from rdkit import RDLogger
-
-    logger: Any = RDLogger
-    logger.DisableLog("rdApp.*")
-    try:
-        yield
-    finally:
-        logger.EnableLog("rdApp.*")

@@ -1,0 +1,133 @@
+"""Columns that differ between rows of one label: conditions that are averaged, mutations that must not be.
+
+In: a table, the rows of each label. Out: for each column the labels whose rows differ in it. Kept: nothing.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.labels.conditions import values_of
+from finetune.tables.mutations import substitutions
+from finetune.tables.table import Table
+from finetune.tasks.cells import written
+
+_NO_CONDITION = re.compile(
+    r"(?:^|[\s_.-])(?:id|ids|name|date|day|time|year|rep\w*|batch|plate|well|run|sample|experiment|index|row|comments?"
+    r"|notes?|sd|std|sem|se|err|error|cv|n|counts?|reads|operator|source|ref\w*|doi|pmid)(?:$|[\s_.\d-])",
+    re.I,
+)
+"""Names of columns in which replicates differ: they say who measured, when and how well, not under which condition."""
+_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}(?:[T ].*)?")
+_MOST_SHARE = 0.9
+_MOST_NUMBERS = 0.5
+"""Share of the rows that differ above which a column of numbers is one of measurements."""
+
+
+@dataclass(frozen=True)
+class OtherColumns:
+    """The columns of a table that no setting of a run reads."""
+
+    table: Table
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, table: Table, read: Collection[str | None]) -> "OtherColumns":
+        """The columns of a table, except those that are read."""
+        return cls(table, tuple(name for name in table.columns if name not in read))
+
+    def differing(self, rows: NDArray[np.int64], first: NDArray[np.int64]) -> dict[str, NDArray[np.bool_]]:
+        """Column of conditions -> (labels,) whether rows of the label have two values in it.
+
+        Args:
+            rows: (m,) rows of each label, one label after the other.
+            first: (labels,) first of them.
+
+        Raises:
+            ValueError: rows of one label have different mutations; the message names two of them.
+        """
+        for name, codes in self._mutations.items():
+            if (found := _differ(codes[rows], first)).any():
+                self._refuse(name, codes, rows[first[np.argmax(found)] :])
+        found_of = {name: _differ(codes[rows], first) for name, codes in self._conditions.items()}
+        return {name: found for name, found in found_of.items() if found.any()}
+
+    def _refuse(self, name: str, codes: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+        """Raise for the first of some rows and the next that has another mutation."""
+        given = rows[codes[rows] >= 0]
+        one, other = int(given[0]), int(given[np.argmax(codes[given] != codes[given[0]])])
+        cells = self.table.column(name)
+        raise ValueError(
+            f"{self.table.row(one)} and {self.table.shown(other)}: rows of one sequence have different mutations in "
+            f"column {name!r}, {cells[one]!r} and {cells[other]!r}, and would be averaged: is the sequence that of the "
+            "wild type? Name the column with data.mutation, or leave one of the rows out"
+        )
+
+    @cached_property
+    def _mutations(self) -> dict[str, NDArray[np.int64]]:
+        """Column of mutations -> (rows,) number of the mutations of each row, -1 where there are none."""
+        found = {}
+        for name in self.names:
+            texts = written(self.table, name).texts
+            changes = [_changes(text) for text in texts]
+            read = [each for each in changes if each is not None]
+            if any(read) and len(read) >= _MOST_SHARE * len(texts):
+                numbers = {each: number for number, each in enumerate(dict.fromkeys(read))}
+                of = {
+                    text: numbers.get(each, -1) for text, each in zip(texts, changes, strict=True) if each is not None
+                }
+                cells = (text.strip() if text else "" for text in self.table.column(name))
+                found[name] = np.array([of.get(text, -1) for text in cells], np.int64)
+        return found
+
+    @cached_property
+    def _conditions(self) -> dict[str, NDArray[np.int64]]:
+        """Column that may be a condition -> (rows,) number of each row's value, -1 where it is empty."""
+        found = {}
+        for name in self.names:
+            cells = written(self.table, name)
+            dates = sum(map(bool, map(_DATE.fullmatch, cells.texts)))
+            if (
+                name in self._mutations
+                or _NO_CONDITION.search(name)
+                or len(cells.texts) < 2
+                or dates == len(cells.texts)
+            ):
+                continue
+            values = values_of(self.table, name)
+            numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
+            codes = np.array([numbers[value] for value in values], np.int64)
+            filled = np.zeros(len(values), np.bool_)
+            filled[cells.rows] = True
+            if _are_numbers(cells.texts) and len(numbers) > _MOST_NUMBERS * len(cells.rows):
+                continue
+            found[name] = np.where(filled, codes, -1)
+        return found
+
+
+def _are_numbers(texts: Collection[str]) -> bool:
+    def is_number(text: str) -> bool:
+        try:
+            return bool(np.isfinite(float(text.lstrip("<>=~ "))))
+        except ValueError:
+            return False
+
+    return sum(map(is_number, texts)) >= _MOST_SHARE * len(texts)
+
+
+def _changes(text: str) -> frozenset[tuple[int, str]] | None:
+    """The changes that a cell names, none for the wild type; None for a cell that is no mutation."""
+    try:
+        return frozenset((each.number, each.new) for each in substitutions(text) if each.new != each.old)
+    except ValueError:
+        return None
+
+
+def _differ(codes: NDArray[np.int64], first: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """(labels,) whether the codes of a label, of which -1 is none, are not all equal."""
+    lowest = np.minimum.reduceat(np.where(codes < 0, np.iinfo(np.int64).max, codes), first)
+    return np.maximum.reduceat(codes, first) > lowest
