@@ -59,7 +59,7 @@ def merged(
         num_records: number of records, N.
         where: the row of a number for errors, with its file.
         outputs: names of the outputs, for errors.
-        said: gets a sentence on labels that are left out, as their measurements differ.
+        said: gets a sentence on labels that are left out, as their measurements contradict each other.
 
     Raises:
         ValueError: replicates are refused; classes of one thing differ; one measurement of it is ``<v`` and another
@@ -90,18 +90,20 @@ def merged(
         return _empty(num_records, measured.positions)
     lowest, highest = np.minimum.reduceat(values, first), np.maximum.reduceat(values, first)
     below, above = np.minimum.reduceat(censoring, first), np.maximum.reduceat(censoring, first)
-    torn = (lowest != highest) | (below != above)
+    torn = (below == BELOW) & (above == ABOVE) if settings.is_number else lowest != highest
     if settings.replicates == "leave_out" and torn.any():
         if said is not None:
-            said.append(f"{settings.name}: labels left out, as rows of one sequence differ: {int(torn.sum()):,}")
+            said.append(
+                f"{settings.name}: labels left out, as rows of one sequence contradict each other: {int(torn.sum()):,}"
+            )
         rest = measured.at(order[~np.repeat(torn, counts)])
         return merged(rest, settings, num_records, where, outputs)
     if settings.is_number:
         remedy = "nothing is known of their mean: remove one of them"
-        refuse((below == BELOW) & (above == ABOVE), "one measurement is below and another above a number", remedy)
+        refuse(torn, "one measurement is below and another above a number", remedy)
     else:
         remedy = "correct or remove one of them, or mark one as missing"
-        refuse(lowest != highest, "different classes", remedy)
+        refuse(torn, "different classes", remedy)
     bounds = np.where(below == BELOW, below, above)
     means = np.add.reduceat(values, first) / counts
     merged_values = means

@@ -27,7 +27,7 @@ from finetune.tasks.settings import TaskSettings
 
 _FEW_CONFLICTS = 0.05
 """Share of the labels up to which those of contradicting rows, or of rare classes, are left out."""
-_LEAST_OF_A_CLASS = 3
+_LEAST_OF_A_CLASS, _LEAST_OF_AN_OUTPUT = 3, 10
 _MOST_ALONE = 12
 """Tasks that each get a table of their own in the recipe; more of one kind share one."""
 
@@ -129,30 +129,43 @@ def opened(table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequen
 
 def _read(rows: Sequence[Rows], guess: Guess, decimal: str) -> tuple[TaskLabels, Guess]:
     """The labels of a guess, or of the nearest one that can be read."""
+    guess = _without_sparse_conditions(rows, guess, decimal)
     try:
         return _without_rare(rows, guess, decimal)
     except ValueError as error:
         first = error
-    if "different classes" in str(first):
-        found = re.search(r"\((\d+) labels", str(first))
-        torn = int(found[1]) if found else 1
-        said = "sequence whose rows differ is left out" if torn == 1 else "sequences whose rows differ are left out"
-        settings = {**guess.settings, "replicates": "leave_out"}
-        other = replace(guess, settings=settings, reason=f"{guess.reason}; {torn} {said}")
-        shares = _of_shares(guess)
-        try:
-            labels, other = _without_rare(rows, other, decimal)
-        except ValueError:
-            if shares is None:
-                raise first from None
-        else:
-            if shares is None or torn <= _FEW_CONFLICTS * (torn + len(labels.labels)):
-                return labels, other
-        return _labels(rows, shares, decimal), shares
-    plain = _without_transform(guess, str(first))
-    if plain is None:
-        raise first
-    return _labels(rows, plain, decimal), plain
+    if "different classes" not in str(first) and "another above" not in str(first):
+        plain = _without_transform(guess, str(first))
+        if plain is None:
+            raise first
+        return _labels(rows, plain, decimal), plain
+    found = re.search(r"\((\d+) labels", str(first))
+    torn = int(found[1]) if found else 1
+    said = "sequence whose rows contradict each other is" if torn == 1 else "sequences whose rows contradict are"
+    settings, shares = {**guess.settings, "replicates": "leave_out"}, _of_shares(guess)
+    try:
+        labels, other = _without_rare(rows, replace(guess, settings=settings), decimal)
+    except ValueError:
+        if shares is None:
+            raise first from None
+    else:
+        if shares is None or torn <= _FEW_CONFLICTS * (torn + len(labels.labels)):
+            return labels, replace(other, reason=f"{other.reason}; {torn} {said} left out")
+    return _labels(rows, shares, decimal), shares
+
+
+def _without_sparse_conditions(rows: Sequence[Rows], guess: Guess, decimal: str) -> Guess:
+    """A guess of classes without conditions that leave too few labels to each output, such as a thousand ligands."""
+    if not guess.settings.get("conditions") or guess.settings["type"] == "regression":
+        return guess
+    settings = {**guess.settings, "replicates": "leave_out"}
+    found = read_task(rows, task_settings(replace(guess, settings=settings)), decimal)
+    if len(found.labels) >= _LEAST_OF_AN_OUTPUT * len(found.outputs):
+        return guess
+    named = " and ".join(map(repr, guess.settings["conditions"]))
+    del settings["conditions"]
+    said = f"too many values of {named} to learn each: sequences whose rows have different classes are left out"
+    return replace(guess, settings=settings, reason=f"{guess.reason}; {said}")
 
 
 def _without_rare(rows: Sequence[Rows], guess: Guess, decimal: str) -> tuple[TaskLabels, Guess]:

@@ -20,11 +20,13 @@ from finetune.look.guess import Guess, guess, is_along
 from finetune.tables.units import molar
 from finetune.tasks.bounds import USUAL, bare
 
-_WEAK = ("group", "condition", "descriptor", "residue")
+_WEAK = ("group", "condition", "descriptor", "count", "note")
 """Roles by names, of which the first that holds labels is learned where nothing else is."""
 _CONDITIONS = ("condition", "molecule")
 _KEY = 0.9
 """Share of the sequences with several rows in which all cells of a condition differ."""
+_MISTAKES = 0.05
+"""Share of the sequences with several rows in which cells may differ by mistake."""
 _MOST_CONDITIONS = 50
 
 
@@ -44,8 +46,6 @@ class Roles:
     fold: str | None = None
     """Column of folds."""
     groups: list[str] = field(default_factory=list)
-    conditions: list[str] = field(default_factory=list)
-    """Columns in which rows of one sequence differ, and under which a number was measured."""
 
 
 def roles_of(
@@ -99,25 +99,14 @@ def roles_of(
         roles.tasks = [_named(column, residues) for column in free if column.name in named]
     else:
         roles.tasks = _tasks(free, roles, residues) or _weak_tasks(others, roles, residues)
-    in_rows = [column.name for column in columns if column.name in own and len(_differ(column, records))]
-    roles.conditions = [name for name in in_rows if roles.of.get(name, ("",))[0] in _CONDITIONS]
-    for name in roles.conditions:
-        roles.of[name] = roles.of[name][0], "rows of one sequence differ in it: each value has labels of its own"
+    varying = [column.name for column in columns if _varies(column, records)]
+    conditions = [name for name in varying if roles.of.get(name, ("",))[0] in _CONDITIONS]
+    for name in conditions:
+        roles.of[name] = roles.of[name][0], "rows of one sequence differ in it"
     for task in roles.tasks:
-        if roles.conditions:
-            task.settings["conditions"] = roles.conditions
-        of_units = units.get(task.columns[0])
-        if of_units is not None and len(of_units.texts) > 1:
-            task.settings["unit_column"] = of_units.name
-            task.settings.pop("unit", None)
-            if "transform" in task.settings and all(map(molar, of_units.texts)):
-                task.settings["transform"] = "p"
-        if task.columns[0] in bounds:
-            of_bounds, directions = bounds[task.columns[0]]
-            task.settings["bound_column"] = of_bounds.name
-            for setting, sign in (("lower_bounds", 1), ("upper_bounds", -1)):
-                texts = [text for text, at in directions.items() if at == sign and bare(text) not in USUAL]
-                task.settings |= {setting: texts} if texts else {}
+        if conditions and not {*task.columns}.isdisjoint(varying):
+            task.settings["conditions"] = conditions
+        _join(task, units.get(task.columns[0]), bounds.get(task.columns[0]))
         for name in task.columns:
             roles.of[name] = "task", task.reason
     roles.groups = [column.name for column in columns if roles.of[column.name][0] == "group"]
@@ -137,6 +126,21 @@ def _completed(column: Column, units: Column | None, bounds: tuple[Column, dict[
     of_rows = np.zeros(column.num_rows, np.int8)
     of_rows[cells.rows] = np.array([directions.get(text, 0) for text in cells.texts], np.int8)[cells.which]
     return replace(column, bounds=of_rows)
+
+
+def _join(task: Guess, units: Column | None, bounds: tuple[Column, dict[str, int]] | None) -> None:
+    """Give a task the columns of its units and bounds."""
+    if units is not None and len(units.texts) > 1:
+        task.settings["unit_column"] = units.name
+        task.settings.pop("unit", None)
+        if "transform" in task.settings and all(map(molar, units.texts)):
+            task.settings["transform"] = "p"
+    if bounds is None or task.settings["type"] != "regression":
+        return
+    task.settings["bound_column"] = bounds[0].name
+    for setting, sign in (("lower_bounds", 1), ("upper_bounds", -1)):
+        texts = [text for text, at in bounds[1].items() if at == sign and bare(text) not in USUAL]
+        task.settings |= {setting: texts} if texts else {}
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
@@ -159,12 +163,12 @@ def _named(column: Column, residues: NDArray[np.int64]) -> Guess:
 
 def _tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.int64]) -> list[Guess]:
     """The tasks among columns that may be ones; the others get roles."""
-    roles.of |= copies(columns)
-    columns = [column for column in columns if column.name not in roles.of]
     groups, summed_up = replicates(columns)
+    roles.of |= copies(columns, [*summed_up, *(column.name for _, members in groups for column in members)])
+    groups, summed_up = replicates([column for column in columns if column.name not in roles.of])
     roles.of |= summed_up
     repeated = {column.name for _, members in groups for column in members}
-    columns = [column for column in columns if column.name not in roles.of and column.name not in repeated]
+    columns = [column for column in columns if column.name not in {*roles.of, *repeated}]
     roles.of |= fits(columns)
     tasks = []
     for column in columns:
@@ -200,9 +204,10 @@ def _weak_tasks(columns: Sequence[Column], roles: Roles, residues: NDArray[np.in
     return []
 
 
-def _differ(column: Column, records: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Records with several rows whose cells are not all equal."""
-    return _cells_of_records(column, records)[0]
+def _varies(column: Column, records: NDArray[np.int64]) -> bool:
+    """Whether cells of a sequence with several rows differ, in more of these sequences than by mistakes."""
+    torn, _, repeated = _cells_of_records(column, records)
+    return len(torn) > _MISTAKES * len(repeated)
 
 
 def _is_key(column: Column, records: NDArray[np.int64]) -> bool:

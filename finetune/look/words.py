@@ -53,15 +53,17 @@ SIGNED = re.compile(r"ci\b|ci ?\d|conf|bound|limit|±")
 """Names of uncertainties that may be below 0: ends of an interval."""
 COUNTS = re.compile(
     r"^(?:n|count|counts|reads|n ?reads|num ?reads|n ?rep\w*|replicates|n ?obs|n ?mut\w*|num ?mut\w*|mutations"
-    r"|hamming\w*|edit ?distance|rank|order|depth|coverage)$|\b(?:reads|counts|n)$|^(?:n|num|number|nr) (?:of )?\w+$"
+    r"|hamming\w*|edit ?distance|rank|order|depth|coverage)$|\bn$|^(?:n|num|number|nr) (?:of )?\w+$"
 )
+READS = re.compile(r"\b(?:reads?|counts?)\b")
+YEAR = re.compile(r"\byear\b")
 DESCRIPTORS = re.compile(
     r"^(?:len|length|seq ?len\w*|n ?residues|mw|mol\w* weight|mass|pi|charge|net charge|gravy|a?logp|tpsa|num h \w+)$"
 )
 PLACES = re.compile(
     r"^(?:(?:mut\w*|aa|seq\w*|pdb|uniprot|residue|res) ?)?(?:pos|position|site|resi|residue|res ?num|res ?id|number|num"
     r"|index|codon)(?: ?(?:number|num|no|index|id|pdb|uniprot))?$"
-    r"|^(?:start|end|begin|stop|row|col|column|well|plate|year|passage|cycle|ptm ?site|residue ?number)$"
+    r"|^(?:start|end|begin|stop|row|col|column|well|plate|passage|cycle|ptm ?site|residue ?number)$"
 )
 """Names of whole numbers that say where or what a row is."""
 INDEX = re.compile(
@@ -76,8 +78,11 @@ META = re.compile(
     r"\b(?:comments?|notes?|remarks?|operator|user|author|person|plate|well|lab|source|reference|refs?|doi|pmids?|pubmed"
     r"|url|file|vector|host|strain|barcode|gene|uniprot|pdb|pdb ?id|description|desc|title|journal|publication|paper"
     r"|project|protocol|instrument|assay ?id|instructions?|codon\w*|primer\w*|supplier|vendor|tag|accession|tax ?id"
-    r"|link)\b"
+    r"|link|type|kind|status|format|isotype|subtype|germline)\b"
 )
+NUMBERED = re.compile(r"\b(?:ids?|pmid|pub ?med|(?:med|pdb|mol|assay|ref|tax)id|accession|doi)\b")
+"""Names of whole numbers that are ids, also where rows share one."""
+KINDS = {"wt", "wild type", "wild-type", "wildtype", "mutant", "mut", "variant", "native"}
 CONDITION = re.compile(
     r"^(?:assay |exp\w* |measurement |reaction |buffer )?(?:ph|t|temp(?:erature)?)"
     r"(?: (?:c|k|celsius|kelvin|value|deg\w*))?$"

@@ -47,8 +47,8 @@ class TaskSettings(Section):
     )
     replicates: Replicates = setting(
         IDENTITY,
-        "what becomes of several measurements of one sequence: their mean, median, an error, or no label where they "
-        "differ",
+        "what becomes of several measurements of one sequence: their mean, median, an error, or their mean with no "
+        "label where they contradict each other",
         "mean",
     )
     conditions: tuple[str, ...] = setting(

@@ -56,7 +56,9 @@ def _of_numbers(column: Column, residues: NDArray[np.int64]) -> tuple[str, str] 
         return "uncertainty", "by its name the error of another number"
     if words.DESCRIPTORS.search(name) or (is_whole and words.PLACES.search(name)):
         return "descriptor", "by its name where or what a row is, and nothing that was measured"
-    if is_whole and words.COUNTS.search(name):
+    if is_whole and words.YEAR.search(name) and known.min() > 1900 and known.max() < 2100:
+        return "date", "years, by its name"
+    if (is_whole and words.COUNTS.search(name)) or words.READS.search(name):
         return "count", "by its name a number of measurements, reads or mutations"
     if is_whole and words.META.search(name):
         return "note", "by its name about the measurement, and nothing that was measured"
@@ -64,8 +66,8 @@ def _of_numbers(column: Column, residues: NDArray[np.int64]) -> tuple[str, str] 
         return "condition", f"{distinct} numbers, by its name what was set and not measured"
     if is_whole and words.GROUP.search(name) and 2 <= distinct <= max(2, len(known) // 2):
         return "group", f"{distinct} groups of rows, by its name; split.by = 'group' holds them out together"
-    if is_own and words.IDENTIFIER.search(name):
-        return "id", "a whole number of its own in each row"
+    if (is_own and words.IDENTIFIER.search(name)) or (is_whole and words.NUMBERED.search(name)):
+        return "id", "whole numbers, by its name those of ids"
     return None
 
 
@@ -92,6 +94,8 @@ def _of_words(column: Column, residues: NDArray[np.int64]) -> tuple[str, str] | 
         return "group", f"{len(texts)} groups of rows, by its name; split.by = 'group' holds them out together"
     if words.CONDITION.search(name):
         return "condition", f"{len(texts)} texts, by its name what was set and not measured"
+    if {text.casefold() for text in texts} <= words.KINDS:
+        return "note", "says whether a protein is the wild type"
     if words.META.search(name) and found is not None:
         return "note", "by its name about the measurement, and nothing that was measured"
     return None

@@ -4,7 +4,7 @@ In: columns, in an order of their own. Out: which column belongs to which. Kept:
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,6 @@ _FEW = 10
 """Rows below which a correlation means nothing, and names alone decide."""
 _SERIES = 3
 """Columns whose names are numbers that make a series of doses or times."""
-_TOLERANCE = 1e-3
-"""Largest relative difference of two numbers that are one, written with other digits."""
 _ONE = 1 - 1e-6
 """Correlation of two columns of which one follows from the other."""
 _MOST_COMPARED = 60
@@ -103,10 +101,11 @@ def _base(name: str) -> str:
     return " ".join(_COMPANION.sub(" ", words.plain(name_and_unit(name)[0])).split())
 
 
-def copies(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
-    """Columns whose numbers are those of another one: equal, in another unit, or their logarithm.
+def copies(columns: Sequence[Column], repeated: Collection[str] = ()) -> dict[str, tuple[str, str]]:
+    """Columns whose numbers are those of another one: equal, in another unit or scale, or their logarithm.
 
-    The one that is kept has bounds, or is the logarithm, or has the shorter name.
+    The one that is kept has bounds, or is the logarithm, or has the shorter name. Of columns that are `repeated`, as
+    their names call them replicates, equal ones alone are copies.
     """
     roles: dict[str, tuple[str, str]] = {}
     kept: dict[bytes, list[Column]] = {}
@@ -115,6 +114,8 @@ def copies(columns: Sequence[Column]) -> dict[str, tuple[str, str]]:
         near = kept.setdefault(b"" if len(numeric) <= _MOST_COMPARED else column.values.tobytes(), [])
         for at, other in enumerate(near):
             relation = _relation(column.values, other.values)
+            if relation != "equal to" and {column.name, other.name} & {*repeated}:
+                continue
             if relation == "the logarithm of" and not other.num_censored:
                 roles[other.name] = "copy", f"its logarithm is in {column.name!r}"
                 near[at] = column
@@ -139,11 +140,8 @@ def _relation(values: NDArray[np.float64], others: NDArray[np.float64]) -> str:
         return "equal to"
     if len(a) < _FEW or len(np.unique(a)) < _FEW:
         return ""
-    ratio = np.median(a[b != 0] / b[b != 0]) if (b != 0).any() else 0.0
-    if ratio > 0 and np.allclose(a, ratio * b, rtol=_TOLERANCE, atol=0):
-        return "a multiple of"
-    if np.allclose(a, b + 273.15) or np.allclose(a, b - 273.15):
-        return "kelvin or °C of"
+    if abs(_correlation(a, b)) > _ONE:
+        return "on another scale than"
     for first, second, said in ((a, b, "the logarithm of"), (b, a, "a power of")):
         if second.min() > 0 and abs(_correlation(first, np.log(second))) > _ONE > abs(_correlation(first, second)):
             return said

@@ -37,7 +37,7 @@ def test_an_unknown_bound_is_an_error_with_its_row() -> None:
     [
         ("binary", ["0", "1", "1", "1", "0"], [(1, 0, 1.0), (2, 0, 0.0)]),
         ("multiclass", ["a", "b", "b", "b", "a"], [(1, 0, 1.0), (2, 0, 0.0)]),
-        ("regression", ["1", "<1", "2", "2", "3"], [(1, 0, 2.0), (2, 0, 3.0)]),
+        ("regression", [">4", "<1", "2", "3", "3"], [(1, 0, 2.5), (2, 0, 3.0)]),
     ],
 )
 def test_rows_that_contradict_each_other_are_left_out_where_that_is_chosen(
@@ -45,7 +45,7 @@ def test_rows_that_contradict_each_other_are_left_out_where_that_is_chosen(
 ) -> None:
     found = read({"y": cells}, [0, 0, 1, 1, 2], type=kind, replicates="leave_out")
     assert as_list(found.labels) == labels
-    assert "y: labels left out, as rows of one sequence differ: 1" in found.said
+    assert "y: labels left out, as rows of one sequence contradict each other: 1" in found.said
 
 
 def test_classes_have_no_bounds() -> None:

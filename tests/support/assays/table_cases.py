@@ -75,6 +75,7 @@ class GeneratedTable:
             "lognormal": lambda: 10 ** draw.uniform(0, float(rest[0]), count),
             "copy": lambda: self._numbers(rest[0]),
             "log2": lambda: np.log2(self._numbers(rest[0])),
+            "scaled": lambda: float(rest[1]) * self._numbers(rest[0]) + float(rest[2]),
             "near": lambda: self._numbers(rest[0]) + draw.normal(0, float(rest[1]), count),
         }
         if word in numbers:
