@@ -5,9 +5,11 @@ what `data.homology` keeps of clusters beside the store, which the run uses too.
 """
 
 import math
+import re
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,13 +19,15 @@ from data.homology import program
 from data.homology.relatives import groups_within, related
 from data.resources import resources
 from data.store.derived import found_at
-from finetune.labels.objectives import objectives
+from finetune.labels.objectives import counts_by_part, objectives
+from finetune.labels.reading import TaskLabels
 from finetune.look.opened import Opened
 from finetune.look.roles import Roles
+from finetune.metrics.scoring import FEWEST_LABELS
 from finetune.splits.divide import divide
 from finetune.splits.parts import TEST, TRAIN, VALIDATION, Parts
-from finetune.splits.settings import IDENTITIES, SplitSettings
-from finetune.splits.variants import Mutations, are_variants, of_rows
+from finetune.splits.settings import IDENTITIES, LEAST_FOLDS, By, SplitSettings
+from finetune.splits.variants import Mutations, are_mostly_variants, of_rows
 from pretrain.proposal import rules
 from pretrain.proposal.reasons import duration
 
@@ -31,7 +35,10 @@ FOLDS, LEAST_WITHOUT_FOLDS = 5, 1000
 """Folds that are proposed, and the number of labelled proteins from which on none are."""
 _LARGEST_CLUSTER = 0.4
 """Share of the proteins that a cluster may have in a split by homology."""
-_LEAST_CLUSTERS = 15
+_LEAST_CLUSTERS, _CLUSTERS_WITHOUT_FOLDS = 15, 100
+_LEAST_YEARS, _YEAR = 2, re.compile(r"(?:19|20)\d\d(?!\d)")
+_LEAST_TESTED = 20
+"""Labelled proteins of a test part, also of the table's own; below, folds test every protein."""
 _MOST_MIXED = 0.3
 """Share of variants with mutations on two sides, which a split by position would not use."""
 _MOST_CLUSTERING_S = 60.0
@@ -65,6 +72,10 @@ class Divided:
     """Records with a label."""
     rejected: list[str] = field(default_factory=list)
     """Splits that were tried first, with what is against them."""
+    alternatives: list[str] = field(default_factory=list)
+    """Other splits that the table allows."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Task -> why no split can be made with it."""
     would_take: float = 0.0
     """Seconds in which relatives would be found, where they were not looked for."""
 
@@ -91,13 +102,20 @@ _Candidate = tuple[dict[str, Any], str]
 """Settings of a split, and the reason for it."""
 
 
-def divided(opened: Opened, roles: Roles) -> Divided:
-    """The first candidate with which every task can be trained and validated.
+def divided(opened: Opened, roles: Roles, named: Sequence[str] = ()) -> Divided:
+    """The first candidate with which every task can be trained, validated and tested.
+
+    Tasks of a few labels decide nothing: where they alone cannot be trained, they are left out of `opened`.
+
+    Args:
+        opened: proteins and labels.
+        roles: of the columns.
+        named: columns that the user named as tasks, which stay.
 
     Raises:
         ValueError: no split is possible, not even a random one; the message is that of the last one.
     """
-    variants = opened.proteins.mutated is not None or are_variants(opened.store)
+    variants = opened.proteins.mutated is not None or are_mostly_variants(opened.store)
     mutations = None
     if opened.proteins.mutated is not None and opened.proteins.wild_types is not None:
         mutations = of_rows(opened.records, opened.proteins.mutated, opened.proteins.wild_types)
@@ -110,14 +128,20 @@ def divided(opened: Opened, roles: Roles) -> Divided:
     for settings, reason in _candidates(opened, roles, variants, found):
         if settings["by"] == "homology" and found is None:
             said = f"; not tried here, as finding them takes {takes(would_take)}: the run does it first"
-            return Divided(settings, reason + said, None, None, variants, labelled, rejected, would_take)
+            others = _alternatives(opened, roles, variants, "homology")
+            return Divided(settings, reason + said, None, None, variants, labelled, rejected, others, {}, would_take)
         try:
-            parts = _tried(opened, settings, mutations)
+            tried = _tried(opened, settings, mutations, named, may_search=variants or found is not None)
         except ValueError as error:
             last = error
             rejected.append(f"{_name(settings)}: {str(error).replace(f'{opened.records.table.name}: ', '')}")
             continue
-        return Divided(settings, reason, parts, found, variants, labelled, rejected, would_take)
+        opened.leave_out(tried.left_out)
+        others, labelled = _alternatives(opened, roles, variants, settings["by"]), int(opened.is_labelled.sum())
+        return Divided(
+            {**settings, **tried.more}, reason + tried.said, tried.parts, found, variants, labelled, rejected, others,
+            tried.left_out, would_take,
+        )  # fmt: skip
     assert last is not None
     raise last
 
@@ -153,13 +177,13 @@ def _relatives(opened: Opened) -> Relatives:
     return Relatives(shares, groups, by, time.monotonic() - began)
 
 
-def _candidates(
-    opened: Opened, roles: Roles, variants: bool, found: Relatives | None
-) -> Iterator[tuple[dict[str, Any], str]]:
+def _candidates(opened: Opened, roles: Roles, variants: bool, found: Relatives | None) -> Iterator[_Candidate]:
     """Splits from the one that is preferred to the one that is always possible: settings and the reason."""
     labelled = int(opened.is_labelled.sum())
-    folds: dict[str, Any] = {"folds": FOLDS} if labelled < LEAST_WITHOUT_FOLDS else {}
-    few = f"; {labelled:,} labelled proteins are few, so that each is predicted once, in one of {FOLDS} folds"
+    in_folds = f"in {FOLDS} folds each is tested once, by a model that did not see it"
+    folds, few = dict[str, Any](), ""
+    if labelled < LEAST_WITHOUT_FOLDS:
+        folds, few = {"folds": FOLDS}, f"; {labelled:,} labelled proteins are too few for one test part: {in_folds}"
     if roles.part is not None:
         settings: dict[str, Any] = {"by": "column", "column": roles.part, **roles.part_words}
         settings |= {"validation_column": roles.validation} if roles.validation else {}
@@ -168,12 +192,11 @@ def _candidates(
         yield ({**settings, "conflict": "held_out"}, said)
     if roles.fold is not None:
         number = len({text for text in opened.records.table.column(roles.fold) if text and text.strip()})
-        if number >= 3:
+        if number >= LEAST_FOLDS:
             yield ({"by": "group", "column": roles.fold, "folds": number}, "the folds that the table gives")
     if variants:
         said = "variants of one protein: what is tested is mutated at positions that no training row changes"
-        for of_folds, more in ((folds, few), ({}, "")) if folds else (({}, ""),):
-            yield ({"by": "position", **of_folds}, said + more)
+        yield ({"by": "position", **folds}, said + few)
     elif found is not None:
         for identity in IDENTITIES:
             sizes = np.bincount(found.groups[identity])
@@ -182,48 +205,123 @@ def _candidates(
             said = f"{len(sizes):,} clusters of relatives at {identity:.0%} identity, held out whole"
             if sizes.max() == 1:
                 said = f"no two proteins are relatives at {identity:.0%} identity, so that no relative of one trains"
-            for of_folds, more in ((folds, few), ({}, "")) if folds else (({}, ""),):
-                yield ({"by": "homology", "identity": identity, **of_folds}, said + more)
+            of_folds, more = folds, few
+            if not folds and len(sizes) < _CLUSTERS_WITHOUT_FOLDS:
+                of_folds, more = {"folds": FOLDS}, f"; so few clusters do not fill a test part: {in_folds}"
+            yield ({"by": "homology", "identity": identity, **of_folds}, said + more)
     elif opened.proteins.num_records > 1:
-        yield ({"by": "homology", "identity": 0.3}, "relatives at 30% identity are held out together")
+        yield ({"by": "homology", "identity": IDENTITIES[0]}, "relatives at 30% identity are held out together")
+    for name in [] if folds else _dates(roles):
+        years = [int(year) for text in opened.records.table.column(name) for year in _YEAR.findall(text or "")]
+        if max(years, default=0) - min(years, default=0) >= _LEAST_YEARS:
+            said = f"dates of {min(years)} to {max(years)}: what was measured earlier trains, later is tested"
+            yield ({"by": "time", "column": name}, said)
     for name in roles.groups:
-        yield ({"by": "group", "column": name, **folds}, f"groups of {name!r} are held out whole")
+        yield ({"by": "group", "column": name, **folds}, f"groups of {name!r} are held out whole{few}")
     said = "at random, the optimistic one: relatives of what is tested train"
-    if folds:
-        yield ({"by": "random", **folds}, said + few)
-    yield ({"by": "random"}, said)
-    said = "at random, and without validation, as the table has too few rows: take its scores for nothing"
-    yield ({"by": "random", "fractions": [0.8, 0.0, 0.2]}, said)
+    yield ({"by": "random", **folds}, said + few)
+    yield ({"by": "random", "folds": LEAST_FOLDS}, f"{said}; of so few labels, {LEAST_FOLDS} folds")
     said = "everything trains, as the table has too few rows to hold any out: its scores are those of training"
     yield ({"by": "random", "fractions": [1.0, 0.0, 0.0]}, said)
 
 
-def _tried(opened: Opened, settings: dict[str, Any], mutations: Mutations | None) -> Parts:
-    """The parts by a candidate.
+def _dates(roles: Roles) -> list[str]:
+    return [name for name, (role, _) in roles.of.items() if role == "date"]
+
+
+def _alternatives(opened: Opened, roles: Roles, variants: bool, chosen: str) -> list[str]:
+    """Other splits that the columns allow, as the user would write them."""
+    dates, molecules = _dates(roles), [name for name, (role, _) in roles.of.items() if role == "molecule"]
+    possible: list[tuple[By, str, str]] = [("time", name, "earlier rows train, later are tested") for name in dates]
+    possible += [("scaffold", name, "molecules of one scaffold are held out together") for name in molecules]
+    found = []
+    for by, name, said in possible:
+        with suppress(ValueError):  # it cannot be made of this table
+            if by != chosen:
+                divide(SplitSettings(by=by, column=name), opened.records)
+                found.append(f'split.by = "{by}", column = "{name}": {said}')
+    most = max(map(len, opened.proteins.mutated), default=0) if opened.proteins.mutated else 0
+    if variants and most > 1:
+        found.append('split.by = "distance", distance = 1: single mutants train, others are tested')
+    return found
+
+
+class _Tried(NamedTuple):
+    """A candidate that can be used."""
+
+    parts: Parts
+    more: dict[str, Any]
+    """Further settings that it needs."""
+    said: str
+    """What they do, for its reason."""
+    left_out: dict[str, str]
+    """Task -> why it cannot be trained, of those with a few labels."""
+
+
+def _tried(
+    opened: Opened, settings: dict[str, Any], mutations: Mutations | None, named: Sequence[str], *, may_search: bool
+) -> _Tried:
+    """The parts by a candidate, with a validation part that is drawn where the table's own split has none.
 
     Raises:
-        ValueError: a part is empty, a task cannot be trained on one, or too much is unused.
+        ValueError: a part is empty or has too few labels, a task cannot be trained on one, or too much is unused.
     """
-    given: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
-    }
-    split = SplitSettings(**given)
+    given: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in settings.items()}
+    split, more, said = SplitSettings(**given), dict[str, Any](), ""
     division = divide(split, opened.records, opened.proteins.ids, mutations)
+    if split.by == "column" and not len(division.parts.records(VALIDATION)):
+        training = np.count_nonzero(opened.is_labelled & (division.parts.part == TRAIN))
+        share = 0.1 if training >= LEAST_WITHOUT_FOLDS / 2 else 0.2
+        said = f"; it has no validation part, so that {share:.0%} of what would train validates"
+        more, split = {"validation_fraction": share}, replace(split, validation_fraction=share)
+        if may_search:
+            division = divide(split, opened.records, opened.proteins.ids, mutations)
     parts, has_record = division.parts, opened.records.of_row >= 0
     if (has_record & ~division.used).any():
         opened = opened.of_rows(division.used)
-    labelled = opened.is_labelled
-    for each in [parts.of_fold(fold) for fold in range(parts.num_folds)] or [parts]:
-        objectives(opened.tasks, each.part == TRAIN)
-        for part in (VALIDATION, TEST):
-            wanted = split.fractions[1 if part == VALIDATION else 2] and (part == TEST or split.by not in ("column",))
-            if wanted and not (labelled & (each.part == part)).any():
-                raise ValueError("a part has no label")
+    sides = [parts.of_fold(fold) for fold in range(parts.num_folds)] or [parts]
+    left_out = _too_rare(opened.tasks, sides, named)
+    opened = replace(opened, tasks=[task for task in opened.tasks if task.settings.name not in left_out])
+    for each in sides if split.fractions[2] else []:
+        validation, test = (_most_labels(opened.tasks, each.part == part) for part in (VALIDATION, TEST))
+        if not test or not (validation or (more and not may_search)):
+            raise ValueError(f"no label is {'in validation' if test else 'tested'}")
+        if not parts.num_folds and test < _LEAST_TESTED:
+            raise ValueError(f"{test:,} tested labels are too few to judge a model by; {_LEAST_TESTED} are needed")
         if split.by == "position":
             used = np.isin(each.part, (TRAIN, VALIDATION, TEST)).mean()
             if used < 1 - _MOST_MIXED:
-                raise ValueError(f"{1 - used:.0%} of the variants have mutations on two sides, and would not be used")
-    return parts
+                raise ValueError(f"{1 - used:.0%} of the variants have mutations of several parts, and would be unused")
+    return _Tried(parts, more, said, left_out)
+
+
+def _most_labels(tasks: Sequence[TaskLabels], part: NDArray[np.bool_]) -> int:
+    """Labels in a part, of the task that has most of them there."""
+    return max(int(counts_by_part(task, {"": part})[""].max(initial=0)) for task in tasks)
+
+
+def _too_rare(tasks: Sequence[TaskLabels], sides: Sequence[Parts], named: Sequence[str]) -> dict[str, str]:
+    """Tasks of a few labels that cannot be trained on some side, each with the reason.
+
+    Raises:
+        ValueError: a task of more labels cannot be trained, or one that the user named, or none can.
+    """
+    found: dict[str, str] = {}
+    for task in tasks:
+        values, name = task.labels.values, task.settings.name
+        few = len(values) - (int(np.bincount(values.astype(np.int64)).max(initial=0)) if task.classes else 0)
+        for each in sides:
+            try:
+                objectives([task], each.part == TRAIN)
+            except ValueError:
+                if few >= FEWEST_LABELS or {*task.settings.columns, name} & {*named}:
+                    raise
+                beside = " beside those of its most frequent class" if task.classes else ""
+                found[name] = f"{few} labels{beside} are too few for a split"
+                break
+    if len(found) == len(tasks):
+        raise ValueError("; ".join(f"{name}: {why}" for name, why in found.items()))
+    return found
 
 
 def _name(settings: dict[str, Any]) -> str:

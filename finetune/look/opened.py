@@ -5,7 +5,7 @@ with the reason. Kept: the token store, which the run uses too.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,11 @@ class Opened:
     store: Store
     rows: Rows
     decimal: str
+
+    def leave_out(self, names: Collection[str]) -> None:
+        """Take some tasks out."""
+        kept = [number for number, task in enumerate(self.tasks) if task.settings.name not in names]
+        self.tasks, self.guesses = [self.tasks[number] for number in kept], [self.guesses[number] for number in kept]
 
     def of_rows(self, used: NDArray[np.bool_]) -> "Opened":
         """The same with the labels of some rows alone; (rows,) booleans."""

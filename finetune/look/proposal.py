@@ -110,7 +110,10 @@ def propose(request: Request, say: Callable[[Sequence[str]], None] = lambda line
             raise ValueError(f"{table.name}: --task {name!r}: cannot be learned: {why}")
         roles.of[name] = "not learned", why
     say([*of_columns(table, columns, roles), *of_proteins(table, found, place)])
-    split = divided(found, roles)
+    columns_of_task = {guess.name: guess.columns for guess in found.guesses}
+    split = divided(found, roles, request.tasks)
+    for task, why in split.left_out.items():
+        roles.of |= dict.fromkeys(columns_of_task[task], ("not learned", why))
     say(of_relatives(split))
     labelled = found.is_labelled
     machine = seen(1, 1, "no", "single", gpu=True)

@@ -107,6 +107,8 @@ def of_proposal(model: str, split: Divided, chosen: Sizes, expected: Expected, m
         ("learns", learns),
         ("split", split.reason),
         *(("", f"not {text}") for text in split.rejected),
+        *(("", f"or {text}") for text in split.alternatives),
+        *(("left out", f"{name}: {why}") for name, why in split.left_out.items()),
         ("step", f"{bins} of {chosen.bin_tokens:,} slots, crop {chosen.crop_tokens}"),
         ("length", f"{chosen.passes} passes of about {chosen.steps_per_pass} steps, a validation every "
                    f"{chosen.evaluate_every}, ended after {chosen.patience} that are no better"),

@@ -19,7 +19,7 @@ from finetune.splits.parts import NO_FOLD, TRAIN, UNUSED, VALIDATION, Parts, par
 from finetune.splits.records import Records
 from finetune.splits.settings import SplitSettings
 from finetune.splits.times import by_time
-from finetune.splits.variants import Mutations, are_variants, by_distance, by_position, of_sequences
+from finetune.splits.variants import Mutations, are_mostly_variants, by_distance, by_position, of_sequences
 
 _ADVICE = {
     "homology": "choose a higher split.identity, so that clusters are smaller, or other split.fractions",
@@ -128,7 +128,7 @@ def _relatives(
     """(N,) what is drawn together, and its name: the split's own groups, mutated positions, clusters, or records."""
     if len(np.unique(group)) < len(group) or records.store is None:
         return group, "groups of the split" if len(np.unique(group)) < len(group) else "records"
-    if mutations is not None or are_variants(records.store):
+    if mutations is not None or are_mostly_variants(records.store):
         mutations = mutations or of_sequences(records, None, f"split.by = {settings.by!r}")
         return mutations.lowest, "mutated position"
     return by_homology(records, settings)[0], f"clusters of relatives at {settings.identity:.0%} identity"
@@ -155,7 +155,7 @@ def _of_variants(settings: SplitSettings, records: Records, mutations: Mutations
         return Division(parts_of(records.digests, part), method, False, (*notes, *of_split))
     side, of_split = by_position(mutations, records.digests, _shares(settings), settings.seed)
     # Substitutions of one residue fare alike, so that a bootstrap draws them together.
-    parts = _sides(settings, records, side, mutations.lowest, mutations.distances == 0)
+    parts = _sides(settings, records, side, mutations.lowest, mutations.is_parent)
     return Division(parts, "positions that are mutated", False, (*notes, *of_split))
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from data.alphabet import TOKENS
 from finetune.splits.deal import deal
-from finetune.splits.parts import TEST, TRAIN
+from finetune.splits.parts import TEST, TRAIN, UNUSED
 from finetune.splits.records import Records
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ MIXED = -1
 """The side of a record that has mutations on two sides."""
 _CELLS = 1 << 26
 _TYPICAL_SHARE = 0.2
+_OTHER_LENGTHS = 0.05
+"""Share of the variants of one protein that may have another length than it, and are then in no part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +39,20 @@ class Mutations:
     """(M,) its position from 0; of several proteins, a number that no position of another protein has."""
     is_consensus: bool = False
     """Whether no wild type was given, and mutations are counted from the most frequent residue at each position."""
+    other_length: tuple[int, ...] = ()
+    """Records that are not compared, as they have another length; they have no mutated position here."""
 
     @property
     def distances(self) -> NDArray[np.int64]:
         """(N,) number of mutations of each record."""
         return np.bincount(self.record, minlength=self.count)
+
+    @property
+    def is_parent(self) -> NDArray[np.bool_]:
+        """(N,) whether a record is compared and has no mutation."""
+        found = np.asarray(self.distances == 0)
+        found[[*self.other_length]] = False
+        return found
 
     @property
     def lowest(self) -> NDArray[np.int64]:
@@ -54,20 +65,22 @@ class Mutations:
 def of_sequences(records: Records, parent: NDArray[np.uint8] | None, asked_by: str) -> Mutations:
     """Where each record differs from the parent that all of them are variants of.
 
+    Up to `_OTHER_LENGTHS` of the records may have another length, as after a deletion; they are not compared.
+
     Args:
         records: records with a token store.
         parent: (L,) token ids of the wild type; None to take the most frequent residue at each position.
         asked_by: the setting that needs it, for errors.
 
     Raises:
-        ValueError: a sequence has another length than the parent, or than most; the message names rows.
+        ValueError: more sequences have another length than the parent, or than most; the message names rows.
     """
     if records.store is None:
         raise ValueError(f"{asked_by} compares protein sequences, and {records.table.name} has none")
     lengths = records.store.num_residues(np.arange(records.count))
     length = int(np.bincount(lengths).argmax()) if parent is None else len(parent)
     others = np.flatnonzero(lengths != length)
-    if len(others):
+    if len(others) > _OTHER_LENGTHS * records.count:
         rows = np.flatnonzero(np.isin(records.of_row, others))
         wanted = f"the {length} residues of {'the others' if parent is None else 'the wild type'}"
         raise ValueError(
@@ -75,9 +88,9 @@ def of_sequences(records: Records, parent: NDArray[np.uint8] | None, asked_by: s
             f"{records.count:,} do not have {wanted} (the first has {lengths[others[0]]}); leave them out, or "
             "choose another split.by"
         )
-    residues = np.asarray(records.store.tokens).reshape(records.count, length)
+    compared, residues = _of_length(records.store, length)
     record, position = np.nonzero(residues != (consensus(residues) if parent is None else parent))
-    return Mutations(records.count, record, position, parent is None)
+    return Mutations(records.count, compared[record], position, parent is None, tuple(others.tolist()))
 
 
 def of_rows(records: Records, mutated: Sequence[Sequence[int]], wild_types: Sequence[str]) -> Mutations:
@@ -109,14 +122,29 @@ def consensus(residues: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.asarray(counts.argmax(axis=0), np.uint8)
 
 
+def _of_length(store: "Store", length: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """(n,) the records of some length, rising, and their (n, length) token ids."""
+    tokens, lengths = np.asarray(store.tokens), store.num_residues(np.arange(store.num_records))
+    is_one = lengths == length
+    residues = tokens if is_one.all() else tokens[np.repeat(is_one, lengths)]
+    return np.flatnonzero(is_one), residues.reshape(-1, length)
+
+
+def are_mostly_variants(store: "Store") -> bool:
+    """Whether sequences are variants of one protein by `are_variants`, but for a few of another length."""
+    lengths = np.diff(np.asarray(store.offsets).astype(np.int64))
+    usual = int(np.bincount(lengths).argmax()) if len(lengths) else 0
+    records, residues = _of_length(store, usual)
+    if len(records) < 2 or len(records) < (1 - _OTHER_LENGTHS) * store.num_records:
+        return False
+    mutated = np.count_nonzero(residues != consensus(residues), axis=1)
+    return bool(np.median(mutated) <= _TYPICAL_SHARE * usual)
+
+
 def are_variants(store: "Store") -> bool:
     """Whether all sequences have one length and a typical one differs from the consensus in at most a fifth of it."""
     lengths = np.diff(np.asarray(store.offsets).astype(np.int64))
-    if store.num_records < 2 or lengths.min() != lengths.max():
-        return False
-    residues = np.asarray(store.tokens).reshape(store.num_records, int(lengths[0]))
-    mutated = np.count_nonzero(residues != consensus(residues), axis=1)
-    return bool(np.median(mutated) <= _TYPICAL_SHARE * lengths[0])
+    return store.num_records > 1 and bool(lengths.min() == lengths.max()) and are_mostly_variants(store)
 
 
 def to_nearest(residues: NDArray[np.uint8], targets: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -159,10 +187,12 @@ def by_position(
     np.minimum.at(lowest, record, of_pairs)
     np.maximum.at(highest, record, of_pairs)
     side = np.where(highest < 0, 0, np.where(lowest == highest, lowest, MIXED))
+    side[[*mutations.other_length]] = MIXED
     counts = np.bincount(sides, minlength=len(shares))
     notes = [f"of {len(used):,} mutated positions, {', '.join(map(str, counts))} are on the sides in their order"]
-    mixed = int(np.count_nonzero(side == MIXED))
-    if mixed:
+    if others := len(mutations.other_length):
+        notes.append(f"{others:,} of {len(side):,} sequences have another length and are unused")
+    if mixed := int(np.count_nonzero(side == MIXED)) - others:
         notes.append(f"{mixed:,} of {len(side):,} sequences have mutations on two sides and are unused")
     return side, notes
 
@@ -175,7 +205,9 @@ def by_distance(
     Validation is drawn from those that would train, in the proportion that `fractions` gives it beside training.
     """
     few = mutations.distances <= most
+    few[[*mutations.other_length]] = False
     part = np.where(few, TRAIN, TEST).astype(np.int8)
+    part[[*mutations.other_length]] = UNUSED
     if few.any() and fractions[1]:
         shares = fractions[0] / (fractions[0] + fractions[1]), fractions[1] / (fractions[0] + fractions[1])
         part[few] = deal(np.arange(np.count_nonzero(few)), digests[few], shares, seed)

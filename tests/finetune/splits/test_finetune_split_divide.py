@@ -12,7 +12,7 @@ from finetune.splits import split_file
 from finetune.splits.divide import divide
 from finetune.splits.parts import TEST, TRAIN, UNUSED, VALIDATION, in_order_of_first
 from finetune.splits.settings import SplitSettings
-from finetune.splits.variants import of_rows, of_sequences
+from finetune.splits.variants import are_mostly_variants, are_variants, of_rows, of_sequences
 from support.assays.split_records import named_records, protein_records
 
 HALVES = (0.5, 0.0, 0.5)
@@ -219,6 +219,22 @@ def test_no_tested_position_trains(tmp_path: Path) -> None:
     assert folds.part[0] == TRAIN
     assert folds.fold[0] == -1
     assert set(folds.fold[1:31].tolist()) == {0, 1, 2}
+
+
+def test_one_deletion_among_substitutions_is_unused_and_decides_nothing(tmp_path: Path) -> None:
+    parent = drawn(40, 5)
+    sequences = [parent[:i] + letter + parent[i + 1 :] for i in range(40) for letter in "ACDE" if letter != parent[i]]
+    records = protein_records(tmp_path / "one", [*sequences, parent[:7] + parent[8:]])
+    without = protein_records(tmp_path / "none", sequences)
+    division, other = (divide(SplitSettings(by="position", folds=4), each) for each in (records, without))
+    assert division.parts.part[-1] == UNUSED
+    assert division.parts.fold[:-1].tolist() == other.parts.fold.tolist()
+    assert f"1 of {len(sequences) + 1} sequences have another length and are unused" in division.notes
+    assert are_mostly_variants(records.store)
+    assert not are_variants(records.store)
+    many = [each[1:] if number % 10 == 0 else each for number, each in enumerate(sequences)]
+    with pytest.raises(ValueError, match=r"split\.by = 'position' compares sequences position by position"):
+        divide(SplitSettings(by="position"), protein_records(tmp_path / "many", many))
 
 
 def test_few_mutations_train_and_many_are_tested(tmp_path: Path) -> None:
