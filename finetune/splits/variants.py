@@ -131,7 +131,7 @@ def _of_length(store: "Store", length: int) -> tuple[NDArray[np.int64], NDArray[
 
 
 def are_mostly_variants(store: "Store") -> bool:
-    """Whether sequences are variants of one protein by `are_variants`, but for a few of another length."""
+    """Whether sequences are variants of one protein by `are_variants`, apart from a few of another length."""
     lengths = np.diff(np.asarray(store.offsets).astype(np.int64))
     usual = int(np.bincount(lengths).argmax()) if len(lengths) else 0
     records, residues = _of_length(store, usual)
