@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from finetune.labels.conditions import outputs_by_condition
 from finetune.labels.labels import Labels
+from finetune.labels.lists import outputs_by_label
 from finetune.labels.numbers import numbers_of
 from finetune.labels.placed import Column, Rows, placed
 from finetune.labels.replicates import Measurements, merged
@@ -66,6 +67,8 @@ def read_task(tables: Sequence[Rows], settings: TaskSettings, decimal: str = "au
         for number, name in enumerate(columns)
         if name in rows.table.columns
     ]
+    if settings.columns_are == "lists":
+        outputs, found = outputs_by_label(found, settings)
     missing = set(settings.missing) - set(settings.classes)
     if settings.level == "sequence" and minus_is_negative(settings, {t for each in found for t in each.cells.texts}):
         missing.discard("-")

@@ -3,20 +3,24 @@
 In: a column, the lengths of its rows' proteins. Out: `Guess`: settings of a task, and the reason. Kept: nothing.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.labels.lists import SIGNS
 from finetune.look import words
 from finetune.look.column import Column
 from finetune.tables.numbers import is_number
 from finetune.tables.units import molar, name_and_unit
+from finetune.tasks.cells import items
 from finetune.tasks.classes import OPPOSITES
 from finetune.tasks.residues import along
 
 _MOST_CLASSES = 50
+_MOST_OF_RESIDUES = 20
 _MOST_GRADES = 7
 _LEAST_OF_A_CLASS = 3
 """Cells that a class has in the mean, in a column of classes."""
@@ -29,6 +33,8 @@ _LINEAR = ("°C", "C", "K", "%")
 _POLAR = {word for pair in OPPOSITES for word in pair}
 _CASES = 0.95
 _SAMPLE = 300
+_LEAST_LISTS, _SHARED = 0.05, 0.8
+"""Share of cells of several labels from which on cells are lists; share of labels that stand in several lists."""
 _LEAST_ALONG = 8
 """Residues of a protein from which on as many digits are labels of its residues."""
 
@@ -89,7 +95,7 @@ def _of_residues(column: Column, residues: NDArray[np.int64]) -> Guess | None:
     per_text = np.array([len(text) for text in cells.texts], np.int64)
     if (per_text[cells.which][usable] == lengths[usable]).mean() >= _CASES:
         letters = sorted(set("".join(cells.texts)) - {"-"})
-        if len(letters) < 2 or len(letters) > 20:
+        if len(letters) < 2 or len(letters) > _MOST_OF_RESIDUES:
             return None
         kind = "binary" if letters == ["0", "1"] else "multiclass"
         said = f"a letter for each residue, {len(letters)} kinds: {' '.join(letters)}"
@@ -101,7 +107,10 @@ def _of_residues(column: Column, residues: NDArray[np.int64]) -> Guess | None:
         return None
     numeric = [text for text in labels.texts if is_number(text)]
     if len(numeric) < len(labels.texts) / 2:
-        return None
+        if not 2 <= len(kinds := set(labels.texts) - {"", "-"}) <= _MOST_OF_RESIDUES:
+            return None
+        said = f"a label for each residue, {len(kinds)} kinds: {' '.join(sorted(kinds))}"
+        return Guess((column.name,), {"type": "multiclass", "level": "residue"}, column.name, said)
     return Guess((column.name,), {"type": "regression", "level": "residue"}, column.name, "a number for each residue")
 
 
@@ -147,7 +156,29 @@ def _of_numbers(column: Column) -> Guess | None:
     return Guess((column.name,), settings, name, said)
 
 
+def _of_lists(column: Column) -> Guess | None:
+    """Lists of labels, such as 'A; B': labels that stand in several cells, in other company."""
+    listed = [set(filter(None, items(text, SIGNS))) for text in column.texts]
+    counts = column.counts.tolist()
+    tally, of_texts = Counter[str](), Counter[str](label for labels in listed for label in labels)
+    for labels, count in zip(listed, counts, strict=True):
+        tally.update(dict.fromkeys(labels, count))
+    several = sum(count for labels, count in zip(listed, counts, strict=True) if len(labels) > 1)
+    again = sum(number > 1 for number in of_texts.values())
+    if several < _LEAST_LISTS * sum(counts) or len(tally) < 2 or again < _SHARED * len(tally):
+        return None
+    if tally.total() < _LEAST_OF_A_CLASS * len(tally) or any(len(label) > 60 for label in tally):
+        return None
+    if all(map(is_number, tally)):
+        return None
+    shown = ", ".join(f"{label} {count / sum(counts):.0%}" for label, count in _ordered(tally)[:5])
+    said = f"lists of {len(tally)} labels, each of which is one yes or no: {shown}{', ...' if len(tally) > 5 else ''}"
+    return Guess((column.name,), {"type": "multilabel", "columns_are": "lists"}, column.name, said)
+
+
 def _of_words(column: Column, is_named: bool) -> Guess | None:
+    if (lists := _of_lists(column)) is not None:
+        return lists
     texts, counts = column.texts, column.counts
     folded: dict[str, int] = {}
     for text, count in zip(texts, counts.tolist(), strict=True):

@@ -130,7 +130,7 @@ def sheet_table(location: Location, limits: IngestSettings) -> Table:
     lines, num_before = from_header(lines)
     if num_before:
         said.append(f"rows above the header are left out: {num_before}")
-    return laid_out(location.name, lines, said, location.parameter("header_lines", ("1", "2")))
+    return laid_out(location.name, lines, said, location.parameter("header_lines", ("1", "2", "3")))
 
 
 def _width(fields: list[str]) -> int:

@@ -18,20 +18,21 @@ if TYPE_CHECKING:
 _FIRST_ROWS = 100
 """Rows that show which columns hold numbers."""
 _ROWS_AT_A_TIME = 4096
+_ORDINALS = ("first", "second", "third")
 _LETTERS_OF_A_SEQUENCE = 10
 
 
 def laid_out(name: str, lines: Sequence[Line], said: Sequence[str], header_lines: str | None = None) -> Table:
     """A table from its lines, of which the first is the header.
 
-    A second line is a header too if it holds units, or the names below the merged cells of the first; its texts are
-    joined to the names: ``IC50`` and ``nM`` become ``IC50 (nM)``.
+    A second line, and a third, is a header too if it holds units, or the names below the merged cells of the first; its
+    texts are joined to the names: ``IC50`` and ``nM`` become ``IC50 (nM)``.
 
     Args:
         name: the table, for errors.
         lines: from the header on.
         said: what was decided before.
-        header_lines: "1" or "2", if the user says how many there are.
+        header_lines: "1", "2" or "3", if the user says how many there are.
 
     Raises:
         ValueError: there is no row; or a row has more or fewer fields than there are columns.
@@ -47,13 +48,19 @@ def laid_out(name: str, lines: Sequence[Line], said: Sequence[str], header_lines
     if _have_row_names(header, rows):
         said.append("each row begins with a name that has no column; it is called 'row name'")
         header = ["row name", *header]
-    second = _second_header(header, rows) if header_lines is None else "names" if header_lines == "2" else ""
-    if second:
+    for number in range(1, len(_ORDINALS)):
+        given = "" if header_lines is None or int(header_lines) <= number else "names"
+        second = _second_header(header, rows) if header_lines is None else given
+        if not second:
+            break
         below, rows = [" ".join(field.split()) for field in rows[0].fields], rows[1:]
-        said.append(f"line {lines[1].number} is a second header, of {second}; it is joined to the names of the columns")
+        said.append(
+            f"line {lines[number].number} is a {_ORDINALS[number]} header, of {second}; it is joined to the names of "
+            "the columns"
+        )
         header = _joined(header, below)
         if not rows:
-            raise ValueError(f"{name}: has two header lines and no row")
+            raise ValueError(f"{name}: has {number + 1} header lines and no row")
     columns, renamed = _distinct(header)
     if renamed:
         said.append(f"columns without a name of their own are called {', '.join(map(repr, renamed[:8]))}")
@@ -112,8 +119,9 @@ def _have_row_names(header: Sequence[str], rows: Sequence[Line]) -> bool:
 def _second_header(header: Sequence[str], rows: Sequence[Line]) -> str:
     """What a second header line holds, "units" or "names"; empty if the first row is data.
 
-    It has no number, and stands over columns of numbers. Units are recognized as such. Names are taken for names only
-    where the first line repeats names or leaves them out, as merged cells do.
+    It has no number, and its units stand over columns of numbers. Names are taken for names only where the first line
+    repeats names or leaves them out, as merged cells do: over the columns of numbers, or, as IEDB writes it, over half
+    of all columns, if no text of theirs stands further down.
     """
     if len(rows) < 2 or len(rows[0].fields) != len(header):
         return ""
@@ -126,6 +134,8 @@ def _second_header(header: Sequence[str], rows: Sequence[Line]) -> str:
         if cells and sum(is_number(cell) for cell in cells) > 0.8 * len(cells):
             over.append(at)
     texts = [below[at].strip() for at in over if below[at].strip() and not _is_missing(below[at])]
+    if _is_below_merged(header, below, rest):
+        return "names"
     if not texts:
         return ""
     units = [text.strip("()[] ") for text in texts]
@@ -134,6 +144,16 @@ def _second_header(header: Sequence[str], rows: Sequence[Line]) -> str:
     tops = [header[at] for at in over]
     merged = any(not top for top in tops) or len(set(filter(None, tops))) < len([top for top in tops if top])
     return "names" if merged and len(texts) == len(over) else ""
+
+
+def _is_below_merged(header: Sequence[str], below: Sequence[str], rest: Sequence[Sequence[str]]) -> bool:
+    """Whether texts stand below names that most columns share, and nowhere in their columns."""
+    merged = [at for at, top in enumerate(header) if not top or header.count(top) > 1]
+    if 2 * len(merged) < len(header) or len(rest) < 2:
+        return False
+    named = {(header[at], below[at].strip()) for at in merged}
+    is_new = all(below[at].strip() and below[at] not in (fields[at] for fields in rest) for at in merged)
+    return is_new and len(named) == len(merged) > 1
 
 
 def _is_missing(text: str) -> bool:

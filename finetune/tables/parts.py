@@ -198,7 +198,7 @@ def _delimited_parts(text: _Text, rows: int) -> TableParts:
         return kept, kept.begun(list(islice(found, _FIRST_LINES))), found, said
 
     _, first, _, said = opened()
-    head = laid_out(location.name, first, [*text.said, *said], location.parameter("header_lines", ("1", "2")))
+    head = laid_out(location.name, first, [*text.said, *said], location.parameter("header_lines", ("1", "2", "3")))
     num_above = len(first) - head.num_rows
 
     def read() -> Iterator[Table]:

@@ -62,7 +62,7 @@ def read_table(name: str, limits: IngestSettings | None = None) -> Table:
         return _joined(_with(fasta_table(name, text), said), location, limits)
     location.require_only("a table of text", "labels", "separator", "encoding", "header_lines")
     found, more = lines(text, name, location.parameter("separator"))
-    table = laid_out(name, found, [*said, *more], location.parameter("header_lines", ("1", "2")))
+    table = laid_out(name, found, [*said, *more], location.parameter("header_lines", ("1", "2", "3")))
     return _joined(table, location, limits)
 
 

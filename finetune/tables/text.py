@@ -19,6 +19,8 @@ _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical ba
 _WORDS = {**_SEPARATORS, " ": "spaces"}
 _HINT = re.compile(r"sep=(?P<separator>[,;\t|])\r?\n")
 _NAMES = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|", **{sign: sign for sign in _SEPARATORS}}
+_MUTATION = r"(?:p\.)?\(?[A-Z]{1,3}-?\d+(?:[A-Z]{1,3}|=|\*)\)?"
+_MUTATIONS = re.compile(rf"(?:p\.)?[\[(]?{_MUTATION}(?:[,;|]\s?{_MUTATION})+[\])]?", re.I)
 _MOST_FIELD_BYTES = 64 << 20
 BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 
@@ -113,8 +115,8 @@ def as_they_come(stream: Iterator[str], name: str, separator: str | None = None)
     if separator is None and (hint := _HINT.match("".join(sample))):  # which Excel writes and reads
         separator, sample[0] = hint["separator"], "\n"
     if separator is None:
-        separator = _sniffed(sample)
-        if separator != ",":
+        separator = "\t" if _is_one_of_mutations(sample) else _sniffed(sample)
+        if separator != "," and any(separator in line for line in sample):
             said.append(f"its fields are separated by {_WORDS[separator]}")
     else:
         if separator not in _NAMES:
@@ -199,6 +201,14 @@ def _has_quoted_fields(sample: Sequence[str]) -> bool:
     quoted = [line for line in sample if '"' in line]
     begins = any(field.startswith('"') for line in quoted for field in line.split("\t"))
     return begins and all(line.count('"') % 2 == 0 for line in quoted)
+
+
+def _is_one_of_mutations(sample: Sequence[str]) -> bool:
+    """Whether a file is one column of mutations, whose lists have the signs of separators: ``p.[A1P;D2N]``."""
+    header, *cells = [line.strip() for line in sample if line.strip() and not line.startswith("#")] or [""]
+    separated = [cell for cell in cells if any(sign in cell for sign in _SEPARATORS)]
+    is_one = not any(sign in header for sign in _SEPARATORS) and bool(separated)
+    return is_one and all(_MUTATIONS.fullmatch(cell) for cell in separated)
 
 
 def _sniffed(sample: Sequence[str]) -> str:

@@ -4,6 +4,8 @@ In: a column of text. Out: `Cells`; `residues` makes one of them for each label 
 A column of a thousand that are almost empty costs what is written in it, not its length.
 """
 
+import json
+import re
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -11,6 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.tables.table import Table
+
+_ONE = re.compile(r"""\[\s*([+-]?[\d.]+(?:e[+-]?\d+)?|"[^"]*"|'[^']*')\s*\]""", re.I)
+"""A list of one number or text, as JSON and pandas write it."""
 
 
 class Cells(NamedTuple):
@@ -54,6 +59,32 @@ def written(table: Table, column: str) -> Cells:
     cells = table.cells.column(column)
     rows = np.flatnonzero(np.asarray(cells.is_valid().combine_chunks().to_numpy(zero_copy_only=False), np.bool_))
     trimmed = compute.utf8_trim_whitespace(cells.drop_null()).combine_chunks().dictionary_encode()
-    texts = tuple(trimmed.dictionary.to_pylist())
+    texts = tuple(_alone(text) for text in trimmed.dictionary.to_pylist())
     which = np.asarray(trimmed.indices.to_numpy(zero_copy_only=False), np.int64)
     return Cells(rows, which, texts).without(())
+
+
+def items(text: str, signs: str) -> list[str]:
+    """The texts that a cell lists: a list as JSON or pandas writes it, or what the first of some signs separates.
+
+    An item of JSON that is null is empty.
+
+    Args:
+        text: of the cell.
+        signs: what may separate; a space is any white space.
+    """
+    if text.startswith("[") and text.endswith("]"):
+        for candidate in (text, text.replace("'", '"')):
+            try:
+                return ["" if each is None else str(each).strip() for each in json.loads(candidate)]
+            except ValueError:
+                continue
+        text = text[1:-1].strip()
+    sign = next((sign for sign in signs if (re.search(r"\s", text) if sign == " " else sign in text)), None)
+    return [each.strip() for each in text.split(None if sign == " " else sign)] if sign else [text]
+
+
+def _alone(text: str) -> str:
+    """A text, or the only item of a list."""
+    found = _ONE.fullmatch(text)
+    return found[1].strip("\"'").strip() if found else text

@@ -10,23 +10,24 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.tasks.cells import Cells
+from finetune.tasks.cells import Cells, items
 
-_SEPARATOR = re.compile(r"[\s;,]")
+_SEPARATOR = re.compile(r"[\s;,]|^\[")
 _PAIR = re.compile(r"(\d+)-(\d+):(\S+)")
 
 
 def along(cells: Cells, *, of_numbers: bool) -> tuple[Cells, NDArray[np.int64]]:
     """The labels of all residues of each cell, and (cells,) how many each cell has.
 
-    A cell of classes without white space, comma or semicolon has one character for each residue. Otherwise its labels
-    stand between semicolons, or if it has none, between white space, or if it has none, between commas.
+    A cell of classes without white space, comma or semicolon has one character for each residue. Otherwise it is a
+    list, as JSON writes it and predictions are written, or its labels stand between semicolons, or if it has none,
+    between white space, or if it has none, between commas.
     """
     numbers: dict[str, int] = {}
     of_texts = []
     for text in cells.texts:
         if of_numbers or _SEPARATOR.search(text):
-            of_texts.append(np.array([numbers.setdefault(t, len(numbers)) for t in _separated(text)], np.int64))
+            of_texts.append(np.array([numbers.setdefault(t, len(numbers)) for t in items(text, "; ,")], np.int64))
         else:
             points, inverse = np.unique(np.frombuffer(text.encode("utf-32-le"), "<u4"), return_inverse=True)
             ids = [numbers.setdefault(chr(point), len(numbers)) for point in points.tolist()]
@@ -64,9 +65,3 @@ def pairs(cells: Cells, where: Callable[[int], str]) -> Cells:
             which.append(numbers.setdefault(found[3], len(numbers)))
     places = np.array(positions, np.int32).reshape(-1, 2)
     return Cells(np.array(rows, np.int64), np.array(which, np.int64), tuple(numbers), places)
-
-
-def _separated(text: str) -> list[str]:
-    """The labels of a cell that are separated by something."""
-    between = ";" if ";" in text else None if re.search(r"\s", text) else ","
-    return [label.strip() for label in text.split(between)]

@@ -13,7 +13,7 @@ Level = Literal["sequence", "residue", "pair"]
 Transform = Literal["none", "log10", "p"]
 Replicates = Literal["mean", "median", "refuse", "leave_out"]
 Imbalance = Literal["none", "pos_weight", "focal"]
-ColumnsAre = Literal["tasks", "replicates"]
+ColumnsAre = Literal["tasks", "replicates", "lists"]
 
 MISSING = ("NA", "N/A", "NaN", "ND", "n.d.", "-")
 """Texts that mean that nothing was measured, where a recipe names none."""
@@ -29,7 +29,10 @@ class TaskSettings(Section):
         IDENTITY, "columns of its labels, or patterns such as 'CHEMBL*'; the name, where none is given", ()
     )
     columns_are: ColumnsAre = setting(
-        IDENTITY, "what several columns are: tasks of their own, or replicates of one task", "tasks"
+        IDENTITY,
+        "what columns are: tasks of their own, replicates of one task, or one column of 'lists' of labels such as "
+        "'A; B', each label of which is an output",
+        "tasks",
     )
     type: TaskType = setting(IDENTITY, "what a label is: a number, yes or no, one of several classes, ...")
     level: Level = setting(IDENTITY, "what has a label: a sequence, each residue, each pair of residues", "sequence")
@@ -98,6 +101,10 @@ class TaskSettings(Section):
         if self.type in ("binary", "multilabel"):
             given = len(self.classes) in (0, 2)
             require(given, f"{said} classes", list(self.classes), "give two, the negative one first, or none")
+        if self.columns_are == "lists":
+            is_plain = self.type == "multilabel" and self.level == "sequence" and len(self.columns) <= 1
+            allowed = "lists are one column of a multilabel task of whole sequences, without classes and conditions"
+            require(is_plain and not self.classes and not self.conditions, f"{said} columns_are", "lists", allowed)
         require(len(set(self.classes)) == len(self.classes), f"{said} classes", list(self.classes), "name each once")
 
     @property

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from finetune.bundle.columns import list_cell
 from finetune.labels.labels import ABOVE, BELOW, EXACT
 from finetune.labels.placed import Rows
 from finetune.labels.reading import read_task
@@ -134,6 +135,46 @@ def test_numbers_between_separators() -> None:
     assert residue_labels(["0.5 - >2"], [3]) == [(0, 0, 0.5, EXACT, 0), (0, 0, 2.0, ABOVE, 2)]
     assert residue_labels(["1,,3"], [3]) == [(0, 0, 1.0, 0), (0, 0, 3.0, 2)]
     assert residue_labels(["helix;strand"], [2], type="multiclass") == [(0, 0, 0.0, 0), (0, 0, 1.0, 1)]
+
+
+@pytest.mark.parametrize("cell", ['["H", null, "E"]', "['H', None, 'E']".replace("None", "'-'"), "[H;-;E]", "H - E"])
+def test_lists_of_residue_labels(cell: str) -> None:
+    assert residue_labels([cell], [3], type="multiclass") == [(0, 0, 1.0, 0), (0, 0, 0.0, 2)]
+
+
+def test_residue_predictions_are_read_as_labels() -> None:
+    written = list_cell([0.25, -1.5, 3.0], np.array([0, -1, 2, 1]))
+    assert residue_labels([written], [4]) == [(0, 0, 0.25, 0), (0, 0, 3.0, 2), (0, 0, -1.5, 3)]
+    assert residue_labels([list_cell(["H", "E"], np.array([1, 0]))], [2], type="multiclass") == [
+        (0, 0, 0.0, 0),
+        (0, 0, 1.0, 1),
+    ]
+
+
+def test_a_list_of_one_number_is_the_number() -> None:
+    assert as_list(read({"y": ["[1.5]", "[-3e2]", "2"]}).labels) == [(0, 0, 1.5), (1, 0, -300.0), (2, 0, 2.0)]
+
+
+def test_each_label_of_a_list_is_an_output() -> None:
+    cells: list[Cell] = ["Nucleus; Membrane", "Membrane", '["Cytosol", "Nucleus"]', None, "NA", "Cytosol;Membrane"]
+    found = read({"y": cells}, type="multilabel", columns_are="lists")
+    assert (found.outputs, found.classes) == (("Cytosol", "Membrane", "Nucleus"), ("no", "yes"))
+    table = {0: (0, 1, 1), 1: (0, 1, 0), 2: (1, 0, 1), 5: (1, 1, 0)}
+    assert as_list(found.labels) == [
+        (row, output, float(value)) for row, values in table.items() for output, value in enumerate(values)
+    ]
+    with pytest.raises(ValueError, match="'y' has no label: every cell of its column is missing"):
+        read({"y": ["NA", ""]}, type="multilabel", columns_are="lists")
+    for wrong in ({"type": "multiclass"}, {"classes": ("a", "b")}, {"columns": ("y", "z")}, {"level": "residue"}):
+        with pytest.raises(ValueError, match="lists are one column of a multilabel task of whole sequences"):
+            task(**{"type": "multilabel", "columns_are": "lists", **wrong})  # type: ignore[arg-type]
+
+
+def test_lists_of_several_tables_have_the_outputs_of_all() -> None:
+    tables = [rows_of({"y": ["A; B", "A"]}), rows_of({"y": ["C"]})]
+    found = read_task(tables, task(type="multilabel", columns_are="lists"))
+    assert found.outputs == ("A", "B", "C")
+    assert [value for *_, value in as_list(found.labels)] == [1, 1, 0, 1, 0, 0, 0, 0, 1]
 
 
 def test_a_linker_has_no_label_whether_or_not_a_cell_counts_it() -> None:

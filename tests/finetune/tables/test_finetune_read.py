@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from backports import zstd
 
+from finetune.tables.parts import table_parts
 from finetune.tables.read import read_table
 from finetune.tables.table import Table
 
@@ -144,6 +145,13 @@ def test_names_are_made_distinct(tmp_path: Path) -> None:
             3,
             "names",
         ),
+        (
+            f"Epitope,Epitope,Host,Host\nName,IRI,Name,Sex\n{A},http://a/1,human,\n{B},http://a/2,mouse,f\n",
+            ["Epitope Name", "Epitope IRI", "Host Name", "Host Sex"],
+            3,
+            "names",
+        ),
+        (f"id,seq,class,class\na,{A},x,y\nb,{B},y,x\nc,{C},x,y\n", ["id", "seq", "class", "class 2"], 2, ""),
         (f"id,seq,IC50\na,{A},inactive\nb,{B},2\nc,{C},3\n", ["id", "seq", "IC50"], 2, ""),
         (f"id,seq,IC50\na,{A},ND\nb,{B},2\nc,{C},3\n", ["id", "seq", "IC50"], 2, ""),
         (f"id,seq,class\na,{A},x\nb,{B},y\nc,{C},x\n", ["id", "seq", "class"], 2, ""),
@@ -152,7 +160,37 @@ def test_names_are_made_distinct(tmp_path: Path) -> None:
 def test_second_header_line(tmp_path: Path, text: str, columns: list[str], first_row: int, kind: str) -> None:
     table = written(tmp_path / "x.csv", text)
     assert (table.columns, table.first_row) == (columns, first_row)
-    assert [f"a second header, of {kind}" in said for said in table.said] == [True] * bool(kind)
+    assert [f"a second header, of {kind}" in said for said in table.said if "header" in said] == [True] * bool(kind)
+
+
+def test_three_header_lines(tmp_path: Path) -> None:
+    names = ["id", "seq", "IC50 rep 1 (nM)", "IC50 rep 2 (nM)"]
+    rows = "".join(f"{letter},{A[at:]},{at},{at}.5\n" for at, letter in enumerate("abcdefghij"))
+    text = f"id,seq,IC50,\n,,rep 1,rep 2\n,,nM,nM\n{rows}"
+    table = written(tmp_path / "x.csv", text)
+    assert (table.columns, table.first_row, table.num_rows) == (names, 4, 10)
+    assert ["line 3 is a third header, of units" in said for said in table.said] == [False, True]
+    assert read_table(f"{tmp_path / 'x.csv'}?header_lines=3").columns == names
+    assert read_table(f"{tmp_path / 'x.csv'}?header_lines=2").num_rows == 11
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["p.[Ala1Pro;Asp2Asn]", "p.Ala1Pro", "p.[Lys3Arg;Ala1Pro;Asp2Asn]"], None),
+        (["A1P,D2N", "A1P,D2N", "K3R,D2N"], None),
+        (["A1P;D2N", "A1P", "WT"], None),
+        (["A1P,1.5", "D2N,2.5"], 2),
+    ],
+)
+def test_a_column_of_mutations_is_not_separated(tmp_path: Path, cells: list[str], expected: int | None) -> None:
+    table = written(tmp_path / "x.csv", "\n".join(["hgvs_pro", *cells]) + "\n")
+    if expected is None:
+        assert (table.columns, table.column("hgvs_pro"), table.said) == (["hgvs_pro"], cells, ())
+        (part,) = table_parts(str(tmp_path / "x.csv"), 100)
+        assert part.column("hgvs_pro") == cells
+    else:
+        assert len(table.columns) == expected
 
 
 def test_the_user_decides_with_parameters(tmp_path: Path) -> None:
