@@ -1,29 +1,29 @@
 """The audit: how much of the tested side is known from training, from validation, or from pretraining.
 
-In: parts, records, a pretrained run. Out: `Audit`: counts. Kept: nothing.
+In: parts, records, which of them have labels, what the model was initialized from. Out: `Audit`: counts. Kept: nothing,
+but searches, which `data.homology.relatives` keeps beside the token store.
 
 The tested sequences are the queries, and an alignment must cover at least half of the query: a training protein that
 contains a tested domain is found, one of which a small piece resembles a part of a long tested protein is not. Local
-identities need such a rule. For variants of one protein, all of which are relatives, it counts mutations instead.
+identities need such a rule; peptides are compared by position (`data.homology.peptides`). For variants of one protein,
+all of which are relatives, it counts mutations instead.
 """
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data.homology.peptides import are_short
 from data.homology.program import obstacle
 from data.homology.relatives import equal, nearest, searched_by
 from data.store.token_store import Store
 from finetune.splits.parts import TEST, TRAIN, VALIDATION, Parts
+from finetune.splits.pretrained import pretraining_stores
 from finetune.splits.settings import IDENTITIES
 from finetune.splits.variants import are_variants, to_nearest
-from pretrain.run.directory import RunDirectory
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 COVERAGE = 0.5
 """Share of a tested sequence that an alignment must cover."""
@@ -47,17 +47,33 @@ class Comparison:
     """Identities at which relatives were counted; empty where only equal sequences were looked for."""
     similar: tuple[int, ...] = ()
     """For each of `identities`, number of tested sequences with a relative of at least that, equal ones included."""
+    searchable: int = 0
+    """Number of tested sequences that the search can find: those that are equal, and those that find themselves."""
 
     def share(self, identity: float) -> float | None:
-        """Share of the tested sequences that have a relative of at least `identity`; None if that was not counted."""
-        if identity not in self.identities or not self.queries:
+        """Share of the searchable sequences that have a relative of at least `identity`; None if it is not known."""
+        if identity not in self.identities or not self.searchable:
             return None
-        return self.similar[self.identities.index(identity)] / self.queries
+        return self.similar[self.identities.index(identity)] / self.searchable
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Tested labels that were measured under conditions, such as the molecule that was added (`tasks.conditions`)."""
+
+    labels: int
+    """Number of tested proteins, each as often as it has a condition."""
+    condition: int
+    """Of these, how many have a condition that a training label has too,"""
+    protein: int
+    """have a protein with a relative in training, at the lowest of the audited identities,"""
+    both: int
+    """and have both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What the tested side has in common with the others."""
+    """What the tested side has in common with the others. Records without a label are on no side."""
 
     fingerprint: str
     """The fingerprint of the parts that were audited."""
@@ -71,6 +87,11 @@ class Audit:
     trains. Otherwise None."""
     notes: tuple[str, ...] = ()
     """What could not be audited."""
+    tasks: tuple[Comparison, ...] = ()
+    """For each task that is measured on some of the tested sequences alone: these, beside all that train; `against` is
+    the task."""
+    conditions: Conditions | None = None
+    """None where no task has conditions."""
 
     def of(self, against: str) -> Comparison | None:
         """The comparison with one set, if it was made."""
@@ -82,12 +103,24 @@ class Audit:
         return self.comparisons[0]
 
 
+class _Found(NamedTuple):
+    """What was found of some tested records."""
+
+    tested: NDArray[np.int64]
+    is_equal: NDArray[np.bool_]
+    identity: NDArray[np.float64]
+    is_searchable: NDArray[np.bool_]
+    targets: int
+
+
 def audit(
     store: Store,
     parts: Parts,
-    identities: "Sequence[float]" = IDENTITIES,
-    pretrained: Path | None = None,
+    labelled: Mapping[str, NDArray[np.int64]] | None = None,
+    identities: Sequence[float] = IDENTITIES,
+    init: str | None = None,
     search_pretraining: bool = False,
+    conditioned: Collection[str] = (),
 ) -> Audit:
     """Compare the tested records with those that train, with those that validate, and with a pretraining corpus.
 
@@ -96,59 +129,53 @@ def audit(
     Args:
         store: the token store of the records.
         parts: their parts.
+        labelled: for each task the records that have a label of it: others are not scored, and train nothing. None: all
+            records have one.
         identities: identities at which relatives are counted (`SplitSettings.audited_identities`).
-        pretrained: the directory of the run whose weights are fine-tuned, if they come from one.
+        init: what the encoder was initialized from (`model.init`), if anything.
         search_pretraining: whether the pretraining corpus is searched for relatives, besides equal sequences.
+        conditioned: the tasks each of which is one condition of several.
 
     Raises:
-        ValueError: MMseqs2 failed; nothing is tested.
+        ValueError: MMseqs2 failed; no labelled record is tested.
     """
     identities = tuple(sorted({*identities}))
+    everything = np.arange(store.num_records)
+    used = everything if labelled is None else np.unique(np.concatenate([*labelled.values(), everything[:0]]))
     sides = [parts.of_fold(fold) for fold in range(parts.num_folds)] or [parts]
-    tested = np.unique(np.concatenate([each.records(TEST) for each in sides]))
+    of_sides = [[np.intersect1d(each.records(part), used) for part in (TEST, TRAIN, VALIDATION)] for each in sides]
+    tested = np.unique(np.concatenate([test for test, _, _ in of_sides]))
     if not len(tested):
-        raise ValueError("the split tests no record, so there is nothing to audit; give test a share, or folds")
-    distances = _to_training(store, sides) if are_variants(store) else None
+        raise ValueError("the split tests no record that has a label, so there is nothing to audit; give test a share")
+    distances = _to_training(store, of_sides) if are_variants(store) else None
     at = () if distances is not None else identities
     if parts.num_folds:
-        name = "the other folds"
-        of_folds = [compare(name, store, each.records(TEST), store, _others(each), at) for each in sides]
-        comparisons = [_sum(of_folds)]
+        # A nearest neighbour searches what trains alone, and the same search is kept for it.
+        found = {"the other folds": [_found(store, test, store, others, at) for test, *others in of_sides]}
     else:
-        named = {"train": parts.records(TRAIN), "validation": parts.records(VALIDATION)}
-        comparisons = [
-            compare(name, store, tested, store, (others,), at)
-            for name, others in named.items()
-            if name == "train" or len(others)
-        ]
-    found, notes = pretraining_stores(pretrained) if pretrained else ([], [])
-    for corpus in found:
+        _, train, validation = of_sides[0]
+        found = {"train": [_found(store, tested, store, [train], at)]}
+        if len(validation):
+            found["validation"] = [_found(store, tested, store, [validation], at)]
+    comparisons = [_counted(name, each, at) for name, each in found.items()]
+    of_training = _together(next(iter(found.values())))
+    corpora, notes = pretraining_stores(init)
+    for corpus in corpora:
         wanted = identities if search_pretraining else ()
         comparisons.append(compare(f"{PRETRAINING}{corpus.folder}", store, tested, corpus, None, wanted))
-    by = searched_by() if at or (search_pretraining and found) else "equal sequences"
-    is_approximate = by != "equal sequences" and bool(obstacle())
-    return Audit(parts.fingerprint, by, is_approximate, tuple(comparisons), distances, tuple(notes))
-
-
-def pretraining_stores(run: Path) -> tuple[list[Store], list[str]]:
-    """The token stores that a run's run.json names, and a note for each that is not there.
-
-    Raises:
-        ValueError: there is no run.json, or it is of another program, or names no corpus.
-    """
-    corpus = RunDirectory(run).read().corpus
-    named = [part["store"] for part in corpus.get("mixture") or [corpus] if "store" in part]
-    if not named:
-        raise ValueError(f"{run} names no corpus; give the directory of a run of `python -m pretrain`")
-    stores, notes = [], []
-    for folder in named:
-        try:
-            store = Store(Path(folder))
-            _ = store.facts
-            stores.append(store)
-        except ValueError as error:
-            notes.append(f"the pretraining corpus was not compared: {error}")
-    return stores, notes
+    by = searched_by() if at or (search_pretraining and corpora) else "equal sequences"
+    is_approximate = by != "equal sequences" and bool(obstacle()) and not are_short(store, tested).all()
+    of_tasks = [_counted(name, [_of(of_training, records)], at) for name, records in (labelled or {}).items()]
+    return Audit(
+        parts.fingerprint,
+        by,
+        is_approximate,
+        tuple(comparisons),
+        distances,
+        tuple(notes),
+        tuple(each for each in of_tasks if at and 0 < each.queries < len(tested)),
+        _of_conditions(of_training, of_sides, [(labelled or {})[name] for name in conditioned], min(identities)),
+    )
 
 
 def compare(
@@ -156,7 +183,7 @@ def compare(
     store: Store,
     tested: NDArray[np.int64],
     against: Store,
-    among: tuple[NDArray[np.int64], ...] | None,
+    among: Sequence[NDArray[np.int64]] | None,
     identities: tuple[float, ...],
 ) -> Comparison:
     """Tested records beside others, which may be of another store.
@@ -172,9 +199,20 @@ def compare(
     Raises:
         ValueError: MMseqs2 failed; the message has the end of its output.
     """
+    return _counted(name, [_found(store, tested, against, among, identities)], identities)
+
+
+def _found(
+    store: Store,
+    tested: NDArray[np.int64],
+    against: Store,
+    among: Sequence[NDArray[np.int64]] | None,
+    identities: tuple[float, ...],
+) -> _Found:
     sets = [None] if among is None else [numbers for numbers in among if len(numbers)]
     targets = sum(against.num_records if numbers is None else len(numbers) for numbers in sets)
     is_equal, identity = np.zeros(len(tested), np.bool_), np.zeros(len(tested))
+    is_searchable = np.ones(len(tested), np.bool_)
     for numbers in sets:
         if identities:
             found = nearest(store, tested, against, numbers, COVERAGE)
@@ -182,32 +220,53 @@ def compare(
             # Not by the identity: an alignment may be all equal over a part of the query.
             is_equal[hit] |= np.asarray(store.digests)[tested[hit]] == np.asarray(against.digests)[found.record[hit]]
             identity = np.maximum(identity, found.identity)
+            is_searchable &= found.is_searchable
         else:
             is_equal |= equal(store, tested, against, numbers) >= 0
-    similar = tuple(int(np.count_nonzero(identity >= least)) for least in identities)
-    return Comparison(name, len(tested), targets, int(np.count_nonzero(is_equal)), identities, similar)
+    return _Found(tested, is_equal, identity, is_searchable | is_equal, targets)
 
 
-def _sum(of_folds: "Sequence[Comparison]") -> Comparison:
-    """The comparisons of all folds as one."""
-    first = of_folds[0]
-    return Comparison(
-        first.against,
-        sum(each.queries for each in of_folds),
-        max(each.targets for each in of_folds),
-        sum(each.equal for each in of_folds),
-        first.identities,
-        tuple(map(sum, zip(*(each.similar for each in of_folds), strict=True))),
-    )
+def _together(found: Sequence[_Found]) -> _Found:
+    """What was found of the tested records of all folds."""
+    *columns, targets = zip(*found, strict=True)
+    return _Found(*map(np.concatenate, columns), max(targets))
 
 
-def _others(parts: Parts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The records that train, which a nearest neighbour searches too, and those that validate."""
-    return parts.records(TRAIN), parts.records(VALIDATION)
+def _of(found: _Found, records: NDArray[np.int64]) -> _Found:
+    """What was found of those that are among `records`."""
+    kept = np.isin(found.tested, records)
+    return _Found(*(column[kept] for column in found[:4]), found.targets)
 
 
-def _to_training(store: Store, sides: "Sequence[Parts]") -> tuple[int, ...]:
+def _counted(name: str, found: Sequence[_Found], identities: tuple[float, ...]) -> Comparison:
+    tested, is_equal, identity, is_searchable, targets = _together(found)
+    similar = tuple(int(np.count_nonzero(is_searchable & (identity >= least))) for least in identities)
+    searchable = int(np.count_nonzero(is_searchable)) if identities else 0
+    return Comparison(name, len(tested), targets, int(np.count_nonzero(is_equal)), identities, similar, searchable)
+
+
+def _of_conditions(
+    found: _Found,
+    sides: Sequence[Sequence[NDArray[np.int64]]],
+    labelled: Sequence[NDArray[np.int64]],
+    least: float,
+) -> Conditions | None:
+    """Tested labels of tasks each of which is a condition.
+
+    With folds a condition is known where a label of another fold has it.
+    """
+    counts = np.zeros(4, np.int64)
+    known = found.tested[(found.identity >= least) | found.is_equal]
+    for records in labelled:
+        for test, train, _ in sides:
+            tested = np.intersect1d(records, test)
+            has_relative, is_known = np.isin(tested, known).sum(), bool(np.isin(records, train).any())
+            counts += [len(tested), len(tested) * is_known, has_relative, has_relative * is_known]
+    return Conditions(*counts.tolist()) if len(labelled) else None
+
+
+def _to_training(store: Store, sides: Sequence[Sequence[NDArray[np.int64]]]) -> tuple[int, ...]:
     """How many tested variants have 0, 1, 2, ... mutations to the nearest one that trains."""
     residues = np.asarray(store.tokens).reshape(store.num_records, -1)
-    nearest_of = [to_nearest(residues[each.records(TEST)], residues[each.records(TRAIN)]) for each in sides]
+    nearest_of = [to_nearest(residues[test], residues[train]) for test, train, _ in sides]
     return tuple(np.bincount(np.concatenate(nearest_of)).tolist())

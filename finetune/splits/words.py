@@ -4,12 +4,16 @@ In: settings, `Division`, `Audit`. Out: a sentence or two. Kept: nothing. Everyt
 split uses it, so that a split with relatives on both sides is nowhere called a homology split.
 """
 
-from finetune.splits.audit import Audit
+from finetune.splits.audit import Audit, Comparison
 from finetune.splits.divide import Division
 from finetune.splits.settings import SplitSettings
 
 LEAKY = 0.05
 """Largest share of tested sequences with a relative in training at which a homology split keeps its name."""
+COVERED = 0.95
+"""Least share of tested sequences that the search can find at which a homology split keeps its name."""
+LEAST_OF_TASK = 20
+"""Tested sequences from which on a task alone can take its name from a homology split."""
 _KINDS = {
     "column": "a split that the table gives",
     "time": "a split by time",
@@ -25,14 +29,11 @@ _KINDS = {
 def is_homology_split(settings: SplitSettings, division: Division, audit: Audit | None) -> bool:
     """Whether a split may be called a homology split.
 
-    It was made by clusters that MMseqs2 found, and an audit by MMseqs2 at its identity found no equal sequence and
-    relatives of at most `LEAKY` of the tested sequences.
+    It was made by clusters that MMseqs2 found, or by position of peptides; and an audit by these at its identity could
+    search at least `COVERED` of the tested sequences, found no equal one, and relatives of at most `LEAKY` of them, of
+    each task's too.
     """
-    if settings.by != "homology" or division.is_approximate or audit is None or audit.is_approximate:
-        return False
-    found = audit.of_training
-    share = found.share(settings.identity)
-    return share is not None and share <= LEAKY and not found.equal
+    return settings.by == "homology" and not _why_not(settings, division, audit)
 
 
 def in_words(settings: SplitSettings, division: Division, audit: Audit | None) -> str:
@@ -57,7 +58,21 @@ def _why_not(settings: SplitSettings, division: Division, audit: Audit | None) -
         return "its audit was approximate"
     if audit.distances is not None:
         return "its sequences are variants of one protein"
-    return f"it leaks at {settings.identity:.0%} identity"
+    found = audit.of_training
+    if found.searchable < COVERED * found.queries:
+        return f"of {found.queries - found.searchable:,} tested sequences no search can find relatives"
+    worst = _worst(audit, settings.identity)
+    share = worst.share(settings.identity)
+    if share is None:
+        return f"relatives at {settings.identity:.0%} identity were not counted"
+    of_task = "" if worst is found else f" in {worst.against}"
+    return "" if share <= LEAKY and not found.equal else f"it leaks at {settings.identity:.0%} identity{of_task}"
+
+
+def _worst(audit: Audit, identity: float) -> Comparison:
+    """The tested side as a whole, or the task with the largest share of relatives where that is larger."""
+    of_tasks = [task for task in audit.tasks if task.searchable >= LEAST_OF_TASK]
+    return max([audit.of_training, *of_tasks], key=lambda each: each.share(identity) or 0.0)
 
 
 def _found(settings: SplitSettings, audit: Audit | None) -> str:
@@ -74,10 +89,25 @@ def _found(settings: SplitSettings, audit: Audit | None) -> str:
         )
     identity = settings.identity if settings.identity in found.identities else min(found.identities, default=None)
     share = None if identity is None else found.share(identity)
+    if identity is not None and share is None:
+        return f"of {queries}, the search can find none, so that nothing is known of their relatives in {others}"
     if identity is None or share is None:
         return f"of {queries}, {found.equal:,} are also in {others}; relatives were not looked for"
     roughly = "at least, by an approximate search, " if audit.is_approximate else ""
-    return (
-        f"of {queries}, {found.equal:,} are also in {others}, and {roughly}{share:.1%} have a relative there of at "
-        f"least {identity:.0%} identity"
+    whose, lacking = "", found.queries - found.searchable
+    if lacking:
+        whose = f"of the {found.searchable:,} that the search can find "
+        lost = f"; {lacking:,} do not find themselves, so that nothing is known of their relatives"
+    said = (
+        f"of {queries}, {found.equal:,} are also in {others}, and {whose}{roughly}{share:.1%} have a relative there of "
+        f"at least {identity:.0%} identity" + (lost if lacking else "")
     )
+    worst = _worst(audit, identity)
+    if worst is not found:
+        said += f"; of the {worst.searchable:,} of {worst.against}, {worst.share(identity):.1%}"
+    if (of := audit.conditions) is not None:
+        said += (
+            f"; of {of.labels:,} tested pairs of a protein and a condition, {of.condition:,} have a condition that "
+            f"trains too, {of.protein:,} a protein with a relative there, {of.both:,} both"
+        )
+    return said

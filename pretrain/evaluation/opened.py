@@ -21,7 +21,7 @@ from data.recipe.settings import DataSettings, LetterPolicy
 from pretrain.engine.engine import Engine
 from pretrain.evaluation.frozen import FrozenSet, frozen_set
 from pretrain.evaluation.scores import HeldOut
-from pretrain.run.directory import RunDirectory
+from pretrain.run.directory import RunDirectory, run_at
 from pretrain.run.run_json import data_of
 
 MAX_SEQUENCES = 2000
@@ -142,6 +142,5 @@ def _of_run(run: RunDirectory, asked: Asked) -> DataSettings:
 
 def named(words: Sequence[str] | None, model: str) -> tuple[str, ...]:
     """What the words name, or the run that the model is, or lies in as its export or a checkpoint; else nothing."""
-    near = (Path(model), *Path(model).absolute().parents[:2])
-    run = next((str(each) for each in near if (each / "run.json").is_file()), None)
-    return tuple(words or ()) or ((run,) if run else ())
+    run = run_at(model)
+    return tuple(words or ()) or ((str(run),) if run else ())

@@ -1,0 +1,49 @@
+"""What an encoder was pretrained on: the token stores of the runs that it comes from.
+
+In: `model.init` of a recipe. Out: stores, and notes on what could not be looked at. Kept: nothing.
+"""
+
+from pathlib import Path
+
+from data.store.token_store import Store
+from pretrain.run.directory import RunDirectory, run_at
+
+
+def pretraining_stores(init: str | None) -> tuple[list[Store], list[str]]:
+    """The token stores of the run that an encoder comes from, and of those that this run comes from, as far as known.
+
+    Args:
+        init: the directory of a pretraining run, its export, one of its checkpoints, any other folder of weights, or a
+            Hub name; None for random weights.
+
+    Returns:
+        Stores; and a note for everything that cannot be looked at, so that without a note all was.
+    """
+    stores: list[Store] = []
+    notes: list[str] = []
+    seen: set[str] = set()
+    while init is not None and init not in seen:
+        seen.add(init)
+        run = run_at(init)
+        if run is None:
+            kind = "in no run's directory" if Path(init).exists() else "no folder here, but perhaps a Hub name"
+            notes.append(f"overlap with pretraining was not checked: {init} is {kind}")
+            break
+        try:
+            record = RunDirectory(run).read()
+        except ValueError as error:
+            notes.append(f"overlap with pretraining was not checked: {error}")
+            break
+        parts = record.corpus.get("mixture") or [record.corpus]
+        named = [part["store"] for part in parts if "store" in part]
+        if not named:
+            notes.append(f"overlap with pretraining was not checked: {run} names no corpus")
+        for folder in named:
+            try:
+                store = Store(Path(folder))
+                _ = store.facts
+                stores.append(store)
+            except ValueError as error:
+                notes.append(f"overlap with pretraining was not checked: {error}")
+        init = record.recipe.get("model", {}).get("init")
+    return stores, notes
