@@ -41,10 +41,15 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
         from finetune.job import FineTuneJob
         from finetune.members import members
         from finetune.results.words import closing
+        from finetune.splits.words import in_words
         from pretrain.engine.launch import launch
         from pretrain.loop import train
     with launch(recipe) as engine:
         assays = open_on_every_rank(recipe, engine)
+        audited = engine.on_main(lambda: assays.audited(recipe.split, recipe.model.init))
+        if engine.is_main:
+            said = in_words(recipe.split, assays.division, audited)
+            print(f"Split: {said}.", *(audited.notes if audited else ()), sep="\n", flush=True)
         trained: list[Trained] = []
         for member in members(recipe, assays):
             if member.name and engine.is_main:
@@ -56,7 +61,9 @@ def _train(recipe: Recipe, options: argparse.Namespace) -> None:
                 allowed=allowed_by(options),
             )
             trained.append(Trained(member, cast(FineTuneJob, summary.job), summary.run))
-        lines = engine.on_main(lambda: closing(end(recipe, assays, trained, engine.device, again=options.again)))
+        lines = engine.on_main(
+            lambda: closing(end(recipe, assays, audited, trained, engine.device, again=options.again))
+        )
         if engine.is_main:
             print("", *lines, *_next(Path(recipe.run.directory)), sep="\n", flush=True)
 

@@ -23,14 +23,16 @@ from data.store.build import open_or_build
 from data.store.token_store import Store, new_hash
 from finetune.labels.contents import LabelledContents
 from finetune.labels.drawing import Group, TableRecords, groups_of, sampler_of
-from finetune.labels.objectives import counts_by_part, objectives
+from finetune.labels.objectives import counts_by_part, labelled_records, objectives
 from finetune.labels.placed import Rows
 from finetune.labels.reading import TaskLabels, read_task
 from finetune.labels.store import LabelStore, write
 from finetune.recipe import AssaySettings, Recipe
+from finetune.splits.audit import Audit, audit
 from finetune.splits.divide import Division, divide
 from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION, Parts
 from finetune.splits.records import Records
+from finetune.splits.settings import SplitSettings
 from finetune.splits.variants import of_rows
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
@@ -172,6 +174,27 @@ class Assays:
             task.settings.name: {name: counts.tolist() for name, counts in counts_by_part(task, parts).items()}
             for task in self.tasks
         }
+
+    def audited(self, settings: SplitSettings, init: str | None) -> Audit | None:
+        """The audit of the whole split, by what is scored; None where nothing that is tested has a label.
+
+        Raises:
+            ValueError: MMseqs2 failed.
+        """
+        parts, identities = self.division.parts, settings.audited_identities
+        if not (self.is_labelled & ((parts.part == TEST) | (parts.fold >= 0))).any():
+            return None
+        labelled, conditioned = labelled_records(self.tasks), [t for t in self.tasks if t.settings.conditions]
+        with WorkLine("auditing the split", after_s=2.0):
+            return audit(
+                self.store,
+                parts,
+                labelled,
+                identities,
+                init,
+                settings.search_pretraining,
+                labelled_records(conditioned).keys() & labelled.keys(),
+            )
 
     def facts(self) -> list[tuple[str, str]]:
         """(name, text) for readers: proteins, the split, tasks and their labels."""

@@ -50,7 +50,7 @@ from finetune.results.results import (
     SeedScores,
 )
 from finetune.splits import split_file
-from finetune.splits.audit import Audit, audit
+from finetune.splits.audit import Audit
 from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION
 from finetune.splits.words import in_words
 from finetune.tasks.objective import Objective
@@ -61,13 +61,20 @@ from pretrain.run.versions import versions
 
 
 def end(
-    recipe: Recipe, assays: Assays, trained: Sequence[Trained], device: torch.device, *, again: bool = False
+    recipe: Recipe,
+    assays: Assays,
+    audited: Audit | None,
+    trained: Sequence[Trained],
+    device: torch.device,
+    *,
+    again: bool = False,
 ) -> Results:
     """Predict, score, compare, and write what was found; or read it, where that was done; called on rank 0 alone.
 
     Args:
         recipe: of the run.
         assays: with the parts of the whole split.
+        audited: the audit of the split.
         trained: all members, in their order.
         device: where the models compute.
         again: whether everything is computed again, also where nothing that it depends on has changed.
@@ -88,7 +95,6 @@ def end(
     with WorkLine("predicting what was held out", after_s=2.0):
         folds = [of_fold(members, device, kept) for members in by_fold(trained, recipe.run.seeds)]
         objectives, joined = _together(folds)
-    found = None if folds[0].part == VALIDATION else _audited(recipe, assays)
     fits = _fits(assays, trained[0].job, folds, objectives, device, kept)
 
     def results_of(some: Sequence[Fold], part: str, notes: Sequence[str] = ()) -> Results:
@@ -105,9 +111,9 @@ def end(
             seeds=_of_seeds(assays, some, of_some),
             ceilings=_ceilings(assays, of_some, [each.predictions.rows.records for each in predicted]),
             calibrations=_calibrations(some, of_some, predicted),
-            split=in_words(recipe.split, assays.division, found),
+            split=in_words(recipe.split, assays.division, audited),
             split_fingerprint=assays.division.parts.fingerprint,
-            audit=found,
+            audit=audited,
             notes=(*notes, *_nothing_tested(some[0]), *words.chosen_on_training(members)),
             inputs=inputs,
         )
@@ -206,14 +212,6 @@ def _of_seeds(assays: Assays, folds: Sequence[Fold], objectives: Sequence[Object
         ]
         found.append(SeedScores(seed, Scores.joined(each)))
     return tuple(found)
-
-
-def _audited(recipe: Recipe, assays: Assays) -> Audit:
-    init = recipe.model.init
-    pretrained = Path(init) if init is not None and (Path(init) / "run.json").is_file() else None
-    settings = recipe.split
-    parts = assays.division.parts
-    return audit(assays.store, parts, settings.audited_identities, pretrained, settings.search_pretraining)
 
 
 def _ceilings(

@@ -46,6 +46,17 @@ def counts_by_part(task: TaskLabels, parts: Mapping[str, NDArray[np.bool_]]) -> 
     }
 
 
+def labelled_records(tasks: Sequence[TaskLabels]) -> dict[str, NDArray[np.int64]]:
+    """The records that have a label of each output of some tasks, by its name; rising."""
+    found = {}
+    for task in tasks:
+        pairs = np.unique(np.stack([task.labels.outputs, _records_of(task.labels)]), axis=1)
+        bounds = np.searchsorted(pairs[0], np.arange(len(task.outputs) + 1))
+        for output, start, stop in zip(task.outputs, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            found[output if output not in found else f"{task.settings.name}: {output}"] = pairs[1, start:stop]
+    return found
+
+
 def _objective(task: TaskLabels, training: NDArray[np.bool_]) -> Objective:
     settings, labels, num_outputs = task.settings, task.labels, len(task.outputs)
     is_training = training[_records_of(labels)]

@@ -63,11 +63,14 @@ def _relatives(audit: Audit) -> Sheet:
         # A card says no folder of a machine.
         part, _, folder = each.against.partition(PRETRAINING)
         name = part or f"{PRETRAINING}{Path(folder).name[:16]}"
-        counts = [("equal", each.equal)]
-        counts += [(f"identity of at least {at:.0%}", n) for at, n in zip(each.identities, each.similar, strict=True)]
-        for relation, count in counts:
-            rows.append((name, relation, f"{count:,} of {each.queries:,} ({count / max(each.queries, 1):.1%})"))
+        counts = [("equal", each.equal, each.queries)]
+        for at, similar in zip(each.identities, each.similar, strict=True):
+            counts.append((f"identity of at least {at:.0%}", similar, each.searchable))
+        for relation, count, of in counts:
+            rows.append((name, relation, f"{count:,} of {of:,} ({count / max(of, 1):.1%})"))
     note = f"Relatives by {audit.searched_by}, over at least half of the tested sequence."
+    lacking = audit.of_training.queries - audit.of_training.searchable
+    note += f" {lacking:,} more do not find themselves, so that nothing is known of them." if lacking else ""
     head = ("Against", "Relation", "Tested sequences")
     return Sheet("Tested sequences that are known", head, tuple(rows), note if audit.of_training.identities else "")
 

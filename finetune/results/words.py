@@ -132,8 +132,16 @@ def closing(results: Results) -> list[str]:
     title = f"scores of {scored}, beside baselines on the same labels"
     of_table = table(results)
     lines = [title, *of_table] if of_table else [f"{title}: no task could be scored"]
+    audited = results.audit.notes if results.audit else ()
     sentences = [*compared(results), *missing(results), *untrained(results), *undefined(results), *calibrated(results)]
-    return [*lines, "", *sentences, f"Split: {results.split}.", *results.notes]
+    return [
+        *lines,
+        "",
+        *sentences,
+        f"Split: {results.split}.",
+        *results.notes,
+        *audited,
+    ]
 
 
 def _number(value: float | None) -> str:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.homology.peptides import are_short
+from data.homology.peptides import SHORT
 from data.homology.program import obstacle
 from data.homology.relatives import equal, nearest, searched_by
 from data.store.token_store import Store
@@ -48,7 +48,7 @@ class Comparison:
     similar: tuple[int, ...] = ()
     """For each of `identities`, number of tested sequences with a relative of at least that, equal ones included."""
     searchable: int = 0
-    """Number of tested sequences that the search can find: those that are equal, and those that find themselves."""
+    """Number of tested sequences that the search can find: those with a relative, and those that find themselves."""
 
     def share(self, identity: float) -> float | None:
         """Share of the searchable sequences that have a relative of at least `identity`; None if it is not known."""
@@ -64,11 +64,11 @@ class Conditions:
     labels: int
     """Number of tested proteins, each as often as it has a condition."""
     condition: int
-    """Of these, how many have a condition that a training label has too,"""
+    """Number of these with a condition that a training label has too,"""
     protein: int
-    """have a protein with a relative in training, at the lowest of the audited identities,"""
+    """with a protein that has a relative in training, at the lowest of the audited identities,"""
     both: int
-    """and have both."""
+    """and with both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def audit(
         wanted = identities if search_pretraining else ()
         comparisons.append(compare(f"{PRETRAINING}{corpus.folder}", store, tested, corpus, None, wanted))
     by = searched_by() if at or (search_pretraining and corpora) else "equal sequences"
-    is_approximate = by != "equal sequences" and bool(obstacle()) and not are_short(store, tested).all()
+    is_approximate = by != "equal sequences" and bool(obstacle()) and bool((store.num_residues(tested) >= SHORT).any())
     of_tasks = [_counted(name, [_of(of_training, records)], at) for name, records in (labelled or {}).items()]
     return Audit(
         parts.fingerprint,
@@ -223,19 +223,25 @@ def _found(
             is_searchable &= found.is_searchable
         else:
             is_equal |= equal(store, tested, against, numbers) >= 0
-    return _Found(tested, is_equal, identity, is_searchable | is_equal, targets)
+    return _Found(tested, is_equal, identity, is_searchable | is_equal | (identity > 0), targets)
 
 
 def _together(found: Sequence[_Found]) -> _Found:
     """What was found of the tested records of all folds."""
-    *columns, targets = zip(*found, strict=True)
-    return _Found(*map(np.concatenate, columns), max(targets))
+    return _Found(
+        np.concatenate([each.tested for each in found]),
+        np.concatenate([each.is_equal for each in found]),
+        np.concatenate([each.identity for each in found]),
+        np.concatenate([each.is_searchable for each in found]),
+        max(each.targets for each in found),
+    )
 
 
 def _of(found: _Found, records: NDArray[np.int64]) -> _Found:
     """What was found of those that are among `records`."""
     kept = np.isin(found.tested, records)
-    return _Found(*(column[kept] for column in found[:4]), found.targets)
+    tested, is_equal, identity, is_searchable, targets = found
+    return _Found(tested[kept], is_equal[kept], identity[kept], is_searchable[kept], targets)
 
 
 def _counted(name: str, found: Sequence[_Found], identities: tuple[float, ...]) -> Comparison:

@@ -8,6 +8,8 @@ from pathlib import Path
 from data.store.token_store import Store
 from pretrain.run.directory import RunDirectory, run_at
 
+_NOT_CHECKED = "overlap with pretraining was not checked"
+
 
 def pretraining_stores(init: str | None) -> tuple[list[Store], list[str]]:
     """The token stores of the run that an encoder comes from, and of those that this run comes from, as far as known.
@@ -26,24 +28,24 @@ def pretraining_stores(init: str | None) -> tuple[list[Store], list[str]]:
         seen.add(init)
         run = run_at(init)
         if run is None:
-            kind = "in no run's directory" if Path(init).exists() else "no folder here, but perhaps a Hub name"
-            notes.append(f"overlap with pretraining was not checked: {init} is {kind}")
+            name = Path(init).name if Path(init).exists() else init  # as a card says no folder of a machine
+            notes.append(f"{_NOT_CHECKED}: {name} lies in no run's directory")
             break
         try:
             record = RunDirectory(run).read()
-        except ValueError as error:
-            notes.append(f"overlap with pretraining was not checked: {error}")
+        except ValueError:
+            notes.append(f"{_NOT_CHECKED}: run.json of {run.name} cannot be read")
             break
         parts = record.corpus.get("mixture") or [record.corpus]
         named = [part["store"] for part in parts if "store" in part]
         if not named:
-            notes.append(f"overlap with pretraining was not checked: {run} names no corpus")
+            notes.append(f"{_NOT_CHECKED}: run.json of {run.name} names no corpus")
         for folder in named:
             try:
                 store = Store(Path(folder))
                 _ = store.facts
                 stores.append(store)
-            except ValueError as error:
-                notes.append(f"overlap with pretraining was not checked: {error}")
+            except ValueError:
+                notes.append(f"{_NOT_CHECKED}: the token store {Path(folder).name} of {run.name} cannot be read")
         init = record.recipe.get("model", {}).get("init")
     return stores, notes

@@ -46,7 +46,7 @@ def evaluation_of(bundle: Path) -> Results:
     assert results is not None
     tasks = [*results.scores.tasks]
     tasks[1] = replace(tasks[1], value=None, low=None, high=None, undefined="no label")
-    compared = Comparison("train", 1234, 9, 5, (0.3,), (77,))
+    compared = Comparison("train", 1234, 9, 5, (0.3,), (77,), 1234)
     audit = Audit("f", "MMseqs2 9", False, (compared,), None, ("said",))
     return replace(results, scores=Scores(tuple(tasks)), audit=audit)
 

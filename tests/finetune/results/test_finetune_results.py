@@ -224,7 +224,7 @@ def scored(task: str, value: float | None, low: float | None = None, **fields: o
 
 def results() -> Results:
     rising = Calibration(50, isotonic=((0.1, 0.9), (0.2, 1.0)))
-    audit = Audit("f", "mmseqs2", False, (Comparison("train", 40, 80, 1, (0.3,), (4,)),), None)
+    audit = Audit("f", "mmseqs2", False, (Comparison("train", 40, 80, 1, (0.3,), (4,), 40),), None)
     model = Scores(
         (scored("a", 0.8, 0.7), scored("b", 0.5, 0.3), scored("c", 0.2, 0.1), scored("d", None, undefined="no label"))
     )
@@ -279,7 +279,7 @@ def test_somebody_elses_scores_have_a_value_or_a_reason(tmp_path: Path) -> None:
 
 
 def test_no_folder_of_a_machine_is_in_a_table(tmp_path: Path) -> None:
-    found = Comparison(f"{PRETRAINING}{tmp_path / 'u50'}", 40, 80, 1, (0.3,), (4,))
+    found = Comparison(f"{PRETRAINING}{tmp_path / 'u50'}", 40, 80, 1, (0.3,), (4,), 40)
     audit = replace(results().audit, comparisons=(found,))
     (table, *_) = sections.split(replace(results(), audit=audit)).sheets
     assert {row[0] for row in table.rows} == {"pretraining u50"}

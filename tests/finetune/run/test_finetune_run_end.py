@@ -1,10 +1,13 @@
 """The end of a run that is started again: what is complete is kept, what is missing is computed."""
 
+import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from finetune.__main__ import main
 from support.assays.small_run import write
 from support.launching import run
 
@@ -59,3 +62,17 @@ def test_only_what_is_missing_is_computed(tmp_path: Path) -> None:
     ), done.output
     said = f"{root / 'scores.json'} holds the results of these models on these labels; --again computes them once more"
     assert done.output.count(said) == 1
+
+
+def test_the_split_is_audited_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train(*given: object, **named: object) -> None:
+        raise RuntimeError("the first step")
+
+    monkeypatch.setattr(shutil, "which", lambda name: None)  # shared words find relatives faster than MMseqs2 starts
+    monkeypatch.setattr("pretrain.loop.train", train)
+    assert main([str(write(tmp_path))]) == 70
+    said = capsys.readouterr()
+    assert re.search(r"^Split: a random split.*; of \d+ tested sequences, 0 are also in training, and", said.out, re.M)
+    assert "the first step" in said.err

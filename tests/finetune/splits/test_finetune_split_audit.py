@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from data.draw import hashes, integers
-from finetune.splits.audit import Audit, Comparison, audit
+from finetune.splits.audit import Audit, Comparison, Conditions, audit
 from finetune.splits.divide import Division, divide
 from finetune.splits.parts import Parts, parts_of
 from finetune.splits.settings import SplitSettings
@@ -69,9 +69,10 @@ def test_folds_are_audited_together(tmp_path: Path) -> None:
     assert (only.against, only.queries, only.similar) == ("the other folds", 7, (2, 2, 2))
 
 
-def write_run(run: Path, **corpus: object) -> Path:
+def write_run(run: Path, recipe: object = None, **corpus: object) -> Path:
     run.mkdir()
-    (run / "run.json").write_text(json.dumps({"format": "zymogen.run/2", "corpus": corpus}))
+    described = {"format": "zymogen.run/2", "corpus": corpus, "recipe": recipe or {}}
+    (run / "run.json").write_text(json.dumps(described))
     return run
 
 
@@ -83,23 +84,105 @@ def test_the_pretraining_corpus_is_asked_too(tmp_path: Path) -> None:
         for name, letters_of in (("a", [SEQUENCES[4], drawn(50, 77), SEQUENCES[0]]), ("b", [every(SEQUENCES[5], 30)]))
     ]
     run = write_run(tmp_path / "run", mixture=[{"store": str(store.folder)} for store in corpora])
-    found = audit(records.store, parts, pretrained=run)
-    assert [(each.targets, each.equal, each.similar) for each in found.comparisons[2:]] == [(3, 1, ()), (1, 0, ())]
-    assert found.comparisons[2].against == f"pretraining {corpora[0].folder}"
-    found = audit(records.store, parts, pretrained=run, search_pretraining=True)
+    for folder in ("export", "checkpoints/step-000000010"):
+        (run / folder).mkdir(parents=True)
+    for init in (run, run / "export", run / "checkpoints/step-000000010"):
+        found = audit(records.store, parts, init=str(init))
+        compared = [(each.targets, each.equal, each.similar) for each in found.comparisons[2:]]
+        assert compared == [(3, 1, ()), (1, 0, ())]
+        assert found.comparisons[2].against == f"pretraining {corpora[0].folder}"
+        assert found.notes == ()
+    found = audit(records.store, parts, init=str(run), search_pretraining=True)
     assert [(each.equal, each.similar) for each in found.comparisons[2:]] == [(1, (2, 2, 2)), (0, (1, 1, 1))]
-    shutil.rmtree(corpora[0].folder)
-    gone = audit(records.store, parts, pretrained=run)
-    assert len(gone.comparisons) == 3
-    assert gone.notes[0].startswith(f"the pretraining corpus was not compared: {corpora[0].folder} holds no finished")
-    one = write_run(tmp_path / "one", store=str(corpora[1].folder))
-    assert len(audit(records.store, parts, pretrained=one).comparisons) == 3
-    with pytest.raises(ValueError, match=r"none/run\.json cannot be read: .*is .*none a run directory\?"):
-        audit(records.store, parts, pretrained=tmp_path / "none")
-    for content, said in (("{}", "is no record of a run"), ('{"format": "zymogen.run/2"}', "one names no corpus")):
-        (one / "run.json").write_text(content)
-        with pytest.raises(ValueError, match=said):
-            audit(records.store, parts, pretrained=one)
+    # A run that continued from another: both corpora count.
+    next_run = write_run(tmp_path / "next", {"model": {"init": str(run)}}, store=str(corpora[1].folder))
+    assert len(audit(records.store, parts, init=str(next_run)).comparisons) == 5
+
+
+@pytest.mark.parametrize(
+    ("init", "said"),
+    [
+        ("facebook/esm2_t6_8M_UR50D", "facebook/esm2_t6_8M_UR50D lies in no run's directory"),
+        ("weights", "weights lies in no run's directory"),
+        ("gone", "the token store a of gone cannot be read"),
+        ("no_corpus", "run.json of no_corpus names no corpus"),
+        ("damaged", "run.json of damaged cannot be read"),
+        ("of_hub", "org/model lies in no run's directory"),
+    ],
+)
+def test_a_pretraining_corpus_that_is_not_compared_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, init: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights").mkdir()
+    write_run(tmp_path / "gone", store=str(tmp_path / "a"))
+    write_run(tmp_path / "no_corpus")
+    (write_run(tmp_path / "damaged") / "run.json").write_text("{}")
+    store = store_of(tmp_path / "of", [("a", drawn(50, 1))])
+    write_run(tmp_path / "of_hub", {"model": {"init": "org/model"}}, store=str(store.folder))
+    records = protein_records(tmp_path / "table", SEQUENCES)
+    found = audit(records.store, parts_of(records.digests, PART), init=init)
+    assert found.notes == (f"overlap with pretraining was not checked: {said}",)
+
+
+def test_what_is_scored_is_counted(tmp_path: Path) -> None:
+    """Forty labelled tested proteins, each a relative of one that trains, were 3.8 % of 1,040 with the unlabelled."""
+    trained = [drawn(60, seed) for seed in range(4)]
+    letters = [*trained, *(every(each, 30) for each in trained), *(drawn(60, seed) for seed in range(10, 40))]
+    records = protein_records(tmp_path, letters)
+    part = np.array([0] * 4 + [2] * 34)
+    part[-10:] = 0  # training records without a label teach nothing
+    labelled = {"a": np.arange(8), "b": np.array([0, 4, 8])}
+    found = audit(records.store, parts_of(records.digests, part), labelled)
+    of_training = found.of_training
+    assert (of_training.queries, of_training.targets, of_training.similar) == (5, 4, (4, 4, 4))
+    of_tasks = [(task.against, task.queries, task.similar) for task in found.tasks]
+    assert of_tasks == [("a", 4, (4, 4, 4)), ("b", 2, (1, 1, 1))]
+    with pytest.raises(ValueError, match="tests no record that has a label"):
+        audit(records.store, parts_of(records.digests, part), {"a": np.arange(4)})
+
+
+def test_conditions_are_counted_with_proteins(tmp_path: Path) -> None:
+    trained = [drawn(60, seed) for seed in range(2)]
+    letters = [*trained, every(trained[0], 30), *(drawn(60, seed) for seed in (8, 9))]
+    records = protein_records(tmp_path, letters)
+    # Two ligands: the first was measured in training, the second is new.
+    labelled = {"y, ligand C": np.array([0, 1, 2, 3]), "y, ligand CC": np.array([2, 4])}
+    parts = parts_of(records.digests, np.array([0, 0, 2, 2, 2]))
+    found = audit(records.store, parts, labelled, conditioned=labelled.keys())
+    assert found.conditions == Conditions(labels=4, condition=2, protein=2, both=1)
+    said = in_words(SplitSettings(by="random"), divide(SplitSettings(by="random"), records), found)
+    assert said.endswith(
+        "; of 4 tested pairs of a protein and a condition, 2 have a condition that trains too, 2 a protein with a "
+        "relative there, 1 both"
+    )
+
+
+def test_a_protein_that_no_search_finds_is_not_called_clean(tmp_path: Path) -> None:
+    letters = [drawn(60, 1), "Q" * 50 + "M", "Q" * 60, drawn(60, 2), every(drawn(60, 1), 30)]
+    records = protein_records(tmp_path, letters)
+    found = audit(records.store, parts_of(records.digests, np.array([0, 0, 2, 2, 2])))
+    assert (found.of_training.queries, found.of_training.searchable, found.of_training.similar) == (3, 2, (1, 1, 1))
+    assert found.of_training.share(0.3) == 0.5
+    division = divide(SplitSettings(by="random"), records)
+    assert in_words(SplitSettings(by="random"), division, found).endswith(
+        "of 3 tested sequences, 0 are also in training, and of the 2 that the search can find at least, by an "
+        "approximate search, 50.0% have a relative there of at least 30% identity; 1 do not find themselves, so that "
+        "nothing is known of their relatives"
+    )
+
+
+def test_peptides_are_audited_exactly_without_mmseqs(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    letters = sorted({"".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), rng.integers(8, 16))) for _ in range(300)})
+    relatives = [each[:-1] + ("A" if each[-1] != "A" else "C") for each in letters[:60:2]]
+    records = protein_records(tmp_path, [*letters, *relatives])
+    part = np.array([0] * len(letters) + [2] * len(relatives))
+    part[60:100] = 2
+    found = audit(records.store, parts_of(records.digests, part), identities=(0.8,))
+    of_training = found.of_training
+    assert not found.is_approximate
+    assert (of_training.queries, of_training.searchable, of_training.equal, of_training.similar) == (70, 70, 0, (30,))
 
 
 def test_variants_are_counted_by_mutations(tmp_path: Path) -> None:
@@ -133,9 +216,13 @@ def test_the_nearest_is_that_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> No
 # Words --------------------------------------------------------------------------------------------
 
 
-def made(similar: int, equal: int = 0, approximate: bool = False) -> Audit:
-    comparison = Comparison("train", 100, 900, equal, (0.3, 0.5, 0.9), (similar, 2, 0))
-    return Audit("f", "MMseqs2 14", approximate, (comparison,), None)
+def made(
+    similar: int, equal: int = 0, approximate: bool = False, searchable: int = 100, of_task: tuple[int, int] = (100, 0)
+) -> Audit:
+    comparison = Comparison("train", 100, 900, equal, (0.3, 0.5, 0.9), (similar, 2, 0), searchable)
+    labels, related = of_task
+    task = Comparison("rare", labels, 900, 0, (0.3, 0.5, 0.9), (related, 0, 0), labels)
+    return Audit("f", "MMseqs2 14", approximate, (comparison,), None, tasks=(task,))
 
 
 def division(approximate: bool = False) -> Division:
@@ -154,6 +241,12 @@ HOMOLOGY = SplitSettings(by="homology")
         (HOMOLOGY, division(), made(6), False),
         (HOMOLOGY, division(), made(1, equal=1), False),
         (HOMOLOGY, division(), made(0, approximate=True), False),
+        (HOMOLOGY, division(), made(0, searchable=95), True),
+        (HOMOLOGY, division(), made(0, searchable=94), False),
+        (HOMOLOGY, division(), made(0, searchable=0), False),
+        (HOMOLOGY, division(), made(0, of_task=(40, 2)), True),
+        (HOMOLOGY, division(), made(0, of_task=(40, 3)), False),
+        (HOMOLOGY, division(), made(0, of_task=(19, 19)), True),  # too few to tell
         (HOMOLOGY, division(), None, False),
         (HOMOLOGY, division(approximate=True), made(0), False),
         (replace(HOMOLOGY, identity=0.5), division(), made(60), True),
@@ -174,6 +267,14 @@ def test_the_words_have_the_figures() -> None:
     assert in_words(HOMOLOGY, division(), made(47, equal=2)) == (
         "a split by clusters of relatives, not a homology split: it leaks at 30% identity (MMseqs2 14: identity 0.3); "
         "of 100 tested sequences, 2 are also in training, and 47.0% have a relative there of at least 30% identity"
+    )
+    assert in_words(HOMOLOGY, division(), made(0, of_task=(40, 30))) == (
+        "a split by clusters of relatives, not a homology split: it leaks at 30% identity in rare (MMseqs2 14: "
+        "identity 0.3); of 100 tested sequences, 0 are also in training, and 0.0% have a relative there of at least "
+        "30% identity; of the 40 of rare, 75.0%"
+    )
+    assert in_words(HOMOLOGY, division(), made(0, searchable=0)).endswith(
+        "of 100 tested sequences, the search can find none, so that nothing is known of their relatives in training"
     )
     assert "optimistic" in in_words(SplitSettings(by="random"), division(), None)
     in_folds = replace(division(), parts=parts_of(named_records("ab").digests, np.zeros(2), fold=np.array([0, 1])))
