@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, Literal, Self, TextIO
+from typing import Any, ClassVar, Literal, Self, TextIO
 
 from data.safe_text import printable
 
@@ -28,6 +28,8 @@ class ProgressLine:
     """Whether the line stays on the terminal at the end."""
     _shows: Literal["text", "rest", "time"] = "text"
     """What a terminal shows: the text alone, on as many lines as it needs; or beside it what is left, or the time."""
+    _shown: ClassVar[list[Any]] = []
+    """The bars of lines that enclose each other. The last one alone is on the terminal."""
 
     def __init__(self, total: float | None = None, speaks: bool = True, stream: TextIO | None = None) -> None:
         self._total, self._speaks, self._stream = total, speaks, stream or sys.stderr
@@ -36,17 +38,29 @@ class ProgressLine:
 
     def __enter__(self) -> Self:
         if self._bar:
-            self._bar.start()
+            self._show()
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._bar:
             self._bar.stop()
+            ProgressLine._shown[:] = [bar for bar in self._shown if bar is not self._bar]
+            for bar in self._shown[-1:]:
+                bar.start()
+
+    def _show(self) -> None:
+        for bar in self._shown[-1:]:
+            bar.stop()
+        self._shown.append(self._bar)
+        self._bar.start()
 
     def update(self, done: float, text: str) -> None:
         """Show that `done` of the total is done."""
         if self._bar:
-            self._bar.update(self._task, completed=done, total=self._total, description=printable(text))
+            parts = printable(text).split(" | ")
+            while len(" | ".join(parts)) > self._bar.console.width and len(parts) > 3:
+                del parts[2]  # the first two and the last ones are looked for first
+            self._bar.update(self._task, completed=done, total=self._total, description=" | ".join(parts))
         else:
             self.say(f"{self._title}{text}")
 
@@ -172,7 +186,7 @@ class WorkLine(ProgressLine):
             return
         if self._bar:
             self._bar.update(self._task, description=self._text)
-            self._bar.start()  # rich updates the time by itself
+            self._show()  # rich updates the time by itself
             return
         self.say(f"{self._text} ...")
         while not self._ended.wait(self._every_s):

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from data.progress_line import WorkLine
 from finetune.bundle.places import bundles_at
 from pretrain.engine.command import Parser, answered
 
@@ -42,7 +43,8 @@ def _export(options: argparse.Namespace) -> None:
         raise ValueError(f"{options.bundle} has {len(others) + 1} models; export one of them, such as {folder}")
     bundle, out = open_folder(folder), options.output
     if options.adapter is None:
-        export(bundle, out, options.base)
+        with WorkLine(f"exporting {folder}, and comparing with it what transformers loads", after_s=2.0):
+            export(bundle, out, options.base)
     elif bundle.manifest.adapters is None:
         kind = bundle.manifest.adaptation.kind
         raise ValueError(f"{folder} has no adapter: its adaptation.kind is {kind!r}; leave --adapter out")

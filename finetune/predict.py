@@ -175,16 +175,17 @@ def _write(
     delimiter = "\t" if options.output.suffix.lower() == ".tsv" else ","
     remedy = "get the right to write there, or give another name with -o"
     each = ((table, proteins, _predicted(engine, predictors, proteins)) for table, proteins in rows)
-    if engine.is_main:
-        with replaced(options.output, remedy) as new, new.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-            writer.writerow(header)
-            for table, proteins, found in each:
-                identities = trained.identities(proteins) if trained else None
-                writer.writerows(_lines(predictors, tasks, table, proteins, found, identities))
-    else:
-        for _ in each:
-            pass
+    with WorkLine(f"predicting {rows.num_rows:,} rows", after_s=2.0, speaks=engine.is_main):
+        if engine.is_main:
+            with replaced(options.output, remedy) as new, new.open("w", encoding="utf-8", newline="") as file:
+                writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+                writer.writerow(header)
+                for table, proteins, found in each:
+                    identities = trained.identities(proteins) if trained else None
+                    writer.writerows(_lines(predictors, tasks, table, proteins, found, identities))
+        else:
+            for _ in each:
+                pass
     if engine.is_main:
         for line in said:
             tell(f"{options.table}: {line}")

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import get_args
 
+from data.progress_line import WorkLine
 from pretrain.engine.command import Parser, answered
 from pretrain.model.weights.io import LARGEST_FILE, StoredType
 from pretrain.run.directory import RunDirectory
@@ -26,7 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _export(options: argparse.Namespace) -> None:
     stored = Stored(step=options.step, dtype=options.dtype, largest_file=options.largest_file)
-    path, step = export(RunDirectory(options.run), stored=stored)
+    with WorkLine(f"exporting {options.run}", after_s=2.0):
+        path, step = export(RunDirectory(options.run), stored=stored)
     print(f"step {step}: {path}")
 
 

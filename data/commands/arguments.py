@@ -4,11 +4,12 @@ In: the settings of a recipe, from which options take their texts, defaults and 
 """
 
 import argparse
+import difflib
 import re
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, NoReturn, get_args, get_type_hints
 
 from data.recipe.option import use_options
 from data.recipe.setting import expanded, in_words
@@ -33,6 +34,16 @@ class PathParser(argparse.ArgumentParser):
         if args is None:
             sys.argv[1:] = words
         return super().parse_known_args(words, namespace)
+
+    def nearest_option(self, message: str) -> str:
+        """``did you mean --NAME?`` for the first option that an error of argparse's names as unknown, or nothing."""
+        unknown = re.match(r"unrecognized arguments:.*?(--[a-z-]+)", message)
+        near = difflib.get_close_matches(unknown[1], self._option_string_actions, 1, 0.7) if unknown else []
+        return f"did you mean {near[0]}?" if near else ""
+
+    def error(self, message: str) -> NoReturn:
+        """End with the message, and the option that was probably meant."""
+        super().error("; ".join(filter(None, (message, self.nearest_option(message)))))
 
 
 def _prepared(word: str) -> str:

@@ -21,6 +21,7 @@ from data.commands.opening import require_at_least
 from data.corpus.corpora import Corpora
 from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor, Plan, following
+from data.progress_line import WorkLine
 from data.recipe.origin import Origin
 from data.recipe.setting import SettingClass
 from data.recipe.settings import DataSettings, seed_setting
@@ -89,7 +90,8 @@ def digest_command(
     data = replace(recipe.data, bins_per_forward=1)  # which is no part of a digest, and may be "auto"
     corpora = open_corpora(data, prepare(data))
     plan = corpora.plan(recipe.run.seed)
-    cursor = cursor_at(corpora, plan, start)
+    with WorkLine(f"planning the steps before {start:,}"):
+        cursor = cursor_at(corpora, plan, start)
     for step, digests, num_tokens, imbalance in digests_of_steps(corpora, plan, cursor, start, stop, world_size):
         yield f"step {step}  {extend(GENESIS, digests)}  {num_tokens} tokens  {imbalance:.4f} slowest/mean"
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from data.alphabet import FASTA_LETTERS
 from data.commands.opening import require_at_least, store_of
 from data.homology.record_names import names
+from data.progress_line import WorkLine
 from data.store.token_store import Store
 
 _LINE = 60
@@ -41,13 +42,14 @@ def _print_named(store: Store, wanted: Sequence[str]) -> int:
     """Print the records that have one of these names, in the store's order, in one pass over its headers."""
     missing = {os.fsencode(name) for name in wanted}
     sought = frozenset(missing)
-    for start in range(0, store.num_records, _BLOCK_RECORDS):
-        headers = store.headers(start, min(start + _BLOCK_RECORDS, store.num_records))
-        for record, header in enumerate(headers, start):
-            found = sought.intersection(names(header))
-            if found:
-                missing -= found
-                _print_record(store, record, header)
+    records: list[tuple[int, bytes]] = []
+    with WorkLine("looking for the names"):
+        for start in range(0, store.num_records, _BLOCK_RECORDS):
+            headers = store.headers(start, min(start + _BLOCK_RECORDS, store.num_records))
+            records += [each for each in enumerate(headers, start) if sought.intersection(names(each[1]))]
+    for record, header in records:
+        missing.difference_update(names(header))
+        _print_record(store, record, header)
     if missing:
         raise ValueError(
             f"{store.folder} has no record named {', '.join(sorted(map(os.fsdecode, missing)))}; a name is the first "

@@ -13,6 +13,7 @@ from data.commands.histogram import draw_lengths
 from data.commands.opening import ingest_of, require_at_least, store_of
 from data.commands.statistics import count_lengths, lines, statistics
 from data.disk_error import refusal
+from data.progress_line import WorkLine
 from data.recipe.settings import DataSettings, IngestSettings
 from data.store.derived import written_at
 
@@ -24,8 +25,9 @@ def run(options: argparse.Namespace) -> int:
     require_at_least(3, "--crop-tokens", options.crop_tokens)
 
     store = store_of(options)
-    lengths = count_lengths(store)
-    found = statistics(store, lengths)
+    with WorkLine("counting residues and lengths"):
+        lengths = count_lengths(store)
+        found = statistics(store, lengths)
     path = options.png or written_at(store, "lengths.png")
     # matplotlib can draw only UTF-8, which a file name need not be.
     first, *others = (os.fsencode(os.path.basename(name)).decode("utf-8", "replace") for name in store.facts["sources"])

@@ -2,6 +2,7 @@
 
 import argparse
 
+from data.progress_line import WorkLine
 from data.safe_text import tell
 from data.store.token_store import FACTS, Store
 
@@ -12,7 +13,8 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"{options.store} is no finished token store: it has no {FACTS}")
     store = Store(options.store)
     try:
-        store.verify()
+        with WorkLine(f"comparing {options.store} with its hashes"):
+            store.verify()
     except ValueError as error:
         tell(f"damaged: {error}")
         return 1

@@ -29,6 +29,8 @@ _TOKEN_OF = LETTER_IDS.tobytes()
 _LETTERS = bytes(byte for byte in range(256) if LETTER_IDS[byte] != REFUSED)
 _MARK = b"\xef\xbb\xbf"
 _MISSING = frozenset((b"NA", b"N/A", b"#N/A", b"<NA>", b"NAN", b"NONE", b"NULL", b"-", b"?"))
+_CONTINUATION = re.compile(rb"[\x80-\xbf]*")
+"""The bytes of UTF-8 that follow the first one of a letter."""
 _NUCLEOTIDES = b"ACGTUNacgtun"
 _LEAST_NUCLEOTIDES = 20
 """Fewest letters of a record that its composition shows to be nucleotides. In 9,478 real proteins at most 57 % of the
@@ -108,7 +110,7 @@ def refusal(
     at = letters.translate(_TOKEN_OF).find(REFUSED) if unknown_letters == "refuse" else -1
     if at < 0:
         return None
-    letter = letters[at : at + 1]
+    letter = letters[at : at + 1 + len(_CONTINUATION.match(letters, at + 1)[0])]  # type: ignore[index]
     if letters.startswith(_MARK, at):
         return Refusal(
             "damaged",

@@ -12,6 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from data.progress_line import WorkLine
 from pretrain.compare.comparison import Comparison, command
 from pretrain.engine.command import Parser
 
@@ -25,7 +26,8 @@ def _compare(options: argparse.Namespace) -> Comparison:
     from finetune.compare.paired import compare
     from finetune.compare.predicted import read
 
-    return compare(read(options.a), read(options.b), options.task)
+    with WorkLine(f"comparing {options.b} with {options.a}", after_s=2.0):
+        return compare(read(options.a), read(options.b), options.task)
 
 
 def _parser() -> Parser:

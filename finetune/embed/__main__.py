@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from data.progress_line import WorkLine
 from data.recipe.packing import bin_tokens_on
 from finetune.bundle.manifest import ReadingSettings
-from pretrain.engine.command import Parser, answered, importing_torch, positive
+from pretrain.engine.command import Parser, answered, importing_torch, positive, require_writable
 from pretrain.engine.settings import Inference
 from pretrain.run.settings import RunSettings
 
@@ -39,6 +39,7 @@ def _embed(options: argparse.Namespace) -> None:
         raise ValueError(f"{out.parent} is no folder; make it, or give another name")
     if os.path.lexists(out) and not out.is_file():
         raise ValueError(f"{out} is no file; give another name")
+    require_writable(out.parent)
     with importing_torch():
         from finetune.bundle.encoder import encoder_at
         from finetune.embed.job import Job

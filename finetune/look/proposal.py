@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from data.order.plan import SPECIAL_TOKENS
+from data.progress_line import WorkLine
 from finetune.look.column import columns_of
 from finetune.look.dividing import Divided, divided
 from finetune.look.opened import Opened, opened, proteins_for
@@ -75,8 +76,9 @@ def propose(request: Request, say: Callable[[Sequence[str]], None] = lambda line
     Raises:
         ValueError: it cannot be read, has no protein, or nothing that could be learned.
     """
-    table = read_table(request.table)
-    columns = columns_of(table)
+    with WorkLine(f"reading {request.table}", after_s=2.0):
+        table = read_table(request.table)
+        columns = columns_of(table)
     for name in request.tasks:
         table.require(name, "--task")
     place = place_of(table, columns, request.wild_type, request.sequence)
@@ -103,7 +105,8 @@ def propose(request: Request, say: Callable[[Sequence[str]], None] = lambda line
         kept = "residues around their mutations are" if "mutation" in data else "their beginning is"
         place.reasons["too_long"] = f"{num:,} proteins are longer than crop_tokens; {kept} kept"
         proteins_for(table, data, place.reasons, crop)
-    found = opened(table, data, crop, roles.tasks, request.store_dir)
+    with WorkLine("reading proteins and labels", after_s=2.0):
+        found = opened(table, data, crop, roles.tasks, request.store_dir)
     roles.of |= {each.columns[0]: ("task", each.reason) for each in found.guesses if len(each.columns) == 1}
     for name, why in found.left_out.items():
         if name in request.tasks:

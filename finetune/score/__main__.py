@@ -82,8 +82,7 @@ def _scores(
     documents = tokens = 0
     for name, letters in targets.items():
         own = rows.of_target(name)
-        with WorkLine(f"{scheme} of {name}", after_s=2.0):
-            scored = scorer(letters, [variant for row in own if (variant := rows.variants[row])], scheme)
+        scored = scorer(letters, [variant for row in own if (variant := rows.variants[row])], scheme)
         documents, tokens = documents + scored.num_documents, tokens + scored.num_tokens
         for number, row in enumerate(own):
             if number in scored.notes:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from data.alphabet import MASK
 from data.batches.packed import BinSize, PlainContents, packed, token_ids
 from data.order.plan import Bin
+from data.progress_line import WorkLine
 from data.recipe.packing import BIN_TOKENS
 from finetune.score.plan import Plan, chunks, plan_of
 from finetune.score.schemes import Scheme, Variant
@@ -73,12 +74,13 @@ class Scorer:
         values = np.full(len(variants), np.nan)
         notes: dict[int, str] = {}
         documents = tokens = 0
-        for chunk in chunks(variants, scheme, self.window_tokens):
-            plan = plan_of(target, [variants[number] for number in chunk], scheme, self.window_tokens)
-            values[chunk] = self._values(plan)
-            notes |= {chunk[number]: note for number, note in plan.notes.items()}
-            documents += plan.num_documents
-            tokens += plan.num_tokens
+        with WorkLine(f"{scheme} of {len(variants):,} variants", after_s=2.0):
+            for chunk in chunks(variants, scheme, self.window_tokens):
+                plan = plan_of(target, [variants[number] for number in chunk], scheme, self.window_tokens)
+                values[chunk] = self._values(plan)
+                notes |= {chunk[number]: note for number, note in plan.notes.items()}
+                documents += plan.num_documents
+                tokens += plan.num_tokens
         values[list(notes)] = np.nan
         return Scored(values, notes, documents, tokens)
 

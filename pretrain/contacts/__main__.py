@@ -12,6 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from data.progress_line import WorkLine
 from pretrain.engine.command import Parser, answered, importing_torch, positive, require_free
 
 LONGEST = 1022
@@ -37,7 +38,8 @@ def _score(options: argparse.Namespace) -> None:
         writable(Path(options.model))
     require_free(options.output, overwrites=options.overwrite)
     files = [file for path in options.structures for file in files_of(path)]
-    chains, left_out = usable((chain for file in files for chain in chains_of(file)), options.longest)
+    with WorkLine(f"reading {len(files):,} structures", after_s=2.0):
+        chains, left_out = usable((chain for file in files for chain in chains_of(file)), options.longest)
     source = open_source(options.model)
     for reason, count in left_out.items():
         print(f"{count} chains are {reason}, and are left out", flush=True)

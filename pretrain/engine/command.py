@@ -14,10 +14,11 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import NoReturn
 
 from data.commands.arguments import PathParser
-from data.disk_error import CLOSED, FULL, one_line
+from data.disk_error import CLOSED, FULL, one_line, refusal
 from data.environment import use_standard_streams, use_writable_caches
 from data.progress_line import WorkLine
 from data.recipe.option import use_options
@@ -227,6 +228,17 @@ def require_free(out: Path | None, *, overwrites: bool) -> None:
         raise ValueError(f"{out} exists; give another name with -o, or replace it with --overwrite")
     if not out.parent.is_dir():
         raise ValueError(f"{out.parent} is no folder; make it, or give another name with -o")
+    require_writable(out.parent)
+
+
+def require_writable(folder: Path) -> None:
+    """Refuse a folder in which no file can be made, before anything is computed.
+
+    Raises:
+        ValueError: so.
+    """
+    with refusal(folder, "get the right to write there, or give another name"), TemporaryFile(dir=folder):
+        pass
 
 
 def positive(text: str) -> int:
@@ -250,5 +262,6 @@ class Parser(PathParser):
             ValueError: always.
         """
         setting = re.fullmatch(r"unrecognized arguments: --([a-z_]+\.\S+)(?: .*)?", message)
-        remedy = f"a setting has no dashes and one '=': {setting[1]}" if setting else "--help lists what may be given"
+        remedy = self.nearest_option(message) or "--help lists what may be given"
+        remedy = f"a setting has no dashes and one '=': {setting[1]}" if setting else remedy
         raise ValueError(f"{COMMAND_LINE}: {message}; {remedy}")

@@ -24,7 +24,10 @@ from pretrain.run.classes import CLASSES
 
 def main(arguments: list[str] | None = None) -> int:
     """Answer what the command line asks; the exit status."""
-    return judged(lambda: _answer(_parser().parse_args(arguments)))
+    words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] and Path(words[0]).is_dir():
+        words = ["attempts", *words]
+    return judged(lambda: _answer(_parser().parse_args(words)))
 
 
 def _answer(options: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ from data.batches.loader import Loader
 from data.corpus.prepare import open_corpora, prepare
 from data.order.chain import GENESIS, extend
 from data.order.plan import Cursor
+from data.progress_line import WorkLine
 from data.recipe.settings import DataSettings
 from pretrain.checkpoint.load import find, unread, verify
 from pretrain.checkpoint.manifest import TrainerState
@@ -54,11 +55,12 @@ def audited(path: Path, say: Callable[[str], None]) -> int:
     chain, tokens, step, cursor = GENESIS, 0, 0, Cursor()
     others, skipped = [], list[int]()
     for state in saved:
-        while step < state.step:
-            planned = next(loader)
-            order = torch.tensor(planned.bins).argsort()
-            chain = extend(chain, torch.cat([batch.digests for batch in planned.batches])[order].tolist())
-            step, tokens, cursor = step + 1, tokens + planned.num_tokens, planned.cursor
+        with WorkLine(f"computing the samples up to step {state.step:,}", after_s=2.0):
+            while step < state.step:
+                planned = next(loader)
+                order = torch.tensor(planned.bins).argsort()
+                chain = extend(chain, torch.cat([batch.digests for batch in planned.batches])[order].tolist())
+                step, tokens, cursor = step + 1, tokens + planned.num_tokens, planned.cursor
         skipped = left_out(loader.plan.settings, step)
         same = (state.chain, state.tokens_seen, state.cursor) == (chain, tokens, cursor.as_dict())
         same = same and known_of(state) == skipped

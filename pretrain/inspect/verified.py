@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from data.progress_line import WorkLine
 from pretrain.checkpoint.canonical import InvalidCheckpoint
 from pretrain.checkpoint.load import find, verify
 from pretrain.checkpoint.manifest import OtherVersion, step_of_name
@@ -39,7 +40,8 @@ def verified(path: Path, say: Callable[[str], None]) -> int:
     verdicts: dict[str, str] = {}
     for each in paths:
         num_bytes = _size(each)
-        verdict, reason = _verdict(each)
+        with WorkLine(f"comparing {each.name} with its hashes", after_s=2.0):
+            verdict, reason = _verdict(each)
         if not os.path.lexists(each):  # a run that trains removes its oldest one
             continue
         verdicts[each.name] = verdict

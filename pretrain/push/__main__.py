@@ -38,7 +38,7 @@ class _Parser(PathParser):
         if argument:
             message = f"{argument[1]} cannot be read"
         elif not message.startswith("the following arguments are required"):
-            message = "there is more than is known"
+            message = "; ".join(filter(None, ("unrecognized arguments", self.nearest_option(message))))
         raise ValueError(f"the command line: {message}; --help lists what may be given, and a token may not")
 
 

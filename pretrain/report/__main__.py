@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+from data.progress_line import WorkLine
 from pretrain.engine.command import Parser, answered
 from pretrain.report.history import read_history
 from pretrain.report.page import write_report
@@ -30,7 +31,9 @@ def _draw(options: argparse.Namespace) -> None:
         return
     if options.watch:
         _watch(options.run, options.watch)
-    print(write_report(options.run))
+    with WorkLine("drawing the report", after_s=2.0):
+        path = write_report(options.run)
+    print(path)
 
 
 def _watch(run: Path, every_s: int) -> None:

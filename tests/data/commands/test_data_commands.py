@@ -171,7 +171,8 @@ def test_stats_propose_whatever_runs_there_are(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     status, out, err = run("stats", fasta)
-    assert (status, err) == (0, "")
+    assert status == 0
+    assert all(line.startswith("counting residues and lengths") for line in err.splitlines())  # on a slow machine
     assert "\nwhat could be trained on it:\nproposed for 60 minutes:\n  corpus    " in out.decode()
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["proteins"]
 

@@ -126,6 +126,7 @@ BAD_RECORDS: list[tuple[str, bytes, int, list[str]]] = [
     ("two stops", b">p1\nMK**\n>p2\nM\n", 1, ["'*'", "residue 3"]),
     ("control character", b">p1\nMK\x1bT\n", 1, [r"'\x1b'"]),
     ("not ASCII", b">p1\nMK\xe9T\n", 1, ["at residue 3"]),
+    ("a letter of two bytes", ">p1\nMKΔT\n".encode(), 1, ["has 'Δ' at residue 3"]),
     ("header sign inside a line", b">p1\nMK>T\n", 1, ["'>'", "residue 3"]),
     ("NUL in the sequence", b">p1\nMK\0T\n>p2\nM\n", 1, ["has a NUL byte at residue 3", "damaged"]),
     ("NUL in the header", b">p1\nMK\n>p\0 2\nM\n", 2, ["has a NUL byte in its header"]),

@@ -1,17 +1,20 @@
 """Work whose end is not known: that it runs, for how long, and what it took; on a terminal and in a file."""
 
 import io
+import itertools
 import os
 import re
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
 from data.homology import mmseqs
-from data.progress_line import BuildLine, WorkLine
+from data.progress_line import BuildLine, ProgressLine, WorkLine
 from data.recipe.settings import CorpusSettings, IngestSettings
 from data.sources.resolve import resolve
 from data.store.build import open_or_build
@@ -73,6 +76,50 @@ def test_a_spinner_on_a_terminal() -> None:
     assert len(set(re.findall(r"([-\\|/])\S* clustering ", shown))) >= 2  # it turns
     assert "0:00:01" in shown  # and its time runs
     assert shown.rstrip().endswith("clustering: took 0:01")
+
+
+def written_by(body: Callable[[TextIO], object]) -> str:
+    """What a terminal shows of `body`, which writes to it."""
+    ours, theirs = os.openpty()
+    shown = b""
+    with open(theirs, "w") as terminal:
+        body(terminal)
+    with suppress(OSError):
+        while True:
+            shown += os.read(ours, 1 << 16)
+    os.close(ours)
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode("utf-8", "replace"))
+
+
+def test_a_line_of_training_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "step 1,000 of about 3,784 | loss 2.345 | perplexity 10.44 | 103.2k tokens/s | 26.4 % | 9:27 left"
+
+    def train(terminal: TextIO) -> None:
+        with ProgressLine(100, stream=terminal) as line:
+            line.update(26, text)
+
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "step 1,000 of about 3,784 | loss 2.345 | 103.2k tokens/s | 26.4 % | 9:27 left" in written_by(train)
+    monkeypatch.setenv("COLUMNS", "120")
+    assert text in written_by(train)
+
+
+def test_work_within_work_is_one_line_on_a_terminal() -> None:
+    """The inner one is shown, then the outer one again, whose time ran on."""
+
+    def work(terminal: TextIO) -> None:
+        with WorkLine("reading", terminal, after_s=0.0):
+            time.sleep(0.3)
+            with WorkLine("clustering", terminal, after_s=0.0):
+                time.sleep(0.4)
+                assert len(ProgressLine._shown) == 2
+            time.sleep(0.4)
+        assert ProgressLine._shown == []
+
+    shown = written_by(work)
+    spinners = re.findall(r"(\w+) 0:00:0\d|(took)", shown)
+    names = [name for name, _ in itertools.groupby(first or second for first, second in spinners)]
+    assert names == ["reading", "clustering", "reading", "took", "reading", "took"]
 
 
 def test_a_build_says_at_its_end_what_it_took(
