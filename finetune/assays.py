@@ -19,9 +19,11 @@ from data.corpus.shelves import Shelves
 from data.order.plan import SPECIAL_TOKENS, Bin, Plan
 from data.order.shares import Shares
 from data.progress_line import WorkLine
+from data.sources.tables import ID_COLUMNS, SEQUENCE_COLUMNS
 from data.store.build import open_or_build
 from data.store.token_store import Store, new_hash
 from finetune.labels.contents import LabelledContents
+from finetune.labels.differing import OtherColumns
 from finetune.labels.drawing import Group, TableRecords, groups_of, sampler_of
 from finetune.labels.objectives import counts_by_part, labelled_records, objectives
 from finetune.labels.placed import Rows
@@ -37,6 +39,7 @@ from finetune.splits.variants import of_rows
 from finetune.tables.proteins import proteins_of
 from finetune.tables.read import read_table
 from finetune.tables.table import Table, joined
+from finetune.tasks.columns import columns_of
 from finetune.tasks.objective import Objective
 from finetune.tasks.settings import TaskSettings
 from pretrain.engine.engine import Engine
@@ -253,12 +256,23 @@ def prepare(recipe: Recipe) -> Prepared:
         division = divide(recipe.split, records, proteins.ids, mutations)
     of_row = np.where(division.used, proteins.record_of_row, -1)
     with WorkLine("reading the labels", after_s=2.0):
-        rows = [Rows(table, of_row, proteins.num_records, proteins, proteins.ids)]
+        others = OtherColumns.of(table, _columns_read(recipe, table))
+        rows = [Rows(table, of_row, proteins.num_records, proteins, proteins.ids, others)]
         tasks = [read_task(rows, task, settings.decimal) for task in recipe.tasks]
     labels = write([store], {task.settings.name: task.labels for task in tasks}, proteins.linkers)
     opened = tuple(OpenTask(task.settings, task.outputs, task.classes, task.unit, task.said) for task in tasks)
     said = (*table.said, *proteins.said, *(line for task in tasks for line in task.said), *division.notes)
     return Prepared(store.folder, labels.folder, opened, division, said, _of_tables(table, of_row))
+
+
+def _columns_read(recipe: Recipe, table: Table) -> set[str | None]:
+    """Columns whose values a recipe uses, so that they say nothing of why two rows of one label differ."""
+    settings = recipe.data
+    columns = {settings.id, settings.protein, *settings.sequence, *settings.mutation, *ID_COLUMNS, *SEQUENCE_COLUMNS}
+    columns |= {column for name in _DIVIDING if (column := getattr(recipe.split, name))}
+    for task in recipe.tasks:
+        columns |= {*columns_of(task, table.columns, table.name), task.unit_column, *task.conditions}
+    return columns | {column for column in table.columns if column.strip().lower() in columns}
 
 
 def _of_tables(table: Table, record_of_row: NDArray[np.int64]) -> tuple[TableRecords, ...]:

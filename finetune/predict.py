@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data.alphabet import LETTER_IDS, REFUSED, UNK
 from data.durable import replaced
 from data.progress_line import WorkLine
 from data.safe_text import tell
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 _ROWS = 4096
 """Rows that are read, predicted and written together; no others are in memory."""
-_UNUSUAL = frozenset("XBZJUO")
+_UNUSUAL = frozenset("XBZUO")
 _NOTE, _IDENTITY = "note", "nearest_train_identity"
 
 
@@ -254,6 +255,9 @@ def _notes(proteins: "Proteins", row: int, record: int, reach: tuple[int, int]) 
     letters, whole = proteins.sequences[record], int(proteins.whole_residues[row])
     if whole > len(letters):
         yield f"cut from {whole} to {len(letters)} residues ({proteins.too_long})"
+    unknown = [letter for letter in letters if LETTER_IDS[ord(letter)] in (REFUSED, UNK)]
+    if unknown:
+        yield f"{len(unknown)} unknown letters are read as <unk>: {' '.join(sorted({*unknown}))}"
     if unusual := sorted(_UNUSUAL.intersection(letters)):
         yield f"unusual letters: {' '.join(unusual)}"
     if not reach[0] <= len(letters) <= reach[1]:

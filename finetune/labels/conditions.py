@@ -1,23 +1,20 @@
 """Conditions of measurements: one output of an objective for each distinct value of some columns, such as a pH.
 
 In: the columns of a task with their labels, columns of conditions. Out: names of outputs, the output of each label.
-Kept: nothing. rdkit (https://rdkit.org), where it is installed, tells equal molecules apart from different ones.
+Kept: nothing.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.labels.differing import number_of, values_of
 from finetune.labels.placed import Column
-from finetune.tables.table import Table
-from finetune.tasks.cells import Cells, written
-from finetune.tasks.molecules import canonical_smiles, is_molecules
+from finetune.tasks.cells import Cells
 from finetune.tasks.settings import TaskSettings
 
 _MOST = 5000
-_NOT_GIVEN = "not given"
 
 
 def outputs_by_condition(
@@ -67,31 +64,7 @@ def outputs_by_condition(
     return outputs or tuple(names), [np.array([number[key] for key in keys], np.int64) for keys in found]
 
 
-def values_of(table: Table, column: str) -> list[str]:
-    """(rows,) the cells of a column, equal where they mean the same; "not given" for an empty one."""
-    cells = written(table, column)
-    texts: Sequence[str] = [_as_number(text) for text in cells.texts]
-    if is_molecules(column, cells.texts):
-        texts = [smiles or text for smiles, text in zip(canonical_smiles(cells.texts), cells.texts, strict=True)]
-    found = [_NOT_GIVEN] * table.num_rows
-    for row, which in zip(cells.rows.tolist(), cells.which.tolist(), strict=True):
-        found[row] = texts[which]
-    return found
-
-
-def _number(text: str) -> float | None:
-    with suppress(ValueError):
-        if np.isfinite(found := float(text)):
-            return found
-    return None
-
-
-def _as_number(text: str) -> str:
-    number = _number(text)
-    return text if number is None else f"{number:.12g}"
-
-
 def _order(key: tuple[int, *tuple[str, ...]]) -> tuple[object, ...]:
     """Outputs in their order, then numbers by size before other texts."""
-    numbers = [(text, _number(text)) for text in key[1:]]
+    numbers = [(text, number_of(text)) for text in key[1:]]
     return key[0], *((np.inf, text) if number is None else (number, "") for text, number in numbers)

@@ -1,20 +1,22 @@
 """Columns that differ between rows of one label: conditions that are averaged, mutations that must not be.
 
-In: a table, the rows of each label. Out: for each column the labels whose rows differ in it. Kept: nothing.
+In: a table, the rows of each label. Out: for each column the labels whose rows differ in it. Kept: nothing. rdkit
+(https://rdkit.org), where it is installed, tells which texts are one molecule.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.labels.conditions import values_of
 from finetune.tables.mutations import substitutions
 from finetune.tables.table import Table
 from finetune.tasks.cells import written
+from finetune.tasks.molecules import canonical_smiles, is_molecules
 
 _NO_CONDITION = re.compile(
     r"(?:^|[\s_.-])(?:id|ids|name|date|day|time|year|rep\w*|batch|plate|well|run|sample|experiment|index|row|comments?"
@@ -26,6 +28,34 @@ _DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}(?:[T ].*)?")
 _MOST_SHARE = 0.9
 _MOST_NUMBERS = 0.5
 """Share of the rows that differ above which a column of numbers is one of measurements."""
+
+
+NOT_GIVEN = "not given"
+
+
+def values_of(table: Table, column: str) -> list[str]:
+    """(rows,) the cells of a column, equal where they mean the same; "not given" for an empty one."""
+    cells = written(table, column)
+    texts: Sequence[str] = [_as_number(text) for text in cells.texts]
+    if is_molecules(column, cells.texts):
+        texts = [smiles or text for smiles, text in zip(canonical_smiles(cells.texts), cells.texts, strict=True)]
+    found = [NOT_GIVEN] * table.num_rows
+    for row, which in zip(cells.rows.tolist(), cells.which.tolist(), strict=True):
+        found[row] = texts[which]
+    return found
+
+
+def number_of(text: str) -> float | None:
+    """The finite number that a text is; None for another text."""
+    with suppress(ValueError):
+        if np.isfinite(found := float(text)):
+            return found
+    return None
+
+
+def _as_number(text: str) -> str:
+    number = number_of(text)
+    return text if number is None else f"{number:.12g}"
 
 
 @dataclass(frozen=True)
@@ -110,13 +140,7 @@ class OtherColumns:
 
 
 def _are_numbers(texts: Collection[str]) -> bool:
-    def is_number(text: str) -> bool:
-        try:
-            return bool(np.isfinite(float(text.lstrip("<>=~ "))))
-        except ValueError:
-            return False
-
-    return sum(map(is_number, texts)) >= _MOST_SHARE * len(texts)
+    return sum(number_of(text.lstrip("<>=~ ")) is not None for text in texts) >= _MOST_SHARE * len(texts)
 
 
 def _changes(text: str) -> frozenset[tuple[int, str]] | None:

@@ -18,6 +18,7 @@ from finetune.tasks.cells import Cells, written
 from finetune.tasks.scale import Scale
 from finetune.tasks.settings import TaskSettings
 
+_LEAST_STEPS = 100
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -67,6 +68,7 @@ def numbers_of(
             _refuse(each <= 0, column, cells, f"{said_}the transform 'none'")
         each = scale.of(each)
         _refuse(np.abs(each) > _LARGEST, column, cells, f"is larger than a label can be, {_LARGEST:.2g}; correct it")
+        _require_distinct(each, column)
         values.append(each)
         censoring.append((-bounds if scale.turns_bounds else bounds).astype(np.int8))
     return values, censoring, unit
@@ -172,6 +174,21 @@ def _refuse(wrong: NDArray[np.bool_], column: Column, cells: Cells, said: str) -
         rest = f" ({more} more such label{'s' * (more > 1)} in this column)" if more else ""
         text = cells.texts[int(cells.which[first])]
         raise ValueError(f"{column.where(int(cells.rows[first]))}: {text!r}{rest} {said}")
+
+
+def _require_distinct(values: NDArray[np.float64], column: Column) -> None:
+    """Refuse numbers whose differences are lost in float32, as which labels are stored.
+
+    Raises:
+        ValueError: they span less than a hundred of the steps between two such numbers.
+    """
+    step, spread = float(np.spacing(np.float32(np.abs(values).max(initial=0)))), np.ptp(values) if len(values) else 0.0
+    if 0 < spread < _LEAST_STEPS * step:
+        raise ValueError(
+            f"{column.rows.table.name}, column {column.name!r}: labels differ too little for their size: by "
+            f"{spread:.2g} around {values.mean():.8g}, where numbers are stored in steps of {step:.2g}; subtract a "
+            "constant from them"
+        )
 
 
 def _row(cells: Cells, text: int) -> int:

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.labels.differing import OtherColumns
 from finetune.tables.table import Table
 from finetune.tasks.cells import Cells
 from finetune.tasks.residues import along, pairs
@@ -48,6 +49,8 @@ class Rows:
     """Needed for labels of residues and of pairs of residues."""
     ids: Sequence[str] = ()
     """Name of each record, for errors; without any, they name rows alone."""
+    others: OtherColumns | None = None
+    """Columns that nothing reads, which should not differ between rows of one label."""
 
 
 @dataclass(frozen=True, slots=True)

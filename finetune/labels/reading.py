@@ -5,7 +5,7 @@ In: tables, the record of each row, the settings of a task. Out: `TaskLabels`. K
 Records are numbered over all tables of a run: first those of the first table, then those of the second one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,6 +74,10 @@ def read_task(tables: Sequence[Rows], settings: TaskSettings, decimal: str = "au
         missing.discard("-")
     each_placed = [placed(column, settings, missing) for column in found]
     said: list[str] = []
+    left_out = sum(len(column.cells.rows) for column in found) - sum(len(cells.rows) for cells in each_placed)
+    if left_out and settings.level == "sequence" and not settings.is_number:
+        words = ", ".join(map(repr, sorted(_as_written(missing, found))))
+        said.append(f"{settings.name}: {left_out:,} cells mean that nothing was measured ({words}), and are no class")
     classes: tuple[str, ...] = ()
     if settings.is_number:
         values, censoring, unit = numbers_of(found, each_placed, settings, decimal, said)
@@ -97,7 +101,8 @@ def read_task(tables: Sequence[Rows], settings: TaskSettings, decimal: str = "au
         np.concatenate(censoring),
         None if settings.level == "sequence" else np.concatenate([_positions(cells) for cells in each_placed]),
     )
-    labels = merged(measured, settings, int(bases[-1]), where, outputs, said)
+    others = tables[0].others if len(tables) == 1 else None
+    labels = merged(measured, settings, int(bases[-1]), where, outputs, said, others)
     return TaskLabels(settings, outputs, classes, unit, labels, tuple(said))
 
 
@@ -105,6 +110,12 @@ def _cells(rows: Rows, name: str) -> Cells:
     """The cells of a column in rows that have a record."""
     cells = written(rows.table, name)
     return cells.of_cells(rows.records[cells.rows] >= 0)
+
+
+def _as_written(missing: Collection[str], found: Sequence[Column]) -> set[str]:
+    """Texts of the columns that mean that nothing was measured."""
+    folded = {text.casefold() for text in missing}
+    return {text for column in found for text in column.cells.texts if text.casefold() in folded}
 
 
 def _positions(cells: Cells) -> NDArray[np.int32]:

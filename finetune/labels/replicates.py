@@ -10,10 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.labels.differing import OtherColumns
 from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
 from finetune.tasks.settings import TaskSettings
 
-_SHOWN = 5
+_SHOWN, _SHOWN_COLUMNS = 5, 3
+LEAST_AGREEMENT = 30
+"""Labels of several measurements below which nothing is said of their agreement."""
 
 
 class Measurements(NamedTuple):
@@ -46,6 +49,7 @@ def merged(
     where: Callable[[int], str],
     outputs: tuple[str, ...],
     said: list[str] | None = None,
+    others: OtherColumns | None = None,
 ) -> Labels:
     """One label for everything that was measured, whether once or several times.
 
@@ -59,11 +63,14 @@ def merged(
         num_records: number of records, N.
         where: the row of a number for errors, with its file.
         outputs: names of the outputs, for errors.
-        said: gets a sentence on labels that are left out, as their measurements contradict each other.
+        said: gets a sentence on labels that are left out, as their measurements contradict each other, and on columns
+            in which rows of one label differ.
+        others: columns of the table that nothing reads. A label has no spread where its rows differ in one of them.
 
     Raises:
         ValueError: replicates are refused; classes of one thing differ; one measurement of it is ``<v`` and another
-            ``>v``, so that nothing is known of their mean. The message names rows.
+            ``>v``, so that nothing is known of their mean; rows of one label have different mutations. The message
+            names rows.
     """
     places = () if measured.positions is None else tuple(np.atleast_2d(measured.positions.T))
     keys = measured.records, *places, measured.outputs
@@ -88,6 +95,8 @@ def merged(
         refuse(counts > 1, "several measurements", remedy)
     if not len(first):
         return _empty(num_records, measured.positions)
+    is_replicated = bool((counts > 1).any())
+    differing = others.differing(measured.rows[order], first) if others is not None and is_replicated else {}
     lowest, highest = np.minimum.reduceat(values, first), np.maximum.reduceat(values, first)
     below, above = np.minimum.reduceat(censoring, first), np.maximum.reduceat(censoring, first)
     torn = (below == BELOW) & (above == ABOVE) if settings.is_number else lowest != highest
@@ -97,7 +106,7 @@ def merged(
                 f"{settings.name}: labels left out, as rows of one sequence contradict each other: {int(torn.sum()):,}"
             )
         rest = measured.at(order[~np.repeat(torn, counts)])
-        return merged(rest, settings, num_records, where, outputs)
+        return merged(rest, settings, num_records, where, outputs, said, others)
     if settings.is_number:
         remedy = "nothing is known of their mean: remove one of them"
         refuse(torn, "one measurement is below and another above a number", remedy)
@@ -113,7 +122,11 @@ def merged(
         known = _medians(farthest[np.lexsort((farthest, np.repeat(first, counts)))], first, counts) == merged_values
         bounds = np.where(known, EXACT, bounds)
     merged_values = np.where(lowest == highest, lowest, merged_values)  # no rounding where there is nothing to average
-    is_replicated = bool((counts > 1).any())
+    spread = _spread(values, censoring, means, first, counts)
+    for of_column in differing.values():
+        spread[of_column] = np.nan
+    if differing and settings.is_number and said is not None:
+        said.append(_in_words(settings, {name: int(found.sum()) for name, found in differing.items()}))
     return Labels(
         pointers=_pointers(sorted_keys[0][first], num_records),
         outputs=measured.outputs[order][first].astype(np.int32),
@@ -121,7 +134,17 @@ def merged(
         censoring=bounds.astype(np.int8) if bounds.any() else None,
         positions=None if measured.positions is None else measured.positions[order][first],
         replicates=counts.astype(np.int32) if is_replicated else None,
-        spread=_spread(values, censoring, means, first, counts) if is_replicated else None,
+        spread=spread if is_replicated else None,
+    )
+
+
+def _in_words(settings: TaskSettings, differing: dict[str, int]) -> str:
+    most = sorted(differing, key=lambda name: (-differing[name], name))
+    shown = ", ".join(f"{name!r} ({differing[name]:,} labels)" for name in most[:_SHOWN_COLUMNS])
+    more = f" and {len(most) - _SHOWN_COLUMNS} more columns" if len(most) > _SHOWN_COLUMNS else ""
+    return (
+        f"{settings.name}: labels are {settings.replicates}s of several rows, which differ in {shown}{more}; for an "
+        "output of each value, name the column in conditions of the task"
     )
 
 
@@ -177,7 +200,7 @@ class Agreement(NamedTuple):
     """The highest Pearson correlation with the labels that predictions of the truth reach, in [0, 1]."""
 
 
-def agreement(labels: Labels, output: int, among: NDArray[np.bool_]) -> Agreement | None:
+def agreement(labels: Labels, output: int, among: NDArray[np.bool_], least: int = LEAST_AGREEMENT) -> Agreement | None:
     """The agreement between the replicates of one output, from each label's number of measurements, mean and spread.
 
     ICC(1) is that of a one-way random-effects model with groups of unequal sizes (Shrout & Fleiss 1979, Psychol. Bull.
@@ -185,25 +208,28 @@ def agreement(labels: Labels, output: int, among: NDArray[np.bool_]) -> Agreemen
     k = (m - sum n^2 / m) / (g - 1) for g labels of m measurements. A mean of n measurements has the reliability
     n ICC / (1 + (n - 1) ICC) (Spearman 1910, Brown 1910), and the square root of the labels' mean reliability is the
     highest correlation with them that the truth has. Labels made of one measurement count in it, but not in ICC(1).
+    Labels without a spread count in neither: one of their measurements is a bound, or their rows differ in a condition.
 
     Args:
         labels: made as means; with medians the numbers are approximate.
         output: which output.
         among: (N,) boolean: which records.
+        least: fewest labels that tell anything.
 
     Returns:
-        None unless at least two labels are made of several exact measurements, and these differ at all.
+        None unless at least so many labels are made of several exact measurements, and these differ at all.
     """
     if labels.replicates is None or labels.spread is None:
         return None
     mine = (labels.outputs == output) & np.repeat(among, np.diff(labels.pointers))
     if labels.censoring is not None:
         mine &= labels.censoring == EXACT
+    mine &= (labels.replicates == 1) | np.isfinite(labels.spread)
     sizes, spread = labels.replicates[mine].astype(np.float64), labels.spread[mine].astype(np.float64)
     several = sizes > 1
     n, means = sizes[several], labels.values[mine][several].astype(np.float64)
     groups, total = len(n), n.sum()
-    if groups < 2:
+    if groups < max(least, 2):
         return None
     within = float(((n - 1) * spread[several] ** 2).sum() / (total - groups))
     between = float((n * (means - (n * means).sum() / total) ** 2).sum() / (groups - 1))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from data.recipe.settings import IngestSettings
 from data.store.build import open_or_build
 from data.store.token_store import Store
+from finetune.labels.differing import OtherColumns
 from finetune.labels.placed import Rows
 from finetune.labels.reading import TaskLabels, read_task
 from finetune.look.guess import Guess
@@ -110,7 +111,10 @@ def opened(table: Table, data: dict[str, Any], crop_tokens: int, guesses: Sequen
     proteins = _proteins(table, data, crop_tokens)
     settings = _settings(data)
     ingest = IngestSettings()
-    rows = [Rows(table, proteins.record_of_row, proteins.num_records, proteins)]
+    used = {*settings.sequence, *settings.mutation, settings.protein, settings.id}
+    used |= {column for guess in guesses for column in guess.columns}
+    others = OtherColumns.of(table, used)
+    rows = [Rows(table, proteins.record_of_row, proteins.num_records, proteins, others=others)]
     tasks: list[TaskLabels] = []
     kept: list[Guess] = []
     left_out: dict[str, str] = {}

@@ -198,6 +198,8 @@ def proteins_of(
         chains = [table.column(column) for column in columns]
     cleaned = _cleaned(table, columns, chains, unusable, settings, limits)
     joined = [settings.linker.join(row) for row in cleaned]
+    if not settings.mutation:
+        said += _merged_cases(table, columns, joined, chains)
     most = max(map(len, joined), default=0) if crop_tokens is None else crop_tokens - SPECIAL_TOKENS
     check_lengths(table, joined, settings, most, said, mutated, unusable)
     cleaned = [() if index in unusable else row for index, row in enumerate(cleaned)]
@@ -262,6 +264,27 @@ def _cleaned(
             row.append(letters)
         cleaned.append(tuple(row) if len(row) == len(columns) else ())
     return cleaned
+
+
+def _merged_cases(
+    table: Table, columns: Sequence[str], joined: Sequence[str], chains: Sequence[Sequence[str | None]]
+) -> list[str]:
+    """What is said of sequences that differ in upper and lower case alone: in peptides, lower case may mean D."""
+    first: dict[str, tuple[tuple[str, ...], int]] = {}
+    merged: dict[str, tuple[int, int]] = {}
+    for index, (letters, cells) in enumerate(zip(joined, zip(*chains, strict=True), strict=True)):
+        spelled = tuple("".join((cell or "").split()) for cell in cells)
+        if letters and first.setdefault(letters, (spelled, index))[0] != spelled:
+            other, row = first[letters]
+            if "".join(other).upper() == "".join(spelled).upper():
+                merged.setdefault(letters, (row, index))
+    if not merged:
+        return []
+    rows = " and ".join(map(table.shown, next(iter(merged.values()))))
+    return [
+        f"{len(merged)} sequences are written in upper and in lower case and are read as one, such as in "
+        f"{table.row_word}s {rows}: D residues are not told from L (column {columns[0]!r})"
+    ]
 
 
 def _leave_out(

@@ -79,7 +79,7 @@ def labels_of(groups: list[list[float]]) -> Labels:
 def test_icc_is_that_of_shrout_and_fleiss() -> None:
     """Their table 2, six targets by four judges: ICC(1,1) = 0.17, ICC(1,4) = 0.44 (table 4)."""
     table = [[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 5, 6, 9], [6, 2, 4, 7]]
-    found = agreement(labels_of([[float(v) for v in row] for row in table]), 0, np.ones(6, bool))
+    found = agreement(labels_of([[float(v) for v in row] for row in table]), 0, np.ones(6, bool), 2)
     assert found is not None
     assert found.num_replicated == 6
     assert found.icc == pytest.approx(0.1657, abs=5e-5)
@@ -100,10 +100,10 @@ def test_the_ceiling_is_what_the_truth_reaches() -> None:
 
 def test_there_is_no_agreement_without_replicates() -> None:
     labels = labels_of([[1.0, 2.0], [3.0, 4.0], [5.0]])
-    assert agreement(labels, 0, np.array([True, True, True])) is not None
-    assert agreement(labels, 0, np.array([True, False, True])) is None  # one label of several measurements
-    assert agreement(labels_of([[1.0], [2.0]]), 0, np.ones(2, bool)) is None
-    assert agreement(labels_of([[1.0, 1.0], [1.0, 1.0]]), 0, np.ones(2, bool)) is None
+    assert agreement(labels, 0, np.array([True, True, True]), 2) is not None
+    assert agreement(labels, 0, np.array([True, False, True]), 2) is None  # one label of several measurements
+    assert agreement(labels_of([[1.0], [2.0]]), 0, np.ones(2, bool), 2) is None
+    assert agreement(labels_of([[1.0, 1.0], [1.0, 1.0]]), 0, np.ones(2, bool), 2) is None
 
 
 # Objectives ---------------------------------------------------------------------------------------

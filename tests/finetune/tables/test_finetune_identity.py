@@ -130,6 +130,14 @@ def test_letters_that_become_unknown_do_not_make_two_proteins() -> None:
     assert len({*found.digests.tolist()}) == 3
 
 
+def test_sequences_that_differ_in_case_alone_are_said() -> None:
+    found = proteins_of(table(sequence=["ACdEF", "ACDEF", "MKT", " MK T"]), TableSettings(), None)
+    assert found.num_records == 2
+    assert found.said[0].startswith(
+        "1 sequences are written in upper and in lower case and are read as one, such as in rows 2 and 3: D residues"
+    )
+
+
 def test_records_are_the_same_in_any_order_of_rows() -> None:
     letters = ["".join(RNG.choice(list("ACDEFGHIKLMNPQRSTVWY"), 20)) for _ in range(30)]
     cells, ids = [*letters, *letters[:10]], [f"p{i}" for i in range(40)]

@@ -33,7 +33,7 @@ def test_equal_proteins_share_a_record_however_they_are_written() -> None:
     assert found.record_of_row.tolist() == [0, 1, 0, 0, 1]
     assert found.first_rows.tolist() == [0, 1]
     assert found.ids == ("row-2", "row-3")
-    assert found.said == ("5 rows are of 2 distinct proteins",)
+    assert found.said[1:] == ("5 rows are of 2 distinct proteins",)
     assert found.linkers.tolist() == [[0, 0], [0, 0]]
 
 
