@@ -28,8 +28,6 @@ from finetune.bundle.folder import with_evaluation
 from finetune.held_out import Fold, Trained, by_fold, of_fold
 from finetune.job import FineTuneJob
 from finetune.labels.replicates import agreement
-from finetune.metrics.predictions import Predictions
-from finetune.metrics.resampling import RESAMPLES
 from finetune.metrics.scores import Scores
 from finetune.metrics.scoring import score
 from finetune.recipe import Recipe
@@ -51,6 +49,7 @@ from finetune.results.results import (
 )
 from finetune.splits import split_file
 from finetune.splits.audit import Audit
+from finetune.splits.groups import resampling_units
 from finetune.splits.parts import NAMES, TEST, TRAIN, VALIDATION
 from finetune.splits.words import in_words
 from finetune.tasks.objective import Objective
@@ -95,20 +94,23 @@ def end(
     with WorkLine("predicting what was held out", after_s=2.0):
         folds = [of_fold(members, device, kept) for members in by_fold(trained, recipe.run.seeds)]
         objectives, joined = _together(folds)
+    with WorkLine("finding the relatives that an interval leaves out together", after_s=2.0):
+        is_scored = any(len(each.predictions.rows) for each in joined)
+        parts = assays.division.parts
+        clusters = resampling_units(parts, assays.store) if is_scored else parts.digests
     fits = _fits(assays, trained[0].job, folds, objectives, device, kept)
 
     def results_of(some: Sequence[Fold], part: str, notes: Sequence[str] = ()) -> Results:
         of_some, predicted = _together(some)
         members = tuple(fact for fold in some for fact in fold.members)
         of_validation = len(some) == 1 and some[0].part != VALIDATION
-        resamples = RESAMPLES if some is folds else 0
         return Results(
             part=part,
-            scores=_scored(assays, of_some, [each.predictions for each in predicted]),
-            validation=_validation(assays, some[0]) if of_validation else None,
-            baselines=_baselines(fits, of_some, [fold.number for fold in some], assays.parts.group, resamples),
+            scores=_scored(of_some, predicted, clusters),
+            validation=_validation(some[0], clusters) if of_validation else None,
+            baselines=_baselines(fits, of_some, some, clusters if some is folds else None),
             members=members,
-            seeds=_of_seeds(assays, some, of_some),
+            seeds=_of_seeds(some, of_some),
             ceilings=_ceilings(assays, of_some, [each.predictions.rows.records for each in predicted]),
             calibrations=_calibrations(some, of_some, predicted),
             split=in_words(recipe.split, assays.division, audited),
@@ -131,7 +133,7 @@ def end(
         ]  # fmt: skip
         for one, each in zip(trained, of_members, strict=True):
             each.write(one.run.root / FILE)
-    _write(root, assays, folds, joined)
+    _write(root, assays, folds, joined, clusters)
     _evaluated(trained, results, of_members)
     with WorkLine("drawing the report", after_s=2.0):
         page.write(root, trained[0].run.root, results, objectives, joined)
@@ -143,7 +145,9 @@ def end(
 def _together(folds: Sequence[Fold]) -> tuple[list[Objective], list[Joined]]:
     """Objectives, and what was predicted of each, of several folds as those of one."""
     objectives = [objective_of_folds(of_folds) for of_folds in zip(*(fold.objectives for fold in folds), strict=True)]
-    return objectives, [over_folds(of_folds) for of_folds in zip(*(fold.tested for fold in folds), strict=True)]
+    tested = zip(*(fold.tested for fold in folds), strict=True)
+    each = zip(*(fold.objectives for fold in folds), strict=True)
+    return objectives, [over_folds(of_folds, of) for of_folds, of in zip(tested, each, strict=True)]
 
 
 def _nothing_tested(fold: Fold) -> list[str]:
@@ -182,33 +186,33 @@ def _complete(root: Path, trained: Sequence[Trained], inputs: str) -> list[Resul
 
 def _evaluated(trained: Sequence[Trained], results: Results, of_members: Sequence[Results]) -> None:
     """Write into the bundle of each member what was found of it alone, and of all of them together."""
-    # The mean of the models of folds was judged by no label.
-    calibrations = () if results.part == "all folds" else results.calibrations
-    ensemble = Ensemble(results.members, calibrations) if len(trained) > 1 else None
+    ensemble = Ensemble(results.members, results.calibrations) if len(trained) > 1 else None
     for one, evaluation in zip(trained, of_members, strict=True):
         with_evaluation(one.run.root / "bundle", replace(evaluation, inputs=""), ensemble)
 
 
-def _scored(assays: Assays, objectives: Sequence[Objective], predictions: Sequence[Predictions]) -> Scores:
-    groups = assays.parts.group
-    return Scores.joined(score(o, each, groups) for o, each in zip(objectives, predictions, strict=True))
+def _scored(objectives: Sequence[Objective], joined: Sequence[Joined], clusters: NDArray[np.uint64]) -> Scores:
+    return Scores.joined(
+        score(objective, each.predictions, clusters, calibrated=each.calibrated)
+        for objective, each in zip(objectives, joined, strict=True)
+    )
 
 
-def _validation(assays: Assays, fold: Fold) -> Scores | None:
+def _validation(fold: Fold, clusters: NDArray[np.uint64]) -> Scores | None:
     if not len(fold.assays.records(VALIDATION)):
         return None
-    return _scored(assays, fold.objectives, [each.predictions for each in fold.validation])
+    return _scored(fold.objectives, fold.validation, clusters)
 
 
-def _of_seeds(assays: Assays, folds: Sequence[Fold], objectives: Sequence[Objective]) -> tuple[SeedScores, ...]:
+def _of_seeds(folds: Sequence[Fold], objectives: Sequence[Objective]) -> tuple[SeedScores, ...]:
     """The scores of each seed alone; none with one seed."""
     seeds = [member.seed for member in folds[0].members]
-    groups, found = assays.parts.group, []
+    found, of_objectives = [], list(zip(*(fold.objectives for fold in folds), strict=True))
     for number, seed in enumerate(seeds if len(seeds) > 1 else []):
         of_folds = zip(*(fold.of_seeds[number] for fold in folds), strict=True)
         each = [
-            score(objective, joined_predictions(parts), groups, resamples=0)
-            for objective, parts in zip(objectives, of_folds, strict=True)
+            score(objective, joined_predictions(parts, of_parts), intervals=False)
+            for objective, parts, of_parts in zip(objectives, of_folds, of_objectives, strict=True)
         ]
         found.append(SeedScores(seed, Scores.joined(each)))
     return tuple(found)
@@ -291,24 +295,28 @@ def _step(kept: Kept, objective: int, fold: int, name: str, fit: Callable[[], Ba
 def _baselines(
     fits: _Fits,
     objectives: Sequence[Objective],
-    folds: Sequence[int | None],
-    groups: NDArray[np.int64],
-    resamples: int,
+    folds: Sequence[Fold],
+    clusters: NDArray[np.uint64] | None,
 ) -> tuple[BaselineScores, ...]:
-    """The scores of the baselines in some folds, each of all objectives that it could be fitted to in every fold."""
+    """The scores of the baselines in some folds, each of all objectives that it could be fitted to in every fold.
+
+    Without `clusters` they have no intervals.
+    """
     found = []
     for name, of_objectives in fits.items():
         scores, descriptions, why_not, seconds = [], dict[str, str](), dict[str, str](), 0.0
         for number, of_folds in of_objectives.items():
-            task, each = objectives[number].settings.name, [of_folds[fold] for fold in folds if fold in of_folds]
+            task, scored = objectives[number].settings.name, [fold for fold in folds if fold.number in of_folds]
+            each = [of_folds[fold.number] for fold in scored]
             fitted = [one.baseline for one in each if one.baseline is not None]
             seconds += sum(one.seconds for one in fitted)
             if len(fitted) < len(each):
                 why_not[task] = next(one.why_not for one in each if one.baseline is None)
             elif fitted:
                 descriptions[task] = fitted[0].description
-                predictions = joined_predictions([one.predictions for one in fitted])
-                scores.append(score(objectives[number], predictions, groups, resamples=resamples))
+                of = [fold.objectives[number] for fold in scored]
+                predictions = joined_predictions([one.predictions for one in fitted], of)
+                scores.append(score(objectives[number], predictions, clusters, intervals=clusters is not None))
         found.append(BaselineScores(name, Scores.joined(scores), descriptions, why_not, round(seconds, 3)))
     return tuple(found)
 
@@ -339,7 +347,9 @@ def _vectors(assays: Assays, job: FineTuneJob, device: torch.device) -> Vectors:
     return Vectors(of_sequences, rows.get("residue"), assays.store.offsets[:-1].astype(np.int64), said)
 
 
-def _write(root: Path, assays: Assays, folds: Sequence[Fold], joined: Sequence[Joined]) -> None:
+def _write(
+    root: Path, assays: Assays, folds: Sequence[Fold], joined: Sequence[Joined], clusters: NDArray[np.uint64]
+) -> None:
     """predictions.csv and split.csv."""
     store, parts = assays.store, list[tuple[str, Sequence[Objective], Sequence[Joined]]]()
     if len(folds) == 1 and folds[0].part == TEST:
@@ -347,4 +357,4 @@ def _write(root: Path, assays: Assays, folds: Sequence[Fold], joined: Sequence[J
     parts.append((NAMES[folds[0].part], folds[0].objectives, joined))
     predictions_file.write(root / predictions_file.FILE, parts, store.header)
     ids = [store.header(record) for record in range(store.num_records)]
-    split_file.write(root / split_file.FILE, ids, assays.division.parts)
+    split_file.write(root / split_file.FILE, ids, assays.division.parts, clusters)

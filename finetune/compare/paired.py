@@ -2,19 +2,18 @@
 
 In: two `Predicted`. Out: a `Comparison` with a `Difference` for each task that both define. Kept: nothing.
 
-In each resample of the split's groups both models are scored on the same labels, so what makes a group hard for both
-cancels. Classes are compared by what was called, because predictions.csv has the probability of that class alone.
+Both models are scored on the same labels whenever a cluster of relatives is left out, so what makes a cluster hard for
+both cancels. Values are those of scores.json, from the column `ranking` of predictions.csv.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from finetune.compare.predicted import Cell, Predicted
 from finetune.labels.labels import ABOVE, BELOW, EXACT
 from finetune.metrics import concordance, weighted
-from finetune.metrics.resampling import interval
+from finetune.metrics.resampling import SHARED_TRAINING, difference_interval, jackknife
 from finetune.metrics.scores import TITLES
 from finetune.metrics.weighted import Statistic
 from finetune.tasks.objective import Objective
@@ -85,10 +84,11 @@ def _difference(name: str, first: Predicted, second: Predicted) -> Difference:
     keys = [key for key in theirs if all(_is_scored(theirs[key], name, each) for each in objectives)]
     metric, of_first = _statistic(objectives[0], [theirs[key] for key in keys])
     _, of_second = _statistic(objectives[1], [ours[key] for key in keys])
-    _, groups = np.unique([first.groups[key[0]] for key in keys], return_inverse=True)
+    clusters = np.array([first.clusters[key[0]] for key in keys])
     once = np.ones((len(keys), 1))
     values = float(of_first(once)[0]), float(of_second(once)[0])
-    low, high = interval(lambda weights: of_second(weights) - of_first(weights), groups)
+    found = jackknife(lambda weights: of_second(weights) - of_first(weights), clusters)
+    low, high = difference_interval(found, SHARED_TRAINING if first.results.part == "all folds" else 1.0)
     return Difference(
         name=name,
         metric=TITLES[metric],
@@ -97,7 +97,7 @@ def _difference(name: str, first: Predicted, second: Predicted) -> Difference:
         low=low,
         high=high,
         labels=len(keys),
-        groups=len(np.unique(groups)),
+        groups=found.clusters,
     )
 
 
@@ -116,21 +116,20 @@ def _is_scored(cell: Cell, name: str, objective: Objective) -> bool:
 
 
 def _statistic(objective: Objective, cells: Sequence[Cell]) -> tuple[str, Statistic]:
-    """Name of the metric, and the metric of resamples of the labels."""
+    """Name of the metric, and the metric of weighted labels."""
     kind, classes = objective.settings.type, objective.classes
+    ranks = np.array([cell.ranking.split() for cell in cells], np.float64)
+    ranking = ranks if kind == "multiclass" else ranks[:, 0]
     if kind == "regression":
-        prediction = np.array([float(cell.prediction) for cell in cells])
         truth = np.array([float(cell.truth.lstrip("<>")) for cell in cells])
         censoring = np.array([_CENSORING.get(cell.truth[:1], EXACT) for cell in cells], np.int8)
         if (censoring == EXACT).all():
-            return "spearman", weighted.spearman(truth, prediction)
-        return "concordance", concordance.statistic(truth, censoring, prediction)
+            return "spearman", weighted.spearman(truth, ranking)
+        return "concordance", concordance.statistic(truth, censoring, ranking)
     if kind in ("binary", "multilabel"):
         positive = np.array([cell.truth == classes[1] for cell in cells])
-        return "auroc", weighted.auroc(positive, np.array([float(cell.probability) for cell in cells]))
-    truth, called = (_indices(classes, [cell[place] for cell in cells]) for place in (0, 1))
-    return ("kendall", weighted.kendall(truth, called)) if kind == "ordinal" else ("mcc", weighted.mcc(truth, called))
-
-
-def _indices(classes: Sequence[str], words: Sequence[str]) -> NDArray[np.float64]:
-    return np.array([classes.index(word) for word in words], np.float64)
+        return "auroc", weighted.auroc(positive, ranking)
+    index = np.array([classes.index(cell.truth) for cell in cells])
+    if kind == "ordinal":
+        return "kendall", weighted.kendall(index.astype(np.float64), ranking)
+    return "macro_auroc", weighted.macro_auroc(index.astype(np.float64), ranking, np.unique(index))

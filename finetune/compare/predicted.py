@@ -17,7 +17,7 @@ from finetune.splits import split_file
 from finetune.tasks.objective import Objective
 
 _TEST = "test"
-_COLUMNS = ("id", "part", "task", "position", "truth", "prediction", "probability")
+_COLUMNS = ("id", "part", "task", "position", "truth", "prediction", "probability", "ranking")
 
 
 class Cell(NamedTuple):
@@ -26,6 +26,7 @@ class Cell(NamedTuple):
     truth: str
     prediction: str
     probability: str
+    ranking: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,8 @@ class Predicted:
     objectives: tuple[Objective, ...]
     tasks: Mapping[str, Mapping[tuple[str, str], Cell]]
     """Name of a task -> (digest of the sequence, position) of each label -> label and prediction."""
-    groups: Mapping[str, str]
-    """Digest -> group of the split."""
+    clusters: Mapping[str, str]
+    """Digest -> what an interval leaves out together."""
     ids: Mapping[str, str] = field(default_factory=dict)
     """Digest -> id."""
 
@@ -64,8 +65,8 @@ def read(path: Path) -> Predicted:
     objectives = tuple(task.objective for task in parsed(manifest.read_bytes(), str(manifest)).tasks)
     lines = split_file.lines_of(root / split_file.FILE)
     tasks = _tasks(root / predictions_file.FILE, {name: line.digest for name, line in lines.items()})
-    groups = {line.digest: line.group or f"alone {line.digest}" for line in lines.values()}
-    return Predicted(root, results, objectives, tasks, groups, {line.digest: name for name, line in lines.items()})
+    clusters = {line.digest: line.cluster for line in lines.values()}
+    return Predicted(root, results, objectives, tasks, clusters, {line.digest: name for name, line in lines.items()})
 
 
 def _tasks(path: Path, digests: Mapping[str, str]) -> dict[str, dict[tuple[str, str], Cell]]:

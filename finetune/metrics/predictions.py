@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.labels.labels import EXACT, Labels
+from finetune.metrics.ranking import expected_class
 from finetune.tasks.objective import Objective
 
 
@@ -39,6 +40,15 @@ class Predictions:
     rows: Rows
     prediction: NDArray[np.float64]
     """(n,) numbers in the task's scale, or probabilities of yes; or (n, classes) probabilities."""
+    relative: NDArray[np.float64] | None = None
+    """What ranks the rows where models of several folds predicted them, relative to the training labels of each: (n,)
+    numbers, or (n, classes). None where one model, or the mean of several, predicted all."""
+
+    def ranking(self, objective: Objective) -> NDArray[np.float64]:
+        """(n,) or (n, classes) numbers by which ranking metrics order the rows."""
+        if self.relative is not None:
+            return self.relative
+        return expected_class(self.prediction) if objective.settings.type == "ordinal" else self.prediction
 
     def require(self, objective: Objective) -> None:
         """Check that these are predictions of the objective, and that each is a number.

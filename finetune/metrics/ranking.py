@@ -85,12 +85,15 @@ def spearman(outputs: Ints, truth: Floats, prediction: Floats, count: int) -> Fl
     return np.where(of_truth > 0, value, np.nan)
 
 
-def kendall(truth: Floats, probabilities: Floats) -> float:
+def expected_class(probabilities: Floats) -> Floats:
+    """(n,) the expected class of (n, C) probabilities; rounding keeps equal probabilities equal."""
+    return np.asarray(np.round(probabilities @ np.arange(probabilities.shape[1]), 9))
+
+
+def kendall(truth: Floats, expected: Floats) -> float:
     """Kendall's tau-b of the expected class; 0 where all are equal, NaN where the truth is."""
     from scipy import stats
 
-    # Rounding keeps equal probabilities equal.
-    expected = np.round(probabilities @ np.arange(probabilities.shape[1]), 12)
     if not (truth != truth[:1]).any():
         return np.nan
     return float(stats.kendalltau(truth, expected).statistic) if (expected != expected[0]).any() else 0.0

@@ -18,8 +18,8 @@ from finetune.metrics import concordance, ranking, weighted
 from finetune.metrics.calibration import expected_calibration_error
 from finetune.metrics.enrichment import bedroc, enrichment, random_bedroc, top_gain, top_recall
 from finetune.metrics.predictions import Predictions, is_exact
-from finetune.metrics.resampling import RESAMPLES, interval
-from finetune.metrics.scores import Scores, TaskScore
+from finetune.metrics.resampling import FEWEST_CLUSTERS, SHARED_TRAINING, jackknife, score_interval
+from finetune.metrics.scores import CHANCE, Scores, TaskScore
 from finetune.metrics.weighted import Floats, Statistic
 from finetune.tasks.objective import Objective
 from finetune.tasks.scale import Scale
@@ -31,25 +31,29 @@ FEWEST_LABELS = 10
 def score(
     objective: Objective,
     predictions: Predictions,
-    groups: NDArray[np.int64] | None = None,
+    clusters: NDArray[np.generic] | None = None,
     *,
-    resamples: int = RESAMPLES,
+    calibrated: Floats | None = None,
+    intervals: bool = True,
 ) -> Scores:
     """Score predictions of one objective, task by task.
 
     Args:
         objective: what is predicted.
         predictions: of the labels of one part; each label once.
-        groups: (records,) group of every record of the table, by which a split was made; without them each record is a
-            group, so that the residues of a protein are resampled together.
-        resamples: of the bootstrap; 0 leaves the intervals out.
+        clusters: (records,) cluster of relatives of every record of the table; without them each record is one, so that
+            the residues of a protein are left out together.
+        calibrated: the probabilities that are given out, by which classes are called; those of `predictions` without.
+        intervals: whether scores have one.
 
     Raises:
         ValueError: a prediction is not a finite number or not a probability, or a label is none of the task's.
     """
     predictions.require(objective)
     rows = predictions.rows
-    of_row = rows.records if groups is None else np.asarray(groups, np.int64)[rows.records]
+    of_row = rows.records if clusters is None else clusters[rows.records]
+    order_by, given = predictions.ranking(objective), predictions.prediction if calibrated is None else calibrated
+    factor = 0.0 if not intervals else 1.0 if predictions.relative is None else SHARED_TRAINING
     exact = is_exact(rows)
     censoring = np.zeros(len(rows), np.int8) if rows.censoring is None else rows.censoring
     kind = objective.settings.type
@@ -58,21 +62,22 @@ def score(
     bounds = np.searchsorted(rows.outputs[order], np.arange(len(objective.outputs) + 1))
     for output, name in enumerate(objective.outputs):
         mine = order[bounds[output] : bounds[output + 1]]
-        truth, prediction, group = rows.truth[mine], predictions.prediction[mine], of_row[mine]
-        made = partial(_made, objective, name, group, resamples)
+        truth, prediction, ranks, cluster = rows.truth[mine], given[mine], order_by[mine], of_row[mine]
+        made = partial(_made, objective, name, cluster, factor)
         reason = _untrained(objective, output) or _too_few(len(truth))
         if kind == "regression":
             scale = objective.scale if objective.scale.is_logarithm else None
             active_from = objective.settings.active_from
-            tasks.append(_regression(made, reason, truth, prediction, censoring[mine], exact[mine], scale, active_from))
+            known = censoring[mine], exact[mine]
+            tasks.append(_regression(made, reason, truth, prediction, ranks, *known, scale, active_from))
         elif kind in ("binary", "multilabel"):
-            tasks.append(_binary(made, reason, truth, prediction, in_mean=kind == "binary"))
+            tasks.append(_binary(made, reason, truth, prediction, ranks, in_mean=kind == "binary"))
             if kind == "multilabel" and not tasks[-1].undefined:
-                curves.append((mine, weighted.auroc(truth == 1, prediction)))
+                curves.append((mine, weighted.auroc(truth == 1, ranks)))
         else:
-            tasks.append(_classes(objective, output, made, reason, truth, prediction))
+            tasks.append(_classes(objective, output, made, reason, truth, prediction, ranks))
     if kind == "multilabel":
-        tasks.append(_mean(objective, tasks, curves, of_row, resamples))
+        tasks.append(_mean(objective, tasks, curves, of_row, factor))
     return Scores(tuple(tasks))
 
 
@@ -105,27 +110,31 @@ Made = Callable[..., TaskScore]
 def _made(
     objective: Objective,
     name: str,
-    group: NDArray[np.int64],
-    resamples: int,
+    cluster: NDArray[np.generic],
+    factor: float,
     metric: str,
     value: float | None,
     statistic: Statistic | None = None,
     *,
     kept: NDArray[np.bool_] | None = None,
+    classes: Floats | None = None,
     cells_a_row: int = 1,
+    notes: tuple[str, ...] = (),
     **fields: object,
 ) -> TaskScore:
     """A score with its interval; `kept` are the rows that the statistic is made of, all without it."""
-    group = group if kept is None else group[kept]
-    low: float | None = None
-    high: float | None = None
-    if statistic is not None:
-        low, high = interval(statistic, group, resamples, cells_a_row)
-        if np.isnan(low):
-            low = high = None
-    fields = {"labels": len(group), "groups": len(np.unique(group)), **fields}
+    cluster = cluster if kept is None else cluster[kept]
+    count = len(np.unique(cluster))
+    ends: tuple[float | None, float | None] = None, None
+    if statistic is not None and factor:
+        found = jackknife(statistic, cluster, cells_a_row)
+        low, high = score_interval(found, 2 * CHANCE[metric] - 1, cluster, classes, factor)
+        few = f"{count} cluster{'s' if count > 1 else ''} of relatives, and fewer than {FEWEST_CLUSTERS} show no spread"
+        reason = few if count < FEWEST_CLUSTERS else "all other labels are equal without one of the clusters"
+        ends, notes = ((low, high), notes) if np.isfinite(low) else (ends, (*notes, f"no 95 % interval: {reason}"))
+    fields = {"labels": len(cluster), "groups": count, "notes": notes, **fields}
     settings = objective.settings
-    return TaskScore(name, settings.name, settings.type, metric, value, low, high, **fields)  # type: ignore[arg-type]
+    return TaskScore(name, settings.name, settings.type, metric, value, *ends, **fields)  # type: ignore[arg-type]
 
 
 def _untrained(objective: Objective, output: int) -> str:
@@ -153,6 +162,7 @@ def _regression(
     undefined: str,
     truth: Floats,
     prediction: Floats,
+    ranks: Floats,
     censoring: NDArray[np.int8],
     exact: NDArray[np.bool_],
     scale: Scale | None,
@@ -166,21 +176,21 @@ def _regression(
         undefined = f"all {len(truth)} labels are equal"
     value, pairs = 0.0, 0
     if not undefined and censored:
-        value, pairs = concordance.concordance(truth, censoring, prediction)
+        value, pairs = concordance.concordance(truth, censoring, ranks)
         undefined = "" if pairs else f"no two of the {len(truth)} labels can be compared"
     if undefined:
         return made(metric, None, class_counts=counts, undefined=undefined)
-    values, notes = _of_numbers(truth[exact], prediction[exact], scale), _constant(prediction)
-    statistic = weighted.spearman(truth, prediction)
+    values = _of_numbers(truth[exact], prediction[exact], ranks[exact], scale)
+    statistic, notes = weighted.spearman(truth, ranks), _constant(ranks)
     if censored:
         values["comparable_pairs"] = float(pairs)
-        statistic = concordance.statistic(truth, censoring, prediction)
+        statistic = concordance.statistic(truth, censoring, ranks)
     else:
         value = values["spearman"]
         if active_from is not None:
             active = truth >= active_from
             if 0 < active.sum() < len(truth):
-                values |= screening(active, prediction)
+                values |= screening(active, ranks)
             else:
                 none = "every" if active[0] else "no"
                 notes += (f"{none} label is at least {active_from:g}: no AUROC, AP, BEDROC or enrichment",)
@@ -189,7 +199,7 @@ def _regression(
     return made(metric, value, statistic, cells_a_row=cells, values=values, class_counts=counts, notes=notes)
 
 
-def _of_numbers(truth: Floats, prediction: Floats, scale: Scale | None) -> dict[str, float]:
+def _of_numbers(truth: Floats, prediction: Floats, ranks: Floats, scale: Scale | None) -> dict[str, float]:
     """Metrics of exact values; those of the order alone where there are enough that vary."""
     from scipy import stats
 
@@ -204,17 +214,19 @@ def _of_numbers(truth: Floats, prediction: Floats, scale: Scale | None) -> dict[
     if len(truth) < FEWEST_LABELS or (truth == truth[0]).all():
         return values
     varies = bool((prediction != prediction[0]).any())
-    values["spearman"] = float(ranking.spearman(np.zeros(len(truth), np.int64), truth, prediction, 1)[0])
+    values["spearman"] = float(ranking.spearman(np.zeros(len(truth), np.int64), truth, ranks, 1)[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.NearConstantInputWarning)
         pearson = float(stats.pearsonr(truth, prediction).statistic) if varies else 0.0
     values["pearson"] = pearson if np.isfinite(pearson) else 0.0
-    values["ndcg_10"] = top_gain(truth, prediction)
-    values["top_10_recall"] = top_recall(truth, prediction)
+    values["ndcg_10"] = top_gain(truth, ranks)
+    values["top_10_recall"] = top_recall(truth, ranks)
     return values
 
 
-def _binary(made: Made, undefined: str, truth: Floats, prediction: Floats, *, in_mean: bool) -> TaskScore:
+def _binary(
+    made: Made, undefined: str, truth: Floats, prediction: Floats, ranks: Floats, *, in_mean: bool
+) -> TaskScore:
     from sklearn.metrics import f1_score, matthews_corrcoef
 
     counts = {"no": int((truth == 0).sum()), "yes": int((truth == 1).sum())}
@@ -223,18 +235,18 @@ def _binary(made: Made, undefined: str, truth: Floats, prediction: Floats, *, in
     if undefined:
         return made("auroc", None, class_counts=counts, undefined=undefined, in_mean=in_mean)
     positive, called = truth == 1, prediction >= 0.5
-    values = screening(positive, prediction)
+    values = screening(positive, ranks)
     del values["auroc"]
-    value = float(ranking.auroc(np.zeros(len(truth), np.int64), positive, prediction, 1)[0])
+    value = float(ranking.auroc(np.zeros(len(truth), np.int64), positive, ranks, 1)[0])
     values["mcc"] = float(matthews_corrcoef(positive, called))
     values["f1"] = float(f1_score(positive, called, zero_division=0.0))
     values["calibration_error"] = expected_calibration_error(truth, prediction)
-    statistic, notes = weighted.auroc(positive, prediction), _constant(prediction)
-    return made("auroc", value, statistic, values=values, class_counts=counts, notes=notes, in_mean=in_mean)
+    statistic, fields = weighted.auroc(positive, ranks), {"class_counts": counts, "notes": _constant(ranks)}
+    return made("auroc", value, statistic, classes=truth, values=values, in_mean=in_mean, **fields)
 
 
 def _classes(
-    objective: Objective, output: int, made: Made, undefined: str, truth: Floats, prediction: Floats
+    objective: Objective, output: int, made: Made, undefined: str, truth: Floats, prediction: Floats, ranks: Floats
 ) -> TaskScore:
     from sklearn.metrics import cohen_kappa_score, f1_score, matthews_corrcoef
 
@@ -246,12 +258,12 @@ def _classes(
     by_name = [(name, int(count)) for name, count in zip(objective.classes, counts, strict=True)]
     untrained = {name: n for (name, n), known in zip(by_name, trained, strict=True) if n and not known}
     kept = trained[index]
-    index, prediction = index[kept], prediction[kept]
+    index, prediction, ranks = index[kept], prediction[kept], ranks[kept]
     present = np.unique(index)
     undefined = undefined or _too_few(len(index))
     if not undefined and len(present) < 2:
         undefined = f"all {len(index)} labels are {objective.classes[present[0]]!r}"
-    fields = {"class_counts": {name: n for name, n in by_name if n}, "untrained": untrained}
+    fields: dict[str, object] = {"class_counts": {name: n for name, n in by_name if n}, "untrained": untrained}
     if undefined:
         if untrained:
             undefined += f", without {sum(untrained.values())} of classes that were never trained"
@@ -264,30 +276,28 @@ def _classes(
         "majority": float(np.bincount(index).max() / len(index)),
         "calibration_error": expected_calibration_error(index == called, prediction[np.arange(len(index)), called]),
     }
-    notes = ("all predictions are equal",) if (prediction == prediction[0]).all() else ()
+    fields |= {"cells_a_row": len(present), "values": values, "notes": _constant(ranks), "kept": kept}
+    classes = index.astype(np.float64)
     if not ordinal:
-        value = float(ranking.macro_auroc(np.zeros(len(index), np.int64), index, prediction, 1)[0])
-        statistic = weighted.macro_auroc(index.astype(np.float64), prediction, present)
-        return made(metric, value, statistic, kept=kept, cells_a_row=len(present), values=values, notes=notes, **fields)
-    # The order of the expected class; rounding keeps equal probabilities equal.
-    expected = np.round(prediction @ np.arange(len(trained)), 12)
-    tau = ranking.kendall(index.astype(np.float64), prediction)
+        value = float(ranking.macro_auroc(np.zeros(len(index), np.int64), index, ranks, 1)[0])
+        statistic = weighted.macro_auroc(classes, ranks, present)
+        return made(metric, value, statistic, classes=classes, **fields)
+    tau = ranking.kendall(classes, ranks)
     kappa = cohen_kappa_score(index, called, weights="quadratic", labels=np.arange(len(trained)))
     values["quadratic_kappa"] = float(kappa)
-    statistic = weighted.kendall(index.astype(np.float64), expected)
-    return made(metric, tau, statistic, kept=kept, cells_a_row=len(present), values=values, notes=notes, **fields)
+    return made(metric, tau, weighted.kendall(classes, ranks), classes=classes, **fields)
 
 
 def _mean(
     objective: Objective,
     columns: list[TaskScore],
     curves: list[tuple[NDArray[np.int64], Statistic]],
-    of_row: NDArray[np.int64],
-    resamples: int,
+    of_row: NDArray[np.generic],
+    factor: float,
 ) -> TaskScore:
-    """The mean AUROC over the columns that are defined, all of them resampled together."""
+    """The mean AUROC over the columns that are defined, of which all leave out a cluster together."""
     defined = [task for task in columns if task.value is not None]
-    made = partial(_made, objective, objective.settings.name, of_row, resamples)
+    made = partial(_made, objective, objective.settings.name, of_row, factor)
     if not defined:
         return made("mean_auroc", None, undefined=f"none of its {len(columns)} columns is defined")
 

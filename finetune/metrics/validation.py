@@ -81,9 +81,9 @@ def ranked(objective: Objective, predictions: Predictions) -> Scores:
         metrics = ["macro_auroc"] * count
         values = ranking.macro_auroc(outputs, truth.astype(np.int64), prediction, count)
     elif kind == "ordinal":
-        metrics, values = ["kendall"] * count, np.full(count, np.nan)
+        metrics, values, expected = ["kendall"] * count, np.full(count, np.nan), ranking.expected_class(prediction)
         for output in np.flatnonzero(is_defined).tolist():
-            values[output] = ranking.kendall(truth[outputs == output], prediction[outputs == output])
+            values[output] = ranking.kendall(truth[outputs == output], expected[outputs == output])
     else:
         values = ranking.auroc(outputs, truth == 1, prediction, count)
     is_defined &= np.isfinite(values)

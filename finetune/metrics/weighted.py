@@ -102,23 +102,6 @@ def kendall(truth: Floats, prediction: Floats) -> Statistic:
     return statistic
 
 
-def mcc(truth: Floats, called: Floats) -> Statistic:
-    """Matthews correlation of classes (Gorodkin 2004, doi:10.1016/j.compbiolchem.2004.09.006).
-
-    It is 0 where all calls of a resample are equal.
-    """
-    classes = np.union1d(truth, called)
-
-    def statistic(weights: Floats) -> Floats:
-        total = weights.sum(0)
-        right = weights[truth == called].sum(0)
-        of_truth, of_called = (np.stack([weights[each == k].sum(0) for k in classes]) for each in (truth, called))
-        covariance = right * total - (of_truth * of_called).sum(0)
-        return _correlation(covariance, total**2 - (of_truth**2).sum(0), total**2 - (of_called**2).sum(0))
-
-    return statistic
-
-
 def _correlation(covariance: Floats, of_truth: Floats, of_prediction: Floats) -> Floats:
     """NaN where truth does not vary; 0 where the prediction alone does not, as it ranks nothing."""
     product = np.sqrt(of_truth * of_prediction)

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.metrics.predictions import Predictions, Rows
-from finetune.results.calibrated import Calibration, calibrated, ends
+from finetune.metrics.ranking import expected_class
+from finetune.results.calibrated import Calibration, calibrated, ends, fitted
 from finetune.tasks.objective import Objective
 
 Floats = NDArray[np.float64]
@@ -63,14 +64,32 @@ def with_calibration(
     return Joined(predictions, calibrated(objective, maps, predictions), low, high, spread)
 
 
-def over_folds(of_folds: Sequence[Joined]) -> Joined:
-    """The predictions of all folds, in the order of the records."""
+def over_folds(of_folds: Sequence[Joined], objectives: Sequence[Objective]) -> Joined:
+    """The predictions of all folds, in the order of the records, each with the calibration that the others give it.
+
+    The labels that calibrate a fold then neither trained nor chose the models that predicted them.
+
+    Args:
+        of_folds: predictions of one objective by the models of each fold.
+        objectives: that objective with what the training labels of each fold decided.
+    """
     if len(of_folds) == 1:
         return of_folds[0]
-    rows, order = _rows([each.predictions.rows for each in of_folds])
+    numbers = range(len(of_folds))
+    predictions = [each.predictions for each in of_folds]
+    others = [[other for other in numbers if other != number] for number in numbers]
+    maps = [
+        fitted(objectives[number], joined_predictions([predictions[i] for i in of], [objectives[i] for i in of]))
+        for number, of in enumerate(others)
+    ]
+    of_folds = [
+        with_calibration(objective, each.predictions, each.spread, of_fold)
+        for objective, each, of_fold in zip(objectives, of_folds, maps, strict=True)
+    ]
+    order = _rows([each.rows for each in predictions])[1]
     spreads = [each.spread for each in of_folds if each.spread is not None]
     return Joined(
-        Predictions(rows, np.concatenate([each.predictions.prediction for each in of_folds])[order]),
+        joined_predictions(predictions, objectives),
         np.concatenate([each.calibrated for each in of_folds])[order],
         np.concatenate([each.low for each in of_folds])[order],
         np.concatenate([each.high for each in of_folds])[order],
@@ -78,12 +97,38 @@ def over_folds(of_folds: Sequence[Joined]) -> Joined:
     )
 
 
-def joined_predictions(of_folds: Sequence[Predictions]) -> Predictions:
-    """The same of predictions alone."""
+def joined_predictions(of_folds: Sequence[Predictions], objectives: Sequence[Objective]) -> Predictions:
+    """The predictions of all folds alone, with what ranks those of one fold among those of the others."""
     if len(of_folds) == 1:
         return of_folds[0]
     rows, order = _rows([each.rows for each in of_folds])
-    return Predictions(rows, np.concatenate([each.prediction for each in of_folds])[order])
+    relative = np.concatenate([_relative(of, each) for of, each in zip(objectives, of_folds, strict=True)])
+    return Predictions(rows, np.concatenate([each.prediction for each in of_folds])[order], relative[order])
+
+
+def _relative(objective: Objective, predictions: Predictions) -> Floats:
+    """What a fold's model says beyond the mean, or the shares of classes, of its training labels; 0 where nothing.
+
+    These labels are a little lower where those that were left out are higher, so that a model which knows nothing else
+    would rank all of them below chance.
+
+    Returns:
+        (n,) deviations of numbers, in standard deviations of the training labels, or of the expected class of an order;
+        (n,) or (n, C) differences of log-odds.
+    """
+    found, outputs = predictions.prediction, predictions.rows.outputs
+    if objective.settings.is_number:
+        return np.round((found - objective.mean[outputs]) / objective.std[outputs], 9)
+    counts = objective.class_counts[outputs].astype(np.float64)
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    if objective.settings.type == "ordinal":
+        return np.asarray(np.round(expected_class(found) - shares @ np.arange(shares.shape[1]), 9))
+    return np.round(_log_odds(found) - _log_odds(shares if found.ndim == 2 else shares[:, 1]), 9)
+
+
+def _log_odds(probabilities: Floats) -> Floats:
+    inside = np.clip(probabilities, 1e-300, 1 - 1e-16)
+    return np.asarray(np.log(inside) - np.log1p(-inside))
 
 
 def _rows(of_folds: Sequence[Rows]) -> tuple[Rows, NDArray[np.int64]]:

@@ -16,11 +16,14 @@ from finetune.results.joined import Joined, called
 from finetune.tasks.objective import Objective
 
 FILE = "predictions.csv"
-COLUMNS = ("id", "part", "task", "position", "truth", "prediction", "low", "high", "probability", "std")
+COLUMNS = ("id", "part", "task", "position", "truth", "prediction", "low", "high", "probability", "std", "ranking")
 """`position` is that of a residue, from 1, or of a pair, as 3-17. Numbers are in the unit of the table. `low` and
 `high` are the ends of the interval that holds 90 % of the truth on data like the validation part. `probability` is that
 of yes, or of the class that is predicted, calibrated. `std` is the standard deviation over seeds, in the scale that is
-learned, or of the probability. A cell is empty where there is no such number."""
+learned, or of the probability. `ranking` is the number by which ranking metrics order the rows: the prediction in the
+scale that is learned, rising with `truth`; the probability of yes before calibration; the expected class of an order;
+of other classes one number for each, in their order. With folds it is relative to the training labels of each fold. A
+cell is empty where there is no such number."""
 
 
 def write(
@@ -46,10 +49,12 @@ def _rows(part: str, objective: Objective, joined: Joined, name_of: Callable[[in
     columns = (_numbers if objective.settings.is_number else _classes)(objective, joined)
     positions = _positions(rows.positions, len(rows))
     spread = [""] * len(rows) if joined.spread is None else _texts(joined.spread)
-    for record, output, position, each, std in zip(
-        rows.records.tolist(), rows.outputs.tolist(), positions, zip(*columns, strict=True), spread, strict=True
-    ):
-        yield name_of(record), part, objective.outputs[output], position, *each, std
+    ranking = joined.predictions.ranking(objective) * (-1 if objective.scale.turns_bounds else 1)
+    of_rows = rows.records.tolist(), rows.outputs.tolist(), positions, zip(*columns, strict=True), spread
+    ranking = ranking if ranking.ndim == 2 else ranking[:, None]
+    for record, output, position, each, std, ranks in zip(*of_rows, ranking, strict=True):
+        shown = " ".join(f"{rank:.12g}" for rank in ranks.tolist())  # more digits than a float32 has
+        yield name_of(record), part, objective.outputs[output], position, *each, std, shown
 
 
 def _numbers(objective: Objective, joined: Joined) -> tuple[list[str], ...]:

@@ -15,7 +15,7 @@ from finetune.metrics.scores import Scores, TaskScore
 from finetune.results.calibrated import Calibration
 from finetune.splits.audit import Audit
 
-FORMAT = "zymogen.scores/2"
+FORMAT = "zymogen.scores/3"
 FILE = "scores.json"
 
 

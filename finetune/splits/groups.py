@@ -4,14 +4,21 @@ In: records, settings. Out: the group of each record, and notes. Kept: nothing h
 the store. rdkit (https://rdkit.org) reads molecules, and only `scaffolds` imports it.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.splits.parts import in_order_of_first
+from finetune.splits.parts import Parts, in_order_of_first
 from finetune.splits.records import Records
 from finetune.splits.settings import SplitSettings
+from finetune.splits.variants import Mutations, are_variants, consensus
+
+if TYPE_CHECKING:
+    from data.store.token_store import Store
+
+_IDENTITIES = (0.3, 0.5, 0.7, 0.9)
+_FEWEST_POSITIONS = 10
 
 
 def by_group(records: Records, settings: SplitSettings) -> tuple[NDArray[np.int64], list[str]]:
@@ -85,6 +92,33 @@ def joined(records: Records, values: list[str | None]) -> NDArray[np.int64]:
     graph = coo_array((np.ones(len(rows), np.int8), edges), shape=(nodes, nodes))
     _, labels = connected_components(graph, directed=False)
     return in_order_of_first(labels[: records.count])
+
+
+def resampling_units(parts: Parts, store: "Store") -> NDArray[np.uint64]:
+    """(N,) what an interval leaves out together: clusters of relatives, each named by the lowest digest in it.
+
+    These are the split's own groups where it has some. Otherwise variants of one protein are together by their first
+    mutated position, of fewer than ten positions by the mutation there, and other proteins by clusters of relatives
+    at 30 % identity; where all are one cluster, at the lowest of 50, 70 and 90 % at which they are not.
+    """
+    from data.homology.relatives import related
+
+    group = parts.group
+    if len(np.unique(group)) == len(group) > 1:
+        if are_variants(store):
+            residues = np.asarray(store.tokens).reshape(store.num_records, -1)
+            record, position = np.nonzero(residues != consensus(residues))
+            lowest = Mutations(len(group), record, position).lowest
+            mutation = 256 * lowest + residues[np.arange(len(group)), lowest]
+            group = in_order_of_first(lowest if len(np.unique(lowest)) >= _FEWEST_POSITIONS else mutation)
+        else:
+            for identity in _IDENTITIES:
+                group = in_order_of_first(related(store, identity).hashes)
+                if group.any():
+                    break
+    names = np.full(len(group), np.iinfo(np.uint64).max, np.uint64)
+    np.minimum.at(names, group, parts.digests)
+    return np.asarray(names[group])
 
 
 def scaffolds(smiles: list[str]) -> list[str | None]:

@@ -29,7 +29,7 @@ class Parts:
     fold: NDArray[np.int16]
     """(N,) the fold in which the record is predicted; `NO_FOLD` where there is none."""
     group: NDArray[np.int64]
-    """(N,) what is held out together, from 0 in the order of lowest digests; also the unit of a bootstrap."""
+    """(N,) what is held out together, from 0 in the order of lowest digests."""
     digests: NDArray[np.uint64]
     """(N,) digest of what makes each record."""
     fingerprint: str

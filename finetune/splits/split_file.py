@@ -21,20 +21,21 @@ from finetune.tables.table import are_row_numbers
 
 FILE = "split.csv"
 DIGEST = "sequence_digest"
-COLUMNS = ("id", "part", "fold", "group", DIGEST)
+COLUMNS = ("id", "part", "fold", "group", DIGEST, "cluster")
 _PARTS = {
     word: part for name, part in zip(NAMES, (TRAIN, VALIDATION, TEST, UNUSED), strict=True) for word in USUAL[name]
 }
 _SHOWN = 3
 
 
-def write(path: Path, ids: Sequence[str], parts: Parts) -> None:
+def write(path: Path, ids: Sequence[str], parts: Parts, clusters: NDArray[np.uint64] | None = None) -> None:
     """Write the parts of records; an empty cell where there is no fold.
 
     Args:
         path: the file, in an existing folder; it is replaced.
         ids: (N,) id of each record.
         parts: their parts.
+        clusters: (N,) what an interval leaves out together; the column is empty without it.
 
     Raises:
         ValueError: two records have one id; the file cannot be written.
@@ -44,7 +45,8 @@ def write(path: Path, ids: Sequence[str], parts: Parts) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         of_records = (parts.part.tolist(), parts.fold.tolist(), parts.group.tolist(), digest_texts(parts.digests))
-        for name, part, fold, *rest in zip(ids, *of_records, strict=True):
+        shown = [""] * len(ids) if clusters is None else digest_texts(clusters)
+        for name, part, fold, *rest in zip(ids, *of_records, shown, strict=True):
             writer.writerow((name, NAMES[part], "" if fold == NO_FOLD else fold, *rest))
 
 
@@ -113,6 +115,8 @@ class Line(NamedTuple):
     """Empty where there is none."""
     digest: str
     """The digest of its sequence; empty where there is none."""
+    cluster: str
+    """What an interval leaves out together with it; empty where there is none."""
 
 
 def lines_of(path: Path) -> dict[str, Line]:
@@ -132,8 +136,8 @@ def lines_of(path: Path) -> dict[str, Line]:
                 name, where = (line["id"] or "").strip(), f"{path}: line {reader.line_num}"
                 fold = _fold((line.get("fold") or "").strip(), where)
                 part = _part((line.get("part") or "").strip(), where, fold)
-                group, digest = ((line.get(column) or "").strip() for column in ("group", DIGEST))
-                if found.setdefault(name, Line(part, fold, group, digest))[:2] != (part, fold):
+                rest = ((line.get(column) or "").strip() for column in COLUMNS[3:])
+                if found.setdefault(name, Line(part, fold, *rest))[:2] != (part, fold):
                     raise ValueError(f"{where}: {name!r} was listed before with another part; leave one line out")
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}; check split.file") from None

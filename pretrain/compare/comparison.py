@@ -88,7 +88,7 @@ class Comparison:
         more = f", and {len(decisive) - _MOST_NAMED} others" if len(decisive) > _MOST_NAMED else ""
         relation = "cannot be told from" if judgement is Judgement.UNDECIDED else f"is {judgement} than"
         first, second = self.models
-        return f"{second} {relation} {first}: gain in {self.unit} (paired bootstrap 95 %): {', '.join(gains)}{more}"
+        return f"{second} {relation} {first}: gain in {self.unit} (paired 95 % interval): {', '.join(gains)}{more}"
 
     def lines(self) -> list[str]:
         """The table, and the judgement."""

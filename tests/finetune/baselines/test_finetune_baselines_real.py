@@ -60,7 +60,7 @@ def test_published_correlations_on_beta_lactamase() -> None:
     assert each == pytest.approx([0.6619, 0.6632, 0.6449, 0.6865, 0.7064], abs=5e-5)
     of, labels = regression(["2500"], truth[:, None], parts)
     predictions = constant(of, labels, parts).predictions
-    (task,) = score(of, type(predictions)(predictions.rows, models.mean(1)), resamples=50).tasks
+    (task,) = score(of, type(predictions)(predictions.rows, models.mean(1))).tasks
     assert task.value == pytest.approx(0.7026, abs=5e-5)
 
 
@@ -99,7 +99,7 @@ def test_one_hot_ridge_on_gb1() -> None:
         nearest_neighbour(of, labels, parts, sequences),
         constant(of, labels, parts),
     ):
-        scores[found.name] = score(of, found.predictions, resamples=100)
+        scores[found.name] = score(of, found.predictions)
     values = {name: found.tasks[0].value for name, found in scores.items()}
     assert values == {
         "ridge on residues": pytest.approx(0.345, abs=0.01),

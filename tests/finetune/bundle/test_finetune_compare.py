@@ -1,4 +1,4 @@
-"""Fine-tuned models beside each other: paired intervals by the split's groups, and what is refused."""
+"""Fine-tuned models beside each other: paired intervals by clusters of relatives, and what is refused."""
 
 import csv
 import json
@@ -9,13 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.metrics import matthews_corrcoef
 
 from finetune.compare.__main__ import main
 from finetune.compare.paired import compare
 from finetune.compare.predicted import Cell, Predicted, read
 from finetune.metrics.scores import Scores
-from finetune.metrics.weighted import mcc
 from finetune.results.results import Results
 from finetune.tasks.objective import Objective
 from finetune.tasks.settings import TaskSettings
@@ -40,7 +38,7 @@ def predicted(cells: Sequence[Cell], groups: Sequence[int], name: str = "a", **t
 
 def numbers(truth: np.ndarray, guess: np.ndarray, bounds: str = "") -> list[Cell]:
     return [
-        Cell(f"{bounds if n % 3 == 0 else ''}{t}", str(p), "")
+        Cell(f"{bounds if n % 3 == 0 else ''}{t}", str(p), "", str(p))
         for n, (t, p) in enumerate(zip(truth, guess, strict=True))
     ]
 
@@ -73,7 +71,7 @@ def test_a_better_ranking_gains_beyond_its_interval(bounds: str) -> None:
     assert (itself.gain, itself.low, itself.high) == (0, 0, 0)
 
 
-def test_relatives_are_drawn_together() -> None:
+def test_relatives_are_left_out_together() -> None:
     """Ten copies of each protein in one group say no more than one."""
     rng = np.random.default_rng(1)
     truth = rng.normal(5, 1, NUMBER).round(3)
@@ -84,32 +82,26 @@ def test_relatives_are_drawn_together() -> None:
     of_copies = only(*copies)
     assert (of_copies.labels, of_copies.groups) == (10 * NUMBER, NUMBER)
     assert (of_copies.low, of_copies.high) == pytest.approx((once.low, once.high), abs=0.02)
+    folds = replace(RESULTS, part="all folds")
+    of_folds = only(*(replace(each, results=folds) for each in copies))
+    assert of_folds.high - of_folds.low == pytest.approx(np.sqrt(2) * (of_copies.high - of_copies.low))
     alone = only(*(predicted(numbers(truth, guess), [0] * NUMBER, type="regression") for guess in guesses))
     assert np.isnan(alone.low)
     assert alone.judgement is Judgement.UNDECIDED
 
 
-def test_matthews_correlation_of_resamples_is_that_of_repeated_rows() -> None:
-    rng = np.random.default_rng(2)
-    truth, called = rng.integers(0, 3, 50).astype(float), rng.integers(0, 4, 50).astype(float)
-    weights = rng.integers(0, 4, (50, 5)).astype(float)
-    found = mcc(truth, called)(weights)
-    for column, value in zip(weights.T.astype(int), found, strict=True):
-        assert value == pytest.approx(matthews_corrcoef(truth.repeat(column), called.repeat(column)), abs=1e-12)
-    assert mcc(truth, np.zeros(50))(weights) == pytest.approx(0)
-
-
-def test_classes_are_compared_by_calls_and_binary_tasks_by_probabilities() -> None:
+def test_classes_are_compared_by_the_ranking_metric_of_their_scores() -> None:
     rng = np.random.default_rng(3)
     words = rng.choice(["no", "yes"], NUMBER)
     sure = np.where(words == "yes", 0.9, 0.1)
-    for kind, metric in (("binary", "AUROC"), ("multiclass", "MCC"), ("ordinal", "Kendall")):
-        good = [Cell(word, word, str(p)) for word, p in zip(words, sure, strict=True)]
-        bad = [Cell(word, "yes", "0.5") for word in words]
+    for kind, metric in (("binary", "AUROC"), ("multiclass", "macro AUROC"), ("ordinal", "Kendall")):
+        ranks = [f"{1 - p} {p}" if kind == "multiclass" else f"{p}" for p in sure]
+        good = [Cell(word, word, "", rank) for word, rank in zip(words, ranks, strict=True)]
+        bad = [Cell(word, "yes", "", "0.5 0.5" if kind == "multiclass" else "0.5") for word in words]
         task = {"type": kind, "classes": ("no", "yes")}
         found = only(*(predicted(cells, range(NUMBER), **task) for cells in (bad, good)))
         assert found.metric == metric
-        assert found.values == pytest.approx((0.5 if kind == "binary" else 0, 1))
+        assert found.values == pytest.approx((0 if kind == "ordinal" else 0.5, 1))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +113,7 @@ def test_classes_are_compared_by_calls_and_binary_tasks_by_probabilities() -> No
         ),
         (lambda run: replace(run, results=replace(RESULTS, part="all folds")), "a was scored on test, b on all folds"),
         (
-            lambda run: replace(run, tasks={"t": run.tasks["t"] | {("7", ""): Cell("9", "1", "")}}),
+            lambda run: replace(run, tasks={"t": run.tasks["t"] | {("7", ""): Cell("9", "1", "", "1")}}),
             r"different labels of task 't' for 1 of 60, such as '7'; compare runs on one table",
         ),
         (lambda run: replace(run, tasks={}), "share no task that is defined in both"),
@@ -148,12 +140,12 @@ def test_tasks_that_decide_give_the_judgement() -> None:
         runs.append(replace(run, objectives=(objective,), tasks={**run.tasks, "u": labels}))
     every, one = compare(*runs), compare(*runs, decide=["t"])
     assert (every.judgement, one.judgement) == (Judgement.WORSE, Judgement.BETTER)
-    assert every.line().startswith("b is worse than a: gain in the metric (paired bootstrap 95 %): u -")
-    assert one.line().startswith("b is better than a: gain in the metric (paired bootstrap 95 %): t +")
+    assert every.line().startswith("b is worse than a: gain in the metric (paired 95 % interval): u -")
+    assert one.line().startswith("b is better than a: gain in the metric (paired 95 % interval): t +")
 
 
 def test_two_runs_by_the_command(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A run beside itself, and beside a copy whose every call is right."""
+    """A run beside itself, and beside a copy whose every call is wrong."""
     run, other = folder / "run", tmp_path / "other"
     shutil.copytree(run, other, ignore=shutil.ignore_patterns("checkpoints", "stores"))
     out = tmp_path / "found.json"
@@ -161,18 +153,21 @@ def test_two_runs_by_the_command(folder: Path, tmp_path: Path, capfd: pytest.Cap
     content = json.loads(out.read_text())
     (ss,) = [each for each in content["differences"] if each["name"] == "ss"]
     assert (ss["gain"], ss["low"], ss["high"]) == (0, 0, 0)
-    assert ss["metric"] == "MCC"
+    assert ss["metric"] == "macro AUROC"
     of_run = {task.task: task for task in read(run).results.scores.tasks}
-    assert ss["values"][0] == pytest.approx(of_run["ss"].values["mcc"], abs=1e-9)
+    assert ss["values"][0] == pytest.approx(of_run["ss"].value, abs=1e-7)
     assert ss["labels"] == of_run["ss"].labels
     lines = rows(other / "predictions.csv")
-    for line in lines:
-        line["prediction"] = line["truth"]
+    classes = {task: objective.classes for objective in read(run).objectives for task in objective.outputs}
+    for line in lines:  # a model that is sure of every class but the true one
+        if known := classes[line["task"]]:
+            sure = [str(float(name != line["truth"])) for name in known]
+            line["ranking"] = " ".join(sure) if len(line["ranking"].split()) > 1 else sure[1]
     with (other / "predictions.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(lines[0]))
         writer.writeheader()
         writer.writerows(lines)
-    assert (main([str(run), str(other)]), main([str(other), str(run)])) == (0, 1)
+    assert (main([str(run), str(other)]), main([str(other), str(run)])) == (1, 0)
     capfd.readouterr()
     (other / "predictions.csv").unlink()
     for arguments, expected in (

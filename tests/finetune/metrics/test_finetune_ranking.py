@@ -43,7 +43,7 @@ def drawn(kind: TaskType, outputs: int, rows: int, seed: int) -> tuple[Objective
 @pytest.mark.parametrize("seed", range(4))
 def test_a_validation_has_the_bits_of_the_full_score(kind: TaskType, seed: int) -> None:
     objective, predictions = drawn(kind, 20, 600, seed)
-    alone, full = ranked(objective, predictions), score(objective, predictions, resamples=0)
+    alone, full = ranked(objective, predictions), score(objective, predictions, intervals=False)
     shown = [[(t.task, t.metric, t.value, t.labels, t.in_mean) for t in scores.tasks] for scores in (alone, full)]
     assert shown[0] == shown[1]
     assert 2 < len(alone.defined) < len(alone.tasks)

@@ -66,7 +66,7 @@ def test_regression() -> None:
 def test_ndcg_takes_values_below_zero() -> None:
     truth = np.arange(50.0)
     prediction = 17 * truth % 50 + 0.3 * truth
-    (task,) = score(objective("regression", "a"), table(truth - 30, prediction), resamples=0).tasks
+    (task,) = score(objective("regression", "a"), table(truth - 30, prediction), intervals=False).tasks
     assert task.values["ndcg_10"] == pytest.approx(0.894019841005432, abs=1e-9)
     assert task.values["top_10_recall"] == pytest.approx(0.2, abs=1e-9)
     assert task.value == pytest.approx(0.5351740696278511, abs=1e-9)
@@ -91,7 +91,7 @@ def test_each_task_is_scored_by_itself() -> None:
     """The prevalence of each task knows nothing: pooled over tasks it would score 0.82."""
     truth = np.concatenate([np.arange(20) < 18, np.arange(20) < 2]).astype(np.float64)
     prediction, outputs = np.repeat((0.9, 0.1), 20), np.repeat((0, 1), 20)
-    scores = score(objective("binary", "a", "b"), table(truth, prediction, outputs), resamples=0)
+    scores = score(objective("binary", "a", "b"), table(truth, prediction, outputs), intervals=False)
     assert [task.value for task in scores.tasks] == [0.5, 0.5]
     assert scores.stopping_metric == 0
     assert roc_auc_score(truth, prediction) == pytest.approx(0.9)

@@ -62,7 +62,7 @@ def results_of(*kinds: tuple[Objective, Predictions]) -> tuple[Results, list[Obj
         ]
         objectives.append(objective)
         joined.append(found)
-    scores = Scores.joined(score(o, j.predictions, resamples=100) for o, j in zip(objectives, joined, strict=True))
+    scores = Scores.joined(score(o, j.predictions) for o, j in zip(objectives, joined, strict=True))
     known = Comparison("train", COUNT, 900, 3, (0.3, 0.5), (40, 12), COUNT)
     audit = Audit("f", "MMseqs2 14", False, (known,), None)
     better = Scores(scores.tasks[:1])

@@ -16,6 +16,7 @@ from finetune.held_out import Fold
 from finetune.labels.labels import ABOVE, BELOW, EXACT, Labels
 from finetune.metrics.predictions import Predictions, Rows
 from finetune.metrics.scores import Scores, TaskScore
+from finetune.metrics.scoring import score
 from finetune.results import beside as of_beside
 from finetune.results import predictions_file, sections, words
 from finetune.results.beside import CONSTANT, FROZEN, NEAREST, RESIDUES, Clock, Vectors, beside
@@ -58,7 +59,8 @@ def test_folds_are_joined_in_the_order_of_records_places_and_outputs() -> None:
     place = np.array([[4], [2], [2]])
     one = Rows(np.array([5, 5, 5]), np.array([0, 1, 0]), np.array([1.0, 2.0, 3.0]), None, place[:, 0])
     two = Rows(np.array([3]), np.array([0]), np.array([4.0]), np.array([BELOW], np.int8), np.array([9]))
-    found = joined_predictions([Predictions(one, np.array([10.0, 20.0, 30.0])), Predictions(two, np.array([40.0]))])
+    each = [Predictions(one, np.array([10.0, 20.0, 30.0])), Predictions(two, np.array([40.0]))]
+    found = joined_predictions(each, [objective(outputs=2)] * 2)
     assert found.rows.records.tolist() == [3, 5, 5, 5]
     assert found.rows.truth.tolist() == [4.0, 3.0, 2.0, 1.0]
     assert found.prediction.tolist() == [40.0, 30.0, 20.0, 10.0]
@@ -68,17 +70,63 @@ def test_folds_are_joined_in_the_order_of_records_places_and_outputs() -> None:
     assert found.rows.positions.tolist() == [9, 2, 2, 4]
 
 
-def test_intervals_travel_with_their_fold() -> None:
-    def fold(record: int, width: float) -> Joined:
-        predictions = Predictions(rows([record], [0.0]), np.array([float(record)]))
-        low, high = ends(objective(), (Calibration(20, half_width=width),), predictions)
-        return Joined(predictions, predictions.prediction, low, high, np.array([width / 10]))
+def test_a_fold_is_calibrated_by_the_out_of_fold_errors_of_the_others() -> None:
+    """Errors of 1, 10 and 100 in three folds of 20: the half width of each is the 90 % rank of the other two."""
 
-    found = over_folds([fold(7, 1.0), fold(2, 3.0)])
-    assert found.low.tolist() == [-1.0, 6.0]
-    assert found.high.tolist() == [5.0, 8.0]
+    def fold(number: int) -> Joined:
+        records = list(range(number, 60, 3))
+        predictions = Predictions(rows(records, [10.0**number] * 20), np.zeros(20))
+        own = ends(objective(), (Calibration(20, half_width=0.5),), predictions)
+        return Joined(predictions, predictions.prediction, *own, np.full(20, number / 10))
+
+    found = over_folds([fold(number) for number in range(3)], [objective()] * 3)
+    assert found.predictions.rows.records.tolist() == list(range(60))
+    assert found.high[:3].tolist() == [100.0, 100.0, 10.0]
+    assert found.low[:3].tolist() == [-100.0, -100.0, -10.0]
     assert found.spread is not None
-    assert found.spread.tolist() == [0.3, 0.1]
+    assert found.spread[:3].tolist() == [0.0, 0.1, 0.2]
+
+
+@pytest.mark.parametrize("kind", ["regression", "binary", "multiclass", "ordinal"])
+def test_the_mean_of_each_fold_ranks_at_chance_and_one_model_everywhere_as_it_does(kind: str) -> None:
+    """The training labels of a fold are a little lower where its tested ones are higher: pooled, 0.3 below chance."""
+    rng = np.random.default_rng(7)
+    classes = {"regression": 0, "binary": 2}.get(kind, 3)
+    truth = rng.integers(0, classes, 60).astype(float) if classes else rng.normal(size=60)
+    number = np.arange(60) // 20
+    constants, models, objectives = [], [], []
+    for fold in range(3):
+        tested = rows(np.flatnonzero(number == fold).tolist(), truth[number == fold].tolist())
+        training = truth[number != fold]
+        of = objective(kind, classes=classes)
+        shares = np.bincount(training.astype(int), minlength=classes) if classes else np.zeros(0)
+        of = replace(of, mean=np.array([training.mean()]), class_counts=shares[None].astype(np.int64))
+        probabilities = np.tile(shares / 40, (20, 1))
+        constant = np.full(20, training.mean()) if classes in (0, 2) else probabilities
+        constants.append(Predictions(tested, constant))
+        models.append(Predictions(tested, constant + 0.01 * np.sin(np.arange(constant.size)).reshape(constant.shape)))
+        objectives.append(of)
+    whole = objective_of_folds(objectives)
+    (task,) = score(whole, joined_predictions(constants, objectives)).tasks
+    assert task.skill == 0
+    pooled = replace(joined_predictions(constants, objectives), relative=None)
+    assert score(whole, pooled).tasks[0].skill < -0.05
+    joined = joined_predictions(models, objectives)
+    for fold in range(3):  # within a fold nothing changes its place
+        mine = joined.rows.records // 20 == fold
+        of = models[fold].ranking(whole)
+        assert (np.argsort(joined.ranking(whole)[mine], axis=0) == np.argsort(of, axis=0)).all()
+
+
+def test_out_of_fold_scores_have_intervals_of_twice_the_variance() -> None:
+    rng = np.random.default_rng(8)
+    truth = rng.normal(size=100)
+    alone = Predictions(rows(list(range(100)), truth.tolist()), 0.1 * truth + rng.normal(size=100))
+    of, folds = objective(), replace(alone, relative=alone.prediction)
+    (one,), (several,) = score(of, alone).tasks, score(of, folds).tasks
+    assert one.value == several.value
+    ends = np.array([[one.low, one.high], [several.low, several.high]], np.float64)
+    assert np.divide(*np.diff(ends)[::-1]) == pytest.approx(np.sqrt(2), rel=0.03)
 
 
 def test_a_class_that_one_fold_lacks_is_not_trained_in_all_folds_together() -> None:
@@ -128,7 +176,8 @@ def test_temperature_below_1000_labels_a_rising_map_from_there_and_each_output_b
     truth = np.tile([0.0, 1.0, 1.0, 1.0], count // 4)
     many = Rows(np.arange(count), np.zeros(count, np.int64), truth)
     few = Rows(np.arange(20), np.ones(20, np.int64), truth[:20])
-    both = Predictions(joined_predictions([Predictions(many, truth), Predictions(few, truth[:20])]).rows, np.zeros(0))
+    each = [Predictions(many, truth), Predictions(few, truth[:20])]
+    both = Predictions(joined_predictions(each, [of] * 2).rows, np.zeros(0))
     prediction = np.where(both.rows.outputs == 0, 0.3, np.where(both.rows.truth == 1, 0.6, 0.5))
     predictions = Predictions(both.rows, prediction)
     first, second, third = fitted(of, predictions)
@@ -157,8 +206,8 @@ def test_predictions_are_written_in_the_unit_of_the_table_with_bounds_the_right_
     predictions_file.write(tmp_path / "p.csv", [("test", [of], [joined])], "protein {}".format)
     assert list(csv.reader((tmp_path / "p.csv").open())) == [
         list(predictions_file.COLUMNS),
-        ["protein 0", "test", "t0", "", "100", "10", "1", "100", "", ""],
-        ["protein 1", "test", "t0", "", ">1000", "1000", "", "", "", ""],  # weaker than measured, so more nM
+        ["protein 0", "test", "t0", "", "100", "10", "1", "100", "", "", "-8"],
+        ["protein 1", "test", "t0", "", ">1000", "1000", "", "", "", "", "-6"],  # weaker than measured, so more nM
     ]
 
 
@@ -176,7 +225,7 @@ def test_classes_are_written_by_name_with_their_calibrated_probability(tmp_path:
     )
     predictions_file.write(tmp_path / "p.csv", [("validation", [of], [joined])], str)
     assert list(csv.reader((tmp_path / "p.csv").open()))[1] == (
-        ["4", "validation", "t0", "3-17", "c", "b", "", "", "0.3", "0.25"]
+        ["4", "validation", "t0", "3-17", "c", "b", "", "", "0.3", "0.25", "0.8 0.15 0.05"]
     )  # fmt: skip
 
 
@@ -254,7 +303,7 @@ def test_results_come_back_from_their_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"scores\.json is damaged: scores\.tasks\.1\.value: .*; start the run again"):
         Results.read(tmp_path / "scores.json")
     (tmp_path / "scores.json").write_text('{"format": "zymogen.scores/9"}')
-    with pytest.raises(ValueError, match=r"has the format 'zymogen\.scores/9'; 'zymogen\.scores/2' is read"):
+    with pytest.raises(ValueError, match=r"has the format 'zymogen\.scores/9'; 'zymogen\.scores/3' is read"):
         Results.read(tmp_path / "scores.json")
 
 

@@ -135,7 +135,7 @@ def test_a_validation_takes_the_ranking_metric_alone(model: FineTuneModel, assay
     given = model, assays, assays.objectives, assays.records(TEST)
     found = evaluate(*given, "test", recipe.losses, Rank(0, 1, []))  # type: ignore[arg-type]
     predictions, losses = predict_together(*given, recipe.losses, Rank(0, 1, []))  # type: ignore[arg-type]
-    full = Scores.joined(score(o, p, resamples=0) for o, p in zip(assays.objectives, predictions, strict=True))
+    full = Scores.joined(score(o, p, intervals=False) for o, p in zip(assays.objectives, predictions, strict=True))
     assert [task.value for task in found.tasks.tasks] == [task.value for task in full.tasks]
     assert not any(task.values for task in found.tasks.tasks)
     assert found.losses == losses
