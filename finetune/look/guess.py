@@ -133,7 +133,7 @@ def _of_numbers(column: Column) -> Guess | None:
     consecutive = grades and distinct[-1] - distinct[0] == len(distinct) - 1
     few = 3 <= len(distinct) <= _MOST_GRADES and len(values) >= _LEAST_OF_A_CLASS * len(distinct)
     if consecutive and few and distinct[0] in (0.0, 1.0) and all(text.isdigit() for text in column.texts):
-        said = f"whole numbers from {distinct[0]:g} to {distinct[-1]:g}: grades, whose order counts"
+        said = f"whole numbers from {distinct[0]:g} to {distinct[-1]:g}: grades, whose order counts, which is a guess"
         return Guess((column.name,), {"type": "ordinal"}, name, said)
     settings: dict[str, Any] = {"type": "regression"}
     unit = column.numbers.unit or unit
@@ -143,7 +143,7 @@ def _of_numbers(column: Column) -> Guess | None:
     if column.num_censored:
         said += f", {column.num_censored:,} of them bounds such as '<5'"
     has_top = bool((column.censoring > 0).any() and distinct[-1] >= _SPAN * distinct[0])
-    is_log = words.LOGARITHM.search(words.plain(name)) is not None or unit in _LINEAR
+    is_log = words.LOGARITHM.search(words.plain(name)) is not None or unit in _LINEAR or "%" in name
     if distinct[0] > 0 and not is_log and (has_top or distinct[-1] >= _DECADES * distinct[0]):
         settings["transform"] = "p" if molar(unit) else "log10"
         what = "-log10 of mol/l" if molar(unit) else "their logarithm"

@@ -78,7 +78,8 @@ META = re.compile(
     r"\b(?:comments?|notes?|remarks?|operator|user|author|person|plate|well|lab|source|reference|refs?|doi|pmids?|pubmed"
     r"|url|file|vector|host|strain|barcode|gene|uniprot|pdb|pdb ?id|description|desc|title|journal|publication|paper"
     r"|project|protocol|instrument|assay ?id|instructions?|codon\w*|primer\w*|supplier|vendor|tag|accession|tax ?id"
-    r"|link|type|kind|status|format|isotype|subtype|germline)\b"
+    r"|link|type|kind|status|format|isotype|subtype|germline|mods?|modifications?|ter|terminus|cyc|cycli[sz]ation"
+    r"|(?:tr[abdg]|ig[hkl])[vdj]\w*|[vdj] ?(?:gene|call|segment))\b"
 )
 NUMBERED = re.compile(r"\b(?:ids?|pmid|pub ?med|(?:med|pdb|mol|assay|ref|tax)id|accession|doi)\b")
 """Names of whole numbers that are ids, also where rows share one."""
@@ -88,12 +89,13 @@ CONDITION = re.compile(
     r"(?: (?:c|k|celsius|kelvin|value|deg\w*))?$"
     r"|^(?:assay|conc(?:entration)?|dose|time(?: ?point)?|salt|nacl|ionic strength|pressure)$"
     r"|\b(?:assay (?:type|name|conditions?|method|ph|temp\w*)|buffer|method|technique|conditions?|substrate|ligand"
-    r"|inhibitor|drug|compound|cofactor|solvent|additive|media|medium|antigen|allele|hla|mhc|cell ?line)\b"
+    r"|inhibitor|drug|compound|cofactor|solvent|additive|media|medium|antigen|epitope|allele|hla|mhc|cell ?line)\b"
 )
 """Names of what an experimenter set, or a partner of the protein: under which a number was measured."""
 GROUP = re.compile(
     r"\b(?:cluster\w*|famil(?:y|ies)|group|clan|superfamily|organism|species|taxon\w*|genus|parent|scaffold|campaign"
-    r"|batch|lot|round|construct|template|backbone|clade|kingdom|series|library|experiment|wt ?(?:name|id|pdb)?"
+    r"|batch|lot|round|generation|domain|phylum|lineage|construct|template|backbone|clade|kingdom|series|library|experiment"
+    r"|wt ?(?:name|id|pdb)?"
     r"|wild ?type ?(?:name|id)?)\b"
 )
 LABEL = re.compile(r"\btargets?\b")
@@ -126,6 +128,7 @@ CHAINS = (
     ("hc", "lc"),
     ("alpha", "beta"),
     ("tra", "trb"),
+    ("cdr3a", "cdr3b"),
     ("chain_a", "chain_b"),
     ("chain a", "chain b"),
     ("chain1", "chain2"),

@@ -75,8 +75,7 @@ def _of_words(column: Column, residues: NDArray[np.int64]) -> tuple[str, str] | 
     name, texts, count = words.plain(column.name), column.texts, column.num_measured
     found = guess(column, residues)
     if found is not None and found.settings.get("level") == "residue":
-        is_mask = found.settings["type"] == "binary" and words.MASK.search(name)
-        return ("mask", "by its name which residues were observed") if is_mask else None
+        return ("mask", "by its name which residues were observed") if words.MASK.search(name) else None
     if is_date(column):
         return "date", f"dates such as {texts[0]!r}"
     if len(texts) > 2 and is_molecules(column.name, texts):

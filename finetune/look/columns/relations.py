@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from finetune.look import words
 from finetune.look.column import Column
-from finetune.tables.units import is_unit, name_and_unit
+from finetune.tables.units import is_unit, molar, name_and_unit
 from finetune.tasks.bounds import USUAL, bare
 
 _REPLICATES_AGREE = 0.5
@@ -50,20 +50,26 @@ def units_and_bounds(
     roles: dict[str, tuple[str, str]] = {}
     units: dict[str, Column] = {}
     bounds: dict[str, tuple[Column, dict[str, int]]] = {}
+    bases = {number.name: _base(number.name) for number in numbers}
     for column in columns:
         name, texts = words.plain(column.name), column.texts
         is_called = words.UNIT.search(name) is not None
-        owner = _owner(column, [number for number in numbers if number is not column])
-        if texts and all(map(is_unit, texts)) and column.numbers is None and (is_called or min(map(len, texts)) > 1):
+        are_units = texts and all(map(is_unit, texts)) and column.numbers is None
+        is_of_units = are_units and (is_called or all(molar(text) or "/" in text for text in texts))
+        directions = {} if is_of_units else _directions(column, name)
+        if not is_of_units and not directions:
+            continue
+        owner = _owner(column, [number for number in numbers if number is not column], bases)
+        if is_of_units:
             roles[column.name] = "unit", f"of each number in {owner.name!r}" if owner else "of which number is not said"
             units |= {owner.name: column} if owner else {}
-        elif directions := _directions(column, name):
-            roles[column.name] = "bound", "which numbers are bounds; tasks.bound_column reads it with its number"
-            if owner is not None:
-                found = _resolved(column, directions, owner)
-                said = ", ".join(f"{text!r} above" if found[text] > 0 else f"{text!r} below" for text in found)
-                roles[column.name] = "bound", f"of {owner.name!r}, where the true value is: {said}"
-                bounds[owner.name] = column, found
+            continue
+        roles[column.name] = "bound", "which numbers are bounds; tasks.bound_column reads it with its number"
+        if owner is not None:
+            found = _resolved(column, directions, owner)
+            said = ", ".join(f"{text!r} above" if found[text] > 0 else f"{text!r} below" for text in found)
+            roles[column.name] = "bound", f"of {owner.name!r}, where the true value is: {said}"
+            bounds[owner.name] = column, found
     return roles, units, bounds
 
 
@@ -89,11 +95,11 @@ def _resolved(column: Column, directions: Mapping[str, int | None], owner: Colum
     return found
 
 
-def _owner(column: Column, numbers: Sequence[Column]) -> Column | None:
+def _owner(column: Column, numbers: Sequence[Column], bases: Mapping[str, str]) -> Column | None:
     """The column of numbers that another one is about: by their names, or as it is the only one."""
     base = _base(column.name)
-    named = [each for each in numbers if base and _base(each.name) == base]
-    named = named or [each for each in numbers if base and _base(each.name).startswith(f"{base} ")]
+    named = [each for each in numbers if base and bases[each.name] == base]
+    named = named or [each for each in numbers if base and bases[each.name].startswith(f"{base} ")]
     return named[0] if len(named) == 1 else numbers[0] if len(numbers) == 1 else None
 
 
