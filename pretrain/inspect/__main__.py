@@ -25,7 +25,7 @@ from pretrain.run.classes import CLASSES
 def main(arguments: list[str] | None = None) -> int:
     """Answer what the command line asks; the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    if words[:1] and Path(words[0]).is_dir():
+    if words[:1] and (Path(words[0]).is_dir() or "/" in words[0]):
         words = ["attempts", *words]
     return judged(lambda: _answer(_parser().parse_args(words)))
 

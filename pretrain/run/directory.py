@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from data.disk_error import said
 from data.durable import write_whole, written_beside
+from data.missing_file import nearest
 from data.recipe import json_file
 from data.recipe.setting import Section, SettingClass, flat, settings_of
 from data.safe_text import tell
@@ -266,7 +267,8 @@ class RunDirectory:
             content = path.read_bytes()
         except OSError as error:
             why = f"{path} cannot be read: {error.strerror or error}"
-            raise ValueError(f"{why}; is {self.root} a run directory?") from None
+            near = "" if self.root.exists() else nearest(self.root, files=False)
+            raise ValueError(f"{why}; is {self.root} a run directory?{near.removeprefix(';')}") from None
         return run_record(content, str(path))
 
     def start_attempt(self, world_size: int, step: int, *, despite_failures: bool = False, after: int = 0) -> int:

@@ -116,6 +116,8 @@ def test_one_that_vanishes_is_left_out(
 def test_what_is_no_run_is_a_mistake(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(tmp_path / "nowhere")]) == 78
     assert "is it a run directory?" in capsys.readouterr().err.replace(str(tmp_path / "nowhere"), "it")
+    assert main(["verify", f"{run}s"]) == 78
+    assert f"is {run}s a run directory? the nearest is '{run}'" in capsys.readouterr().err
     shutil.rmtree(run / "checkpoints")
     assert main(["verify", str(run)]) == 78
     assert "has no checkpoint yet" in capsys.readouterr().err
