@@ -6,7 +6,6 @@ what `data.homology` keeps of clusters beside the store, which the run uses too.
 
 import math
 import re
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,19 +14,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.homology import program
+from data.homology import peptides, program
 from data.homology.relatives import groups_within, related
 from data.resources import resources
 from data.store.derived import found_at
-from finetune.labels.objectives import counts_by_part, objectives
+from finetune.labels.objectives import counts_by_part, labelled_records, objectives
 from finetune.labels.reading import TaskLabels
 from finetune.look.opened import Opened
 from finetune.look.roles import Roles
 from finetune.metrics.scoring import FEWEST_LABELS
+from finetune.splits.audit import audit
 from finetune.splits.divide import divide
 from finetune.splits.parts import TEST, TRAIN, VALIDATION, Parts
 from finetune.splits.settings import IDENTITIES, LEAST_FOLDS, By, SplitSettings
 from finetune.splits.variants import Mutations, are_mostly_variants, of_rows
+from finetune.splits.words import in_words
 from pretrain.proposal import rules
 from pretrain.proposal.reasons import duration
 
@@ -47,15 +48,8 @@ _MOST_BY_WORDS = 60_000
 """The same where shared words stand in for it: proteins."""
 
 
-class Relatives(NamedTuple):
-    """What was found about relatives within a table."""
-
-    shares: dict[float, float]
-    """Identity -> share of the proteins that have a relative of at least that among the others."""
-    groups: dict[float, NDArray[np.int64]]
-    """Identity -> (N,) cluster of each protein."""
-    by: str
-    seconds: float
+Relatives = dict[float, NDArray[np.int64]]
+"""Identity -> (N,) cluster of each protein of a table."""
 
 
 @dataclass
@@ -66,8 +60,8 @@ class Divided:
     reason: str
     parts: Parts | None
     """None of a split that was not tried."""
-    relatives: Relatives | None
-    is_variants: bool
+    audited: str
+    """The split in the words that its audit allows; empty where it was not audited."""
     labelled: int
     """Records with a label."""
     rejected: list[str] = field(default_factory=list)
@@ -129,7 +123,7 @@ def divided(opened: Opened, roles: Roles, named: Sequence[str] = ()) -> Divided:
         if settings["by"] == "homology" and found is None:
             said = f"; not tried here, as finding them takes {takes(would_take)}: the run does it first"
             others = _alternatives(opened, roles, variants, "homology")
-            return Divided(settings, reason + said, None, None, variants, labelled, rejected, others, {}, would_take)
+            return Divided(settings, reason + said, None, "", labelled, rejected, others, {}, would_take)
         try:
             tried = _tried(opened, settings, mutations, named, may_search=variants or found is not None)
         except ValueError as error:
@@ -139,7 +133,7 @@ def divided(opened: Opened, roles: Roles, named: Sequence[str] = ()) -> Divided:
         opened.leave_out(tried.left_out)
         others, labelled = _alternatives(opened, roles, variants, settings["by"]), int(opened.is_labelled.sum())
         return Divided(
-            {**settings, **tried.more}, reason + tried.said, tried.parts, found, variants, labelled, rejected, others,
+            {**settings, **tried.more}, reason + tried.said, tried.parts, tried.audited, labelled, rejected, others,
             tried.left_out, would_take,
         )  # fmt: skip
     assert last is not None
@@ -154,27 +148,25 @@ def takes(seconds: float) -> str:
 def clustering_seconds(opened: Opened) -> float:
     """Time in which relatives are found, as it is expected; 0 where they are known or shared words find them."""
     store, count = opened.store, opened.proteins.num_records
+    by_position = peptides.count(store)[1] / peptides.COMPARISONS_A_SECOND
     if program.obstacle():
-        return 0.0 if count <= _MOST_BY_WORDS else math.inf
+        return by_position if count <= _MOST_BY_WORDS else math.inf
     if found_at(store, f"clusters-mmseqs-{IDENTITIES[0]!r}-"):
         return 0.0
-    return rules.cluster_seconds(float(opened.proteins.num_residues.sum()), count, resources().cores)
+    return by_position + rules.cluster_seconds(float(opened.proteins.num_residues.sum()), count, resources().cores)
 
 
 def _relatives(opened: Opened) -> Relatives:
     """Clusters at the lowest identity, which a run uses too; those at higher ones lie within them."""
-    began, store = time.monotonic(), opened.store
-    clustering = related(store, IDENTITIES[0])
-    whole = np.unique(clustering.hashes, return_inverse=True)[1].astype(np.int64)
+    store = opened.store
+    whole = np.unique(related(store, IDENTITIES[0]).hashes, return_inverse=True)[1].astype(np.int64)
     groups = {identity: np.arange(len(whole)) for identity in IDENTITIES} | {IDENTITIES[0]: whole}
     within = np.flatnonzero(np.bincount(whole)[whole] > 1)
     for identity, of in groups_within(store, within, IDENTITIES[1:]).items():
         numbers = np.arange(len(whole))
         numbers[within] = len(whole) + of
         groups[identity] = np.unique(numbers, return_inverse=True)[1].astype(np.int64)
-    shares = {identity: float((np.bincount(of)[of] > 1).mean()) for identity, of in groups.items()}
-    by = f"shared words, as {program.obstacle()}" if clustering.is_approximate else "MMseqs2"
-    return Relatives(shares, groups, by, time.monotonic() - began)
+    return groups
 
 
 def _candidates(opened: Opened, roles: Roles, variants: bool, found: Relatives | None) -> Iterator[_Candidate]:
@@ -199,12 +191,12 @@ def _candidates(opened: Opened, roles: Roles, variants: bool, found: Relatives |
         yield ({"by": "position", **folds}, said + few)
     elif found is not None:
         for identity in IDENTITIES:
-            sizes = np.bincount(found.groups[identity])
-            if len(sizes) < _LEAST_CLUSTERS or sizes.max() > _LARGEST_CLUSTER * len(found.groups[identity]):
+            sizes = np.bincount(found[identity])
+            if len(sizes) < _LEAST_CLUSTERS or sizes.max() > _LARGEST_CLUSTER * len(found[identity]):
                 continue
             said = f"{len(sizes):,} clusters of relatives at {identity:.0%} identity, held out whole"
             if sizes.max() == 1:
-                said = f"no two proteins are relatives at {identity:.0%} identity, so that no relative of one trains"
+                said = f"no two proteins were found to be relatives at {identity:.0%} identity"
             of_folds, more = folds, few
             if not folds and len(sizes) < _CLUSTERS_WITHOUT_FOLDS:
                 of_folds, more = {"folds": FOLDS}, f"; so few clusters do not fill a test part: {in_folds}"
@@ -256,6 +248,8 @@ class _Tried(NamedTuple):
     """What they do, for its reason."""
     left_out: dict[str, str]
     """Task -> why it cannot be trained, of those with a few labels."""
+    audited: str
+    """The split in the words that its audit allows; empty where relatives are not looked for, or nothing is tested."""
 
 
 def _tried(
@@ -292,7 +286,14 @@ def _tried(
             used = np.isin(each.part, (TRAIN, VALIDATION, TEST)).mean()
             if used < 1 - _MOST_MIXED:
                 raise ValueError(f"{1 - used:.0%} of the variants have mutations of several parts, and would be unused")
-    return _Tried(parts, more, said, left_out)
+    audited = ""
+    if may_search and split.fractions[2]:
+        labelled = labelled_records(opened.tasks)
+        of_conditions = labelled_records([task for task in opened.tasks if task.settings.conditions])
+        known = labelled.keys() & of_conditions.keys()
+        found = audit(opened.store, parts, labelled, split.audited_identities, conditioned=known)
+        audited = in_words(split, division, found)
+    return _Tried(parts, more, said, left_out, audited)
 
 
 def _most_labels(tasks: Sequence[TaskLabels], part: NDArray[np.bool_]) -> int:

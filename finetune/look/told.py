@@ -86,15 +86,10 @@ def of_proteins(table: Table, found: Opened, place: Place) -> list[str]:
 
 def of_relatives(split: Divided) -> list[str]:
     """Who is related to whom."""
-    if split.is_variants:
-        return _lines([("relatives", "variants of one protein: all of them are relatives")])
-    if split.relatives is None:
+    said = split.audited
+    if not said and split.would_take:
         said = f"not looked for, as finding them takes {takes(split.would_take)}"
-        return _lines([("relatives", said)]) if split.would_take else []
-    shares = ", ".join(f"{share:.0%} at {identity:.0%}" for identity, share in split.relatives.shares.items())
-    took = f"by {split.relatives.by}, {split.relatives.seconds:.1f} s"
-    said = f"share of the proteins that have one among the others, by identity: {shares} ({took})"
-    return _lines([("relatives", said)])
+    return _lines([("relatives", said)]) if said else []
 
 
 def of_proposal(model: str, split: Divided, chosen: Sizes, expected: Expected, machine: Machine) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from data.homology import program
 from data.recipe.toml_file import read
-from finetune.assays import open_assays, prepare
+from finetune.assays import Assays, open_assays, prepare
 from finetune.look import __main__ as command
 from finetune.look.column import columns_of
 from finetune.look.opened import proteins_for
@@ -19,6 +19,7 @@ from finetune.look.proposal import Proposal
 from finetune.look.protein import place_of
 from finetune.look.roles import roles_of
 from finetune.recipe import Recipe
+from finetune.splits.words import in_words as said_of_split
 from finetune.tables.read import read_table
 from finetune.tables.table import Table
 from support.assays.table_cases import CASES, write_case
@@ -60,7 +61,11 @@ def test_table_is_understood(
     expected_roles = case.get("roles", {})
     assert {column: roles[column] for column in expected_roles} == expected_roles
     recipe = read(Recipe, tmp_path / "r.toml")
-    check_tasks(case, recipe)
+    assays = open_assays(recipe, prepare(recipe))
+    check_tasks(case, recipe, assays)
+    # The run says before its first step what the look said.
+    audited = assays.audited(recipe.split, None)
+    assert audited is None or in_words(said_of_split(recipe.split, assays.division, audited)) in in_words(screen.out)
     for section in ("split", "data"):
         settings = getattr(recipe, section)
         found = {name: plain(getattr(settings, name)) for name in case.get(section, {})}
@@ -70,9 +75,8 @@ def test_table_is_understood(
     assert [text for text in case.get("not_says", ()) if text in shown] == []
 
 
-def check_tasks(case: dict[str, Any], recipe: Recipe) -> None:
+def check_tasks(case: dict[str, Any], recipe: Recipe, assays: Assays) -> None:
     """The tasks of the recipe, and the number of labels that a run reads."""
-    assays = open_assays(recipe, prepare(recipe))
     expected = case.get("tasks")
     if expected is None:
         return
