@@ -176,16 +176,16 @@ def _candidates(opened: Opened, roles: Roles, variants: bool, found: Relatives |
     folds, few = dict[str, Any](), ""
     if labelled < LEAST_WITHOUT_FOLDS:
         folds, few = {"folds": FOLDS}, f"; {labelled:,} labelled proteins are too few for one test part: {in_folds}"
-    if roles.part is not None:
-        settings: dict[str, Any] = {"by": "column", "column": roles.part, **roles.part_words}
-        settings |= {"validation_column": roles.validation} if roles.validation else {}
+    if roles.split.part is not None:
+        settings: dict[str, Any] = {"by": "column", "column": roles.split.part, **roles.split.part_words}
+        settings |= {"validation_column": roles.split.validation} if roles.split.validation else {}
         yield (settings, "the table says which rows train and which are tested")
         said = "the table says which rows train and which are tested; a sequence in two parts is in the tested one"
         yield ({**settings, "conflict": "held_out"}, said)
-    if roles.fold is not None:
-        number = len({text for text in opened.records.table.column(roles.fold) if text and text.strip()})
+    if roles.split.fold is not None:
+        number = len({text for text in opened.records.table.column(roles.split.fold) if text and text.strip()})
         if number >= LEAST_FOLDS:
-            yield ({"by": "group", "column": roles.fold, "folds": number}, "the folds that the table gives")
+            yield ({"by": "group", "column": roles.split.fold, "folds": number}, "the folds that the table gives")
     if variants:
         said = "variants of one protein: what is tested is mutated at positions that no training row changes"
         yield ({"by": "position", **folds}, said + few)

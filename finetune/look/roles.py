@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from finetune.look import words
 from finetune.look.column import Column
 from finetune.look.columns.evidence import of_text, own_role
-from finetune.look.columns.own_split import own_split
+from finetune.look.columns.own_split import OwnSplit, own_split
 from finetune.look.columns.relations import copies, fits, replicates, units_and_bounds
 from finetune.look.guess import Guess, guess, is_along
 from finetune.tables.units import molar
@@ -36,15 +36,9 @@ class Roles:
 
     of: dict[str, tuple[str, str]]
     """Column -> (role, reason), in the order of the table."""
+    split: OwnSplit
+    """The split that the table brings along."""
     tasks: list[Guess] = field(default_factory=list)
-    part: str | None = None
-    """Column that says which part of a split a row is in."""
-    part_words: dict[str, list[str]] = field(default_factory=dict)
-    """Setting of `[split]` -> texts of `part` that are not the usual words."""
-    validation: str | None = None
-    """Column that is true in training rows that validate."""
-    fold: str | None = None
-    """Column of folds."""
     groups: list[str] = field(default_factory=list)
 
 
@@ -79,9 +73,7 @@ def roles_of(
     own = {column.name: own_role(column, residues) for column in others}
     free = [column for column in columns if column.name in named or (column.name in own and own[column.name] is None)]
     companions, units, bounds = units_and_bounds(others, [column for column in free if column.numbers is not None])
-    roles = Roles(known | split.roles | {name: role for name, role in own.items() if role} | companions)
-    roles.part, roles.part_words = split.part, split.part_words
-    roles.validation, roles.fold = split.validation, split.fold
+    roles = Roles(known | split.roles | {name: role for name, role in own.items() if role} | companions, split)
     free = [
         _completed(column, units.get(column.name), bounds.get(column.name))
         for column in free

@@ -19,6 +19,12 @@ _THREE_LETTERS = {
     *("ala", "arg", "asn", "asp", "cys", "gln", "glu", "gly", "his", "ile", "leu", "lys", "met", "phe", "pro", "ser"),
     *("thr", "trp", "tyr", "val"),
 }
+_Rule = tuple[object, str, str]
+"""Whether it holds, the role, the reason."""
+_PREDICTED = "by its name another model's, or computed from the sequence; it was not measured"
+_DESCRIBES = "by its name where or what a row is, and nothing that was measured"
+_SET = "by its name what was set and not measured"
+_GROUP = "by its name; split.by = 'group' holds them out together"
 _LEAST_RESIDUES = 8
 """Kinds of amino acids from which on single letters are residues, whatever their name is."""
 _MOST_SETTINGS = 12
@@ -27,77 +33,68 @@ _MOST_SETTINGS = 12
 
 def own_role(column: Column, residues: NDArray[np.int64]) -> tuple[str, str] | None:
     """The role of a column that is no task; None where it may be one."""
-    texts = column.texts
     if not column.num_measured:
         return "empty", "no cell holds anything" if not column.all.texts else f"only {column.all.texts[0]!r}"
-    if len(texts) == 1:
-        return "constant", f"{texts[0][:40]!r} in every row that has a value"
-    return _of_numbers(column, residues) if column.numbers is not None else _of_words(column, residues)
+    if len(column.texts) == 1:
+        return "constant", f"{column.texts[0][:40]!r} in every row that has a value"
+    rules = _of_numbers(column, residues) if column.numbers is not None else _of_words(column, residues)
+    return next(((role, reason) for holds, role, reason in rules if holds), None)
 
 
-def _of_numbers(column: Column, residues: NDArray[np.int64]) -> tuple[str, str] | None:
-    name, values = words.plain(column.name), column.values
+def _of_numbers(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
+    """The rules of columns of numbers; the first that holds decides."""
+    name, values, distinct = words.plain(column.name), column.values, len(column.texts)
     known = values[~np.isnan(values)]
-    distinct, is_whole = len(column.texts), bool((known % 1 == 0).all() and (known >= 0).all())
+    is_whole = bool((known % 1 == 0).all() and (known >= 0).all())
     is_own = is_whole and len(np.unique(known)) == len(known) > 2
-    if is_own and len(known) == len(values) and (np.diff(values) == 1).all():
-        return "index", "it counts the rows"
-    if is_own and words.INDEX.search(name):
-        return "index", "a whole number of its own in each row, by its name the number of a row"
-    if _is_length(values, residues):
-        return "length", "the number of the protein's residues"
-    if is_date(column) and any(sign in column.texts[0] for sign in "-/:"):
-        return "date", f"dates such as {column.texts[0]!r}"
-    if words.PREDICTED.search(name):
-        return "prediction", "by its name another model's, or computed from the sequence; it was not measured"
-    if words.PROBABILITY.search(name) and (("log" in name) or ((known >= 0) & (known <= 1)).all()):
-        return "p-value", "by its name the significance of another number"
-    if words.UNCERTAINTY.search(name) and ((known >= 0).all() or words.SIGNED.search(name)):
-        return "uncertainty", "by its name the error of another number"
-    if words.DESCRIPTORS.search(name) or (is_whole and words.PLACES.search(name)):
-        return "descriptor", "by its name where or what a row is, and nothing that was measured"
-    if is_whole and words.YEAR.search(name) and known.min() > 1900 and known.max() < 2100:
-        return "date", "years, by its name"
-    if (is_whole and words.COUNTS.search(name)) or words.READS.search(name):
-        return "count", "by its name a number of measurements, reads or mutations"
-    if is_whole and words.META.search(name):
-        return "note", "by its name about the measurement, and nothing that was measured"
-    if words.CONDITION.search(name) and distinct <= max(_MOST_SETTINGS, len(known) // 3):
-        return "condition", f"{distinct} numbers, by its name what was set and not measured"
-    if is_whole and words.GROUP.search(name) and 2 <= distinct <= max(2, len(known) // 2):
-        return "group", f"{distinct} groups of rows, by its name; split.by = 'group' holds them out together"
-    if (is_own and words.IDENTIFIER.search(name)) or (is_whole and words.NUMBERED.search(name)):
-        return "id", "whole numbers, by its name those of ids"
-    return None
+    is_share = bool(((known >= 0) & (known <= 1)).all())
+    is_in_line = is_own and len(known) == len(values) and bool((np.diff(values) == 1).all())
+    is_year = is_whole and known.min() > 1900 and known.max() < 2100
+    both = ~np.isnan(values) & (residues > 0)
+    is_length = both.sum() > 2 and (values[both] == residues[both]).mean() > 0.95
+    written = is_date(column) and any(sign in column.texts[0] for sign in "-/:")
+    are_set, are_groups = distinct <= max(_MOST_SETTINGS, len(known) // 3), distinct <= max(2, len(known) // 2)
+    is_id = (is_own and words.IDENTIFIER.search(name)) or (is_whole and words.NUMBERED.search(name))
+    is_error = words.UNCERTAINTY.search(name) and ((known >= 0).all() or words.SIGNED.search(name))
+    return (
+        (is_in_line, "index", "it counts the rows"),
+        (is_own and words.INDEX.search(name), "index", "whole numbers, by its name those of rows"),
+        (is_length, "length", "the number of the protein's residues"),
+        (written, "date", f"dates such as {column.texts[0]!r}"),
+        (words.PREDICTED.search(name), "prediction", _PREDICTED),
+        (words.PROBABILITY.search(name) and ("log" in name or is_share), "p-value", "by its name a significance"),
+        (is_error, "uncertainty", "by its name the error of another number"),
+        (words.DESCRIPTORS.search(name) or (is_whole and words.PLACES.search(name)), "descriptor", _DESCRIBES),
+        (is_year and words.YEAR.search(name), "date", "years, by its name"),
+        ((is_whole and words.COUNTS.search(name)) or words.READS.search(name), "count", "by its name a count"),
+        (is_whole and words.META.search(name), "note", _DESCRIBES),
+        (are_set and words.CONDITION.search(name), "condition", f"{distinct} numbers, {_SET}"),
+        (is_whole and are_groups and words.GROUP.search(name), "group", f"{distinct} groups of rows, {_GROUP}"),
+        (is_id, "id", "whole numbers, by its name those of ids"),
+    )
 
 
-def _of_words(column: Column, residues: NDArray[np.int64]) -> tuple[str, str] | None:
+def _of_words(column: Column, residues: NDArray[np.int64]) -> Sequence[_Rule]:
+    """The rules of columns of words; the first that holds decides."""
     name, texts, count = words.plain(column.name), column.texts, column.num_measured
     found = guess(column, residues)
     if found is not None and found.settings.get("level") == "residue":
-        return ("mask", "by its name which residues were observed") if words.MASK.search(name) else None
-    if is_date(column):
-        return "date", f"dates such as {texts[0]!r}"
-    if len(texts) > 2 and is_molecules(column.name, texts):
-        return "molecule", "not read: the model sees proteins alone"
-    if _are_residues(texts) and (len(texts) >= _LEAST_RESIDUES or words.RESIDUE.search(name)):
-        return "residue", "one amino acid in a cell: which one was replaced, or is there"
-    if words.PREDICTED.search(name):
-        return "prediction", "by its name another model's, or computed from the sequence; it was not measured"
-    if column.name.strip().lower() in ID_COLUMNS:
-        return "id", "a usual name of ids"
-    if len(texts) > 0.9 * count and words.IDENTIFIER.search(name):
-        return "id", "nearly as many texts as rows"
-    is_group = words.GROUP.search(name) or words.LABEL.search(name)
-    if is_group and 2 <= len(texts) <= max(2, count // 2):
-        return "group", f"{len(texts)} groups of rows, by its name; split.by = 'group' holds them out together"
-    if words.CONDITION.search(name):
-        return "condition", f"{len(texts)} texts, by its name what was set and not measured"
-    if {text.casefold() for text in texts} <= words.KINDS:
-        return "note", "says whether a protein is the wild type"
-    if words.META.search(name) and found is not None:
-        return "note", "by its name about the measurement, and nothing that was measured"
-    return None
+        return ((words.MASK.search(name), "mask", "by its name which residues were observed"),)
+    are_residues = all(each in STANDARD_RESIDUES or each == "*" or each.casefold() in _THREE_LETTERS for each in texts)
+    is_residue = are_residues and (len(texts) >= _LEAST_RESIDUES or words.RESIDUE.search(name))
+    is_group = len(texts) <= max(2, count // 2) and (words.GROUP.search(name) or words.LABEL.search(name))
+    is_note = {text.casefold() for text in texts} <= words.KINDS or (words.META.search(name) and found is not None)
+    return (
+        (is_date(column), "date", f"dates such as {texts[0]!r}"),
+        (len(texts) > 2 and is_molecules(column.name, texts), "molecule", "not read: the model sees proteins alone"),
+        (is_residue, "residue", "one amino acid in a cell: which one was replaced, or is there"),
+        (words.PREDICTED.search(name), "prediction", _PREDICTED),
+        (column.name.strip().lower() in ID_COLUMNS, "id", "a usual name of ids"),
+        (len(texts) > 0.9 * count and words.IDENTIFIER.search(name), "id", "nearly as many texts as rows"),
+        (is_group, "group", f"{len(texts)} groups of rows, {_GROUP}"),
+        (words.CONDITION.search(name), "condition", f"{len(texts)} texts, {_SET}"),
+        (is_note, "note", _DESCRIBES),
+    )
 
 
 def of_text(column: Column) -> tuple[str, str]:
@@ -115,12 +112,3 @@ def is_date(column: Column) -> bool:
     """Whether nearly all cells are dates."""
     texts = column.texts[:300]
     return sum(words.DATE.fullmatch(text) is not None for text in texts) > 0.9 * len(texts)
-
-
-def _are_residues(texts: Sequence[str]) -> bool:
-    return all(text in STANDARD_RESIDUES or text == "*" or text.casefold() in _THREE_LETTERS for text in texts)
-
-
-def _is_length(values: NDArray[np.float64], residues: NDArray[np.int64]) -> bool:
-    both = ~np.isnan(values) & (residues > 0)
-    return bool(both.sum() > 2 and (values[both] == residues[both]).mean() > 0.95)

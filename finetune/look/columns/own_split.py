@@ -5,7 +5,7 @@ In: columns. Out: `OwnSplit`. Kept: nothing. Such a column is never learned, whe
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from finetune.look.column import Column
 from finetune.look.words import FOLD, IS_PART, PART, VALIDATION, plain
@@ -31,45 +31,45 @@ _MOST_PARTS, _MOST_FOLDS, _MOST_UNKNOWN = 12, 20, 0.5
 _Names = dict[str, list[str]]
 
 
-@dataclass
-class OwnSplit:
+class OwnSplit(NamedTuple):
     """The split of a table."""
 
-    roles: dict[str, tuple[str, str]] = field(default_factory=dict)
+    roles: dict[str, tuple[str, str]]
     """Column -> (role, reason)."""
-    part: str | None = None
-    part_words: _Names = field(default_factory=dict)
+    part: str | None
+    """Column that says which part of a split a row is in."""
+    part_words: _Names
     """Setting of `[split]`, such as "test" -> texts, where these are not the usual words."""
-    validation: str | None = None
-    fold: str | None = None
+    validation: str | None
+    """Column that is true in training rows that validate."""
+    fold: str | None
+    """Column of folds."""
 
 
 def own_split(columns: Sequence[Column]) -> OwnSplit:
     """The split of columns that are in an order of their own, whatever that of the table is."""
-    found = OwnSplit()
     parts = {column.name: of for column in columns if (of := _parts(column))}
-    folds = [column.name for column in columns if column.name not in parts and _is_fold(column)]
-    flags = [column.name for column in columns if VALIDATION.search(plain(column.name)) and _is_flag(column)]
-    for name in (*parts, *folds):
-        found.roles[name] = "part of a split", f"another one; split.column = {name!r} reads it instead"
-    if parts:
-        found.part = min(parts, key=lambda name: (PART.fullmatch(plain(name)) is None, "validation" not in parts[name]))
-        found.part_words = {part: texts for part, texts in parts[found.part].items() if not _are_usual(part, texts)}
-        said = "; ".join(f"{part}: {', '.join(texts)}" for part, texts in parts[found.part].items())
-        found.roles[found.part] = "part of a split", said
-    if folds:
-        found.fold = min(folds, key=lambda name: "random" in plain(name))
-        number = len(next(column for column in columns if column.name == found.fold).texts)
-        found.roles[found.fold] = "part of a split", f"{number} folds"
-    for name in flags:
-        said = "true in the training rows that validate" if parts else "no column says which rows train"
-        found.roles[name] = "part of a split", said
-        found.validation = found.validation or (name if parts and "validation" not in parts[found.part or ""] else None)
-    for column in columns:
-        if column.name not in found.roles and _is_flag(column) and PART.fullmatch(plain(column.name)):
-            said = f"{column.texts[0]} and {column.texts[1]} do not say which rows train: name them in split.train"
-            found.roles[column.name] = "part of a split", said
-    return found
+    folds = {column.name: len(column.texts) for column in columns if column.name not in parts and _is_fold(column)}
+    flags = [column.name for column in columns if column.name not in parts and _is_flag(column)]
+    validations = [name for name in flags if VALIDATION.search(plain(name))]
+    unsaid = [name for name in flags if PART.fullmatch(plain(name))]
+    part = min(parts, key=lambda name: (not PART.fullmatch(plain(name)), "validation" not in parts[name]), default=None)
+    fold = min(folds, key=lambda name: "random" in plain(name), default=None)
+    of_part = parts.get(part or "", {})
+    reasons = {name: f"another one; split.column = {name!r} reads it instead" for name in (*parts, *folds)}
+    reasons |= dict.fromkeys(unsaid, "its two values do not say which rows train: name them in split.train")
+    reasons |= dict.fromkeys(
+        validations, "true in the training rows that validate" if part else "no rows train by name"
+    )
+    reasons |= {part: "; ".join(f"{name}: {', '.join(texts)}" for name, texts in of_part.items())} if part else {}
+    reasons |= {fold: f"{folds[fold]} folds"} if fold else {}
+    return OwnSplit(
+        {name: ("part of a split", reason) for name, reason in reasons.items()},
+        part,
+        {name: texts for name, texts in of_part.items() if not {text.casefold() for text in texts} <= {*USUAL[name]}},
+        validations[0] if validations and part and "validation" not in of_part else None,
+        fold,
+    )
 
 
 def _parts(column: Column) -> _Names | None:
@@ -100,10 +100,6 @@ def _part(text: str) -> str | None:
     words = {folded, *re.findall(r"[a-z]+", folded)}
     found = {part for part, usual in (*USUAL.items(), ("test", _TESTED)) if words & set(usual)}
     return found.pop() if len(found) == 1 else None
-
-
-def _are_usual(part: str, texts: Sequence[str]) -> bool:
-    return all(text.casefold() in USUAL[part] for text in texts)
 
 
 def _is_fold(column: Column) -> bool:
