@@ -141,7 +141,9 @@ def _of_numbers(column: Column) -> Guess | None:
     if unit:
         settings["unit"] = unit
     if column.num_censored:
-        said += f", {column.num_censored:,} of them bounds such as '<5'"
+        bound = int(np.flatnonzero(column.censoring)[0])
+        example = f"{'>' if column.censoring[bound] > 0 else '<'}{column.values[bound]:.4g}"
+        said += f", {column.num_censored:,} of them bounds such as '{example}'"
     has_top = bool((column.censoring > 0).any() and distinct[-1] >= _SPAN * distinct[0])
     is_log = words.LOGARITHM.search(words.plain(name)) is not None or unit in _LINEAR or "%" in name
     if distinct[0] > 0 and not is_log and (has_top or distinct[-1] >= _DECADES * distinct[0]):
