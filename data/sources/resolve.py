@@ -33,6 +33,7 @@ SYNTHETIC = "synthetic:"
 
 _COMPRESSIONS = (".gz", ".bgz", ".bgzf", ".zst", ".zstd")
 _NUCLEOTIDES = (".fna", ".ffn", ".frn")
+_SHEETS = (".xlsx", ".xlsm", ".xls", ".ods")
 _FASTA = (".fasta", ".fa", ".faa", ".fas", ".fsa", ".pep")
 """Usual suffixes of FASTA, to find it in a folder; a file that is named is read as FASTA under any other one too."""
 _MOST_LISTED = 10_000
@@ -277,6 +278,8 @@ def _source(place: str, unknown_letters: LetterPolicy, ingest: IngestSettings) -
         return TableSource(place, suffix, unknown_letters, ingest)
     if suffix in SUFFIXES:
         return SeqIOSource(place, SUFFIXES[suffix], unknown_letters, ingest)
+    if suffix in _SHEETS:
+        raise ValueError(f"{place}: sheets of {suffix} files are not read as sources; save the sheet as .csv")
     if suffix in _NUCLEOTIDES:
         raise ValueError(
             f"{place}: {suffix} files hold nucleotides, whose letters would all pass for amino acids; give the "

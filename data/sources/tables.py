@@ -347,7 +347,8 @@ class TableSource(OneFile):
         if len(found) != 1:
             raise _Refused(
                 f"{self.location}: which column is the sequence? {len(found)} of its columns bear one of the usual "
-                f"names ({', '.join(SEQUENCE_COLUMNS)}); it has {', '.join(columns)}. Name one with '?sequence=COLUMN'"
+                f"names ({', '.join(SEQUENCE_COLUMNS)}); it has {', '.join(columns)}. Name one with "
+                "'?sequence=COLUMN'; two chains are two sources"
             )
         return found[0]
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from data.progress_line import BuildLine
+from data.recipe.option import in_words
 from data.recipe.settings import IngestSettings, LetterPolicy
 from data.safe_text import tell
 from data.sources.block import JUDGED, Block, Source, num_bad
@@ -287,11 +288,10 @@ def _require_good(source: Source, block: Block, before: Journal, budget: float, 
     """Check the bad records of a block that was read after `before` against the budget."""
     bad = [record for record in block.rejected if num_bad({record.kind: 1})]
     if budget == 0.0 and bad:
-        insist = ", or data.ingest.content = 'any' if they are proteins" * (bad[0].kind in JUDGED)
-        raise Unusable(
-            f"{source.name}: record {bad[0].record} ({shown(bad[0].header)}) {bad[0].reason}. To leave such records "
-            f"out, set data.ingest.max_bad_fraction to the share that may be bad, such as 0.01{insist}"
-        )
+        insist = in_words("data.ingest.content", "any", ", or ", " if they are proteins") * (bad[0].kind in JUDGED)
+        share = " to the share that may be bad, such as 0.01"
+        way = in_words("data.ingest.max_bad_fraction", None, ". To leave such records out, set ", share)
+        raise Unusable(f"{source.name}: record {bad[0].record} ({shown(bad[0].header)}) {bad[0].reason}{way}{insist}")
     # After fixed numbers of records, not where blocks or commits happen to end, so that an interruption cannot change
     # the result.
     num_read = before.num_read + block.end.records - before.position.records
@@ -310,8 +310,8 @@ def _require_none_bad(writer: StoreWriter, ahead: Ahead) -> None:
     if count:
         raise ValueError(
             f"{writer.folder} holds an unfinished store: {count} of {writer.journal.num_read + ahead.num_read} "
-            "records are bad, where data.ingest.max_bad_fraction allows 0; give the max_bad_fraction that it was begun "
-            "with to continue it, or delete the folder to begin again"
+            f"records are bad, where {in_words('data.ingest.max_bad_fraction')} allows 0; give the max_bad_fraction "
+            "that it was begun with to continue it, or delete the folder to begin again"
         )
 
 
@@ -319,8 +319,8 @@ def _require_within_budget(folder: Path, count: int, num_read: int, budget: floa
     if count > budget * num_read:
         raise Unusable(
             f"{count} of {num_read} records are bad, a fraction of {count / num_read:.3g}, where "
-            f"data.ingest.max_bad_fraction allows {budget:g}; {folder / REJECTED} lists them with reasons: correct "
-            "them, or raise max_bad_fraction to leave them out",
+            f"{in_words('data.ingest.max_bad_fraction')} allows {budget:g}; {folder / REJECTED} lists them with "
+            "reasons: correct them, or raise max_bad_fraction to leave them out",
             keep=(REJECTED,),
         )
 

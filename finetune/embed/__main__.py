@@ -60,6 +60,7 @@ def _embed(options: argparse.Namespace) -> None:
             max_tokens=_max_tokens(options.max_tokens, source),
             bin_tokens=bin_tokens,
             unknown_letters=options.unknown_letters,
+            max_bad_fraction=options.max_bad_fraction,
             overwrites=options.overwrite,
         )
         line = job.run(engine)
@@ -114,6 +115,7 @@ def _parser() -> Parser:
     add("--max-tokens", type=positive, help="longest document, begin and end counted; 1,026 for ESM-2, 2,048 ESM C")
     add("--bin-tokens", type=positive, help="slots of one forward pass; 4,096 on a CPU, 16,384 on a GPU")
     add("--unknown-letters", choices=["refuse", "count"], default="refuse", help="an error, or read as <unk>")
+    add("--max-bad-fraction", type=float, default=0.0, help="share of records left out as no proteins, such as 0.01")
     add("--base", help="folder or Hub name of the weights that a bundle was trained on")
     add("--overwrite", action="store_true", help="replace the output file where it exists")
     return parser

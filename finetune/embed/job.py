@@ -60,6 +60,8 @@ class Job:
     bin_tokens: int
     """Slots of one forward pass."""
     unknown_letters: LetterPolicy
+    max_bad_fraction: float
+    """Share of the records that may be left out as they are no proteins."""
     overwrites: bool
 
     @property
@@ -114,7 +116,8 @@ class Job:
     def _store(self) -> Path:
         from data.corpus.stores import opened
 
-        return opened((self.proteins,), self.unknown_letters, IngestSettings(), self.work / "stores").folder
+        limits = IngestSettings(max_bad_fraction=self.max_bad_fraction)
+        return opened((self.proteins,), self.unknown_letters, limits, self.work / "stores").folder
 
     def _facts(self, store: Store) -> dict[str, Any]:
         """What decides the bytes of the table."""

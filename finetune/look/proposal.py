@@ -11,7 +11,7 @@ from typing import Any
 
 from data.order.plan import SPECIAL_TOKENS
 from data.progress_line import WorkLine
-from finetune.look.column import columns_of
+from finetune.look.column import Column, columns_of
 from finetune.look.dividing import Divided, divided
 from finetune.look.opened import Opened, opened, proteins_for
 from finetune.look.protein import Place, place_of
@@ -21,6 +21,8 @@ from finetune.look.timing import Expected, bins_of_rows, expected, measured
 from finetune.look.told import of_columns, of_proposal, of_proteins, of_relatives
 from finetune.look.written import Table, recipe_text
 from finetune.tables.read import read_table
+from finetune.tables.table import Table as AssayTable
+from finetune.tables.text import reading_notes
 from pretrain.model.presets import PRESETS, EsmShape
 from pretrain.proposal.machine import seen
 from pretrain.proposal.reasons import Choice, duration
@@ -79,6 +81,15 @@ def propose(request: Request, say: Callable[[Sequence[str]], None] = lambda line
     with WorkLine(f"reading {request.table}", after_s=2.0):
         table = read_table(request.table)
         columns = columns_of(table)
+    try:
+        return _proposal(table, columns, request, say)
+    except ValueError as error:
+        raise ValueError(f"{error}{reading_notes(table.said)}") from None
+
+
+def _proposal(
+    table: AssayTable, columns: Sequence[Column], request: Request, say: Callable[[Sequence[str]], None]
+) -> Proposal:
     for name in request.tasks:
         table.require(name, "--task")
     place = place_of(table, columns, request.wild_type, request.sequence)

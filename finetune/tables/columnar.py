@@ -8,6 +8,7 @@ import datetime
 import io
 import json
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -102,6 +103,7 @@ def sheet_table(location: Location, limits: IngestSettings) -> Table:
     """
     import openpyxl
 
+    warnings.filterwarnings("ignore", module="openpyxl")  # about extensions of Excel, which concern no cell
     try:
         book = openpyxl.load_workbook(io.BytesIO(location.read(limits, packed=True)), read_only=True, data_only=True)
     except ValueError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from finetune.tables.numbers import MISSING, is_number
 from finetune.tables.table import Table
-from finetune.tables.text import Line
+from finetune.tables.text import Line, reading_notes
 from finetune.tables.units import is_unit, name_and_unit
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _FIRST_ROWS = 100
 """Rows that show which columns hold numbers."""
 _ROWS_AT_A_TIME = 4096
+_NAME = 40
+"""Letters of a column's name that errors show."""
 _ORDINALS = ("first", "second", "third")
 _LETTERS_OF_A_SEQUENCE = 10
 
@@ -39,8 +41,10 @@ def laid_out(name: str, lines: Sequence[Line], said: Sequence[str], header_lines
     """
     said = list(said)
     if len(lines) < 2:
-        found = f"only the header {', '.join(map(repr, lines[0].fields[:8]))}" if lines else "nothing"
-        raise ValueError(f"{name}: has no row, {found}; a table has a header and a row for each measurement")
+        found = f"only the header {_shown(lines[0].fields)}" if lines else "nothing"
+        raise ValueError(
+            f"{name}: has no row, {found}; a table has a header and a row for each measurement{reading_notes(said)}"
+        )
     header = [" ".join(field.split()) for field in lines[0].fields]
     rows = list(lines[1:])
     while header and not header[-1] and all(len(row.fields) < len(header) or not row.fields[-1] for row in rows):
@@ -64,7 +68,15 @@ def laid_out(name: str, lines: Sequence[Line], said: Sequence[str], header_lines
     columns, renamed = _distinct(header)
     if renamed:
         said.append(f"columns without a name of their own are called {', '.join(map(repr, renamed[:8]))}")
-    return table_of(name, columns, rows, said)
+    try:
+        return table_of(name, columns, rows, said)
+    except ValueError as error:
+        raise ValueError(f"{error}{reading_notes(said)}") from None
+
+
+def _shown(columns: Sequence[str]) -> str:
+    """The first names of columns, each cut to a few words."""
+    return ", ".join(repr(name[:_NAME]) for name in columns[:6]) + ", ..." * (len(columns) > 6)
 
 
 def table_of(name: str, columns: Sequence[str], rows: Sequence[Line], said: Sequence[str] = ()) -> Table:
@@ -96,7 +108,7 @@ def _cells(name: str, columns: Sequence[str], rows: Sequence[Line]) -> "pyarrow.
         if len(found) > width and not any(map(str.strip, found[width:])):
             return found[:width]
         fewer = len(found) < width
-        shown = ", ".join(map(repr, columns[:6])) + (", ..." if width > 6 else "")
+        shown = _shown(columns)
         raise ValueError(
             f"{name}: row {row.number} has {len(found)} fields, and the header {width} ({shown}); "
             + ("write the missing ones, empty if need be" if fewer else "put quotes around a field with a separator")

@@ -113,4 +113,6 @@ class TableSettings(Section):
         else:
             wild_type = in_words("data.wild_type", after=", a FASTA file of the protein that is mutated")
             column = in_words("data.sequence", after=", the column of the wild type of each row")
-            require(self.wild_type is not None, mutation, own, f"it needs {wild_type}, or {column}")
+            require(
+                self.wild_type is not None, in_words(mutation) or mutation, own, f"it needs {wild_type}, or {column}"
+            )

@@ -179,6 +179,11 @@ class Kept:
         return [f"{what}: {number}" for what, number in counts.items() if number]
 
 
+def reading_notes(said: Sequence[str]) -> str:
+    """What a reader decided, as the end of an error about what it read; empty if it decided nothing."""
+    return f" (read so: {'; '.join(said)})" if said else ""
+
+
 def _with_tabs(line: str) -> str:
     return "\t".join(line.split()) + "\n"
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from finetune.tasks.settings import TaskSettings
 
-_SHOWN = 20
+_SHOWN, _NAME = 20, 40
 
 
 def named_columns(settings: TaskSettings) -> tuple[str, ...]:
@@ -57,7 +57,8 @@ def no_such_column(name: str, columns: Sequence[str], place: str) -> str:
     nearest = f"the nearest is {near[0]!r}; " if near else ""
     more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
     what = "no column fits the pattern" if _has_wildcard(name) else "there is no column"
-    return f"{place}: {what} {name!r}; {nearest}its columns are {', '.join(map(repr, columns[:_SHOWN]))}{more}"
+    shown = ", ".join(repr(each[:_NAME]) for each in columns[:_SHOWN])
+    return f"{place}: {what} {name!r}; {nearest}its columns are {shown}{more}"
 
 
 def _has_wildcard(name: str) -> bool:

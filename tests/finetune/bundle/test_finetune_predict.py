@@ -89,6 +89,29 @@ def test_a_row_without_a_protein_is_named_or_left_out(
     ]
 
 
+def test_mutations_of_the_sequence_of_each_row(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[predict.__module__], "_ROWS", 2)  # the numbering is that of all parts
+    first, second = letters(5, 14), letters(6, 14)
+    whole = [first[:4] + "C" + first[5:], second, second[:1] + "W" + second[2:], second[:7] + "D" + second[8:]]
+    named = [f"{first[4]}5C", "WT", f"{second[1]}2W", f"{second[7]}8D"]
+    text = "".join(f"{own},{name}\n" for own, name in zip([first, second, second, second], named, strict=True))
+    (tmp_path / "in.csv").write_text(f"wild,mut\n{text}")
+    (tmp_path / "whole.csv").write_text("sequence\n" + "\n".join(whole) + "\n")
+    for name, more in (("in", ["--sequence", "wild", "--mutation", "mut"]), ("whole", [])):
+        arguments = [str(folder / "run"), str(tmp_path / f"{name}.csv"), "-o", str(tmp_path / f"{name}.out.csv")]
+        assert predict([*arguments, *more]) == 0
+    found, expected = (rows(tmp_path / f"{name}.out.csv") for name in ("in", "whole"))
+    assert [row["kd"] for row in found] == [row["kd"] for row in expected]
+    assert len({row["kd"] for row in found}) == 4
+    arguments = [str(folder / "run"), str(tmp_path / "in.csv"), "-o", str(tmp_path / "none.csv"), "--mutation", "mut"]
+    assert predict(arguments) == 78
+    said = capfd.readouterr().err.splitlines()[-1]
+    assert "it needs --wild-type, a FASTA file of the protein that is mutated, or --sequence, the column of" in said
+    assert "data." not in said
+
+
 def test_it_predicts_what_the_run_predicted(folder: Path, tmp_path: Path) -> None:
     assert predict([str(folder / "run"), str(folder / "train.csv"), "-o", str(tmp_path / "out.csv")]) == 0
     ours = {f"row-{number}": row for number, row in enumerate(rows(tmp_path / "out.csv"), 2)}

@@ -271,6 +271,32 @@ def test_wrong_options_are_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["in.fasta"]
 
 
+def test_records_that_are_no_proteins_are_left_out_where_that_is_asked(
+    model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = "id,sequence\na,MKTAY\nb,MK1\nc,\nd,MKV\n"
+    (tmp_path / "in.csv").write_text(text)
+    command = [str(model), str(tmp_path / "in.csv"), str(tmp_path / "out.parquet")]
+    assert main(command) == 78
+    said = capfd.readouterr().err
+    assert "record 2 ('b') has '1' at residue 3" in said
+    assert (
+        "set --unknown-letters count to read such letters as <unk>. To leave such records out, set --max-bad-" in said
+    )
+    assert "data." not in said
+    assert main([*command, "--max-bad-fraction", "0.5"]) == 0
+    assert pq.read_table(tmp_path / "out.parquet")["id"].to_pylist() == ["a", "d"]
+    (tmp_path / "in.xlsx").write_bytes(b"PK")
+    assert main([str(model), str(tmp_path / "in.xlsx"), str(tmp_path / "o.parquet")]) == 78
+    assert "sheets of .xlsx files are not read as sources; save the sheet as .csv" in capfd.readouterr().err
+    (tmp_path / "in.csv").write_text("id,heavy,light\na,MKTAY,MKV\n")
+    assert main([str(model), str(tmp_path / "in.csv"), str(tmp_path / "o.parquet")]) == 78
+    assert "Name one with '?sequence=COLUMN'; two chains are two sources" in capfd.readouterr().err
+    (tmp_path / "in.fasta").write_text("".join(f">{n}\nMKTAYIAKQRQISFVKSHFS\n{'SO' * 10}\n" for n in range(4)))
+    assert main([str(model), str(tmp_path / "in.fasta"), str(tmp_path / "o.parquet")]) == 78
+    assert "labels stand below the sequences" in capfd.readouterr().err
+
+
 def test_wrong_files_are_refused(
     embed: Callable[..., Path], model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,7 +30,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 def run(model: Path, folder: Path, text: str, *words: str) -> int:
     (folder / "in.csv").write_text(text)
-    target = () if "--targets" in words else ("--target-seq", TARGET)
+    target = () if {"--targets", "--target-sequences"} & {*words} else ("--target-seq", TARGET)
     return main([str(model), str(folder / "in.csv"), *target, "-o", str(folder / "out.csv"), *words])
 
 
@@ -62,6 +62,48 @@ def test_targets_by_name_and_sequences_instead_of_mutations(model: Path, tmp_pat
     assert [float(row["small:wt-marginal"]) for row in found[:2]] == pytest.approx(own, abs=1e-6)
     assert found[2]["small:wt-marginal"] == ""
     assert found[2]["note"] == ("wt-marginal: 5 residues instead of 10, and wt-marginal scores substitutions alone")
+
+
+def test_the_target_of_each_row_and_mutations_in_three_columns(model: Path, tmp_path: Path) -> None:
+    text = f"wild,old,at,new\n{TARGET},K,2,R\n{TARGET[:10]},T,3,S\n,T,3,S\n"
+    words = ("--target-sequences", "wild", "--mutations", "old", "at", "new", "--leave-out", "--scheme", "wt-marginal")
+    assert run(model, tmp_path, text, *words) == 0
+    found, scorer = rows_of(tmp_path / "out.csv"), Scorer.open(model)
+    for row, target, mutant in zip(
+        found, (TARGET, TARGET[:10]), ("MR" + TARGET[2:], "MKS" + TARGET[3:10]), strict=False
+    ):
+        own = scorer(target, [variant_of(target, mutant)], "wt-marginal").values
+        assert float(row["small:wt-marginal"]) == pytest.approx(own[0], abs=1e-6)
+    assert (found[2]["small:wt-marginal"], found[2]["note"]) == ("", "its column 'wild' is empty")
+
+
+@pytest.mark.parametrize("name", ["Mutations", "mutation", "Variant", "mutant"])
+def test_usual_names_of_mutations_in_any_case(model: Path, tmp_path: Path, name: str) -> None:
+    assert run(model, tmp_path, f"{name}\nK2R\n", "--scheme", "wt-marginal") == 0
+    assert rows_of(tmp_path / "out.csv")[0]["small:wt-marginal"] != ""
+
+
+def test_rows_that_cannot_be_scored_stay_with_a_note(
+    model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bad = {
+        "G9Z": "'G9Z' is no mutation",
+        "NA": "says 'NA'",
+        "W4C": "expects W at 4, and the target has A there",
+        "K2R:K2T": "residue 2 is changed twice",
+        "p.Met1?": "of unknown effect",
+    }
+    good = [f"{letter}{at}C" for at, letter in enumerate(TARGET, 1)]
+    text = "mutations\n" + "\n".join([*good, *bad]) + "\n"
+    assert run(model, tmp_path, text, "--scheme", "wt-marginal", "--leave-out") == 0
+    found = rows_of(tmp_path / "out.csv")
+    assert [row["small:wt-marginal"] != "" for row in found] == [True] * len(good) + [False] * len(bad)
+    assert [text in row["note"] for row, text in zip(found[len(good) :], bad.values(), strict=True)] == [True] * len(
+        bad
+    )
+    for cell, reason in bad.items():
+        assert run(model, tmp_path, "mutations\n" + "\n".join([*good, cell]) + "\n", "--overwrite") == 78
+        assert reason in capfd.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -268,6 +268,26 @@ def test_jsonl_through_the_reader_of_pretraining(tmp_path: Path, monkeypatch: py
     assert found.row(0) == f"datasets://{tmp_path}/csv: row 2"
 
 
+def test_an_error_keeps_what_was_decided_and_cuts_what_stands_as_header(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    book.active.title = "Read me"
+    book.active.append(["Notes of the authors"])
+    book.create_sheet("Data").append(["sequence", "y"])
+    packed = io.BytesIO()
+    book.save(packed)
+    said = error(tmp_path / "x.xlsx", packed.getvalue())
+    assert "has no row, only the header 'Notes of the authors'" in said
+    assert said.endswith("(read so: the sheet 'Read me' is read; there are also 'Data' ('?sheet=NAME'))")
+    said = error(tmp_path / "y.csv", f"# a comment\n{A * 50};y\n{B};1\n{C};2;3\n")
+    assert said.endswith("(read so: its fields are separated by semicolons; lines above the header are left out: 1)")
+    assert A * 5 not in said
+    assert f"'{(A * 50)[:40]}', 'y'" in said
+    table = written(tmp_path / "z.csv", f"{A * 50},1\n{B},2\n")
+    with pytest.raises(ValueError, match=r"column is 'tm'; allowed are ") as caught:
+        table.column("tm")
+    assert len(str(caught.value)) < len(str(tmp_path)) + 120
+
+
 def test_excel_sheets_have_dates_as_text(tmp_path: Path) -> None:
     book = openpyxl.Workbook()
     first = book.active
